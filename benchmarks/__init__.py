@@ -1,1 +1,1 @@
-"""Measurements of the engine, each with its own truth or reference: ``python -m benchmarks NAME``. Not shipped."""
+"""Benchmarks and error-rate studies of twinloop: ``python -m benchmarks NAME``. Not part of the installed package."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME``: run one measurement, with the exit codes and the JSON of the ``twinloop`` program."""
+"""Run one benchmark: ``python -m benchmarks NAME``; exit codes and ``--json`` as in the ``twinloop`` program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of ``python -m benchmarks``: measurements of this machine and of the engine, one dataclass each."""
+"""Define the commands of ``python -m benchmarks``, one dataclass per command; its fields are the command's options."""
 
 from __future__ import annotations
 
@@ -7,350 +7,361 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.studies import Studies
-from twinloop.cli.commands import Command, Outcome, console
+from twinloop.cli.commands import Command, Outcome, make_console
 from twinloop.cli.parser import Program
 from twinloop.core.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSpeed:
-    """How fast the engine is on this machine: generation, writing, rendering, environments, catalog and more."""
+    """Measure the speed of twinloop on this machine: generation, writing, rendering, environments, catalog and more."""
 
     write: Path | None = None
-    """A page whose table between the marks is replaced, such as docs/evidence/performance.md."""
+    """Markdown page in which the table between the two marker comments is replaced, e.g. docs/evidence/performance.md.
+    """
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Measure everything; the figures are also kept in ``bench-output/result.json``."""
+        """Measure everything, and also write the metrics to ``bench-output/result.json``."""
         from benchmarks.speed.run import run_bench_speed
 
-        return run_bench_speed(console(json=self.json), page=self.write), 0
+        return run_bench_speed(make_console(json=self.json), page=self.write), 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchStudy:
-    """A group of studies, each of which is a table."""
+    """Options of a command that runs a group of studies. Each study makes one table."""
 
     only: tuple[str, ...] = ()
-    """Areas or names of studies; default all."""
+    """Areas or names of the studies to run. Default: all."""
     repetitions: int | None = None
-    """Repetitions behind each row, instead of the number that its table was made with."""
+    """Number of repetitions per table row. Default: the number of the published table."""
     seed: int = 0
     """Run seed."""
     workers: int = 0
-    """Processes; 0 takes every core."""
+    """Number of processes; 0 uses every core."""
     write: Path | None = None
-    """The folder of the pages that take the tables between their marks, such as docs."""
+    """Documentation folder, e.g. docs. The tables in its pages are replaced."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
-    def studied(self, studies: Studies) -> Outcome:
-        """Run the studies that were asked for."""
-        figures = studies.run(
-            console(json=self.json),
+    def run_studies(self, studies: Studies) -> Outcome:
+        """Run the studies that ``only`` selects."""
+        metrics = studies.run(
+            make_console(json=self.json),
             only=self.only,
             repetitions=self.repetitions,
             seed=self.seed,
             workers=self.workers,
             docs=self.write,
         )
-        return figures, 0
+        return metrics, 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchGpu:
-    """How fast worlds run and are rendered on a GPU: the ratio to the bare mujoco_warp step loop on the same model."""
+    """Measure simulation and rendering speed on a GPU, as a ratio to the bare mujoco_warp step loop."""
 
     device: str = "cuda"
-    """Warp's name of the device: cuda, cuda:1, or cpu to try the same code without a GPU."""
+    """Name of the Warp device: cuda, cuda:1, or cpu to try the same code without a GPU."""
     worlds: str = "1,4,16,64,256,1024,4096,16384"
-    """Numbers of worlds, comma separated; pictures are made of up to 4096."""
+    """Numbers of worlds, separated by commas. Images are rendered for at most 4096 worlds."""
     twin: str = "so101_tabletop"
-    """A built-in twin with the task pick_and_place, or a twin YAML."""
+    """A built-in twin with the task pick_and_place, or the path of a twin YAML."""
     rounds: int = 3
-    """Rounds of ours and the bare loop in turn; the table shows medians."""
+    """Number of rounds, each with one run of twinloop and one of the bare loop. The table has medians over rounds."""
     any_order: bool = False
-    """Let the GPU add in any order, here and in the bare loop: faster, but a run does not repeat bit for bit."""
+    """Allow non-deterministic summation order on the GPU, here and in the bare loop. Faster, but runs differ in the
+    last bits.
+    """
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Measure."""
-        from benchmarks.speed.gpu import PICTURE_WORLDS, run_bench_gpu, run_bench_pictures
+        """Measure simulation steps and, for the numbers of worlds that are not too large, images."""
+        from benchmarks.speed.gpu import IMAGE_WORLDS, run_bench_gpu, run_bench_images
 
         worlds = _numbers(self.worlds)
         same = {"device": self.device, "twin": self.twin, "rounds": self.rounds}
-        shown = console(json=self.json)
-        figures = run_bench_gpu(shown, worlds=worlds, deterministic=not self.any_order, **same)
-        few = [count for count in worlds if count <= max(PICTURE_WORLDS)]
-        if few:
-            figures["pictures"] = run_bench_pictures(shown, worlds=few, **same)
-        return figures, 0
+        out = make_console(json=self.json)
+        metrics = run_bench_gpu(out, worlds=worlds, deterministic=not self.any_order, **same)
+        image_worlds = [count for count in worlds if count <= max(IMAGE_WORLDS)]
+        if image_worlds:
+            metrics["images"] = run_bench_images(out, worlds=image_worlds, **same)
+        return metrics, 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRenderers:
-    """How far the renderers that work here agree on silhouettes, depth, ids, normals and colours of built-in twins."""
+    """Measure how well the available renderers agree on silhouettes, depth, ids, normals and colours."""
 
     frames: int = 3
-    """States of each twin."""
+    """Number of states of each twin that are rendered."""
     write: Path | None = None
-    """A page that takes the tables between its two marks, such as docs/evidence/rendering.md."""
+    """Markdown page in which the tables between the two marker comments are replaced, e.g. docs/evidence/rendering.md.
+    """
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Compare."""
+        """Render the twins with every available renderer and compare the images."""
         from benchmarks.error_rates.renderers import run_bench_renderers
 
-        return run_bench_renderers(console(json=self.json), frames=self.frames, page=self.write), 0
+        return run_bench_renderers(make_console(json=self.json), frames=self.frames, page=self.write), 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchReal:
-    """Fit twins to public sets of real measurements and score them on what the fits have not seen.
+    """Fit twins to public data sets of real measurements and score them on held-out episodes.
 
-    Sets are looked for as always (TWINLOOP_DATA, then their public addresses) and split by a rule of their own; those
-    that cannot be reached are named and left out. With --train and --test, everything in one folder is fitted and
-    everything in the other is scored.
+    Each data set is searched in TWINLOOP_DATA, then at its public address, and is split by its own rule. Data sets that
+    cannot be reached are listed and skipped. If --train and --test are given, the fit uses all data in the first folder
+    and the score all data in the second.
     """
 
     only: tuple[str, ...] = ()
-    """Names of sets; default all."""
+    """Names of the data sets. Default: all."""
     train: Path | None = None
-    """Folder that holds the sets' folders, to fit on."""
+    """Folder with one subfolder per data set, to fit on."""
     test: Path | None = None
     """Folder of the same layout, to score on."""
     threads: int = 0
-    """C threads; 0 takes every core."""
+    """Number of C threads; 0 uses every core."""
     write: Path | None = None
-    """A page that takes the table between its two marks, such as docs/evidence/real_data.md."""
+    """Markdown page in which the table between the two marker comments is replaced, e.g. docs/evidence/real_data.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Fit and score."""
+        """Fit the twins and score them."""
         from benchmarks.real_data.run import run_bench_real
 
-        figures = run_bench_real(
-            console(json=self.json),
+        metrics = run_bench_real(
+            make_console(json=self.json),
             only=self.only,
             train=self.train,
             test=self.test,
             nthread=self.threads,
             page=self.write,
         )
-        return figures, 0
+        return metrics, 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchLogs:
-    """How many planted defects the checks of logs find, in virtual robots' and real logs, and how often they err."""
+    """Measure how many planted defects the log checks detect, and their false alarms, in simulated and real logs."""
 
     trials: int = 2
-    """How often each defect is planted into each log."""
+    """Number of times that each defect is planted into each log."""
     only: tuple[str, ...] = ()
-    """Names of logs, such as so101_pick_place_tape or 'virtual so101_tabletop'; default all that are at hand."""
+    """Names of logs, e.g. so101_pick_place_tape or 'virtual so101_tabletop'. Default: all that can be loaded."""
     seed: int = 0
     """Run seed."""
     write: Path | None = None
-    """A page that takes the tables between its two marks, such as docs/evidence/curation.md."""
+    """Markdown page in which the tables between the two marker comments are replaced, e.g. docs/evidence/curation.md.
+    """
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Plant and look."""
+        """Plant the defects and check the logs."""
         from benchmarks.error_rates.logs.run import run_bench_logs
 
-        out = console(json=self.json)
+        out = make_console(json=self.json)
         return run_bench_logs(out, trials=self.trials, seed=self.seed, only=self.only, page=self.write), 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCoverage:
-    """How often intervals of identified parameters hold the planted value, over logs with correlated noise.
+    """Measure how often confidence intervals of identified parameters cover the true value, under correlated noise.
 
-    A position servo and a double pendulum, with twins that are right and with twins that lack a known part of the
-    truth, beside the intervals of plain least squares.
+    The robots are a position servo and a double pendulum. Each is fitted with a correct twin and with a twin that lacks
+    a known physical effect. The intervals of plain least squares are shown for comparison.
     """
 
     only: tuple[str, ...] = ()
-    """Words of the names of cases, such as 'pendulum'; default all."""
+    """Words that the names of the cases contain, e.g. 'pendulum'. Default: all cases."""
     repetitions: int = 200
-    """Logs of each case."""
+    """Number of simulated logs per case."""
     threads: int = 0
-    """C threads; 0 takes every core."""
+    """Number of C threads; 0 uses every core."""
     write: Path | None = None
-    """A page that takes the tables between its two marks, such as docs/evidence/identification.md."""
+    """Markdown page in which the tables between the two marker comments are replaced, e.g.
+    docs/evidence/identification.md.
+    """
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Measure."""
+        """Simulate the logs, fit them, and count the intervals that cover the true value."""
         from benchmarks.error_rates.coverage.run import run_bench_coverage
 
-        figures = run_bench_coverage(
-            console(json=self.json),
+        metrics = run_bench_coverage(
+            make_console(json=self.json),
             only=self.only,
             repetitions=self.repetitions,
             nthread=self.threads,
             page=self.write,
         )
-        return figures, 0
+        return metrics, 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchGap(BenchStudy):
-    """How often the tests of the gap err, how often its intervals hold the truth, and what they can see: by simulation.
+    """Measure false-positive rate, power and interval coverage of the sim-to-real gap's statistics, by simulation.
 
     Each table goes to its own page of the documentation.
     """
 
     def run(self) -> Outcome:
-        """Simulate."""
+        """Run the simulations."""
         from benchmarks.error_rates.studies import GAP
 
-        return self.studied(GAP)
+        return self.run_studies(GAP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchGate(BenchStudy):
-    """How often the gate and the canary err, and how many trials they take: simulated releases, some of equals."""
+    """Measure error rates of the release gate and the canary stage, and the trials they need, on simulated releases."""
 
     def run(self) -> Outcome:
-        """Simulate."""
+        """Run the simulations."""
         from benchmarks.error_rates.studies import GATE
 
-        return self.studied(GATE)
+        return self.run_studies(GATE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchQuality(BenchStudy):
-    """How many planted defects the checks of episodes find, by kind and size, and what they say against good data."""
+    """Measure how many planted defects the episode checks detect, and their false alarms on good data."""
 
     def run(self) -> Outcome:
-        """Plant and look."""
+        """Plant the defects and check the episodes."""
         from benchmarks.error_rates.studies import QUALITY
 
-        return self.studied(QUALITY)
+        return self.run_studies(QUALITY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRare(BenchStudy):
-    """How far to trust a search for rare failures: searches of failures whose rate is known."""
+    """Measure the accuracy of the search for rare failures, on problems whose failure rate is known."""
 
     def run(self) -> Outcome:
-        """Simulate."""
+        """Run the searches."""
         from benchmarks.error_rates.studies import RARE
 
-        return self.studied(RARE)
+        return self.run_studies(RARE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchMonitor:
-    """What the monitor finds of faults planted into virtual robots, how late and as what; its false alarms."""
+    """Measure power, delay, named cause and false alarms of the monitor for faults planted into virtual robots."""
 
     small: bool = False
-    """Few episodes of one robot, without pictures: whether it works, not how well."""
+    """Run few episodes of one robot, without images. This tests that the study runs; it does not measure the monitor.
+    """
     policy: Path | None = None
-    """A policy's folder, in the place of one that is trained here."""
+    """Folder of a policy to use instead of training one."""
     seed: int = 0
     """Run seed."""
     workers: int = 0
-    """Processes; 0 takes every core."""
+    """Number of processes; 0 uses every core."""
     write: Path | None = None
-    """The folder of the page that takes the tables between its marks, such as docs."""
+    """Documentation folder, e.g. docs. The tables in its page evidence/release.md are replaced."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Plant and watch."""
+        """Plant the faults and run the monitors."""
         from benchmarks.error_rates.monitor.run import run_bench_monitor
 
-        figures = run_bench_monitor(
-            console(json=self.json),
+        metrics = run_bench_monitor(
+            make_console(json=self.json),
             small=self.small,
             policy=self.policy,
             seed=self.seed,
             workers=self.workers,
             docs=self.write,
         )
-        return figures, 0
+        return metrics, 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchPolicies:
-    """How well twins of a real arm predict what its controllers do: the pendubot of RealAIGym.
+    """Measure how well twins of a real arm predict the success of its controllers, on RealAIGym's pendubot.
 
-    The arm is identified from its public logs, its controllers are re-implemented, and each is scored in twins from the
-    leaderboard's own to draws from what was identified. Needs the sets dfki_double_pendulum and
-    dfki_double_pendulum_rollouts (TWINLOOP_DATA, else their public address).
+    The arm is identified from its public logs and its controllers are re-implemented. Each controller is scored in
+    several twins: the leaderboard's own, the identified one, and worlds drawn from the identified distribution. Needs
+    the data sets dfki_double_pendulum and dfki_double_pendulum_rollouts (TWINLOOP_DATA, else their public address).
     """
 
     worlds: int = 40
-    """Simulated rollouts of each controller in each twin."""
+    """Number of simulated rollouts per controller and twin."""
     seed: int = 0
     """Run seed."""
     threads: int = 0
-    """C threads; 0 takes every core."""
+    """Number of C threads; 0 uses every core."""
     write: Path | None = None
-    """A page that takes the tables between its two marks, such as docs/evidence/real_data.md."""
+    """Markdown page in which the tables between the two marker comments are replaced, e.g. docs/evidence/real_data.md.
+    """
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Identify, score, compare."""
+        """Identify the arm, score the controllers, and compare with the real rollouts."""
         from benchmarks.predictivity.run import run_bench_policies
 
-        shown = console(json=self.json)
-        figures = run_bench_policies(shown, worlds=self.worlds, seed=self.seed, nthread=self.threads, page=self.write)
-        return figures, 0
+        out = make_console(json=self.json)
+        metrics = run_bench_policies(out, worlds=self.worlds, seed=self.seed, nthread=self.threads, page=self.write)
+        return metrics, 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchTransfer:
-    """Success of policies on virtual robots that the nominal twin never was, by what they were trained on.
+    """Measure the success of policies on virtual robots with hidden parameters, by training data (six conditions).
 
-    Nominal twin, hand-written randomization, identified twin, randomization from the identified distribution, that
-    and some demonstrations on the robot, those demonstrations alone. A run that was interrupted goes on.
+    The conditions are: 1 nominal twin, 2 hand-written randomization, 3 identified twin, 4 randomization from the
+    identified distribution, 5 condition 4 plus demonstrations on the robot, 6 these demonstrations alone. An
+    interrupted run resumes if it is started again.
     """
 
     output: Path
-    """Folder for demonstrations, policies and trials, result.json and report.html."""
+    """Folder for demonstrations, policies, trials, result.json and report.html."""
     robots: int = 5
-    """Virtual robots."""
+    """Number of virtual robots."""
     seeds: int = 3
-    """Training runs per condition and robot."""
+    """Number of training runs per condition and robot."""
     episodes: int = 30
-    """Trials of each policy on each robot."""
+    """Number of trials of each policy on each robot."""
     demos: int = 300
-    """Simulated demonstrations that are attempted per source."""
+    """Number of simulated demonstrations that are attempted per data source."""
     real: int = 10
-    """Demonstrations on each virtual robot."""
+    """Number of demonstrations on each virtual robot."""
     steps: int = 2000
-    """Training steps."""
+    """Number of training steps."""
     batch: int = 256
-    """Samples per training step; a picture weighs a hundred times as much as a state."""
+    """Samples per training step. A sample with images costs about a hundred times as much as one without."""
     log: int = 6
-    """Episodes of teleoperation that each robot is identified from."""
+    """Number of teleoperated episodes from which each robot is identified."""
     shake: float = 0.0
-    """Standard deviation of what is added to the script's commands while it shows, in rad (DART); 0 for nothing."""
+    """Standard deviation in rad of the noise added to the expert's commands during demonstrations (DART); 0 adds none.
+    """
     sees: Literal["scene", "tool"] = "scene"
-    """What a tracker tells policies: where things lie, or the tool as well."""
+    """What policies observe from a tracker: object poses only (scene), or also the tool pose (tool)."""
     conditions: str = "1,2,3,4,5,6"
-    """Which conditions, separated by commas."""
+    """Numbers of the conditions to run, separated by commas."""
     images: bool = False
-    """Policies see pictures of the front camera in place of what a tracker sees; takes hours."""
+    """Policies observe images of the front camera instead of tracker poses. This takes hours."""
     workers: int = 0
-    """Processes; 0 takes every core."""
+    """Number of processes; 0 uses every core."""
     write: Path | None = None
-    """The folder of the page that takes the tables between its marks, such as docs."""
+    """Documentation folder, e.g. docs. The tables in its page evidence/transfer.md are replaced."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
-        """Measure."""
+        """Run the study."""
         from benchmarks.transfer.run import run_bench_transfer
         from twinloop.workflows.demo.virtual_robots.settings import TransferRecipe, TransferSettings
 
@@ -366,10 +377,10 @@ class BenchTransfer:
             images=self.images,
             recipe=TransferRecipe(shake=self.shake, sees=self.sees, batch=self.batch),
         )
-        figures = run_bench_transfer(
-            console(json=self.json), settings, self.output, workers=self.workers, docs=self.write
+        metrics = run_bench_transfer(
+            make_console(json=self.json), settings, self.output, workers=self.workers, docs=self.write
         )
-        return figures, 0
+        return metrics, 0
 
 
 def _numbers(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Tables of measured figures: made by studies, printed, and written between two marks of a page."""
+"""Run studies that make tables, print the tables, and write them between two marker comments of a page."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from twinloop.core.pool import LocalProcesses, count_cores
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The two lines between which the tables of a command stand."""
+    """Return the two marker comments that enclose the tables of a command in a page."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; bars within cells are escaped."""
+    """Format a Markdown table; vertical bars within cells are escaped."""
     cells = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
 
 
 def around(page: Path, name: str) -> tuple[str, str]:
-    """What stands before and after the place for the tables.
+    """Return the text of a page before and after its tables.
 
     Raises:
-        InputError: the page has no such place.
+        InputError: If the page lacks the marker comments of ``name``.
     """
     first, last = marks(name)
     before, begin, rest = (page.read_text() if page.is_file() else "").partition(first)
@@ -43,10 +43,10 @@ def around(page: Path, name: str) -> tuple[str, str]:
 
 
 def write_between(page: Path, name: str, text: str) -> None:
-    """Replace what stands between the marks.
+    """Replace the text between the marker comments of a page.
 
     Raises:
-        InputError: the page has no marks.
+        InputError: If the page lacks the marker comments of ``name``.
     """
     before, after = around(page, name)
     first, last = marks(name)
@@ -55,36 +55,36 @@ def write_between(page: Path, name: str, text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTable:
-    """Rates with their Monte Carlo spread: a title, a head, rows of text, and what they say in ``note``.
-
-    ``figures`` is the same for programs.
-    """
+    """A table of text, with an explanation in ``note``; ``metrics`` has the same numbers for programs."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    figures: tuple[dict[str, Any], ...] = ()
+    metrics: tuple[dict[str, Any], ...] = ()
 
     def markdown(self) -> str:
-        """The table for a page of the documentation."""
+        """Format title, table and note for a page of the documentation."""
         parts = [f"**{self.title}**", markdown_table(self.head, self.rows), self.note]
         return "\n\n".join(part for part in parts if part)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return the table as plain JSON types."""
         return {"title": self.title, "head": list(self.head), "rows": [list(row) for row in self.rows]} | {
             "note": self.note,
-            "figures": list(self.figures),
+            "metrics": list(self.metrics),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One table and how it is made.
+    """One table and the function that makes it.
 
-    ``run`` takes the number of repetitions and the run seed. ``repetitions`` is what the published table was made
-    with. ``page`` is the page of ``docs/`` whose marks ``python -m benchmarks gap NAME`` take the table.
+    Attributes:
+        name: Name of the study.
+        page: Page of ``docs/`` that contains the table.
+        repetitions: Number of repetitions of the published table.
+        run: Function from the number of repetitions and the run seed to the table.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Study:
 
 
 def share(count: int, total: int) -> str:
-    """A rate in per cent with its Monte Carlo standard error: ``4.8 ± 0.5 %``."""
+    """Format a rate in per cent with its Monte Carlo standard error: ``4.8 ± 0.5 %``."""
     rate = count / total
     error = (rate * (1 - rate) / total) ** 0.5
     return f"{100 * rate:.1f} ± {100 * error:.1f} %"
@@ -102,9 +102,12 @@ def share(count: int, total: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Studies:
-    """The studies of one command: ``areas`` are modules of ``package``, each with ``TABLES``.
+    """The studies of one command.
 
-    ``place`` is the command, whose name stands in the marks of the pages.
+    Attributes:
+        package: Package of the studies.
+        areas: Names of its modules, each with a list ``TABLES`` of studies.
+        place: Name of the command in the marker comments of the pages.
     """
 
     package: str
@@ -112,10 +115,10 @@ class Studies:
     place: str
 
     def chosen(self, only: Sequence[str] = ()) -> list[Study]:
-        """Every study, or those whose area or name is asked for.
+        """Return the studies whose area or name is in ``only``; all studies if it is empty.
 
         Raises:
-            UnknownNameError: no such area or study.
+            UnknownNameError: If an area or study does not exist.
         """
         found = {area: list(importlib.import_module(f"{self.package}.{area}").TABLES) for area in self.areas}
         names = [study.name for rows in found.values() for study in rows]
@@ -135,16 +138,22 @@ class Studies:
         workers: int = 1,
         docs: Path | None = None,
     ) -> dict[str, Any]:
-        """Run studies, print their tables and, with ``docs``, put each into its page of that folder.
+        """Run studies and print their tables; if ``docs`` is given, also replace the tables in that folder's pages.
 
-        ``workers`` 0 takes every core; figures do not depend on it.
+        Args:
+            console: Where to print.
+            only: Areas or names of studies; empty for all.
+            repetitions: Repetitions per table row; None for the number of the published table.
+            seed: Run seed.
+            workers: Number of processes; 0 uses every core. Results do not depend on it.
+            docs: Documentation folder.
 
         Raises:
-            UnknownNameError: no such study.
-            InputError: fewer than one repetition, or a page without a place for its table; said before anything runs.
+            UnknownNameError: If a study does not exist.
+            InputError: If ``repetitions`` is below 1 or a page lacks marker comments; raised before anything runs.
         """
         if repetitions is not None and repetitions < 1:
-            raise InputError(f"{repetitions} repetitions measure nothing. Ask for at least one.")
+            raise InputError(f"--repetitions {repetitions}: give at least 1.")
         chosen = self.chosen(only)
         if docs is not None:
             for study in chosen:
@@ -152,7 +161,7 @@ class Studies:
         made: dict[str, Any] = {}
         items = [(self, study.name, repetitions or study.repetitions, seed) for study in chosen]
         with LocalProcesses(workers or count_cores()) as engine:
-            for study, (item, (table, seconds)) in zip(chosen, engine.map(_made, items), strict=True):
+            for study, (item, (table, seconds)) in zip(chosen, engine.map(_run_study, items), strict=True):
                 console.print(printed(table))
                 if table.note:
                     console.print(table.note, soft_wrap=True)
@@ -166,15 +175,15 @@ class Studies:
         return f"{self.place} {study.name}"
 
 
-def _made(item: tuple[Studies, str, int, int]) -> tuple[StudyTable, float]:
-    """One study's table, and how many seconds it took."""
+def _run_study(item: tuple[Studies, str, int, int]) -> tuple[StudyTable, float]:
+    """Run one study; return its table, and the seconds that it took."""
     studies, name, repetitions, seed = item
     began = time.perf_counter()
     return studies.chosen([name])[0].run(repetitions, seed), time.perf_counter() - began
 
 
 def printed(table: StudyTable) -> Table:
-    """A table of a study for a terminal."""
+    """Format the table of a study for a terminal."""
     printed = Table(*table.head, title=table.title, title_justify="left")
     for row in table.rows:
         printed.add_row(*row)

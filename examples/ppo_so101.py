@@ -1,10 +1,10 @@
-"""Trains a Stable-Baselines3 policy in randomized worlds, and says what it learned, with intervals.
+"""Train a Stable-Baselines3 policy in randomized worlds, and print its return and success rate with intervals.
 
     pip install "twinloop[gym]" stable-baselines3
     python examples/ppo_so101.py --steps 200000 --seed 0
 
-The policy sees what the simulator knows (`observation="state"`) and tells joint targets by their change. It is judged
-on worlds of another run seed, beside actions drawn at random.
+The policy observes the simulator's state (`observation="state"`) and outputs changes of the joint targets. It is
+evaluated in worlds of another run seed and compared with random actions.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ import twinloop.envs  # noqa: F401  # registers the environments
 from twinloop.stats import wilson
 
 WORLDS = 64
-TEST_RUN = 1_000_000  # run seed of the worlds that a policy is judged in; training uses `--seed`
+TEST_RUN = 1_000_000  # run seed of the worlds of the evaluation; training uses `--seed`
 
 
 class Worlds(VecEnv):
-    """A Gymnasium vector environment with same-step autoreset as Stable-Baselines3 takes it."""
+    """A Gymnasium vector environment with same-step autoreset, adapted to Stable-Baselines3."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         if env.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
-            raise ValueError("Stable-Baselines3 resets within a step: make the environment with SameStep.")
+            raise ValueError(
+                'Stable-Baselines3 resets within a step. Make the environment with autoreset_mode="SameStep".'
+            )
         self.env = env
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
@@ -62,10 +64,10 @@ class Worlds(VecEnv):
         return [getattr(self.env, attr_name) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError("The worlds share their attributes.")
+        raise NotImplementedError("Attributes cannot be set, because all worlds share them.")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("The worlds are one object.")
+        raise NotImplementedError("Methods cannot be called, because all worlds are one object.")
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
@@ -73,13 +75,13 @@ class Worlds(VecEnv):
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """Returns and successes ``(nepisode,)`` of one episode in each of as many worlds."""
+    """Returns and successes ``(nepisode,)`` of one episode in each world."""
 
     returns: NDArray[np.float64]
     success: NDArray[np.bool_]
 
     def __str__(self) -> str:
-        """Mean return with its 95 % interval (normal, over episodes), success with Wilson's."""
+        """Format mean return with its 95 % interval (normal, over episodes), and success rate with Wilson's."""
         mean, error = self.returns.mean(), 1.96 * self.returns.std(ddof=1) / np.sqrt(len(self.returns))
         rate = wilson(int(self.success.sum()), len(self.success))
         return (
@@ -89,12 +91,12 @@ class Judgement:
 
 
 def make(name: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
-    """The worlds to learn in."""
+    """Create the vector environment."""
     return gymnasium.make_vec(name, num_envs=num_envs, observation="state", action="delta", autoreset_mode="SameStep")
 
 
 def judge(name: str, act: Callable[[NDArray[np.float32]], NDArray[np.float32]], episodes: int) -> Judgement:
-    """One episode in each of ``episodes`` worlds that training has not seen."""
+    """Run one episode in each of ``episodes`` worlds that training has not used."""
     env = make(name, episodes)
     observation, _ = env.reset(seed=TEST_RUN)
     returns, over, success = np.zeros(episodes), np.zeros(episodes, dtype=bool), np.zeros(episodes, dtype=bool)
@@ -109,8 +111,8 @@ def judge(name: str, act: Callable[[NDArray[np.float32]], NDArray[np.float32]], 
 
 
 def train(name: str, steps: int, seed: int) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """A policy trained for ``steps`` environment steps, as a function from observations to actions."""
-    torch.set_num_threads(1)  # small networks gain nothing from more, and the worlds need the cores
+    """Train a policy for ``steps`` environment steps; return it as a function from observations to actions."""
+    torch.set_num_threads(1)  # small networks do not benefit from more threads, and the worlds need the cores
     worlds = VecNormalize(Worlds(make(name, WORLDS)), norm_reward=True, gamma=0.97)
     worlds.seed(seed)
     agent = PPO(
@@ -134,14 +136,14 @@ def train(name: str, steps: int, seed: int) -> Callable[[NDArray[np.float32]], N
 
 
 def random_policy(name: str, seed: int) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """Actions drawn uniformly."""
+    """Return a policy that draws actions uniformly."""
     space, generator = make(name, 1).single_action_space, np.random.default_rng(seed)
-    return lambda seen: generator.uniform(-1, 1, (len(seen), *(space.shape or ()))).astype(np.float32)
+    return lambda observation: generator.uniform(-1, 1, (len(observation), *(space.shape or ()))).astype(np.float32)
 
 
 def main(name: str = "twinloop/Reach-SO101-v0", steps: int = 200_000, seed: int = 0, episodes: int = 256) -> None:
-    """Train, and judge before and after."""
-    print(f"{name}, {steps} steps, seed {seed}, judged in {episodes} worlds")
+    """Evaluate random actions, train a policy, and evaluate it."""
+    print(f"{name}, {steps} steps, seed {seed}, evaluated in {episodes} worlds")
     print(f"random:  {judge(name, random_policy(name, seed), episodes)}")
     print(f"trained: {judge(name, train(name, steps, seed), episodes)}")
 

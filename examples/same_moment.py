@@ -1,4 +1,4 @@
-"""One moment of a stored episode four ways: clean, as the twin's camera delivers it, path-traced, and annotated.
+"""Show one frame of a stored episode in four ways: clean, as the twin's camera delivers it, path-traced, and annotated.
 
     twinloop generate examples/clutter.yaml --output data --episodes 8
     twinloop render data --episodes 1 --size 640x480 --annotations instance,boxes,poses --output annotated
@@ -23,8 +23,8 @@ from twinloop.render.annotate import draw_annotations
 from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.camera_captures import CameraCaptures
 
-STILL = {"shadow_map": 2048, "samples": 4}  # a single picture may cost more than those of a dataset
-FOLLOWED = 20  # frames for which the camera's exposure has followed the light
+STILL = {"shadow_map": 2048, "samples": 4}  # better quality than for a dataset, because this is one image
+FOLLOWED = 20  # frames before the shown one, for the camera's automatic exposure
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Moment:
 
     Attributes:
         dataset: Folder of a dataset with annotations.
-        episode: Its index.
-        frame: Its number.
-        camera: One of the dataset's cameras, whose sensor the twin carries.
-        samples: Paths per pixel of the path-traced picture.
-        output: The PNG.
+        episode: Index of the episode.
+        frame: Number of the frame.
+        camera: Name of one of the dataset's cameras; the twin must have its sensor.
+        samples: Paths per pixel of the path-traced image.
+        output: PNG file to write.
     """
 
     dataset: tyro.conf.Positional[Path]
@@ -49,14 +49,14 @@ class Moment:
 
 
 def four_ways(moment: Moment) -> dict[str, NDArray[np.uint8]]:
-    """The pictures by their labels."""
+    """Return the four images by label."""
     reader, plan = DatasetReader(moment.dataset), load_source_plan(moment.dataset)
     model = plan.twin.visual_model(texture_pool=plan.texture_pool, seed=plan.run_seed)
     episode = read_stored_episode(reader, moment.episode, plan.twin, model)
-    known = reader.annotations(moment.episode, moment.camera)
-    pinhole = known.intrinsics[moment.frame]
+    annotations = reader.annotations(moment.episode, moment.camera)
+    pinhole = annotations.intrinsics[moment.frame]
     state, fields = episode.states.take([moment.frame]), episode.fields([moment.frame])
-    pictures = {}
+    images = {}
     for label, renderer, quality in (
         ("clean: gl", "gl", STILL),
         ("path-traced", "mitsuba", {"samples": moment.samples}),
@@ -64,18 +64,18 @@ def four_ways(moment: Moment) -> dict[str, NDArray[np.uint8]]:
         with open_renderer(
             renderer, model, height=pinhole.height, width=pinhole.width, cameras=[moment.camera], quality=quality
         ) as opened:
-            pictures[label] = opened.render(state, fields)[moment.camera][0]
+            images[label] = opened.render(state, fields)[moment.camera][0]
     sensor = camera_sensors(plan.twin)[moment.camera]
     return {
-        "clean: gl": pictures["clean: gl"],
+        "clean: gl": images["clean: gl"],
         f"as the {plan.twin.devices[sensor].name} delivers it": _delivered(episode, moment, sensor, reader),
-        f"path-traced: {moment.samples} samples a pixel, denoised": pictures["path-traced"],
-        "what is known of it": draw_annotations(pictures["clean: gl"], known, moment.frame, scale=1),
+        f"path-traced: {moment.samples} samples a pixel, denoised": images["path-traced"],
+        "annotations": draw_annotations(images["clean: gl"], annotations, moment.frame, scale=1),
     }
 
 
 def _delivered(episode: StoredEpisode, moment: Moment, sensor: str, reader: DatasetReader) -> NDArray[np.uint8]:
-    """What the robot's camera had delivered by then: older, blurred, bent, noisy, compressed."""
+    """Return the image that the robot's camera had delivered by then: delayed, blurred, distorted, noisy."""
     size = next(camera for camera in reader.spec.cameras if camera.name == moment.camera)
     camera = episode.camera(sensor, size)
     view = {"height": camera.view.height, "width": camera.view.width, "cameras": [camera.camera]}
@@ -89,6 +89,6 @@ def _delivered(episode: StoredEpisode, moment: Moment, sensor: str, reader: Data
 
 
 if __name__ == "__main__":
-    asked = tyro.cli(Moment)
-    pictures = four_ways(asked)
-    write_png(asked.output, contact_sheet(list(pictures.values()), list(pictures), columns=2))
+    moment = tyro.cli(Moment)
+    images = four_ways(moment)
+    write_png(moment.output, contact_sheet(list(images.values()), list(images), columns=2))

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes DIR, an environment of its own with LeRobot 0.4.4, Feetech's library, twinloop and torch for the CPU (2.6 GB). In it
-# LeRobot's policies are trained and run (export TWINLOOP_LEROBOT_PYTHON=DIR/bin/python), its robots are driven
-# (DIR/bin/twinloop run --robot lerobot:so101?…), and our datasets are read by LeRobot itself:
+# Create DIR, a separate Python environment with LeRobot 0.4.4, Feetech's library, twinloop and torch for the CPU (2.6 GB).
+# Use it to train and run LeRobot's policies (export TWINLOOP_LEROBOT_PYTHON=DIR/bin/python), to drive its robots
+# (DIR/bin/twinloop run --robot lerobot:so101?…), and to test that LeRobot reads our datasets:
 # sh scripts/lerobot_env.sh DIR && TWINLOOP_LEROBOT_PYTHON=DIR/bin/python make test-slow
-# LeRobot's own requirements would take torch for CUDA (8 GB); so it and what is built against torch come without theirs.
+# LeRobot's own requirements would install torch for CUDA (8 GB). So LeRobot and the packages that are built against torch
+# are installed without their requirements.
 set -eu
 dir="${1:?usage: sh scripts/lerobot_env.sh DIR}"
 python="${PYTHON:-python3}"
@@ -11,10 +12,10 @@ python="${PYTHON:-python3}"
 "$python" - <<'CHECK'
 import sys
 if sys.version_info[:2] != (3, 11):
-    sys.exit(f"LeRobot 0.4.4 is the last for Python 3.11; this is {sys.version.split()[0]}. Try: PYTHON=python3.11 sh ...")
+    sys.exit(f"This script installs LeRobot 0.4.4 for Python 3.11, but this is Python {sys.version.split()[0]}. Try: PYTHON=python3.11 sh ...")
 CHECK
 
-if ! command -v ffmpeg >/dev/null; then # torchcodec loads ffmpeg's libraries
+if ! command -v ffmpeg >/dev/null; then # torchcodec needs ffmpeg's libraries
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "Adding ffmpeg"
         (apt-get update -qq && apt-get install -y -qq --no-install-recommends ffmpeg) >/dev/null

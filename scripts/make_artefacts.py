@@ -1,7 +1,7 @@
-"""Make ``tests/artefacts/VERSION.tar.xz``: a small workspace with one of everything that later versions must open.
+"""Make ``tests/artefacts/VERSION.tar.xz``: a small workspace with every kind of file that later versions must open.
 
-``python scripts/make_artefacts.py`` needs the extra ``train``. An archive is made once for each released version, and
-never again: `tests/project/test_artefacts.py` opens all of them.
+``python scripts/make_artefacts.py`` needs the extra ``train``. An archive is made once for each released version and
+never replaced: `tests/project/test_artefacts.py` opens all of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMMANDS = (
     "identify --twin double_pendulum --data log.csv --holdout last:1 --free joint/*/frictionloss --output runs/fit",
     "generate swing.yaml --randomize-from runs/fit --output data/identified --workers 1 --keep all",
     "curate --workers 1 --output runs/curated",
-    "label say first:0 --success yes --author Ada",
+    "label add first:0 --success yes --author Ada",
     "datasets freeze two --sql SELECT~episode_id~FROM~episodes~WHERE~batch='first'",
     f"train --data data/first --output policies/small {SMALL}",
     "policies add policies/small --name small",
@@ -47,11 +47,13 @@ COMMANDS = (
 
 
 def main() -> None:
-    """Run the commands in a fresh folder and pack what they made."""
+    """Run the commands in a new folder and pack their output."""
     target = ROOT / "tests" / "artefacts" / f"{version('twinloop')}.tar.xz"
     with tempfile.TemporaryDirectory() as folder:
         cell = Path(folder) / "cell"
-        (Path(folder) / "without" / "plotly").mkdir(parents=True)  # a page is as large as all the rest
+        (Path(folder) / "without" / "plotly").mkdir(
+            parents=True
+        )  # without plotly no HTML report is written, which would be as large as all other files
         (Path(folder) / "without" / "plotly" / "__init__.py").write_text("raise ImportError")
         os.environ["PYTHONPATH"] = str(Path(folder) / "without")
         twinloop("init cell --twin double_pendulum", Path(folder))
@@ -68,7 +70,7 @@ def main() -> None:
 
 
 def twinloop(line: str, folder: Path) -> None:
-    """Run one command line, with ``~`` for a space within a word."""
+    """Run one command line, in which ``~`` is a space within a word."""
     words = [word.replace("~", " ") for word in line.split()]
     command = [sys.executable, "-P", "-m", "twinloop", *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603

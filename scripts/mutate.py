@@ -1,19 +1,20 @@
-"""Print the mutation score: change one line of the package at a time, and count the changes that a test notices.
+"""Print the mutation score: change one line of the package at a time, and count the changes that make a test fail.
 
 ::
 
     python scripts/mutate.py --count 100                     # drawn with HEAD's hash as seed
-    python scripts/mutate.py --from scripts/mutants.json     # mutants that were written down
+    python scripts/mutate.py --from scripts/mutants.json     # a list of mutants in a file
 
 A line of ``src/twinloop`` is drawn, then one of its mutants (`OPERATORS`). A copy of HEAD is changed, never the working
-tree. The fast tests run once under coverage, which says which of them run which line; a mutant meets those that run its
-statement, the quickest first, up to a limit of time; what is set on import meets the tests of the lines that use it. A
-mutant is killed by a failing test, or by a time limit that the unchanged code keeps. Every test that killed one is run
-on the unchanged code at the end; where it fails there, too, the mutants are run again without it. What lives then
-meets the slow tests of the files nearest to its own. Tests marked gpu, network or bench do not run.
+tree. The fast tests run once under coverage, which records the lines that each test runs. A mutant is tested by the
+tests that run its statement, the quickest first, up to a time limit. A statement that runs on import is tested by the
+tests of the lines that use it. A mutant is killed by a failing test, or by a time limit that the unchanged code keeps.
+Every test that killed a mutant is run on the unchanged code at the end; if it fails there too, the mutants are run
+again without it. A surviving mutant is tested by the slow tests of the files nearest to its own. Tests marked gpu,
+network or bench do not run.
 
-Not mutated: docstrings, strings and messages (f-strings, what is raised, printed, logged or warned), annotations and
-type aliases, ``__repr__`` and ``__str__``, protocols, ``if TYPE_CHECKING``, ``__all__``.
+Not mutated: docstrings, strings and messages (f-strings, arguments of raise, print, log and warn calls), annotations
+and type aliases, ``__repr__`` and ``__str__``, protocols, ``if TYPE_CHECKING``, ``__all__``.
 """
 
 # ruff: noqa: S603, S607, T201 - a script that runs git and pytest, and prints
@@ -48,16 +49,16 @@ from coverage.exceptions import CoverageException
 from scipy.stats import beta
 
 _MEMORY = 8 << 30  # bytes of data that a mutant's tests may take
-_IDLE = 20  # times their limit of time that a mutant's tests may take in all, on a busy machine or asleep
-_READ = ("src/twinloop", "tests", "benchmarks")
+_IDLE = 20  # factor on the time limit for the wall-clock time of a mutant's tests
+_IMPORTING_FOLDERS = ("src/twinloop", "tests", "benchmarks")
 _NEAR = 6  # files of slow tests for a mutant at most
 _ANY = ("-m", "not gpu and not network and not bench")
 _SLOW = ("-m", "slow and not gpu and not network and not bench")
 _QUIET = ("-W", "ignore::coverage.exceptions.CoverageWarning")
 _LIBRARIES = ("scipy.stats", "mujoco", "pyarrow.dataset", "duckdb", "pydantic", "tyro", "rich", "av")
 ROOT = Path(__file__).resolve().parent.parent
-_SPOKEN = {"print", "debug", "info", "warning", "error", "warn", "log", "cast", "TypeVar", "Literal"}
-_UNREAD = {"annotation", "returns", "decorator_list", "type_comment"}
+_MESSAGE_CALLS = {"print", "debug", "info", "warning", "error", "warn", "log", "cast", "TypeVar", "Literal"}
+_SKIPPED_FIELDS = {"annotation", "returns", "decorator_list", "type_comment"}
 _SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
     ast.LtE: (ast.Lt, ast.Gt),
@@ -98,7 +99,7 @@ OPERATORS = (
 
 
 def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:  # noqa: C901 - a case an operator
-    """The mutants of one node, each a word of `OPERATORS` and a new node in its place."""
+    """Yield the mutants of one node, each as a word of `OPERATORS` and a new node that replaces it."""
 
     def changed(**fields: Any) -> ast.AST:
         new = deepcopy(node)
@@ -109,9 +110,9 @@ def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:  # noqa: C901 - a 
     match node:
         case ast.Compare(ops=[op]):
             yield from (("operator", changed(ops=[other()])) for other in _SWAPS[type(op)])
-        case ast.BinOp(left=left, op=op, right=right) if not (_text(left) or _text(right)):
+        case ast.BinOp(left=left, op=op, right=right) if not (_is_text(left) or _is_text(right)):
             yield from (("operator", changed(op=other())) for other in _SWAPS.get(type(op), ()))
-        case ast.AugAssign(op=op, value=value) if not _text(value):
+        case ast.AugAssign(op=op, value=value) if not _is_text(value):
             yield from (("operator", changed(op=other())) for other in _SWAPS.get(type(op), ()))
         case ast.BoolOp(op=op):
             yield "operator", changed(op=_SWAPS[type(op)][0]())
@@ -123,7 +124,7 @@ def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:  # noqa: C901 - a 
             yield "sign", operand
         case ast.IfExp(test=test):
             yield "condition", changed(test=ast.UnaryOp(op=ast.Not(), operand=test))
-        case ast.Return(value=value) if value is not None and not _none(value):
+        case ast.Return(value=value) if value is not None and not _is_none(value):
             yield "return", changed(value=ast.Constant(value=None))
         case ast.Expr(value=ast.Call()) | ast.Raise() | ast.Break() | ast.Continue():
             yield "statement", ast.Pass()
@@ -140,22 +141,22 @@ def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:  # noqa: C901 - a 
             yield "selection", changed(generators=[bare])
 
 
-def _text(node: ast.AST) -> bool:
+def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _none(node: ast.AST) -> bool:
+def _is_none(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _called(node: ast.AST) -> str:
-    """The last name of what a call, or a statement that is one, calls."""
+def _called_name(node: ast.AST) -> str:
+    """Return the last part of the name of a called function; "" if ``node`` is not a call."""
     node = node.value if isinstance(node, ast.Expr) else node
     function = node.func if isinstance(node, ast.Call) else None
     return getattr(function, "attr", getattr(function, "id", ""))
 
 
-def _skipped(node: ast.AST) -> bool:
+def _is_skipped(node: ast.AST) -> bool:
     if isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"):
         return True
     if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases):
@@ -163,23 +164,23 @@ def _skipped(node: ast.AST) -> bool:
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return True
     alias = isinstance(node, ast.Assign) and "__all__" in ast.unparse(node.targets[0])
-    return alias or isinstance(node, ast.JoinedStr) or _called(node) in _SPOKEN
+    return alias or isinstance(node, ast.JoinedStr) or _called_name(node) in _MESSAGE_CALLS
 
 
-def _sites(node: ast.AST, *, inside: bool = False) -> Iterator[ast.AST]:
-    """Nodes that may be mutated; at the top of a module ``X | Y`` is a type alias."""
+def _mutable_nodes(node: ast.AST, *, inside: bool = False) -> Iterator[ast.AST]:
+    """Yield nodes that may be mutated; at module level ``X | Y`` is a type alias and is skipped."""
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or name in _UNREAD or _skipped(child):
+            if not isinstance(child, ast.AST) or name in _SKIPPED_FIELDS or _is_skipped(child):
                 continue
             if inside or not (isinstance(child, ast.BinOp) and isinstance(child.op, ast.BitOr)):
                 yield child
             if not isinstance(child, ast.Raise):
-                yield from _sites(child, inside=inside or isinstance(child, ast.FunctionDef))
+                yield from _mutable_nodes(child, inside=inside or isinstance(child, ast.FunctionDef))
 
 
 def mutants(path: Path, name: str) -> Iterator[dict[str, Any]]:
-    """All mutants of a file; ``nth`` is where the old text begins."""
+    """Yield all mutants of a file; ``nth`` is the offset at which the old text begins."""
     text = path.read_text()
     lines = text.splitlines(keepends=True)
     starts = [0, *accumulate(map(len, lines))]
@@ -187,7 +188,7 @@ def mutants(path: Path, name: str) -> Iterator[dict[str, Any]]:
     def at(row: int, byte: int) -> int:
         return starts[row - 1] + len(lines[row - 1].encode()[:byte].decode())
 
-    for node in _sites(ast.parse(text)):
+    for node in _mutable_nodes(ast.parse(text)):
         found = [(node, *one) for one in variants(node)]
         if isinstance(node, ast.If | ast.While):
             found = [(node.test, "condition", ast.UnaryOp(op=ast.Not(), operand=node.test))]
@@ -208,7 +209,7 @@ def mutants(path: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def draw(tree: Path, seed: str, number: int) -> list[dict[str, Any]]:
-    """Draw mutants: a line first, none twice, then one of its mutants; ``nth`` counts equal texts before it from 0."""
+    """Draw ``number`` different lines, and one mutant of each; ``nth`` counts equal texts before it from 0."""
     files = sorted((tree / "src" / "twinloop").rglob("*.py"))
     rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for path in files:
@@ -219,17 +220,19 @@ def draw(tree: Path, seed: str, number: int) -> list[dict[str, Any]]:
     return [one | {"nth": (tree / one["file"]).read_text()[: one["nth"]].count(one["old"])} for one in drawn]
 
 
-def mutated(text: str, one: dict[str, Any]) -> str:
-    """The text of a file with a mutant in it."""
+def apply_mutant(text: str, one: dict[str, Any]) -> str:
+    """Return the text of a file with the mutant in it."""
     parts = text.split(one["old"])
     if len(parts) < one["nth"] + 2:
-        raise SystemExit(f"{one['file']} no longer holds this text; draw anew or mend the list:\n{one['old']}")
+        raise SystemExit(
+            f"{one['file']} does not contain this text any more. Draw new mutants or correct the list:\n{one['old']}"
+        )
     before, after = (one["old"].join(part) for part in (parts[: one["nth"] + 1], parts[one["nth"] + 1 :]))
     return before + one["new"] + after
 
 
 class Reach:
-    """Which tests run which line of some files, and how long each takes: one run of the fast tests under coverage."""
+    """Coverage of some files by the fast tests: the tests that run each line, and the duration of each test."""
 
     def __init__(self, tree: Path, files: list[str]) -> None:
         self.tree = tree
@@ -237,33 +240,35 @@ class Reach:
         settings.write_text(
             "[run]\n"
             f"data_file = {data}\n"
-            "context = ${PYTEST_CURRENT_TEST-}\n"  # of a process that a test starts
+            "context = ${PYTEST_CURRENT_TEST-}\n"  # context of a child process of a test
             "core = ctrace\nparallel = true\nsigterm = true\n"
             "concurrency = thread,multiprocessing\npatch = subprocess,_exit,fork\n"
             "include =\n" + "".join(f"    {tree / name}\n" for name in files)
         )
         words = ["-q", "-n", "auto", "-vv", "--durations=0", "--durations-min=0", "-p", "no:cacheprovider", *_QUIET]
         words += ["--cov", f"--cov-config={settings}", "--cov-report=", "--cov-context=test"]
-        said = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=tree, capture_output=True, text=True).stdout
+        pytest_output = subprocess.run(
+            [sys.executable, "-m", "pytest", *words], cwd=tree, capture_output=True, text=True
+        ).stdout
         self.seconds: dict[str, float] = {}
-        for duration, test in re.findall(r"^(\d+\.\d+)s (?:setup|call|teardown) +(.+)$", said, re.MULTILINE):
+        for duration, test in re.findall(r"^(\d+\.\d+)s (?:setup|call|teardown) +(.+)$", pytest_output, re.MULTILINE):
             self.seconds[test] = self.seconds.get(test, 0.0) + float(duration)
         if not self.seconds:
-            raise SystemExit(f"The fast tests did not run under coverage:\n{said[-2000:]}")
-        kept = CoverageData(str(data))
-        kept.read()
-        for part in tree.glob("reach.coverage.*"):  # of processes that ended after pytest had put all together
+            raise SystemExit(f"The fast tests did not run under coverage:\n{pytest_output[-2000:]}")
+        coverage_data = CoverageData(str(data))
+        coverage_data.read()
+        for part in tree.glob("reach.coverage.*"):  # processes that ended after pytest had combined the data
             with contextlib.suppress(CoverageException):
                 late = CoverageData(str(part))
                 late.read()
-                kept.update(late)
-        self.lines = {name: kept.contexts_by_lineno(str(tree / name)) for name in files}
+                coverage_data.update(late)
+        self.lines = {name: coverage_data.contexts_by_lineno(str(tree / name)) for name in files}
 
     def tests(self, text: str, one: dict[str, Any], limit_s: float) -> list[str]:
-        """The tests that run the statement of a mutant, whole files of them together, the quickest file first."""
+        """Return the tests that run the mutant's statement, by file, the quickest file first, up to ``limit_s`` s."""
         lines, files = self.lines[one["file"]], dict[str, list[str]]()
         rows = _rows(text, one["line"])
-        found = {_test(context) for row in rows for context in lines.get(row, ())}
+        found = {_test_of_context(context) for row in rows for context in lines.get(row, ())}
         near = [] if rows else importing(self.tree, one["file"])[:_NEAR]
         for test in sorted(test for test in self.seconds if test in found or test.split("::")[0] in near):
             files.setdefault(test.split("::")[0], []).append(test)
@@ -277,9 +282,9 @@ class Reach:
 
 
 def importing(tree: Path, name: str) -> list[str]:
-    """The test files that import a file of the package, lazily or by way of others.
+    """Return the test files that import a file of the package, lazily or through other files.
 
-    Those come first whose names share most words with it, of these those with the fewest files in between.
+    Files whose names share most words with it come first, among them those with the fewest imports in between.
     """
     wanted = _imports(tree)
     level, ways = {name}, {name: 0}
@@ -294,9 +299,9 @@ def importing(tree: Path, name: str) -> list[str]:
 
 @cache
 def _imports(tree: Path) -> dict[str, set[str]]:
-    """What each file may import: names of modules, and of what a module offers."""
+    """Return for each file the names of modules, and of their members, that it may import."""
     found: dict[str, set[str]] = {}
-    for path in (path for part in _READ for path in (tree / part).rglob("*.py")):
+    for path in (path for part in _IMPORTING_FOLDERS for path in (tree / part).rglob("*.py")):
         names = found.setdefault(str(path.relative_to(tree)), set())
         for home, offers in re.findall(r"from ([\w.]+) import (\([^)]*|[^\n(]*)", text := path.read_text()):
             names |= {home, *(f"{home}.{one}" for one in re.findall(r"\w+", offers))}
@@ -304,18 +309,18 @@ def _imports(tree: Path) -> dict[str, set[str]]:
     return found
 
 
-def _test(context: str) -> str:
-    """The test of a context: ``STATIC|TEST|run`` in a test's process, ``TEST (call)`` in one that it started."""
+def _test_of_context(context: str) -> str:
+    """Return the test of a coverage context: ``STATIC|TEST|run`` in its process, ``TEST (call)`` in a child process."""
     parts = [part for part in context.split("|") if "::" in part]
     return re.sub(r" \((?:setup|call|teardown)\)$", "", parts[0]) if parts else ""
 
 
 def _rows(text: str, row: int) -> list[int]:
-    """The lines that are run where a statement counts.
+    """Return the lines whose execution shows that a test uses the statement in line ``row``.
 
-    Those of the statement itself in a function; of the body for what stands at a function's head; for what is set once,
-    on import, those in functions that name it, or any in a function where it has no name. A file without functions has
-    none.
+    In a function these are the lines of the statement itself. For a function's header they are the function's body. For
+    a statement that runs on import they are the lines in functions that use its name, or all lines in functions if it
+    has no name. A file without functions has none.
     """
     tree = ast.parse(text)
     functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -338,7 +343,7 @@ def _rows(text: str, row: int) -> list[int]:
 
 
 class Runner:
-    """Runs tests on a copy of the tree, one mutant in it at a time, each in a fork that has the libraries loaded."""
+    """Runs tests on a copy of the tree with one mutant at a time, each in a fork that has the libraries loaded."""
 
     def __init__(self, tree: Path, *, limit_s: float) -> None:
         self.tree, self.limit_s = tree, limit_s
@@ -349,28 +354,28 @@ class Runner:
             importlib.import_module(name)
 
     def run(self, one: dict[str, Any]) -> None:
-        """Set ``status`` (killed, timeout, lived), the killing test and the seconds of a mutant with its ``tests``.
+        """Run the mutant's ``tests`` and set its ``status`` (killed, timeout, lived), the killing test and the seconds.
 
-        One that lives meets the slow tests of the files nearest to it by imports.
+        If it survives, the slow tests of the files nearest to it by imports also run.
         """
         path, tests, began = self.tree / one["file"], one["tests"], time.monotonic()
         text = path.read_text()
-        self._write(path, mutated(text, one))
+        self._write(path, apply_mutant(text, one))
         try:
-            code, said = self.tested(["-x", *tests]) if tests else (5, "")
+            code, pytest_output = self.run_pytest(["-x", *tests]) if tests else (5, "")
             if code in (0, 5):
-                code, said = self.tested(["-x", *_SLOW, *importing(self.tree, one["file"])[:_NEAR]])
-                code = 0 if code is None else code  # too slow to say
+                code, pytest_output = self.run_pytest(["-x", *_SLOW, *importing(self.tree, one["file"])[:_NEAR]])
+                code = 0 if code is None else code  # too slow: counted as survived
         finally:
             self._write(path, text)
-        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
+        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", pytest_output, re.MULTILINE)
         one |= {"status": "lived" if code in (0, 5) else "killed", "by": found[1] if found else ""}
         if code is None:
-            one["status"] = "lived" if self.tested(tests)[0] is None else "timeout"
+            one["status"] = "lived" if self.run_pytest(tests)[0] is None else "timeout"
         one["seconds"] = round(time.monotonic() - began, 1)
 
-    def tested(self, words: list[str]) -> tuple[int | None, str]:
-        """Exit code and output of pytest; the code is None where the limit of time was reached."""
+    def run_pytest(self, words: list[str]) -> tuple[int | None, str]:
+        """Return exit code and output of pytest; the code is None if the time limit was reached."""
         words = ["-q", "-p", "no:cacheprovider", *_QUIET, *words]
         words += [f"--{'deselect' if '::' in name else 'ignore'}={name}" for name in self.broken]
         output, late = self.tree / "pytest.log", time.monotonic() + _IDLE * self.limit_s
@@ -384,7 +389,7 @@ class Runner:
             resource.setrlimit(resource.RLIMIT_CPU, (3 * round(self.limit_s),) * 2)
             try:
                 os._exit(pytest.main(words))
-            except BaseException:  # noqa: BLE001 - a fork never goes on as its parent would
+            except BaseException:  # noqa: BLE001 - a fork must never continue as its parent
                 traceback.print_exc()
             finally:
                 os._exit(pytest.ExitCode.INTERNAL_ERROR)
@@ -394,29 +399,29 @@ class Runner:
             ended, code = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(code) if ended else None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # and whom it started
+            os.killpg(child, signal.SIGKILL)  # and its child processes
         if status is None:
             os.waitpid(child, 0)
         stopped = status in (None, -signal.SIGXCPU, -signal.SIGKILL)
         return None if stopped else status, output.read_text(errors="replace")
 
-    def unsound(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Mutants killed by a test that fails on the unchanged code, too."""
+    def killed_by_broken_tests(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return mutants that were killed by a test that also fails on the unchanged code."""
         names = sorted({one["by"] for one in found if one.get("status") == "killed"} - self.broken - {""})
-        said = self.tested([*_ANY, *names])[1] if names else ""
+        pytest_output = self.run_pytest([*_ANY, *names])[1] if names else ""
         self.broken |= {
-            name for name in names if re.search(rf"^(?:FAILED|ERROR) {re.escape(name)}", said, re.MULTILINE)
+            name for name in names if re.search(rf"^(?:FAILED|ERROR) {re.escape(name)}", pytest_output, re.MULTILINE)
         }
         return [one for one in found if one.get("by") in self.broken]
 
     def _write(self, path: Path, text: str) -> None:
-        """Write a file with a time that no other version has, so that no stale bytecode is taken for it."""
+        """Write a file with a modification time that no other version has, so that stale bytecode is not used."""
         path.write_text(text)
         os.utime(path, (stamp := next(self._clock), stamp))
 
 
 def report(found: list[dict[str, Any]], heading: str) -> str:
-    """The score in words, with its 95 % interval."""
+    """Format the score with its 95 % interval."""
     done = [one for one in found if "status" in one]
     killed = sum(one["status"] != "lived" for one in done)
     low = beta.ppf(0.025, killed, len(done) - killed + 1) if killed else 0.0  # Clopper and Pearson, 1934
@@ -429,17 +434,21 @@ def report(found: list[dict[str, Any]], heading: str) -> str:
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, help="mutants to draw")
-    parser.add_argument("--seed", help="of the draw; by default the hash of HEAD")
+    parser.add_argument("--count", type=int, default=100, help="number of mutants to draw")
+    parser.add_argument("--seed", help="seed of the draw; default: the hash of HEAD")
     parser.add_argument("--from", dest="listed", type=Path, help="a list of mutants to run instead of a draw")
-    parser.add_argument("--output", type=Path, default=Path("mutants-run.json"), help="written after each; goes on")
+    parser.add_argument(
+        "--output", type=Path, default=Path("mutants-run.json"), help="results, written after each mutant and resumed"
+    )
     parser.add_argument("--limit-s", type=float, default=60.0, help="seconds that a mutant's tests may take")
     given = parser.parse_args()
     old = json.loads(given.output.read_text()) if given.output.is_file() else {}
     commit = old.get("commit") or _git("rev-parse", "HEAD").decode().strip()
     seed = str(given.listed) if given.listed else given.seed or commit
     if old and old["seed"] != seed:
-        parser.error(f"{given.output} holds a run of another seed, {old['seed']}: name another file with --output")
+        parser.error(
+            f"{given.output} contains a run with another seed, {old['seed']}. Give another file with --output."
+        )
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         tree = Path(folder)
         subprocess.run(["tar", "-x", "-C", folder], input=_git("archive", commit), check=True)
@@ -448,9 +457,9 @@ def main() -> None:
         )
         head = {"commit": commit, "seed": seed}
         runner = Runner(tree, limit_s=given.limit_s)
-        code, said = runner.tested(["tests/core/test_core_seeds.py"])
+        code, pytest_output = runner.run_pytest(["tests/core/test_core_seeds.py"])
         if code != 0:
-            parser.exit(1, f"The tests of the unchanged code cannot be run:\n{said}")
+            parser.exit(1, f"The tests of the unchanged code cannot be run:\n{pytest_output}")
         if "tests" not in made[0]:
             reach = Reach(tree, sorted({one["file"] for one in made}))
             for one in made:
@@ -465,7 +474,7 @@ def main() -> None:
                 print(
                     f"{one['status']:8}{one['seconds']:6.1f} s  {one['operator']:10} {where}  {one['by']}", flush=True
                 )
-            left = runner.unsound(made)
+            left = runner.killed_by_broken_tests(made)
     for one in (one for one in made if one["status"] == "lived"):
         print(f"lived: {one['file']}:{one['line']}\n- {one['old'].rstrip()}\n+ {one['new'].rstrip()}")
     print(report(made, f"commit {commit[:12]}, seed {head['seed'][:12]}"))

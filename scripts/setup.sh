@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv with the locked versions and the package, and adds the GL libraries where it may (Debian, Ubuntu, root).
+# Create .venv with the locked versions and the package; also install the GL libraries (Debian and Ubuntu, as root).
 set -eu
 python="${PYTHON:-python3}"
 
@@ -13,11 +13,11 @@ have_gl() { ldconfig -p 2>/dev/null | grep -q libEGL.so.1 && ldconfig -p 2>/dev/
 
 if ! have_gl; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "Adding libegl1 libgl1 for rendering"
+        echo "Installing libegl1 and libgl1 for rendering"
         (apt-get update -qq && apt-get install -y -qq --no-install-recommends libegl1 libgl1) >/dev/null \
-            || echo "Could not add them; the slower Warp renderer serves instead"
+            || echo "Could not install them. The slower Warp renderer is used instead."
     else
-        echo "libegl1 and libgl1 are missing (apt-get install libegl1 libgl1); the slower Warp renderer serves instead"
+        echo "libegl1 and libgl1 are missing (apt-get install libegl1 libgl1). The slower Warp renderer is used instead."
     fi
 fi
 

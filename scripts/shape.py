@@ -21,7 +21,7 @@ SMALL = 100  # lines
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """One file."""
+    """One Python file: its syntax tree and its number of lines."""
 
     tree: ast.Module
     lines: int
@@ -30,6 +30,15 @@ class Module:
     def statements(self) -> int:
         """Return the number of statements, docstrings included."""
         return sum(isinstance(node, ast.stmt) for node in ast.walk(self.tree))
+
+    @property
+    def code_lines(self) -> int:
+        """Return the number of lines without those of docstrings and of the texts that explain fields."""
+        return self.lines - sum(
+            (node.end_lineno or node.lineno) - node.lineno + 1
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
 
     @property
     def docwords(self) -> int:
@@ -106,7 +115,13 @@ def shape(root: Path) -> dict[str, Any]:
     single = [module.lines for name, module in known.items() if importers[name] == 1]
     by_package = defaultdict[str, Counter[str]](Counter)
     for name, module in known.items():
-        sums = {"files": 1, "lines": module.lines, "statements": module.statements, "docstring words": module.docwords}
+        sums = {
+            "files": 1,
+            "lines": module.lines,
+            "code lines": module.code_lines,
+            "statements": module.statements,
+            "docstring words": module.docwords,
+        }
         by_package[".".join(name.split(".")[1:2]) or name].update(sums)
     return {
         "packages": {name: dict(by_package[name]) for name in sorted(by_package)},
@@ -126,7 +141,7 @@ def shape(root: Path) -> dict[str, Any]:
 
 def text(found: dict[str, Any]) -> str:
     """Return the table for a terminal."""
-    columns = ("files", "lines", "statements", "docstring words")
+    columns = ("files", "lines", "code lines", "statements", "docstring words")
     rows = [f"{'src/' + PACKAGE:24}" + "".join(f"{column:>17}" for column in columns)]
     for name, sums in [*found["packages"].items(), ("total", found["total"])]:
         rows.append(f"{name:24}" + "".join(f"{sums[column]:>17,}" for column in columns))
@@ -136,7 +151,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print the table or, with ``--json``, the figures."""
+    """Print the table or, with ``--json``, the metrics."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parent.parent)
     parser.add_argument("--json", action="store_true")

@@ -1,1 +1,1 @@
-"""How often checks, tests and intervals are wrong, where the truth is known."""
+"""Measure how often checks, tests and intervals are wrong, on data with a known truth."""

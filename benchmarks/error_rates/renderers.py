@@ -1,7 +1,6 @@
-"""Every renderer that works here against every other: the same states of every built-in twin, from every camera.
+"""Compare all available renderers in pairs, on the same states of every built-in twin and from every camera.
 
-``python -m benchmarks renderers`` prints the tables; ``--write docs/evidence/rendering.md`` puts them into that page,
-between its two marks.
+``python -m benchmarks renderers`` prints the tables; ``--write docs/evidence/rendering.md`` puts them into that page.
 """
 
 from __future__ import annotations
@@ -21,24 +20,28 @@ from rich.table import Table
 from benchmarks.studies import around, markdown_table, write_between
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.render import RENDERERS, Observed, SceneStates, open_renderer, probe_renderer
+from twinloop.render import RENDERERS, ChannelArrays, SceneStates, open_renderer, probe_renderer
 from twinloop.render.annotate import InstanceTable
 from twinloop.twin import Twin, builtin_names, load_twin
 
 CHANNELS_COMPARED = ("rgb", "depth", "geom", "normal")
 SMALLEST = 100
-"""Instances that have fewer pixels in both pictures are left out: one pixel of outline is already 10 % of these."""
+"""Instances with fewer pixels in both images are ignored: one pixel of outline is already 10 % of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Numbers of one scene or of many together; means are over scenes, quantiles over all pixels.
+    """Agreement of two renderers over one or several scenes; means are over scenes, quantiles over all pixels.
 
-    ``iou`` intersection over union of silhouettes: mean over the instances of a picture, and ``iou_least`` the
-    smallest of any; ``same_ids`` share of pixels with the same geom; where it is the same, ``depth_m`` and
-    ``depth_95_m`` median and 95 % quantile of the error of depth at a distance of 1 m, ``normal_deg`` and
-    ``normal_95_deg`` of the angle between normals, ``colour`` and ``colour_95`` of the largest difference of a
-    channel, in display values from 0 to 255.
+    Attributes:
+        iou: Intersection over union of the silhouettes, mean over the instances of an image.
+        iou_least: Smallest intersection over union of any instance.
+        same_ids: Share of pixels with the same geom. The following errors are over these pixels.
+        depth_m: Median depth error at a distance of 1 m, m; ``depth_95_m`` is its 95 % quantile.
+        normal_deg: Median angle between normals, degrees; ``normal_95_deg`` is its 95 % quantile.
+        colour: Median of the largest difference among the colour channels, display values from 0 to 255; ``colour_95``
+            is
+            its 95 % quantile.
     """
 
     scenes: int
@@ -55,7 +58,7 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What two renderers make of one scene, pixel by pixel."""
+    """Differences between two renderers for one scene: ``ious`` per instance, all other arrays per pixel."""
 
     ious: NDArray[np.float64]
     same: NDArray[np.bool_]
@@ -65,24 +68,24 @@ class Difference:
 
 
 def difference(one: Mapping[str, NDArray], other: Mapping[str, NDArray], instances: InstanceTable) -> Difference:
-    """Compare the channels `CHANNELS_COMPARED` ``(n, height, width, …)`` of one camera."""
+    """Compare the channels `CHANNELS_COMPARED` of one camera, arrays ``(n, height, width, …)``, from two renderers."""
     same = one["geom"] == other["geom"]
-    there = same & (one["geom"] >= 0)
-    normals = [seen["normal"][there].astype(np.float64) for seen in (one, other)]
+    same_surface = same & (one["geom"] >= 0)
+    normals = [rendered["normal"][same_surface].astype(np.float64) for rendered in (one, other)]
     chord = np.linalg.norm(normals[0] - normals[1], axis=-1)
-    depth = one["depth"][there].astype(np.float64)
-    colours = [seen["rgb"][same].astype(np.float32) for seen in (one, other)]
+    depth = one["depth"][same_surface].astype(np.float64)
+    colours = [rendered["rgb"][same].astype(np.float32) for rendered in (one, other)]
     return Difference(
         ious=_ious(instances.to_instances(one["geom"]), instances.to_instances(other["geom"])),
         same=same,
-        depth_m=(np.abs(depth - other["depth"][there]) / depth).astype(np.float32),
+        depth_m=(np.abs(depth - other["depth"][same_surface]) / depth).astype(np.float32),
         normal_deg=np.degrees(2.0 * np.arcsin(np.minimum(chord / 2.0, 1.0))).astype(np.float32),
         colour=np.abs(colours[0] - colours[1]).max(axis=-1),
     )
 
 
 def agreement(differences: Iterable[Difference]) -> Agreement:
-    """The numbers of several scenes."""
+    """Summarize the differences of several scenes."""
     scenes = list(differences)
     depth, normal, colour = (
         np.quantile(np.concatenate([getattr(scene, name) for scene in scenes]), [0.5, 0.95])
@@ -103,14 +106,14 @@ def agreement(differences: Iterable[Difference]) -> Agreement:
 
 
 def _ious(one: NDArray[np.uint16], other: NDArray[np.uint16]) -> NDArray[np.float64]:
-    """Intersection over union of every instance of every frame."""
+    """Return the intersection over union of every instance in every frame."""
     ious = []
     for a, b in zip(one, other, strict=True):
         most = int(max(a.max(), b.max())) + 1
         areas = np.bincount(a.ravel(), minlength=most), np.bincount(b.ravel(), minlength=most)
         both = np.bincount(a[a == b], minlength=most)
         large = np.flatnonzero(np.maximum(*areas) >= SMALLEST)
-        large = large[large > 0]  # 0 is nothing
+        large = large[large > 0]  # 0 is the background
         ious.append(both[large] / (areas[0] + areas[1] - both)[large])
     return np.concatenate(ious)
 
@@ -130,29 +133,35 @@ def run_bench_renderers(
     width: int = 640,
     page: Path | None = None,
 ) -> dict[str, Any]:
-    """Render, compare and print; with ``page`` write the tables between its marks.
+    """Render, compare and print; if ``page`` is given, also replace the tables in that page.
 
     Args:
-        twins: names or YAMLs; all built-in ones when empty.
-        renderers: names; all that work here when empty.
-        frames: states of each twin: its home, then positions of its joints drawn from their ranges.
+        console: Where to print.
+        twins: Names or YAML files of twins; empty for all built-in ones.
+        renderers: Names of renderers; empty for all that are available.
+        frames: Number of states per twin: its home position, then joint positions drawn from their ranges.
+        height: Image height, px.
+        width: Image width, px.
+        page: Markdown page with the marker comments of this command.
 
     Raises:
-        InputError: no states, fewer than two renderers to compare, or a page without the marks.
+        InputError: If ``frames`` is below 1, fewer than two renderers are available, or the page has no markers.
     """
     if frames < 1:
-        raise InputError(f"--frames {frames}: renderers are compared on at least one state.")
+        raise InputError(f"--frames {frames}: give at least 1 state per twin.")
     if page is not None:
         around(page, PLACE)
     chosen = tuple(renderers) or tuple(name for name in RENDERERS if probe_renderer(name).available)
     if len(chosen) < 2:
-        raise InputError(f"{', '.join(chosen) or 'None'} works here; two are needed to compare. See `twinloop doctor`.")
+        raise InputError(
+            f"A comparison needs two renderers; available here: {', '.join(chosen) or 'none'}. See `twinloop doctor`."
+        )
     found: dict[tuple[str, str], dict[str, Difference]] = {pair: {} for pair in itertools.combinations(chosen, 2)}
     for name in tuple(twins) or builtin_names():
         twin = load_twin(name)
-        seen = {renderer: _observed(twin, renderer, frames, height, width) for renderer in chosen}
-        for pair, camera in itertools.product(found, next(iter(seen.values()))):
-            one, other = (seen[renderer][camera] for renderer in pair)
+        rendered = {renderer: _render_twin(twin, renderer, frames, height, width) for renderer in chosen}
+        for pair, camera in itertools.product(found, next(iter(rendered.values()))):
+            one, other = (rendered[renderer][camera] for renderer in pair)
             found[pair][f"{name}, {camera}"] = difference(one, other, InstanceTable.of(twin))
     rows = {pair: agreement(scenes.values()) for pair, scenes in found.items()}
     each = {pair: {scene: agreement([one]) for scene, one in scenes.items()} for pair, scenes in found.items()}
@@ -176,7 +185,7 @@ def run_bench_renderers(
 
 
 def poses(twin: Twin, count: int) -> SceneStates:
-    """The twin's home and other positions of its joints, drawn evenly from their ranges; free bodies stay."""
+    """Return the home position of the twin and ``count - 1`` random joint positions; free bodies do not move."""
     model, home = twin.model, twin.home()[0]
     qpos = np.repeat(home[None], count, axis=0)
     turning = {int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)}
@@ -187,7 +196,7 @@ def poses(twin: Twin, count: int) -> SceneStates:
     return SceneStates(qpos=qpos)
 
 
-def _observed(twin: Twin, renderer: str, frames: int, height: int, width: int) -> Observed:
+def _render_twin(twin: Twin, renderer: str, frames: int, height: int, width: int) -> ChannelArrays:
     with open_renderer(renderer, twin.model, height=height, width=width, cameras=twin.spec.cameras) as opened:
         return opened.observe(poses(twin, frames), channels=CHANNELS_COMPARED)
 

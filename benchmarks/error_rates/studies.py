@@ -1,11 +1,11 @@
-"""The studies of error rates that are made by simulation, by command."""
+"""List the error-rate studies that are run by simulation, grouped by command."""
 
 from __future__ import annotations
 
 from benchmarks.studies import Studies
 
-# Areas are modules of the package, each with ``TABLES``; those that take long first, so that no process is left with
-# one alone.
+# Areas are modules of the package, each with ``TABLES``; the slowest come first, so that all
+# processes finish at about the same time.
 GAP = Studies(
     package="benchmarks.error_rates.gap",
     areas=(

@@ -1,1 +1,1 @@
-"""Do twins of a real arm predict how its controllers do? The pendubot of RealAIGym, whose rollouts are public."""
+"""Measure how well twins of a real arm (RealAIGym's pendubot) predict the success of its controllers."""

@@ -1,8 +1,8 @@
-"""The equations that the leaderboard's controllers are designed with: the arm without friction, on any leading axes.
+"""Equations of motion of the two-joint arm without friction, with which the leaderboard's controllers are designed.
 
-Point of reference: the published parameters of design C.1, model 1.0, with friction and rotors left out, as the
-leaderboard's simulation and its controllers have them. State: angles and speeds ``(…, 4)``; 0 hangs, the second joint
-is relative to the first link.
+Parameters: the published ones of design C.1, model 1.0, excluding friction and rotor inertia, as in the leaderboard's
+simulation and controllers. State: angles and velocities ``(…, 4)`` in rad and rad/s; at angle 0 the arm hangs down, and
+the second joint is relative to the first link.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEP = 1e-6  # of central differences
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """Masses (kg), lengths and centres of mass (m), inertias about the joints (kg·m²)."""
+    """Masses (kg), lengths and centres of mass (m), and inertias about the joints (kg·m²) of the two links."""
 
     m1: float = 0.5234602302310271
     m2: float = 0.6255677234174437
@@ -32,7 +32,7 @@ class Arm:
     gravity: float = 9.81
 
     def derivative(self, state: Array, torque: Array) -> Array:
-        """Speeds and accelerations ``(…, 4)`` under torques ``(…, 2)``: M(q) q̈ + C(q, q̇) q̇ + G(q) = τ."""
+        """Return velocities and accelerations ``(…, 4)`` under torques ``(…, 2)``: M(q) q̈ + C(q, q̇) q̇ + G(q) = τ."""
         q1, q2, w1, w2 = np.moveaxis(state, -1, 0)
         lever = self.m2 * self.l1 * self.r2
         cosine, sine = lever * np.cos(q2), lever * np.sin(q2)
@@ -49,7 +49,7 @@ class Arm:
         return np.stack([w1, w2, a1, a2], axis=-1)
 
     def energy(self, state: Array) -> Array:
-        """Kinetic and potential energy in J, potential 0 with both links level."""
+        """Return kinetic plus potential energy in J; the potential energy is 0 if both links are horizontal."""
         q1, q2, w1, w2 = np.moveaxis(state, -1, 0)
         coupling = self.i2 + self.m2 * self.l1 * self.r2 * np.cos(q2)
         m11 = self.i1 + self.m2 * self.l1**2 + 2 * coupling - self.i2
@@ -58,7 +58,7 @@ class Arm:
         return kinetic - self.gravity * (first * np.cos(q1) + second * np.cos(q1 + q2))
 
     def step(self, state: Array, torque: Array, dt: float) -> Array:
-        """One step of Runge and Kutta's fourth order under a held torque."""
+        """Integrate one time step ``dt`` in s under constant torque, by the fourth-order Runge–Kutta method."""
         k1 = self.derivative(state, torque)
         k2 = self.derivative(state + 0.5 * dt * k1, torque)
         k3 = self.derivative(state + 0.5 * dt * k2, torque)
@@ -66,7 +66,7 @@ class Arm:
         return state + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
 
     def linearized(self, state: Array, torque: Array, *, dt: float | None = None) -> tuple[Array, Array]:
-        """``∂f/∂x`` ``(…, 4, 4)`` and ``∂f/∂τ`` ``(…, 4, 2)`` of `derivative`, or of `step` where ``dt`` is given."""
+        """Return ``∂f/∂x`` ``(…, 4, 4)`` and ``∂f/∂τ`` ``(…, 4, 2)`` for f = `derivative`, or `step` with ``dt``."""
         nudges = _STEP * np.vstack([np.eye(6), -np.eye(6)])
         x, u = state[..., None, :] + nudges[:, :4], torque[..., None, :] + nudges[:, 4:]
         moved = self.derivative(x, u) if dt is None else self.step(x, u, dt)
@@ -74,12 +74,12 @@ class Arm:
         return slopes[..., :4], slopes[..., 4:]
 
     def lqr(self, q: Array, r: float, *, joint: int) -> tuple[Array, Array]:
-        """Gain ``(4,)`` and cost to go ``(4, 4)`` about the upright state of one driven joint: u = −K (x − upright).
+        """Return LQR gain ``(4,)`` and cost-to-go matrix ``(4, 4)`` about the upright state: u = −K (x − upright).
 
         Args:
-            q: weights of the state's deviations, ``(4,)``.
-            r: weight of the torque.
-            joint: the driven one.
+            q: Weights of the state's deviations, ``(4,)``.
+            r: Weight of the torque.
+            joint: Index of the driven joint.
         """
         a, b = self.linearized(UPRIGHT, np.zeros(2))
         driven = b[:, joint : joint + 1]
@@ -88,7 +88,7 @@ class Arm:
 
 
 def deviation(state: Array) -> Array:
-    """From the upright state, ``(…, 4)``, angles within half a turn."""
+    """Return the deviation from the upright state, ``(…, 4)``, with angles within ±π."""
     delta = state - UPRIGHT
     delta[..., :2] = (delta[..., :2] + np.pi) % (2 * np.pi) - np.pi
     return delta

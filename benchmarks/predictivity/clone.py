@@ -1,10 +1,10 @@
-"""Policies from recorded pairs of state and torque: squashed sums of Gaussians, with or without chance.
+"""Clone policies from recorded states and torques, as squashed sums of Gaussians, deterministic or stochastic.
 
 Both learned policies of the leaderboard squash: MC-PILCO's is limit · tanh(sum of Gaussians of speeds, cosines and
 sines of the angles) (Amadio et al., "Model-Based Policy Search Using Monte Carlo Gradient Estimation With Real Systems
 Application", T-RO 2022), SAC's is limit · tanh(mean + deviation · normal) of a network (Haarnoja et al., ICML 2018).
-Here mean and log deviation are sums of Gaussians about recorded states with a linear part, and a clone is worth
-something only where states were recorded: `Clone.strangeness` says how far away a state is.
+Here mean and log deviation are sums of Gaussians around recorded states plus a linear part. A clone is valid only near
+recorded states; `Clone.strangeness` returns the distance from them.
 """
 
 from __future__ import annotations
@@ -18,25 +18,32 @@ from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
 Array = NDArray[np.float64]
-SPEED = 10.0  # rad/s that count as much as 1 in a cosine: about the root mean square speed of the swing-ups
-WIDTH = 0.3  # of a Gaussian, in those units; of 0.3, 0.6 and 1.0 the best on rollouts left out, for both policies
+SPEED = 10.0  # rad/s, scale of the velocities: about the root mean square speed of the swing-ups
+WIDTH = 0.3  # of a Gaussian, in scaled units; best of 0.3, 0.6 and 1.0 on held-out rollouts, for both policies
 CENTRES = 200
-_RIDGE = {"torque": 1e-4, "likelihood": 0.1}  # on weights; the best of powers of ten on rollouts left out
+_RIDGE = {"torque": 1e-4, "likelihood": 0.1}  # penalty of weights; best power of ten on held-out rollouts
 _ITERATIONS = 400
 _LOG_DEVIATION = (-5.0, 2.0)
-_NEAR_LIMIT = 1e-6  # of the limit, at which a torque counts as cut off
+_NEAR_LIMIT = 1e-6  # relative distance from the limit at which a torque counts as clipped
 _MOST = 1 - 1e-5
 
 
 def features(state: Array) -> Array:
-    """Cosines, sines and scaled speeds ``(…, 6)`` of states ``(…, 4)``."""
+    """Return cosines, sines and scaled velocities ``(…, 6)`` of states ``(…, 4)``."""
     angle, speed = state[..., :2], state[..., 2:]
     return np.concatenate([np.cos(angle), np.sin(angle), speed / SPEED], axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clone:
-    """One torque of a policy. ``deviation`` are the weights of the log deviation, None for one without chance."""
+    """Clone of one torque of a policy.
+
+    Attributes:
+        centres: Centres of the Gaussians, ``(ncentre, 6)`` in the space of `features`.
+        weights: Weights of the Gaussians, of the linear part and of the constant.
+        limit: Torque limit, N·m.
+        deviation: Weights of the log standard deviation; None for a deterministic policy.
+    """
 
     centres: Array
     weights: Array
@@ -44,7 +51,7 @@ class Clone:
     deviation: Array | None = None
 
     def __call__(self, state: Array, rng: np.random.Generator | None = None) -> Array:
-        """Torques ``(n,)`` in N·m of states ``(n, 4)``; the median where there is no ``rng``."""
+        """Return torques ``(n,)`` in N·m for states ``(n, 4)``; the median torque if ``rng`` is None."""
         rows = _basis(features(state), self.centres)
         latent = rows @ self.weights
         if self.deviation is not None and rng is not None:
@@ -52,7 +59,7 @@ class Clone:
         return self.limit * np.tanh(latent)
 
     def strangeness(self, state: Array) -> Array:
-        """Distance of states ``(…, 4)`` to the nearest centre in widths; beyond 2 nothing like it was recorded."""
+        """Return the distance of states ``(…, 4)`` to the nearest centre, in widths; above 2 the clone is not valid."""
         rows = features(state)
         return (
             np.sqrt(_distances(rows.reshape(-1, rows.shape[-1]), self.centres).min(axis=-1)).reshape(rows.shape[:-1])
@@ -61,11 +68,13 @@ class Clone:
 
 
 def clone_torques(state: Array, torque: Array, limit: float) -> Clone:
-    """A policy without chance, by least squares of torques ``(n,)`` over states ``(n, 4)``."""
-    centres = _spread(features(state))
+    """Fit a deterministic policy to torques ``(n,)`` at states ``(n, 4)``, by least squares."""
+    centres = _farthest_points(features(state))
     rows, ridge = _basis(features(state), centres), _RIDGE["torque"]
-    wished = np.arctanh(np.clip(torque / limit, -0.99, 0.99))
-    first: Array = np.linalg.solve(rows.T @ rows + 1e-2 * np.eye(rows.shape[1]), rows.T @ wished).astype(np.float64)
+    latent_target = np.arctanh(np.clip(torque / limit, -0.99, 0.99))
+    first: Array = np.linalg.solve(rows.T @ rows + 1e-2 * np.eye(rows.shape[1]), rows.T @ latent_target).astype(
+        np.float64
+    )
 
     def loss(weights: Array) -> tuple[float, Array]:
         squashed = np.tanh(rows @ weights)
@@ -73,19 +82,19 @@ def clone_torques(state: Array, torque: Array, limit: float) -> Clone:
         slope = rows.T @ (error * limit * (1 - squashed**2)) + ridge * weights
         return 0.5 * float(error @ error + ridge * weights @ weights), slope
 
-    return Clone(centres=centres, weights=_minimum(loss, first), limit=limit)
+    return Clone(centres=centres, weights=_minimize(loss, first), limit=limit)
 
 
 def clone_by_chance(state: Array, command: Array, added: Array, limit: float) -> Clone:
-    """A policy that acts by chance, by likelihood.
+    """Fit a stochastic policy, by maximum likelihood.
 
     Args:
-        state: recorded states ``(n, 4)``.
-        command: what was commanded, ``(n,)``: the policy's torque and what was ``added`` to it, cut off at the limit.
-        added: the compensation of friction, ``(n,)``.
-        limit: of policy and command, in N·m.
+        state: Recorded states ``(n, 4)``.
+        command: Recorded commands, ``(n,)`` in N·m: the policy's torque plus ``added``, clipped at the limit.
+        added: Friction compensation that the command includes, ``(n,)`` in N·m.
+        limit: Torque limit of policy and command, N·m.
     """
-    centres = _spread(features(state))
+    centres = _farthest_points(features(state))
     rows, ridge = _basis(features(state), centres), _RIDGE["likelihood"]
     high, low = command >= limit * (1 - _NEAR_LIMIT), command <= -limit * (1 - _NEAR_LIMIT)
     latent = np.arctanh(np.clip((command - added) / limit, -_MOST, _MOST))
@@ -98,7 +107,7 @@ def clone_by_chance(state: Array, command: Array, added: Array, limit: float) ->
         z = (latent - rows @ mean) / sd
         of_mean, of_spread = np.where(whole, -z / sd, 0.0), np.where(whole, 1 - z**2, 0.0)
         value = float(np.sum(0.5 * z[whole] ** 2 + log_sd[whole]))
-        for cut, sign in ((high, 1.0), (low, -1.0)):  # beyond the limit: at least so much
+        for cut, sign in ((high, 1.0), (low, -1.0)):  # clipped commands: censored likelihood
             reach = -sign * z[cut]
             log_share = log_ndtr(reach)
             hazard = np.exp(-0.5 * reach**2 - 0.5 * np.log(2 * np.pi) - log_share)
@@ -107,17 +116,17 @@ def clone_by_chance(state: Array, command: Array, added: Array, limit: float) ->
         slope = np.concatenate([rows.T @ of_mean, rows.T @ of_spread]) + ridge * weights
         return value + 0.5 * ridge * float(weights @ weights), slope
 
-    mean, spread = np.split(_minimum(loss, np.zeros(2 * rows.shape[1])), 2)
+    mean, spread = np.split(_minimize(loss, np.zeros(2 * rows.shape[1])), 2)
     return Clone(centres=centres, weights=mean, limit=limit, deviation=spread)
 
 
-def _minimum(loss: Callable[[Array], tuple[float, Array]], first: Array) -> Array:
+def _minimize(loss: Callable[[Array], tuple[float, Array]], first: Array) -> Array:
     found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _spread(rows: Array) -> Array:
-    """Rows far from each other: each next one is the farthest from those before."""
+def _farthest_points(rows: Array) -> Array:
+    """Select rows by farthest-point sampling: each next row is the farthest from all selected ones."""
     chosen = [0]
     distance = ((rows - rows[0]) ** 2).sum(axis=-1)
     while len(chosen) < min(CENTRES, len(rows)):
@@ -127,7 +136,7 @@ def _spread(rows: Array) -> Array:
 
 
 def _distances(rows: Array, centres: Array) -> Array:
-    """Squared distances ``(n, ncentre)``."""
+    """Return squared distances ``(n, ncentre)``."""
     squares = (rows**2).sum(axis=-1)[:, None] + (centres**2).sum(axis=-1) - 2 * rows @ centres.T
     return np.maximum(squares, 0.0)
 

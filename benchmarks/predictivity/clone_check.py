@@ -1,4 +1,4 @@
-"""How near re-implemented controllers come to the recorded commands of rollouts that they have not seen."""
+"""Measure the error of the re-implemented controllers on held-out recorded rollouts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 
 Array = NDArray[np.float64]
-_HELD_OUT = 2  # of ten rollouts, the first
+_HELD_OUT = 2  # number of rollouts, the first of ten
 _STREAM = "loop/real_policies/clone_check"
 
 
 def clone_errors(mcpilco: Sequence[Episode], sac: Sequence[Episode], compensation: Compensation) -> dict[str, float]:
-    """Root mean square errors of commands in N·m on the first two rollouts of each, clones being made of the others.
+    """Return RMS errors of commands in N·m on the first two rollouts of each controller.
 
-    ``sac_chance`` is what two draws of the clone differ by, over √2: the part of ``sac`` that nobody can predict.
-    ``regulator`` is the largest error of the regulator's recorded commands within its region, all rollouts.
+    Clones are fitted to the other rollouts. ``sac_chance`` is the RMS difference of two random draws of the clone,
+    divided by √2: the unpredictable part of ``sac``. ``regulator`` is the largest error of the regulator's commands
+    inside its region, over all rollouts.
     """
     policy = McPilco.of(mcpilco[_HELD_OUT:])
     errors = np.concatenate(
@@ -30,32 +31,32 @@ def clone_errors(mcpilco: Sequence[Episode], sac: Sequence[Episode], compensatio
     )
     swing = SacLqr.of(sac[_HELD_OUT:], compensation)
     rng = generator(0, _STREAM)
-    missed, chance = [], []
+    swing_errors, chance_errors = [], []
     for rollout in sac[:_HELD_OUT]:
         state, command, added = _before_regulator(rollout, compensation)
-        told = [np.clip(swing.clone(state, chosen) + added, -LIMITS[0], LIMITS[0]) for chosen in (None, rng, rng)]
-        missed.append(told[0] - command)
-        chance.append((told[1] - told[2]) / np.sqrt(2))
+        torques = [np.clip(swing.clone(state, chosen) + added, -LIMITS[0], LIMITS[0]) for chosen in (None, rng, rng)]
+        swing_errors.append(torques[0] - command)
+        chance_errors.append((torques[1] - torques[2]) / np.sqrt(2))
     return {
         "mcpilco_shoulder": _rms(errors[:, 0]),
         "mcpilco_elbow": _rms(errors[:, 1]),
-        "sac": _rms(np.concatenate(missed)),
-        "sac_chance": _rms(np.concatenate(chance)),
+        "sac": _rms(np.concatenate(swing_errors)),
+        "sac_chance": _rms(np.concatenate(chance_errors)),
         "regulator": regulator_error(sac, compensation),
     }
 
 
 def regulator_error(rollouts: Sequence[Episode], compensation: Compensation) -> float:
-    """The largest difference in N·m of the regulator from commands recorded after the state entered its region."""
+    """Return the largest error in N·m of the regulator's commands after the state entered its region."""
     worst = [0.0]
     for rollout in rollouts:
         state = states_read(rollout)
         entered = np.flatnonzero(within_region(state))
         if len(entered):
             after = state[entered[0] :]
-            held = np.clip(-deviation(after) @ regulator_gain(), -LIMITS[0], LIMITS[0])
-            wanted = np.clip(held + compensation(after[:, 2:])[:, 0], -LIMITS[0], LIMITS[0])
-            worst.append(float(np.abs(wanted - rollout.action[entered[0] :, 0]).max()))
+            balance = np.clip(-deviation(after) @ regulator_gain(), -LIMITS[0], LIMITS[0])
+            expected = np.clip(balance + compensation(after[:, 2:])[:, 0], -LIMITS[0], LIMITS[0])
+            worst.append(float(np.abs(expected - rollout.action[entered[0] :, 0]).max()))
     return max(worst)
 
 

@@ -1,6 +1,7 @@
-"""A policy on the two-joint arm as it runs on the robot: late readings, speeds from differences, slow motors, a stop.
+"""Simulate a policy on the two-joint arm under the real robot's conditions.
 
-Worlds run side by side at a multiple of the policy's rate, so that the motors' response lies between its commands.
+These are delayed readings, velocities from differences, motor lag, and an emergency stop. Worlds are stepped at a
+multiple of the policy's rate, so that the motors respond between two commands.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ from twinloop.simulate import Backend, InitialState
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-SECONDS = 10.0  # of a rollout, the leaderboard's
+SECONDS = 10.0  # length of a rollout, as in the leaderboard
 PHYSICS_HZ = 800.0  # at least; half a period of the 400 Hz at which the real controllers ran
 _STREAM = "loop/real_policies"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
-    """What lies between arm and policy.
+    """Imperfections between policy and arm: delay, noise and quantization of readings, and lag of the motors.
 
     Attributes:
-        late: periods by which a reading is old. A drive answers a command with the state it is in, so that what the
-            policy reads is of the moment of its last command: 1 on the robot.
-        lag: time constant with which a motor's torque follows its command, in s.
-        noise: standard deviation of a position reading, in rad.
-        quantum: step of a position reading, in rad.
-        differences: speeds are differences of successive readings over the period; else they are the true ones.
+        late: Age of a reading in control periods. It is 1 on the robot, because a drive answers a command with its
+            current state, so that the policy's reading is from the time of its previous command.
+        lag: Time constant with which a motor's torque follows its command, s.
+        noise: Standard deviation of a position reading, rad.
+        quantum: Quantization step of a position reading, rad.
+        differences: Whether velocities are differences of successive readings divided by the period; otherwise they are
+            the true ones.
     """
 
     late: int = 0
@@ -47,41 +49,44 @@ IDEAL = Wiring()
 
 
 class Acting(Protocol):
-    """A policy in the middle of its rollouts."""
+    """A policy during its rollouts."""
 
     def __call__(self, time: float, position: Array, velocity: Array) -> Array:
-        """Torques ``(nworld, 2)`` asked for now, from readings ``(nworld, 2)``."""
+        """Return the commanded torques ``(nworld, 2)`` in N·m for the current readings, ``(nworld, 2)`` each."""
         ...
 
 
 class Policy(Protocol):
-    """A controller of the arm: its rate on the robot, and the speed in rad/s at which the robot is switched off."""
+    """A controller of the arm, with its rate on the robot and the velocity limit of the emergency stop."""
 
     @property
     def name(self) -> str:
-        """The controller's name."""
+        """Name of the controller."""
         ...
 
     @property
     def hz(self) -> float:
-        """Its rate."""
+        """Control rate on the robot, Hz."""
         ...
 
     @property
     def speed_limit(self) -> float:
-        """See the class."""
+        """Joint velocity at which the robot is switched off, rad/s."""
         ...
 
     def begin(self, nworld: int, rng: np.random.Generator, *, on_robot: bool) -> Acting:
-        """At rest. ``on_robot`` turns on what only the robot needs: filters and the compensation of friction."""
+        """Start rollouts in ``nworld`` worlds, at rest.
+
+        If ``on_robot`` is true, the velocity filter and the friction compensation of the real robot are active.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """What policy and logger saw: ``time`` ``(T,)``, the rest ``(nworld, T, 2)``; ``stopped`` where the robot stopped.
+    """Rollouts as policy and logger observe them: ``time`` ``(T,)`` in s, other arrays ``(nworld, T, 2)``.
 
-    ``true`` are true positions, without the zeros of the encoders.
+    ``true`` are true positions, without encoder offsets. ``stopped`` ``(nworld,)`` marks worlds with an emergency stop.
     """
 
     time: Array
@@ -93,7 +98,7 @@ class Rollouts:
 
 
 class _Readings:
-    """Readings of a batch, one call a period."""
+    """Readings of all worlds with delay, noise and quantization; called once per control period."""
 
     def __init__(self, wiring: Wiring, hz: float, zero: Array, rng: np.random.Generator) -> None:
         self._wiring, self._hz, self._zero, self._rng = wiring, hz, zero, rng
@@ -118,7 +123,7 @@ class _Readings:
 
 
 def at_rate(twin: Twin, hz: float) -> Twin:
-    """The twin with one physics step per control step, at ``hz``."""
+    """Return the twin with control rate ``hz`` and one physics step per control step."""
     model = copy.copy(twin.model)
     model.opt.timestep = 1.0 / hz
     return replace(twin, spec=twin.spec.model_copy(update={"control_hz": hz, "substeps": 1}), model=model)
@@ -136,18 +141,18 @@ def run_policy(
     seconds: float = SECONDS,
     seed: int = 0,
 ) -> Rollouts:
-    """Let a policy swing the arm up from where it hangs, in every world of ``params``.
+    """Run a swing-up policy from the hanging position, in every world of ``params``.
 
     Args:
-        backend: where the worlds run.
-        twin: the arm.
-        params: rows of its parameters.
-        policy: the controller.
-        wiring: what lies between; `IDEAL` for exact readings and torques.
-        zero: errors of the encoders' zeros ``(nworld, 2)`` in rad. The arm begins where it reads 0, held by friction.
-        push: torques that disturb the joints, ``(nworld, period, 2)``.
-        seconds: length of the rollouts.
-        seed: run seed of noise and of policies that act by chance.
+        backend: Where the worlds run.
+        twin: The arm.
+        params: Parameter values of the worlds.
+        policy: The controller.
+        wiring: Delay, noise and motor lag; `IDEAL` for exact readings and torques.
+        zero: Encoder offsets ``(nworld, 2)``, rad. The arm starts where it reads 0, held by friction.
+        push: Disturbing torques of the joints, ``(nworld, period, 2)``, N·m.
+        seconds: Length of the rollouts.
+        seed: Run seed of noise and of stochastic policies.
     """
     nworld = params.nworld
     substeps = int(np.ceil(PHYSICS_HZ / policy.hz - 1e-9))
@@ -159,19 +164,26 @@ def run_policy(
     rng = generator(seed, f"{_STREAM}/{policy.name}")
     acting = policy.begin(nworld, rng, on_robot=wiring.differences)
     readings = _Readings(wiring, policy.hz, offset, rng)
-    kept = 1.0 if not wiring.lag else 1.0 - np.exp(-1.0 / (policy.hz * substeps * wiring.lag))
+    response = 1.0 if not wiring.lag else 1.0 - np.exp(-1.0 / (policy.hz * substeps * wiring.lag))
     torque, stopped = np.zeros((nworld, 2)), np.zeros(nworld, dtype=np.bool_)
-    seen = np.empty((4, nworld, periods, 2))
+    recorded = np.empty((4, nworld, periods, 2))
     for period in range(periods):
         true = simulation.qpos
         position, velocity = readings(true, simulation.qvel)
         stopped |= wiring.differences & (np.abs(velocity) > policy.speed_limit).any(axis=-1)
-        asked = acting(period / policy.hz, position, velocity)
-        seen[:, :, period] = position, velocity, asked, true
-        wanted = np.where(stopped[:, None], 0.0, asked)
-        pushed = 0.0 if push is None else push[:, period]
+        command = acting(period / policy.hz, position, velocity)
+        recorded[:, :, period] = position, velocity, command, true
+        applied = np.where(stopped[:, None], 0.0, command)
+        disturbance = 0.0 if push is None else push[:, period]
         for _ in range(substeps):
-            torque = torque + kept * (wanted - torque)
-            simulation.advance(torque + pushed)
+            torque = torque + response * (applied - torque)
+            simulation.advance(torque + disturbance)
     time = np.arange(periods) / policy.hz
-    return Rollouts(time=time, position=seen[0], velocity=seen[1], torque=seen[2], true=seen[3], stopped=stopped.copy())
+    return Rollouts(
+        time=time,
+        position=recorded[0],
+        velocity=recorded[1],
+        torque=recorded[2],
+        true=recorded[3],
+        stopped=stopped.copy(),
+    )

@@ -1,4 +1,4 @@
-"""Real and simulated rollouts of the same controllers, measured alike."""
+"""Compute the same measures for real and simulated rollouts of a controller."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from twinloop.stats.ranking import PolicyScoreMatrix
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-# Published real results without files here: successes, trials, mean score by version.
+# Published real results whose recordings are not available: successes, trials, mean score by version.
 # dfki-ric-underactuated-lab.github.io/real_ai_gym_leaderboard/pendubot_real_system_leaderboard_{v1,v2}.html
 PUBLISHED_REAL = {TVLQR: (8, 10, {"v1": 0.547, "v2": 0.175})}
-ALONG = 1.0  # s from the beginning over which motions are compared: the swing-up, before rollouts end or balance
+ALONG = 1.0  # s: motions are compared during the swing-up, before rollouts end or balance
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
-    """Trials of one controller in one world of reality or simulation.
+class ControllerTrials:
+    """Trials of one controller, real or simulated in one twin.
 
-    ``scores`` by version ``(n,)`` and ``success`` ``(n,)``; for results known from a table alone both are empty and
-    ``table`` holds (successes, trials, scores). ``swingup_time`` is the median of the successes, NaN without one.
+    Attributes:
+        success: Outcome of each trial, ``(n,)``; empty if only a published table is available.
+        scores: Scores ``(n,)`` by version of the leaderboard.
+        swingup_time: Median swing-up time of the successful trials, s; NaN if there is none.
+        table: Published successes, trials and mean scores; None if the trials themselves are available.
     """
 
     success: NDArray[np.bool_]
@@ -41,20 +44,20 @@ class Tried:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Successes and trials."""
+        """Numbers of successes and trials."""
         return self.table[:2] if self.table else (int(self.success.sum()), len(self.success))
 
     @property
     def rate(self) -> Interval:
-        """Success rate, Wilson's interval."""
+        """Success rate with Wilson's interval."""
         return wilson(*self.counts)
 
     def mean(self, version: Version) -> float:
-        """Mean score."""
+        """Return the mean score."""
         return self.table[2][version] if self.table else float(self.scores[version].mean())
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return success rate, mean scores and swing-up time as plain JSON types."""
         wins, trials = self.counts
         low, high = float(self.rate.low), float(self.rate.high)
         time = None if np.isnan(self.swingup_time) else self.swingup_time
@@ -62,36 +65,38 @@ class Tried:
         return {"successes": wins, "trials": trials, "low": low, "high": high, "score": means, "swingup_time": time}
 
 
-def real_trials(rollouts: Sequence[Episode]) -> Tried:
-    """Recorded rollouts of one controller."""
+def real_trials(rollouts: Sequence[Episode]) -> ControllerTrials:
+    """Score the recorded rollouts of one controller."""
     outcomes = [outcome_of(each) for each in rollouts]
-    return _tried(
+    return _summarize_trials(
         np.array([bool(each.success) for each in outcomes]),
         {version: np.array([float(each.score[version]) for each in outcomes]) for version in ("v1", "v2")},
         np.array([float(each.swingup_time) for each in outcomes]),
     )
 
 
-def published_trials(controller: str) -> Tried:
-    """A controller whose real rollouts are known from the leaderboard's table alone."""
-    return Tried(success=np.zeros(0, dtype=np.bool_), scores={}, swingup_time=np.nan, table=PUBLISHED_REAL[controller])
+def published_trials(controller: str) -> ControllerTrials:
+    """Return the published results of a controller whose recordings are not available."""
+    return ControllerTrials(
+        success=np.zeros(0, dtype=np.bool_), scores={}, swingup_time=np.nan, table=PUBLISHED_REAL[controller]
+    )
 
 
-def simulated_trials(rollouts: Rollouts) -> Tried:
-    """Simulated rollouts; one that the robot would have stopped is a failure."""
+def simulated_trials(rollouts: Rollouts) -> ControllerTrials:
+    """Score simulated rollouts; a rollout with an emergency stop is a failure."""
     seen = outcome(rollouts.time, rollouts.position, rollouts.velocity, rollouts.torque)
     alive = ~rollouts.stopped
     scores = {version: seen.score[version] * alive for version in ("v1", "v2")}
-    return _tried(seen.success & alive, scores, seen.swingup_time)
+    return _summarize_trials(seen.success & alive, scores, seen.swingup_time)
 
 
 def simulate(backend: Backend, twin: Twin, guess: Guess, policy: Policy, seed: int) -> Rollouts:
-    """A controller in all worlds of a guess."""
+    """Run a controller in all worlds of a twin."""
     return run_policy(backend, twin, guess.table, policy, guess.wiring, zero=guess.zero, seed=seed)
 
 
-def scores(tried: Sequence[Tried], version: Version | None) -> PolicyScoreMatrix:
-    """Scores of several controllers; successes where there is no version."""
+def scores(tried: Sequence[ControllerTrials], version: Version | None) -> PolicyScoreMatrix:
+    """Collect the scores of several controllers; if ``version`` is None, the scores are successes (0 or 1)."""
     parts = []
     for each in tried:
         if each.table:
@@ -106,9 +111,9 @@ def scores(tried: Sequence[Tried], version: Version | None) -> PolicyScoreMatrix
 
 
 def motion_error(rollouts: Rollouts, real: Sequence[Episode]) -> Interval:
-    """Root mean square difference of angles over the first second in rad, of mean simulated from each real motion.
+    """Return the RMS difference in rad between the median simulated motion and each real one, over the first second.
 
-    The interval is over real rollouts. Both begin with the controller's first call.
+    The interval is over real rollouts. Both motions start with the controller's first call.
     """
     inside = rollouts.time <= ALONG
     simulated = np.median(rollouts.position[:, inside], axis=0)
@@ -117,16 +122,16 @@ def motion_error(rollouts: Rollouts, real: Sequence[Episode]) -> Interval:
 
 
 def motion_spread(real: Sequence[Episode], hz: float) -> float:
-    """The same between real rollouts and the median of the others, in rad: what no twin can beat but by chance."""
+    """Return the RMS difference in rad of each real rollout from the median of the other ones: the noise floor."""
     time = np.arange(int(ALONG * hz) + 1) / hz
     motions = np.array([_at(each, time) for each in real])
     others = [np.median(np.delete(motions, i, axis=0), axis=0) for i in range(len(motions))]
     return float(np.sqrt(np.mean((motions - np.array(others)) ** 2)))
 
 
-def _tried(success: NDArray[np.bool_], by_version: dict[str, Array], times: Array) -> Tried:
+def _summarize_trials(success: NDArray[np.bool_], by_version: dict[str, Array], times: Array) -> ControllerTrials:
     median = float(np.median(times[success])) if success.any() else float("nan")
-    return Tried(success=success, scores=by_version, swingup_time=median)
+    return ControllerTrials(success=success, scores=by_version, swingup_time=median)
 
 
 def _at(episode: Episode, time: Array) -> Array:

@@ -1,11 +1,11 @@
-"""The pendubot's controllers of the leaderboard, re-implemented from descriptions and from what they did on the robot.
+"""Re-implement the pendubot's controllers of the leaderboard, from descriptions and from recorded commands.
 
-- ``mcpilco``: a clone of the policy (33 Hz, after ten periods of rest), which holds the arm upright by itself.
-- ``sac_lqr``: a clone of the policy, which acts by chance, until the state is within the published region of attraction
-  of the linear quadratic regulator, which then acts for good. Its gain comes from the published weights and reproduces
+- ``mcpilco``: a clone of the policy (33 Hz, after ten periods of rest), which also balances the arm.
+- ``sac_lqr``: a clone of the stochastic policy until the state enters the published region of attraction of the linear
+  quadratic regulator, and this regulator from then on. Its gain is computed from the published weights and reproduces
   the recorded torques to eight digits.
-- ``ilqr_tvlqr_lqr``: a swing-up made anew, followed with the published weights; the same regulator at the end. No
-  recording is at hand, so that nothing of it is checked against the robot's commands.
+- ``ilqr_tvlqr_lqr``: a new swing-up trajectory, tracked with the published weights, and the same regulator at the end.
+  There is no recording of it, so that its commands are not checked against the robot's.
 
 Weights, region, rates and limits: ``leaderboard/pendubot/simulation_v{1,2}/con_*.py`` and ``real_hardware_v1`` of
 ``dfki-ric-underactuated-lab/double_pendulum``; the rate of 400 Hz is that of the recordings.
@@ -45,25 +45,25 @@ _FORM = np.array(
 
 
 def regulator_gain() -> Array:
-    """The gain ``(4,)`` of the regulator, u = −K (x − upright), for the shoulder."""
+    """Return the regulator's gain ``(4,)`` for the shoulder torque, u = −K (x − upright)."""
     return Arm().lqr(LQR_WEIGHTS[0], LQR_WEIGHTS[1], joint=0)[0]
 
 
 def within_region(state: Array) -> NDArray[np.bool_]:
-    """Whether states ``(…, 4)`` lie where the regulator takes over."""
+    """Return whether states ``(…, 4)`` are in the region in which the regulator takes over."""
     delta = deviation(state)
     return np.einsum("...i,ij,...j->...", delta, _FORM, delta) < REGION
 
 
 def states_read(episode: Episode) -> Array:
-    """What the policy read, ``(T, 4)``: positions and filtered speeds, as the log keeps them."""
+    """Return the policy's observations ``(T, 4)``: positions and filtered velocities, as logged."""
     names = ("filtered_position", "filtered_velocity")
     return np.concatenate([episode.signals[name].values for name in names], axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class McPilco:
-    """The clone of both torques of MC-PILCO's policy."""
+    """Clone of both torques of the MC-PILCO policy."""
 
     clones: tuple[Clone, Clone]
     name: str = MCPILCO
@@ -72,29 +72,29 @@ class McPilco:
 
     @classmethod
     def of(cls, rollouts: Sequence[Episode]) -> McPilco:
-        """The clone of recorded rollouts."""
-        kept = [(states_read(each)[REST:], each.action[REST:]) for each in rollouts]
-        state, torque = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+        """Fit the clone to recorded rollouts."""
+        pairs = [(states_read(each)[REST:], each.action[REST:]) for each in rollouts]
+        state, torque = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
         first, second = (clone_torques(state, torque[:, joint], float(LIMITS[joint])) for joint in range(2))
         return cls(clones=(first, second))
 
     def torque(self, state: Array) -> Array:
-        """Torques ``(n, 2)`` of states ``(n, 4)``."""
+        """Return torques ``(n, 2)`` in N·m for states ``(n, 4)``."""
         return np.stack([clone(state) for clone in self.clones], axis=-1)
 
     def begin(self, nworld: int, rng: np.random.Generator, *, on_robot: bool) -> Acting:  # noqa: ARG002
-        """See `Policy`; it does not filter, nor act by chance."""
+        """See `Policy`; this policy has no filter and is deterministic."""
 
         def act(time: float, position: Array, velocity: Array) -> Array:
-            asked = self.torque(np.concatenate([position, velocity], axis=-1))
-            return asked * float(time * self.hz > REST - 0.5)
+            command = self.torque(np.concatenate([position, velocity], axis=-1))
+            return command * float(time * self.hz > REST - 0.5)
 
         return act
 
 
 @dataclass(frozen=True, kw_only=True)
 class SacLqr:
-    """The clone of SAC's swing-up, then the regulator."""
+    """Clone of SAC's swing-up, followed by the regulator."""
 
     clone: Clone
     compensation: Compensation
@@ -104,7 +104,7 @@ class SacLqr:
 
     @classmethod
     def of(cls, rollouts: Sequence[Episode], compensation: Compensation) -> SacLqr:
-        """The clone of recorded rollouts, up to where the regulator took over."""
+        """Fit the clone to recorded rollouts, up to the time at which the regulator took over."""
         state, command, added = [], [], []
         for rollout in rollouts:
             read = states_read(rollout)
@@ -113,8 +113,8 @@ class SacLqr:
             state.append(read[:end])
             command.append(rollout.action[:end, 0])
             added.append(compensation(read[:end, 2:])[:, 0])
-        read, told, helped = (np.concatenate(parts) for parts in (state, command, added))
-        return cls(clone=clone_by_chance(read, told, helped, float(LIMITS[0])), compensation=compensation)
+        read, commands, compensations = (np.concatenate(parts) for parts in (state, command, added))
+        return cls(clone=clone_by_chance(read, commands, compensations, float(LIMITS[0])), compensation=compensation)
 
     def begin(self, nworld: int, rng: np.random.Generator, *, on_robot: bool) -> Acting:
         """See `Policy`."""
@@ -123,7 +123,7 @@ class SacLqr:
 
 @dataclass(frozen=True, kw_only=True)
 class TvLqr:
-    """A swing-up followed with time-varying gains, then the regulator."""
+    """Swing-up trajectory tracked with time-varying gains, followed by the regulator."""
 
     path: Trajectory
     gains: Array
@@ -141,7 +141,7 @@ class TvLqr:
         return cls(path=path, gains=tracking_gains(arm, path, q=q, r=r, last=last), compensation=compensation)
 
     def begin(self, nworld: int, rng: np.random.Generator, *, on_robot: bool) -> Acting:  # noqa: ARG002
-        """See `Policy`; nothing of it is chance."""
+        """See `Policy`; this policy is deterministic."""
         return _Switching(nworld, self._torque, self.compensation if on_robot else None)
 
     def _torque(self, time: float, state: Array) -> Array:
@@ -150,12 +150,12 @@ class TvLqr:
         if step >= len(self.gains):
             return -deviation(state) @ self.gains[-1]
         share = step - k
-        wanted = (1 - share) * self.path.state[k] + share * self.path.state[k + 1]
-        return self.path.torque[k] - (state - wanted) @ self.gains[k]
+        target = (1 - share) * self.path.state[k] + share * self.path.state[k + 1]
+        return self.path.torque[k] - (state - target) @ self.gains[k]
 
 
 class _Switching:
-    """A swing-up and then, for good, the regulator; with filter and compensation on the robot."""
+    """A swing-up policy that switches permanently to the regulator; with filter and compensation on the robot."""
 
     def __init__(self, nworld: int, swing: _Swing, compensation: Compensation | None) -> None:
         self._swing, self._compensation = swing, compensation
@@ -166,22 +166,22 @@ class _Switching:
         speed = velocity if self._compensation is None else self._filter(velocity)
         state = np.concatenate([position, speed], axis=-1)
         self._balancing |= within_region(state)
-        asked = np.zeros((len(state), 2))
-        swung = np.clip(self._swing(time, state), -LIMITS[0], LIMITS[0])
-        held = np.clip(-deviation(state) @ self._gain, -LIMITS[0], LIMITS[0])
-        asked[:, 0] = np.where(self._balancing, held, swung)
+        command = np.zeros((len(state), 2))
+        swing_torque = np.clip(self._swing(time, state), -LIMITS[0], LIMITS[0])
+        balance = np.clip(-deviation(state) @ self._gain, -LIMITS[0], LIMITS[0])
+        command[:, 0] = np.where(self._balancing, balance, swing_torque)
         if self._compensation is not None:
-            asked = asked + self._compensation(speed)
-        return np.clip(asked, -LIMITS, LIMITS)
+            command = command + self._compensation(speed)
+        return np.clip(command, -LIMITS, LIMITS)
 
 
 def of_controller(rollouts: Sequence[Episode], controller: str) -> list[Episode]:
-    """The pendubot's recorded rollouts of one controller.
+    """Return the pendubot's recorded rollouts of one controller.
 
     Raises:
-        InputError: there is none.
+        InputError: If there is no such rollout.
     """
     found = [each for each in rollouts if each.task == f"pendubot_{controller}"]
     if not found:
-        raise InputError(f"No rollout of the pendubot under {controller} is at hand; give the whole set.")
+        raise InputError(f"No pendubot rollout of the controller {controller} was found. Give the complete data set.")
     return found

@@ -1,4 +1,4 @@
-"""``python -m benchmarks policies``: what each twin of a real arm predicts of its controllers, and how well."""
+"""Measure how well twins of a real arm predict the results of its controllers: ``python -m benchmarks policies``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.predictivity.clone_check import clone_errors
 from benchmarks.predictivity.compensation import Compensation
 from benchmarks.predictivity.measures import (
-    Tried,
+    ControllerTrials,
     motion_error,
     motion_spread,
     published_trials,
@@ -39,21 +39,29 @@ from twinloop.twin import load_twin
 PLACE = "benchmarks policies"
 WORLDS = 40
 _CONTROLLERS = (MCPILCO, SAC_LQR, TVLQR)
-_FIGURES = ("pearson", "spearman", "kendall", "mmrv", "bias")
+_METRICS = ("pearson", "spearman", "kendall", "mmrv", "bias")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What one twin predicts: trials by controller, predictivity of successes and of scores, errors of motions."""
+    """Predictions of one twin.
+
+    Attributes:
+        guess: The twin.
+        tried: Trials by controller.
+        successes: Predictivity metrics of the success rates.
+        scores: Predictivity metrics of the scores (version 1).
+        motions: RMS difference of the angles over the first second, rad, by controller.
+    """
 
     guess: Guess
-    tried: dict[str, Tried]
+    tried: dict[str, ControllerTrials]
     successes: PredictivityMetrics
     scores: PredictivityMetrics
     motions: dict[str, Interval]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return the row as plain JSON types."""
         return {
             "twin": self.guess.name,
             "meaning": self.guess.meaning,
@@ -69,18 +77,18 @@ def run_bench_policies(
     """Identify the arm, re-implement its controllers, score them in every twin, and compare with the robot.
 
     Args:
-        console: where the tables go.
-        worlds: of each twin.
-        seed: run seed of noise, of zeros, of draws and of policies that act by chance.
-        nthread: C threads (0: every core).
-        page: a page that takes the tables between its two marks.
+        console: Where to print the tables.
+        worlds: Number of worlds per twin.
+        seed: Run seed of noise, encoder offsets, draws and stochastic policies.
+        nthread: Number of C threads; 0 uses every core.
+        page: Markdown page with the marker comments of this command.
 
     Raises:
-        InputError: no worlds, or a page without marks; said before anything runs.
-        RealDataUnavailableError: a set is not at hand and cannot be downloaded.
+        InputError: If ``worlds`` is below 1 or the page has no markers; raised before anything runs.
+        RealDataUnavailableError: If a data set is neither stored nor downloadable.
     """
     if worlds < 1:
-        raise InputError(f"{worlds} worlds predict nothing. Ask for at least one.")
+        raise InputError(f"--worlds {worlds}: give at least 1.")
     if page is not None:
         around(page, PLACE)
     began = time.perf_counter()
@@ -99,16 +107,16 @@ def run_bench_policies(
     real = {name: real_trials(each) for name, each in recorded.items()} | {TVLQR: published_trials(TVLQR)}
     rows = []
     for guess in guesses(wiring, found["measured"], found["command"], worlds, seed, twin):
-        flown = {name: simulate(backend, twin, guess, policies[name], seed) for name in _CONTROLLERS}
-        rows.append(_row(guess, flown, recorded, real))
+        simulated = {name: simulate(backend, twin, guess, policies[name], seed) for name in _CONTROLLERS}
+        rows.append(_row(guess, simulated, recorded, real))
         console.print(f"{guess.name}: {_counts(rows[-1].tried)}")
     spread = {name: motion_spread(each, policies[name].hz) for name, each in recorded.items()}
     tables = _tables(real, rows, spread)
     for title, head, lines in tables:
-        shown = Table(*head, title=title, title_justify="left")
+        printed_table = Table(*head, title=title, title_justify="left")
         for line in lines:
-            shown.add_row(*line)
-        console.print(shown)
+            printed_table.add_row(*line)
+        console.print(printed_table)
     reading = torque_reading(rollouts)
     notes = _notes(checks, wiring.noise, reading.lag, reading.gain, compensation, found["command"].zero_spread)
     for note in notes:
@@ -129,8 +137,10 @@ def run_bench_policies(
     }
 
 
-def _row(guess: Guess, flown: dict[str, Any], recorded: dict[str, list[Episode]], real: dict[str, Tried]) -> Row:
-    tried = {name: simulated_trials(each) for name, each in flown.items()}
+def _row(
+    guess: Guess, simulated: dict[str, Any], recorded: dict[str, list[Episode]], real: dict[str, ControllerTrials]
+) -> Row:
+    tried = {name: simulated_trials(each) for name, each in simulated.items()}
     order = list(tried)
     ours, theirs = [tried[name] for name in order], [real[name] for name in order]
     return Row(
@@ -138,19 +148,19 @@ def _row(guess: Guess, flown: dict[str, Any], recorded: dict[str, list[Episode]]
         tried=tried,
         successes=predictivity(real=scores(theirs, None), sim=scores(ours, None)),
         scores=predictivity(real=scores(theirs, "v1"), sim=scores(ours, "v1")),
-        motions={name: motion_error(flown[name], each) for name, each in recorded.items()},
+        motions={name: motion_error(simulated[name], each) for name, each in recorded.items()},
     )
 
 
 def _tables(
-    real: dict[str, Tried], rows: Sequence[Row], spread: dict[str, float]
+    real: dict[str, ControllerTrials], rows: Sequence[Row], spread: dict[str, float]
 ) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     successes = [("the robot", *(_rate(real[name]) for name in _CONTROLLERS))]
     successes += [(row.guess.name, *(_rate(row.tried[name]) for name in _CONTROLLERS)) for row in rows]
     points = [("the robot", *(_score(real[name]) for name in _CONTROLLERS))]
     points += [(row.guess.name, *(_score(row.tried[name]) for name in _CONTROLLERS)) for row in rows]
-    figures = [
-        (row.guess.name, what, *(_figure(measured, name) for name in _FIGURES))
+    metrics = [
+        (row.guess.name, what, *(_metric(measured, name) for name in _METRICS))
         for row in rows
         for what, measured in (("success", row.successes), ("score", row.scores))
     ]
@@ -159,7 +169,7 @@ def _tables(
     return [
         ("Success rate, 95 % Wilson interval", ("twin", *_CONTROLLERS), successes),
         ("Mean score of version 1, and median time of a successful swing-up", ("twin", *_CONTROLLERS), points),
-        ("Predictivity over the three controllers", ("twin", "of", *_FIGURES), figures),
+        ("Predictivity over the three controllers", ("twin", "of", *_METRICS), metrics),
         ("Angles over the first second, RMS difference from the robot's in rad", ("twin", *spread), motions),
     ]
 
@@ -174,36 +184,36 @@ def _notes(
         f"median of sac_lqr's swing-up {checks['sac']:.2f} N·m of 5 N·m, of which the randomness of the policy is "
         f"about {checks['sac_chance']:.2f} N·m; its regulator {checks['regulator']:.1e} N·m."
     )
-    wired = (
+    wiring_note = (
         f"Wiring: readings one period old, noise {1e3 * noise:.2f} mrad, speeds from differences; compensation of "
         f"friction {first:.4f} and {second:.4f} N·m. Measured torque follows commands with a lag of {1e3 * lag:.1f} "
         f"ms and a gain of {gain:.3f}."
     )
     zero = f"Zeros of the encoders differ between excitation runs by {zeros[0]:.3f} and {zeros[1]:.3f} rad."
-    return [clones, wired, zero]
+    return [clones, wiring_note, zero]
 
 
-def _counts(tried: dict[str, Tried]) -> str:
+def _counts(tried: dict[str, ControllerTrials]) -> str:
     return ", ".join("{} {}/{}".format(name, *each.counts) for name, each in tried.items())
 
 
-def _rate(tried: Tried) -> str:
+def _rate(tried: ControllerTrials) -> str:
     wins, trials = tried.counts
     return f"{wins}/{trials} ({float(tried.rate.low):.2f} to {float(tried.rate.high):.2f})"
 
 
-def _score(tried: Tried) -> str:
+def _score(tried: ControllerTrials) -> str:
     late = "" if np.isnan(tried.swingup_time) else f", {tried.swingup_time:.2f} s"
     return f"{tried.mean('v1'):.3f}{late}"
 
 
-def _figure(measured: PredictivityMetrics, name: str) -> str:
-    figure = measured[name]
-    if np.isnan(figure.estimate):
+def _metric(measured: PredictivityMetrics, name: str) -> str:
+    metric = measured[name]
+    if np.isnan(metric.estimate):
         return "none: all equal"
-    low, high = float(figure.these.low), float(figure.these.high)
+    low, high = float(metric.evaluated.low), float(metric.evaluated.high)
     ends = "" if np.isnan(low) else f" ({low:.2f} to {high:.2f})"
-    return f"{figure.estimate:.2f}{ends}"
+    return f"{metric.estimate:.2f}{ends}"
 
 
 def _interval(interval: Interval) -> str:

@@ -1,8 +1,8 @@
-"""A swing-up of little torque by iterative LQR, and the time-varying gains that hold an arm to it.
+"""Compute a swing-up with low torque by iterative LQR, and the time-varying gains that track it.
 
-The controller ``ilqr_tvlqr_lqr`` of the leaderboard follows such a trajectory of the frictionless arm. Theirs is a
-file; this one is made anew, with weights on torque and speed under which torque and time come near the published ones
-(torque cost 1.26 N²m²s, upright after 4.13 s). Iterative LQR: Li and Todorov, ICINCO 2004.
+The controller ``ilqr_tvlqr_lqr`` of the leaderboard tracks such a trajectory of the frictionless arm, which is stored
+in a file there. Here it is computed, with weights on torque and velocity that give approximately the published torque
+and time (torque cost 1.26 N²m²s, upright after 4.13 s). Iterative LQR: Li and Todorov, ICINCO 2004.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SPEED_WEIGHT = 0.0005
 _END_WEIGHTS = np.array([100.0, 100.0, 10.0, 10.0])
 _FIRST = (0.3, 1.1)  # N·m and Hz of the first guess, near the arm's slower swing
 _ITERATIONS = 80
-_BETTER = 1e-5  # of the cost, below which it counts as found
+_BETTER = 1e-5  # relative decrease of the cost at which the iteration stops
 _FRACTIONS = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01])
-_DAMPING = (1e-3, 1e-8, 1e6)  # of the second derivative over torque: at first, least, most
+_DAMPING = (1e-3, 1e-8, 1e6)  # added to the second derivative with respect to torque: initial, smallest, largest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """States ``(n + 1, 4)`` and torques of one joint ``(n,)``, held for ``dt`` each."""
+    """States ``(n + 1, 4)`` and torques of one joint ``(n,)`` in N·m, each torque held for ``dt`` s."""
 
     state: Array
     torque: Array
@@ -38,11 +38,18 @@ class Trajectory:
 
 
 def swing_up(arm: Arm, *, joint: int = 0, horizon: float = HORIZON, iterations: int = _ITERATIONS) -> Trajectory:
-    """From hanging to upright with one driven joint, a local optimum."""
+    """Compute a locally optimal trajectory from hanging to upright with one driven joint.
+
+    Args:
+        arm: Equations of motion.
+        joint: Index of the driven joint.
+        horizon: Length of the trajectory, s.
+        iterations: Largest number of iterations.
+    """
     count = round(horizon / DT)
     strength, hz = _FIRST
     torque = -strength * np.cos(2 * np.pi * hz * DT * np.arange(count))
-    state = _roll(arm, torque[None], joint)[0]
+    state = _rollout(arm, torque[None], joint)[0]
     cost, (damping, least, most) = _costs(state[None], torque[None])[0], _DAMPING
     for _ in range(iterations):
         feedforward, gain = _backward(arm, state, torque, joint, damping)
@@ -63,14 +70,14 @@ def swing_up(arm: Arm, *, joint: int = 0, horizon: float = HORIZON, iterations: 
 
 
 def tracking_gains(arm: Arm, path: Trajectory, *, q: Array, r: float, last: Array) -> Array:
-    """Gains ``(n, 4)`` of u = u_path − K (x − x_path): the discrete Riccati equation along the path.
+    """Return gains ``(n, 4)`` of u = u_path − K (x − x_path), by the discrete Riccati equation along the path.
 
     Args:
-        arm: the equations.
-        path: what is followed.
-        q: weights of the state's deviations, ``(4,)``.
-        r: weight of the torque.
-        last: cost to go at the end, ``(4, 4)``.
+        arm: Equations of motion.
+        path: Trajectory to track.
+        q: Weights of the state's deviations, ``(4,)``.
+        r: Weight of the torque.
+        last: Cost-to-go matrix at the end, ``(4, 4)``.
     """
     a, b = _slopes(arm, path.state, path.torque, path.joint, path.dt)
     cost, gains = last, np.empty((len(path.torque), 4))
@@ -82,7 +89,7 @@ def tracking_gains(arm: Arm, path: Trajectory, *, q: Array, r: float, last: Arra
 
 
 def _backward(arm: Arm, state: Array, torque: Array, joint: int, damping: float) -> tuple[Array, Array]:
-    """Changes of torque and gains that a quadratic model of cost to go asks for."""
+    """Compute torque changes ``(n,)`` and gains ``(n, 4)`` from a quadratic model of the cost-to-go."""
     a, b = _slopes(arm, state, torque, joint, DT)
     slope, curve = _END_WEIGHTS * (state[-1] - UPRIGHT), np.diag(_END_WEIGHTS)
     speeds = np.diag([0.0, 0.0, _SPEED_WEIGHT * DT, _SPEED_WEIGHT * DT])
@@ -100,20 +107,20 @@ def _backward(arm: Arm, state: Array, torque: Array, joint: int, damping: float)
 
 
 def _forward(arm: Arm, state: Array, torque: Array, feedforward: Array, gain: Array, joint: int) -> tuple[Array, Array]:
-    """Rollouts of all step lengths side by side."""
+    """Simulate the changed trajectory for all step lengths `_FRACTIONS` at once."""
     states = np.zeros((len(_FRACTIONS), len(state), 4))
     torques = np.zeros((len(_FRACTIONS), len(torque)))
-    with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long flies off; it is not taken
+    with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long diverges and is not used
         for k in range(len(torque)):
             torques[:, k] = torque[k] + _FRACTIONS * feedforward[k] + (states[:, k] - state[k]) @ gain[k]
-            states[:, k + 1] = arm.step(states[:, k], _of_joint(torques[:, k], joint), DT)
+            states[:, k + 1] = arm.step(states[:, k], _both_torques(torques[:, k], joint), DT)
     return states, torques
 
 
-def _roll(arm: Arm, torques: Array, joint: int) -> Array:
+def _rollout(arm: Arm, torques: Array, joint: int) -> Array:
     states = np.zeros((len(torques), torques.shape[1] + 1, 4))
     for k in range(torques.shape[1]):
-        states[:, k + 1] = arm.step(states[:, k], _of_joint(torques[:, k], joint), DT)
+        states[:, k + 1] = arm.step(states[:, k], _both_torques(torques[:, k], joint), DT)
     return states
 
 
@@ -124,11 +131,11 @@ def _costs(states: Array, torques: Array) -> Array:
 
 
 def _slopes(arm: Arm, state: Array, torque: Array, joint: int, dt: float) -> tuple[Array, Array]:
-    a, b = arm.linearized(state[:-1], _of_joint(torque, joint), dt=dt)
+    a, b = arm.linearized(state[:-1], _both_torques(torque, joint), dt=dt)
     return a, b[..., joint]
 
 
-def _of_joint(torque: Array, joint: int) -> Array:
+def _both_torques(torque: Array, joint: int) -> Array:
     both = np.zeros((*torque.shape, 2))
     both[..., joint] = torque
     return both

@@ -1,1 +1,1 @@
-"""Fits to public sets of real measurements, scored on what they have not seen."""
+"""Fit twins to public data sets of real measurements and score them on held-out episodes."""

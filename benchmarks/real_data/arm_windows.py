@@ -1,8 +1,8 @@
-"""What the torque-controlled arms share: windows replayed open loop from the past alone, and their RMS error.
+"""Replay torque-controlled arms open loop in windows that start from past measurements only, and compute RMS errors.
 
-An encoder's step over the frame period is 0.19 rad/s for both arms, and that times half a second is what a replay would
-be off by. So the speed that a window begins with is the slope of a parabola through the positions of the last moments,
-the window's first frame included: what anybody standing there could have known.
+For both arms an encoder step divided by the frame period is 0.19 rad/s, and a replay of half a second would be wrong by
+that times half a second. Therefore a window's initial velocity is the slope of a parabola through the last positions up
+to the window's first frame, which uses no later measurement.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from twinloop.twin.quantities.rotation import rotation_matrix
 Array = NDArray[np.float64]
 WINDOW = 0.5  # s, the length that the targets are stated for
 REPLAY = ReplayOptions(window=WINDOW, start="measured", torque="measured")
-_LEAST = 4  # frames that a parabola is put through
+_LEAST = 4  # smallest number of frames for a parabola
 
 
 def past_speeds(time: Array, positions: Array, span: float) -> Array:
-    """Speeds ``(T, n)`` at every frame from the positions ``(T, n)`` of the last ``span`` s up to it; NaN where few.
+    """Estimate velocities ``(T, n)`` of n joints from the positions ``(T, n)`` of the last ``span`` s up to each frame.
 
-    The slope, at the frame itself, of the parabola that fits best (the causal filter of Savitzky and Golay, for times
-    that may be uneven).
+    The estimate is the slope of the least-squares parabola at the frame (the causal Savitzky–Golay filter, for uneven
+    times). It is NaN where ``span`` has fewer than four frames.
     """
     speeds = np.full_like(positions, np.nan)
     begins = np.searchsorted(time, time - span - 1e-9)
@@ -50,7 +50,10 @@ def past_speeds(time: Array, positions: Array, span: float) -> Array:
 
 
 def with_past_speeds(episode: Episode, span: float) -> Episode:
-    """The episode with speeds of the past alone as ``joint_velocity``; as logged where the log is too young."""
+    """Replace ``joint_velocity`` by `past_speeds`.
+
+    The first frames, which have too few past positions, keep the logged velocity.
+    """
     logged = episode.signals["joint_velocity"]
     speeds = past_speeds(episode.time, episode.units.to_si(episode.state), span)
     first = np.stack([np.interp(episode.time, logged.time, column) for column in logged.values.T], axis=-1)
@@ -60,9 +63,9 @@ def with_past_speeds(episode: Episode, span: float) -> Episode:
 
 
 def at_rate(episodes: Sequence[Episode], span: float) -> list[Episode]:
-    """Episodes on uniform grids near their own rates, with speeds of the past; a piece after a gap is an episode too.
+    """Resample episodes uniformly near their own rates, with velocities from past positions.
 
-    Pieces shorter than a window are left out. Numbers are new, 0 and up.
+    An episode with a gap is split there. Pieces shorter than a window are omitted, and pieces are numbered from 0.
     """
     pieces = []
     for episode in episodes:
@@ -73,30 +76,30 @@ def at_rate(episodes: Sequence[Episode], span: float) -> list[Episode]:
 
 
 def one_step_per_frame(twin: Twin) -> Twin:
-    """The twin with one physics step per control step: enough to walk on, and a quarter of the work."""
+    """Return the twin with one physics step per control step: accurate enough for the fit, at a quarter of the cost."""
     model = copy.copy(twin.model)
     model.opt.timestep = 1.0 / twin.control_hz
     return replace(twin, spec=twin.spec.model_copy(update={"substeps": 1}), model=model)
 
 
 def between(episode: Episode, begin: float, end: float) -> Episode:
-    """Part of an episode, on its own clock."""
+    """Return the part of an episode from ``begin`` to ``end`` in s; times are unchanged."""
 
     def rows(time: NDArray[np.float64]) -> NDArray[np.bool_]:
         return (time >= begin) & (time <= end)
 
-    kept = rows(episode.time)
+    inside = rows(episode.time)
     signals = {
         name: replace(signal, time=signal.time[rows(signal.time)], values=signal.values[rows(signal.time)])
         for name, signal in episode.signals.items()
     }
     return replace(
-        episode, time=episode.time[kept], action=episode.action[kept], state=episode.state[kept], signals=signals
+        episode, time=episode.time[inside], action=episode.action[inside], state=episode.state[inside], signals=signals
     )
 
 
 def window_errors(twin: Twin, episodes: Sequence[Episode], values: Mapping[str, float], backend: Backend) -> Array:
-    """Mean square error of every window per joint, ``(nwindow, n)`` in rad²."""
+    """Return the mean square error of every window per joint, ``(nwindow, n)`` in rad²."""
     squares = []
     for episode in episodes:
         logs = prepare_replay(twin, [episode], REPLAY)
@@ -106,7 +109,7 @@ def window_errors(twin: Twin, episodes: Sequence[Episode], values: Mapping[str, 
 
 
 def rms_errors(squares: Array, names: Sequence[str]) -> Errors:
-    """Root mean squares per joint of squares ``(nwindow, n)``; intervals are over windows."""
+    """Return RMS errors per joint from mean squares ``(nwindow, n)`` in rad²; intervals are over windows."""
     return Errors(
         names=tuple(f"RMS position, 0.5 s windows, {name}" for name in names),
         units=("rad",) * len(names),
@@ -117,10 +120,10 @@ def rms_errors(squares: Array, names: Sequence[str]) -> Errors:
 
 
 def body_inertial(twin: Twin, table: ParamTable, name: str) -> BodyInertia:
-    """One body in every world of a table.
+    """Return the inertial parameters of body ``name`` in every world of a table.
 
     Raises:
-        UnknownNameError: the twin has no such body.
+        UnknownNameError: If the twin has no such body.
     """
     names = [twin.model.body(i).name for i in range(1, twin.model.nbody)]
     if name not in names:
@@ -140,13 +143,13 @@ def body_inertial(twin: Twin, table: ParamTable, name: str) -> BodyInertia:
 
 
 def inertia_matrix(body: BodyInertia) -> NDArray[np.float64]:
-    """Inertia about the centre of mass in the body's axes, ``(n, 3, 3)`` kg·m²."""
+    """Return inertia matrices about the centre of mass in the body's axes, ``(n, 3, 3)`` in kg·m² for n worlds."""
     turn = rotation_matrix(body.quat)
     return np.einsum("nij,nj,nkj->nik", turn, body.inertia, turn)
 
 
 def inertial_text(body: BodyInertia, world: int = 0) -> str:
-    """One world's body in a line: mass, centre of mass, and the inertia about it along the body's axes."""
+    """Format one world's mass, centre of mass, and diagonal inertia about it, in one line."""
     com, inertia = body.com[world], inertia_matrix(body)[world]
     along = ", ".join(f"{inertia[i, i]:.4g}" for i in range(3))
     place = ", ".join(f"{value:.4g}" for value in com)

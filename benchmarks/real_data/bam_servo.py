@@ -1,7 +1,7 @@
-"""A Dynamixel XL330 with a pendulum: fitted at some firmware gains, scored at others (Rhoban's BAM runs).
+"""Fit a Dynamixel XL330 with a pendulum at some firmware gains and score it at others (Rhoban's BAM runs).
 
-The servo's strength fades within a second of load, as if its winding warmed. The constants of the heat are effective:
-held at full duty they would mean more heat than a winding bears, so driver, magnets or grease have part in it.
+The servo's torque fades within a second of load, as if its winding warmed. The thermal constants are effective values:
+at constant full duty they would imply more heat than a winding withstands, so driver, magnets or grease contribute.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from twinloop.twin.quantities import Prior
 Array = NDArray[np.float64]
 
 JOINT, GAIN = "pendulum", "firmware_kp"
-_LENGTH = 0.1  # m, of the twin's arm: its parameter is the shift from there
-# Rhoban/bam, xl330, model m1: the preset has all of it but the zero of its mounting.
+_LENGTH = 0.1  # m, length of the twin's arm; its parameter is the difference from it
+# Rhoban/bam, xl330, model m1: the preset contains all its values except the encoder offset.
 PUBLISHED_ZERO = {f"sensor/{JOINT}/offset": 0.0309}
-_FIT_HZ, _FIT_PHYSICS_HZ = 100.0, 200.0  # coarser than the twin, for time
+_FIT_HZ, _FIT_PHYSICS_HZ = 100.0, 200.0  # lower than the twin's, to save time
 REPLAY = ReplayOptions(
     conditions={
         f"actuator/{JOINT}/firmware_gain": GAIN,
@@ -87,7 +87,7 @@ STRUCTURES = {
 
 
 class BamServo(RealCase):
-    """Open loop over whole runs from their first frame, while the motor is on, at the log's own times."""
+    """Open-loop replay of whole runs from their first frame, while the motor is on, at the log's own times."""
 
     name, twin = "bam_servo", "xl330_pendulum"
     rule = "each firmware gain is held out"
@@ -113,13 +113,13 @@ class BamServo(RealCase):
         return Fitted(values=result.values, result=result)
 
     def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
-        """Mean absolute error of the position, run by run."""
+        """Return the mean absolute position error of each run."""
         errors = 1e3 * run_errors(fitted.values, test, backend)
         return mean_errors(errors[:, None], ["mean absolute error"], ["mrad"])
 
 
 def on_grid(episodes: Sequence[Episode], rate_hz: float) -> list[Episode]:
-    """The runs on a uniform grid, with the twin's condition for the arm's length."""
+    """Resample the runs uniformly, and add the twin's condition for the arm's length."""
     pieces = []
     for episode in episodes:
         conditions = {**episode.conditions, "length_shift": episode.conditions["length"] - _LENGTH}
@@ -128,7 +128,7 @@ def on_grid(episodes: Sequence[Episode], rate_hz: float) -> list[Episode]:
 
 
 def run_errors(values: Mapping[str, float], episodes: Sequence[Episode], backend: Backend) -> Array:
-    """Mean absolute position error of each run in rad, at its own frames while the motor is on."""
+    """Return the mean absolute position error of each run in rad, at its own frames while the motor is on."""
     logs, readings = replayed(values, episodes, backend)
     errors = []
     for episode, row in zip(episodes, readings, strict=True):
@@ -139,7 +139,7 @@ def run_errors(values: Mapping[str, float], episodes: Sequence[Episode], backend
 
 
 def replayed(values: Mapping[str, float], episodes: Sequence[Episode], backend: Backend) -> tuple[ReplayLogs, Array]:
-    """The runs through the twin, ``(nrun, nframe)`` in rad on the twin's own grid."""
+    """Replay the runs in the twin: return the logs, and positions ``(nrun, nframe)`` in rad at the control rate."""
     twin = load_twin(BamServo.twin)
     logs = prepare_replay(twin, on_grid(episodes, twin.control_hz), REPLAY)
     return logs, replay(backend, logs, logs.twin.table(1, values))[0][..., 0]

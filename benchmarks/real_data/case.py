@@ -1,4 +1,4 @@
-"""What a fit to one public set of real measurements is: how it is read, cut into folds, fitted and scored."""
+"""Define the interface of a fit to one public data set: how it is split into folds, fitted and scored."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from twinloop.simulate import Backend
 
 Array = NDArray[np.float64]
 SHIPPED, PUBLISHED = "as shipped", "published"
-_NOTHING = 1e-300  # weight of a figure of which a resample has no unit
+_NOTHING = 1e-300  # lower limit of a sum of weights: a resample may have no unit of a metric
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One way to fit a set and to predict with the fit.
+    """One way to fit a data set and to predict with the fit; candidates with the same ``structure`` share a fit.
 
-    ``structure`` says what is fitted, ``prediction`` what a prediction does with the fit; candidates of one structure
-    share a fit.
+    Attributes:
+        name: Name, as printed.
+        structure: Which parameters and effects are fitted, by a name that the case defines.
+        prediction: How predictions are made with the fit, by a name that the case defines.
     """
 
     name: str
@@ -35,7 +37,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """Episodes to fit and episodes to score, by the name of what is left out."""
+    """Episodes to fit and episodes to score; ``name`` describes the held-out ones."""
 
     name: str
     training: Sequence[Episode]
@@ -44,11 +46,16 @@ class Fold:
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """Errors of predictions, ``values`` ``(nunit, nfigure)``: absolute, or squared where ``squared``.
+    """Errors of predictions, per unit and metric.
 
-    A unit is an episode, or a window where few episodes are scored; intervals are bootstrapped over units. ``weights``
-    are ``(nunit,)``, or ``(nunit, nfigure)`` where figures count different units. ``names`` and ``units`` are those of
-    the figures.
+    A unit is an episode, or a window if few episodes are scored. Intervals are bootstrapped over units.
+
+    Attributes:
+        names: Names of the metrics.
+        units: Physical units of the metrics.
+        values: Errors ``(nunit, nmetric)``, absolute or squared.
+        weights: Weights ``(nunit,)``, or ``(nunit, nmetric)`` if metrics use different units.
+        squared: Whether ``values`` are squared errors, so that a metric is their root mean square.
     """
 
     names: tuple[str, ...]
@@ -58,28 +65,34 @@ class Errors:
     squared: bool = False
 
     def at(self, rows: NDArray[np.intp]) -> Array:
-        """The figures ``(k, nfigure)`` of resamples ``(k, n)`` of the units: means, or root mean squares."""
+        """Return the metrics ``(k, nmetric)`` of k resamples of units, ``(k, n)``: means, or root mean squares."""
         weights = self.weights.reshape(len(self.values), -1)[rows]
         means = np.sum(weights * self.values[rows], axis=1) / np.maximum(weights.sum(axis=1), _NOTHING)
         return np.sqrt(means) if self.squared else means
 
     @property
-    def figures(self) -> Array:
-        """The figures of all units, ``(nfigure,)``."""
+    def metrics(self) -> Array:
+        """Metrics over all units, ``(nmetric,)``."""
         return self.at(np.arange(len(self.values))[None])[0]
 
 
 def mean_errors(values: Array, names: Sequence[str], units: Sequence[str], *, weights: Array | None = None) -> Errors:
-    """Absolute errors ``(nepisode, nfigure)``, averaged over episodes, with weights ``(nepisode,)`` such as lengths."""
+    """Return absolute errors ``(nepisode, nmetric)`` for averages over episodes.
+
+    ``weights`` ``(nepisode,)`` are weights of the episodes, for example their lengths.
+    """
     weight = np.ones(len(values)) if weights is None else weights
     return Errors(names=tuple(names), units=tuple(units), values=values, weights=weight)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
-    """A physical constant as fitted, its 95 % interval, and its published value.
+    """A fitted physical constant with its 95 % interval and its published value.
 
-    ``value`` is NaN where the data do not determine the constant.
+    Attributes:
+        value: Fitted value in ``unit``; NaN if the data do not determine it.
+        half: Half width of the 95 % interval.
+        published: Published value; NaN if there is none.
     """
 
     name: str
@@ -96,7 +109,15 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A fit, or known values to compare with: parameters in SI, how to predict, the result behind them, notes."""
+    """A fit, or known values to compare with.
+
+    Attributes:
+        values: Parameter values, SI; empty for the nominal twin.
+        prediction: How predictions are made, see `Candidate`.
+        result: Result of the identification; None for known values.
+        notes: Sentences about the fit.
+        extra: Further data that the case needs for predictions.
+    """
 
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     prediction: str = ""
@@ -106,11 +127,14 @@ class Fitted:
 
 
 class RealCase(ABC):
-    """One public set and the twin that is fitted to it.
+    """One public data set and the twin that is fitted to it.
 
-    ``name`` is the set's in the registry, ``twin`` the built-in twin, ``rule`` how the set is cut into folds.
-    ``candidates`` is the whole list of structures and predictions among which inner folds choose; the first is taken
-    where there are no inner folds. ``published`` predicts with published parameters, None where there are none.
+    Attributes:
+        name: Name of the data set in the registry.
+        twin: Name of the built-in twin.
+        rule: How the data set is split into folds, in words.
+        candidates: All candidates among which inner folds choose; the first is used if there are no inner folds.
+        published: Published parameters; None if there are none.
     """
 
     name: str
@@ -121,31 +145,31 @@ class RealCase(ABC):
 
     @abstractmethod
     def folds(self, episodes: Sequence[Episode]) -> list[Fold]:
-        """Outer folds of one folder: each is scored once, by a fit and a choice that saw its training part alone."""
+        """Split the episodes into outer folds; each is scored once, by a fit that uses only its training part."""
 
     def inner_folds(self, training: Sequence[Episode]) -> list[Fold]:
-        """Folds of a training part, which choose among the candidates."""
+        """Split a training part into inner folds, which choose among the candidates."""
         return self.folds(training)
 
     @abstractmethod
     def fit(self, training: Sequence[Episode], structure: str, backend: Backend) -> Fitted:
-        """Fit the twin; the same episodes give the same fit."""
+        """Fit the twin; the fit is deterministic."""
 
     def references(self, training: Sequence[Episode]) -> Mapping[str, Fitted]:  # noqa: ARG002
-        """What a fit is compared with on the same test data: the twin `SHIPPED` first."""
+        """Return the predictions with which a fit is compared, by name; the nominal twin (`SHIPPED`) is first."""
         return {SHIPPED: Fitted()} | ({} if self.published is None else {PUBLISHED: self.published})
 
     @abstractmethod
     def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
-        """Errors of predictions on test episodes."""
+        """Return the errors of predictions for test episodes."""
 
     def constants(self, fitted: Fitted) -> list[Constant]:  # noqa: ARG002
-        """Constants that have been published, as fitted."""
+        """Return the fitted values of constants that have been published."""
         return []
 
 
 def leave_one_out(groups: Mapping[str, Sequence[Episode]]) -> list[Fold]:
-    """A fold for every group, trained on all others; no folds of fewer than two groups."""
+    """Make one fold per group, trained on all other groups; no folds for fewer than two groups."""
     if len(groups) < 2:
         return []
     return [
@@ -159,7 +183,7 @@ def leave_one_out(groups: Mapping[str, Sequence[Episode]]) -> list[Fold]:
 
 
 def grouped(episodes: Sequence[Episode], keys: Sequence[str]) -> dict[str, list[Episode]]:
-    """Episodes by key, keys in the order of their first episode."""
+    """Group episodes by key; keys are in the order of their first episode."""
     groups: dict[str, list[Episode]] = {}
     for key, episode in zip(keys, episodes, strict=True):
         groups.setdefault(key, []).append(episode)

@@ -1,13 +1,13 @@
-"""The Crazyflie's flights: thrust per throttle, and inertia about the axes that the flights turn it about.
+"""Fit the Crazyflie's thrust curve, and its inertia about the axes about which the flights rotate it.
 
-The logs hold an inertial unit and throttles. A window begins at the gyroscope's rates; its attitude does not matter,
-because no reading in the body's axes depends on it. First the thrust is found from the vertical acceleration of all
-flights; then, with the thrust known, the inertia from the rates of those flights that turn the drone about: where it
-hardly turns, small differences between rotors are all the torque there is.
+The logs contain an inertial unit and throttles. A window starts at the gyroscope's rates. Its attitude does not matter,
+because no reading in the body's axes depends on it. First the thrust is fitted to the vertical acceleration of all
+flights. Then, with this thrust, the inertia is fitted to the rates of those flights that rotate the drone. In other
+flights small differences between rotors are the only torque.
 
-The published thrust curve stands on accelerations that are too small: the notebook that it comes from multiplies the
-vertical accelerometer, which is in g, by 9.18 in place of 9.81, and thrusts and torques scale with it. Published
-figures are compared with that one factor put right (`FACTOR`); a drone at rest in these logs reads 9.81 m/s².
+The published thrust curve is based on accelerations that are too small: its notebook multiplies the vertical
+accelerometer, which is in g, by 9.18 instead of 9.81, and thrusts and torques are proportional to it. Published values
+are compared after correction by that factor (`FACTOR`); a drone at rest in these logs reads 9.81 m/s².
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ PRIORS = {
     "rotors/all/second_lag": Prior(spread=0.01),
     # Other identifications of this drone find 1.0e-5 to 2.4e-5 kg·m² about its horizontal axes.
     "object/crazyflie/log_cholesky/d?": Prior(spread=0.3),
-    # The mean throttles differ by 5 % from rotor to rotor, as with the centre of mass a millimetre off.
+    # The mean throttles differ by 5 % from rotor to rotor, as if the centre of mass were 1 mm off.
     "object/crazyflie/log_cholesky/t?": Prior(spread=0.003),
     DRAG: Prior(spread=0.5, relative=True),
     "rotors/all/damping": Prior(spread=1e-4),
 }
 FACTOR = 9.81 / 9.18
-PUBLISHED_THRUST = (0.0213, -0.0112, 0.1201)  # N, of throttle squared, throttle and 1 the other way round
+PUBLISHED_THRUST = (0.0213, -0.0112, 0.1201)  # N, coefficients of 1, throttle and throttle²
 PUBLISHED_INERTIA = (1.029e-5, 1.105e-5)  # kg·m² about x and y
-_THROTTLES = (0.45, 0.5, 0.6, 0.75)  # the middle nine tenths of the throttles flown lie between 0.45 and 0.8
+_THROTTLES = (0.45, 0.5, 0.6, 0.75)  # 90 % of the flown throttles are between 0.45 and 0.8
 _HZ = 250.0
-_PIECE, _THIRD = 4.0, 3  # s of a piece of flight, of which every third is left out together
+_PIECE, _THIRD = 4.0, 3  # length of a piece of flight in s; every third piece is held out
 _SHORTEST = 0.5  # s
-_NUMBER = "piece"  # condition of a piece: its number in the flight
-_FLYING, _EDGE = 0.2, 3.0  # least mean throttle in flight; s from take-off and to landing that are left out
-_TURNING = 1.0  # rad/s, RMS rate about the horizontal axes from which on a flight counts as turned about
+_NUMBER = "piece"  # name of the condition with the number of a piece
+_FLYING, _EDGE = 0.2, 3.0  # smallest mean throttle in flight; s after take-off and before landing that are excluded
+_TURNING = 1.0  # rad/s, smallest RMS rate about the horizontal axes of a flight that is used for the inertia
 LIFT = ReplayOptions(window=0.5, start="measured", compare=("acceleration/imu",))
 TURN = ReplayOptions(window=0.25, start="measured", compare=("angular_velocity/imu",), local={"spin": 0.1})
 BOTH = replace(LIFT, window=0.25, compare=("acceleration/imu", "angular_velocity/imu"))
 TURN_AND_LIFT = replace(BOTH, local=TURN.local)
 _COMPARED = {"acceleration/imu/z": "m/s²", "angular_velocity/imu/x": "rad/s", "angular_velocity/imu/y": "rad/s"}
-_MANY = 10_000
+_ALL_WINDOWS = 10_000
 
 
-# Which readings the two lags from throttle to thrust are fitted to: the sensors are filtered apart.
+# Which readings the two lags from throttle to thrust are fitted to: each sensor has its own filter.
 TOGETHER, APART, LIFTED = "one fit of acceleration and rates", "lags of the rates", "lags of the acceleration"
 
 
@@ -77,7 +77,7 @@ class Crazyflie(RealCase):
     candidates = tuple(Candidate(name=name, structure=name) for name in (LIFTED, APART, TOGETHER))
 
     def folds(self, episodes: Sequence[Episode]) -> list[Fold]:
-        """See `RealCase`; other flights than the last are always fitted."""
+        """See `RealCase`; all flights except the last are always fitted."""
         *before, last = episodes
         begin, end = _flight(last)
         cuts = np.arange(begin, end - _SHORTEST, _PIECE)
@@ -88,7 +88,7 @@ class Crazyflie(RealCase):
         return _leave_out_pieces(before, pieces)
 
     def inner_folds(self, training: Sequence[Episode]) -> list[Fold]:
-        """See `RealCase`; pieces that are left out together stay together."""
+        """See `RealCase`; pieces that are held out together stay together."""
         pieces = [episode for episode in training if _NUMBER in episode.conditions]
         whole = [episode for episode in training if _NUMBER not in episode.conditions]
         return _leave_out_pieces(whole, pieces) if pieces else self.folds(training)
@@ -96,7 +96,7 @@ class Crazyflie(RealCase):
     def fit(self, training: Sequence[Episode], structure: str, backend: Backend) -> Fitted:
         """See `RealCase`."""
         flights = airborne(training)
-        turning = [flight for flight in flights if _turned(flight) > _TURNING] or flights
+        turning = [flight for flight in flights if _horizontal_rate(flight) > _TURNING] or flights
         lift = _identify(flights, LIFT, (*THRUST, *LAGS), {}, backend)
         known = {name: lift.values[name] for name in (*THRUST, *(LAGS if structure == LIFTED else ()))}
         free = (*STRETCH, *CENTRE, DRAG, "rotors/all/damping")
@@ -108,7 +108,7 @@ class Crazyflie(RealCase):
         return Fitted(values={**known, **result.values}, result=result, notes=_notes(lift, result), extra=extra)
 
     def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
-        """RMS error of replayed readings in windows of 0.25 s from the gyroscope's first rates."""
+        """Return RMS errors of replayed readings in windows of 0.25 s that start from the gyroscope's rates."""
         logs = prepare_replay(load_twin(self.twin), airborne(test), BOTH)
         read = replay(backend, logs, logs.twin.table(1, fitted.values))[0]
         squares = np.nanmean((read - logs.measured) ** 2, axis=1)
@@ -130,7 +130,7 @@ class Crazyflie(RealCase):
 
 
 def _leave_out_pieces(whole: Sequence[Episode], pieces: Sequence[Episode]) -> list[Fold]:
-    """Folds that leave every third piece out and train on all other pieces and the whole flights."""
+    """Make folds that hold out every third piece and train on all other pieces and the whole flights."""
     groups = grouped(pieces, [f"pieces {piece.conditions[_NUMBER] % _THIRD + 1:g}, …" for piece in pieces])
     return [replace(fold, training=[*whole, *fold.training]) for fold in leave_one_out(groups)]
 
@@ -142,21 +142,28 @@ def _identify(
     known: Mapping[str, float],
     backend: Backend,
 ) -> IdentifyResult:
-    """A fit of some parameters to some readings, others being known."""
+    """Fit the parameters ``free`` to the readings of ``options``, with the ``known`` values fixed."""
     config = FitConfig(
-        replay=options, free=free, fixed=known, priors=PRIORS, walk=_MANY, width=3.0, polish=0, physics_hz=2 * _HZ
+        replay=options,
+        free=free,
+        fixed=known,
+        priors=PRIORS,
+        walk=_ALL_WINDOWS,
+        width=3.0,
+        polish=0,
+        physics_hz=2 * _HZ,
     )
     return identify(load_twin(Crazyflie.twin), flights, backend=backend, config=config)
 
 
-def _turned(flight: Episode) -> float:
-    """RMS rate about the horizontal axes, rad/s."""
+def _horizontal_rate(flight: Episode) -> float:
+    """Return the RMS rate about the horizontal axes, rad/s."""
     rates = flight.signals["angular_velocity/imu"].values[:, :2]
     return float(np.sqrt(np.mean(rates**2)))
 
 
 def airborne(episodes: Sequence[Episode]) -> list[Episode]:
-    """Flights without take-off and landing, on a uniform grid; numbered 0 and up."""
+    """Return flights excluding take-off and landing, resampled uniformly and numbered from 0."""
     pieces = []
     for episode in episodes:
         pieces += resample(between(episode, *_flight(episode)), _HZ)
@@ -164,7 +171,7 @@ def airborne(episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def _flight(episode: Episode) -> tuple[float, float]:
-    """From when to when a flight is neither taking off nor landing, in s; a log may begin or end in flight."""
+    """Return begin and end in s of a flight between take-off and landing; a log may begin or end in flight."""
     motor = episode.signals["motor"]
     flying = motor.values.mean(axis=1) > _FLYING
     first, last = np.flatnonzero(flying)[[0, -1]]
@@ -173,13 +180,13 @@ def _flight(episode: Episode) -> tuple[float, float]:
 
 
 def _half(distribution: ParamDistribution, gradient: dict[str, float]) -> float:
-    """95 % half-width of a function of the parameters by its gradient where the solver walks."""
+    """Return the 95 % half width of a function of the parameters, given its gradient in the solver's coordinates."""
     slope = np.array([gradient.get(name, 0.0) for name in distribution.names])
     return 1.96 * math.sqrt(float(slope @ distribution.covariance @ slope))
 
 
 def _thrusts(distribution: ParamDistribution) -> list[Constant]:
-    """The thrust curve at some throttles, with its band."""
+    """Return the fitted thrust curve at some throttles."""
     found = []
     for throttle in _THROTTLES:
         powers = (1.0, throttle, throttle**2)
@@ -196,20 +203,20 @@ def _thrusts(distribution: ParamDistribution) -> list[Constant]:
 
 
 def _inertias(distribution: ParamDistribution) -> list[Constant]:
-    """Inertia about x and y; log-Cholesky stretches scale second moments: I_xx = S_y + S_z."""
+    """Return the inertia about x and y; log-Cholesky stretches scale second moments S: I_xx = S_y + S_z."""
     twin, constants = load_twin(Crazyflie.twin), []
     inertia = inertia_matrix(body_inertial(twin, twin.table(1, distribution.estimate), "crazyflie"))[0]
     moments = 0.5 * np.trace(inertia) - np.diag(inertia)
     known = dict(zip(distribution.names, distribution.determined, strict=True))
     for axis in (0, 1):
-        told = {STRETCH[0], STRETCH[1]} - {STRETCH[axis]}  # the body is thin: S_z hardly counts
+        required = {STRETCH[0], STRETCH[1]} - {STRETCH[axis]}  # the body is thin, so that S_z has little effect
         slopes = {key: 2.0 * float(moments[i]) for i, key in enumerate(STRETCH) if i != axis and known[key]}
         constants.append(
             Constant(
                 name=f"inertia about {'xy'[axis]}",
                 unit="kg·m²",
                 value=float(inertia[axis, axis]),
-                half=_half(distribution, slopes) if told <= slopes.keys() else math.nan,
+                half=_half(distribution, slopes) if required <= slopes.keys() else math.nan,
                 published=FACTOR * PUBLISHED_INERTIA[axis],
             )
         )
@@ -217,7 +224,7 @@ def _inertias(distribution: ParamDistribution) -> list[Constant]:
 
 
 def _yaw(fitted: Fitted) -> Constant:
-    """Inertia about z: not determined where the data leave the rotors' drag, or the body's thickness, open."""
+    """Return the inertia about z; NaN if the data determine neither the rotors' drag nor the body's thickness."""
     value = math.nan
     if fitted.result is not None and not {DRAG, STRETCH[2]} & {
         row.name for row in fitted.result.estimates if not row.determined
@@ -234,7 +241,7 @@ def _notes(lift: IdentifyResult, turn: IdentifyResult) -> tuple[str, ...]:
         for found in (lift.values, {**lift.values, **turn.values})
     ]
     return (
-        "Published figures are multiplied by 9.81 / 9.18.",
+        "Published values are multiplied by 9.81 / 9.18.",
         f"Lags: {lags[0]} from throttle to acceleration, {lags[1]} to rates.",
         (
             "The published inertia assumes one lag and no damping, and puts all errors into the torque: "

@@ -1,8 +1,8 @@
-"""The DFKI's double pendulum: a run is left out, and its 0.5 s windows are replayed open loop.
+"""Fit the DFKI's double pendulum: each run is held out in turn, and its 0.5 s windows are replayed open loop.
 
-Every run has a zero of its own: the arm is zeroed where it hangs, and friction lets it hang anywhere within 0.07 rad of
-the vertical. A fit estimates the zeros of its training runs in turn with the common parameters; a prediction takes the
-zero 0, or weighs zeros by the windows of its run that have ended (`run_zeros`).
+Every run has its own encoder offset (zero), because the arm is zeroed while it hangs, and friction can hold it anywhere
+within 0.07 rad of the vertical. A fit alternates between the zeros of its training runs and the common parameters. A
+prediction uses zero 0, or averages over zeros weighted by earlier windows of its run (`run_zeros`).
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ PRIORS = {
     "joint/*/damping": Prior(spread=0.01),
     "joint/elbow/armature": Prior(spread=1e-3),
     "sensor/*/offset": Prior(spread=SPREAD),
-    # Where commands drive the arm: the bus's cycle of 2 ms and what the motors take.
+    # Only for replays driven by commands: bus cycle of 2 ms plus motor delay.
     "actuator/*/delay": Prior(spread=0.005),
 }
-SPAN = 0.028  # s of positions behind a first speed: 15 frames
+SPAN = 0.028  # s of past positions for an initial velocity: 15 frames
 STRUCTURES = {"bodies and friction": FREE, "published": ()}
 _ESTIMATED = "zero estimated"
 _JOINTS = ("shoulder", "elbow")
-_ROUNDS = 2  # of common parameters and zeros in turn
-_MANY = 10_000  # windows: all of them
+_ROUNDS = 2  # alternations between common parameters and zeros
+_ALL_WINDOWS = 10_000  # more than the number of windows
 
 
 class DoublePendulum(RealCase):
@@ -74,7 +74,7 @@ class DoublePendulum(RealCase):
     name = "dfki_double_pendulum"
     twin = "double_pendulum"
     rule = "each run is held out"
-    published = Fitted()  # model 1.0 of design C.1, with which the twin is shipped
+    published = Fitted()  # model 1.0 of design C.1: the nominal values of the twin
     candidates = tuple(
         Candidate(name=f"{structure}, {prediction}", structure=structure, prediction=prediction)
         for structure in STRUCTURES
@@ -102,19 +102,19 @@ class DoublePendulum(RealCase):
 def fit_arm(
     training: Sequence[Episode], backend: Backend, *, free: tuple[str, ...] = FREE, replay: ReplayOptions = REPLAY
 ) -> Fitted:
-    """Fit the ``free`` parameters, common to all runs, and a zero for each run, in turn.
+    """Fit the ``free`` parameters, common to all runs, and an encoder offset (zero) per run, in alternation.
 
-    ``extra`` holds the zeros ``(nrun, n)`` and the training windows' root mean square error ``noise`` ``(n,)``, in rad.
-    Nothing free gives the published parameters, with the noise at zeros of 0.
+    ``extra`` contains ``zeros`` ``(nrun, n)`` and the training windows' RMS error ``noise`` ``(n,)``, in rad for n
+    joints. If ``free`` is empty, the values are the published ones and ``noise`` is for zeros of 0.
     """
     twin, runs = load_twin(DoublePendulum.twin), at_rate(training, SPAN)
     zeros = np.zeros((len(runs), len(_JOINTS)))
     result = None
     if free:
-        result = _common(runs, zeros, {}, free, replay, backend)
+        result = _fit_common(runs, zeros, {}, free, replay, backend)
         for _ in range(_ROUNDS):
-            zeros = np.array([_zero(run, result, replay, backend) for run in runs])
-            result = _common(runs, zeros, result.values, free, replay, backend)
+            zeros = np.array([_fit_zero(run, result, replay, backend) for run in runs])
+            result = _fit_common(runs, zeros, result.values, free, replay, backend)
     values = {} if result is None else dict(result.values)
     squares = [
         window_errors(twin, [run], {**values, **_offsets(zero)}, backend) for run, zero in zip(runs, zeros, strict=True)
@@ -132,7 +132,7 @@ def _offsets(zero: Array) -> dict[str, float]:
     return {f"sensor/{joint}/offset": float(value) for joint, value in zip(_JOINTS, zero, strict=True)}
 
 
-def _common(
+def _fit_common(
     runs: Sequence[Episode],
     zeros: Array,
     start: Mapping[str, float],
@@ -140,22 +140,22 @@ def _common(
     replay: ReplayOptions,
     backend: Backend,
 ) -> IdentifyResult:
-    """The parameters that all runs share, each run having its zeros ``(nrun, n)``."""
+    """Fit the parameters that all runs share, with given encoder offsets ``(nrun, n)`` in rad."""
     keys = {name: f"zero of {name}" for name in _offsets(zeros[0])}
-    told = [
+    runs_with_zeros = [
         replace(run, conditions={**run.conditions, **{keys[name]: z for name, z in _offsets(zero).items()}})
         for run, zero in zip(runs, zeros, strict=True)
     ]
     config = FitConfig(
-        replay=replace(replay, conditions=keys), free=free, priors=PRIORS, start=start, walk=_MANY, width=4.0
+        replay=replace(replay, conditions=keys), free=free, priors=PRIORS, start=start, walk=_ALL_WINDOWS, width=4.0
     )
-    return identify(one_step_per_frame(load_twin(DoublePendulum.twin)), told, backend=backend, config=config)
+    return identify(one_step_per_frame(load_twin(DoublePendulum.twin)), runs_with_zeros, backend=backend, config=config)
 
 
-def _zero(run: Episode, result: IdentifyResult, replay: ReplayOptions, backend: Backend) -> list[float]:
-    """The zeros of one run under the common parameters."""
+def _fit_zero(run: Episode, result: IdentifyResult, replay: ReplayOptions, backend: Backend) -> list[float]:
+    """Fit the encoder offsets of one run, with given common parameters."""
     config = FitConfig(
-        replay=replay, free=("sensor/*/offset",), fixed=result.values, priors=PRIORS, walk=_MANY, width=4.0
+        replay=replay, free=("sensor/*/offset",), fixed=result.values, priors=PRIORS, walk=_ALL_WINDOWS, width=4.0
     )
     found = identify(one_step_per_frame(load_twin(DoublePendulum.twin)), [run], backend=backend, config=config)
     return [found.values[name] for name in _offsets(np.zeros(len(_JOINTS)))]

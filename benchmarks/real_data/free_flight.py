@@ -1,8 +1,8 @@
-"""What the recorded tosses and drops share: speeds that are half a frame old, and errors over whole flights.
+"""Correct the velocities of recorded tosses and drops, and compute errors over whole flights.
 
-Both sets give as velocity the last frame's backward difference of the positions, which is the velocity half a frame
-before: in the falls of 367 tosses and 60 drops the coming step is off it by just one frame's fall (64 and 38 mm/s),
-the last step by a tenth of that at most. The spin of a fall is constant.
+Both data sets give as velocity the backward difference of positions, which is the velocity half a frame earlier. In the
+falls of 367 tosses and 60 drops, the next position step differs from it by exactly the fall of one frame (64 and 38
+mm/s), and the last step by at most a tenth of that. Angular velocity is constant during a fall.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 GRAVITY = 9.81  # m/s²
-_LOST = 1e3  # m or rad: what a flight that diverges is off by
+_DIVERGED_ERROR = 1e3  # error of a diverged flight, m or rad
 
 
 def with_speeds_at_frames(episode: Episode, signal: str, column: str) -> Episode:
-    """The episode with the fall of half a frame added to a signal's upward speed."""
-    told = episode.signals[signal]
-    values = told.values.copy()
-    values[:, told.columns.index(column)] -= GRAVITY * 0.5 * float(np.median(np.diff(episode.time)))
-    made = LoggedSignal(time=told.time, values=values, columns=told.columns, unit=told.unit)
+    """Correct the upward velocity ``column`` of a signal for the fall during half a frame."""
+    logged = episode.signals[signal]
+    values = logged.values.copy()
+    values[:, logged.columns.index(column)] -= GRAVITY * 0.5 * float(np.median(np.diff(episode.time)))
+    made = LoggedSignal(time=logged.time, values=values, columns=logged.columns, unit=logged.unit)
     return replace(episode, signals={**episode.signals, signal: made})
 
 
@@ -44,15 +44,15 @@ def flight_readings(
     physics_hz: float,
     local: Array | None = None,
 ) -> tuple[ReplayLogs, Array]:
-    """Whole flights as logs, and as the twin replays them, ``(nworld, nepisode, nframe, nchannel)``.
+    """Replay whole flights: return the logs, and readings ``(nworld, nepisode, nframe, nchannel)``.
 
-    ``values`` are one value per world; ``local`` corrects the first states, see `replay`. A flight that diverges is off
-    by a kilometre or a thousand radians from there.
+    ``values`` have one value per world; ``local`` corrects the first states, see `replay`. After a flight diverges, its
+    error is 1000 m or 1000 rad.
     """
     logs = limit_physics_rate(prepare_replay(twin, episodes, options), physics_hz)
     nworld = max((np.size(column) for column in values.values()), default=1)
     readings = replay(backend, logs, logs.twin.table(nworld, values), local)
-    return logs, np.where(np.isinf(readings) & ~np.isnan(logs.measured), logs.measured + _LOST, readings)
+    return logs, np.where(np.isinf(readings) & ~np.isnan(logs.measured), logs.measured + _DIVERGED_ERROR, readings)
 
 
 def flight_errors(
@@ -65,9 +65,9 @@ def flight_errors(
     physics_hz: float,
     sizes: Callable[[Array], Array] = np.abs,
 ) -> Array:
-    """Mean over each whole flight of how far replay and recording are apart, ``(nepisode, k)``.
+    """Return the mean error of replay against recording over each whole flight, ``(nepisode, k)``.
 
-    ``sizes`` makes the k figures of a frame of its residuals ``(…, nchannel)``.
+    ``sizes`` maps residuals ``(…, nchannel)`` of a frame to its k error metrics.
     """
     logs, readings = flight_readings(twin, episodes, options, values, backend, physics_hz=physics_hz)
     return np.nanmean(sizes(readings[0] - logs.measured), axis=1)

@@ -1,6 +1,6 @@
 """Nested cross-validation: inner folds of a training part choose the candidate, the outer fold scores it once.
 
-No choice depends on what an outer fold leaves out: `choose` sees the training part alone.
+No choice depends on the held-out episodes of an outer fold, because `choose` gets only the training part.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from twinloop.stats import Interval, bootstrap
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The candidate with the least loss, and the mean loss of each over the inner folds, by name.
+    """The candidate with the smallest loss, and each candidate's mean loss over the inner folds, by name.
 
-    A loss is the largest over figures of the error relative to that of the twin as shipped on the same episodes, so
-    that no figure pays for another.
+    A loss is the largest ratio over metrics of the error to that of the nominal twin on the same episodes. So a good
+    metric cannot compensate for a bad one.
     """
 
     candidate: Candidate
@@ -31,7 +31,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldResult:
-    """An outer fold, scored: errors of the fit and of each reference on the same units."""
+    """A scored outer fold: errors of the fit and of each reference on the same units."""
 
     fold: Fold
     choice: Choice
@@ -41,19 +41,19 @@ class FoldResult:
     constants: Sequence[Constant]
 
     def difference(self, reference: str) -> Interval | None:
-        """The fit's figures minus a reference's, with a paired 95 % bootstrap interval over units; None for one."""
+        """Return the fit's metrics minus a reference's, with a paired 95 % bootstrap interval; None for one unit."""
         return paired_difference(self.errors, self.references[reference])
 
 
 class Fits:
-    """Fits of one case, each made once for a structure and a set of episodes, whatever their order."""
+    """Cache of the fits of one case, with one fit per structure and set of episodes, in any order."""
 
     def __init__(self, case: RealCase, backend: Backend) -> None:
         self.case, self.backend = case, backend
         self._made: dict[tuple[str, frozenset[str]], Fitted] = {}
 
     def __call__(self, training: Sequence[Episode], candidate: Candidate) -> Fitted:
-        """The candidate's fit to the episodes."""
+        """Return the candidate's fit to the episodes."""
         key = (candidate.structure, frozenset(map(content, training)))
         if key not in self._made:
             self._made[key] = self.case.fit(training, candidate.structure, self.backend)
@@ -65,7 +65,7 @@ class Fits:
 
 
 def choose(training: Sequence[Episode], fits: Fits) -> Choice:
-    """Choose among the case's candidates by the inner folds of a training part."""
+    """Choose among the case's candidates by inner folds of a training part."""
     candidates, folds = fits.case.candidates, fits.case.inner_folds(training)
     if len(candidates) == 1 or not folds:
         return Choice(candidate=candidates[0], losses={})
@@ -77,14 +77,14 @@ def choose(training: Sequence[Episode], fits: Fits) -> Choice:
 
 
 def _losses(fold: Fold, fits: Fits) -> Array:
-    """Every candidate's loss on an inner fold."""
-    shipped = fits.errors(Fitted(), fold.test).figures
-    found = [fits.errors(fits(fold.training, candidate), fold.test).figures for candidate in fits.case.candidates]
+    """Return every candidate's loss on an inner fold."""
+    shipped = fits.errors(Fitted(), fold.test).metrics
+    found = [fits.errors(fits(fold.training, candidate), fold.test).metrics for candidate in fits.case.candidates]
     return np.max(np.array(found) / shipped, axis=1)
 
 
 def run_fold(fold: Fold, fits: Fits) -> FoldResult:
-    """Choose and fit on a fold's training part; score on its test part."""
+    """Choose and fit on a fold's training part, and score on its test part."""
     choice = choose(fold.training, fits)
     fitted = fits(fold.training, choice.candidate)
     errors = fits.errors(fitted, fold.test)
@@ -100,14 +100,14 @@ def run_fold(fold: Fold, fits: Fits) -> FoldResult:
 
 
 def paired_difference(after: Errors, before: Errors) -> Interval | None:
-    """Figures of ``after`` minus those of ``before`` on the same units; None for one unit."""
+    """Return the metrics of ``after`` minus those of ``before`` on the same units; None if there is one unit."""
     if len(after.values) == 1:
         return None
     return bootstrap(lambda rows: after.at(rows) - before.at(rows), len(after.values), method="percentile")
 
 
 def content(episode: Episode) -> str:
-    """A hash of an episode's arrays, the same whatever the episode is called."""
+    """Return a hash of an episode's arrays; it does not depend on the episode's name or number."""
     arrays = [episode.time, episode.action, episode.state]
     arrays += [signal.values for _, signal in sorted(episode.signals.items())]
     return sha256_bytes(*(values.tobytes() for values in arrays))

@@ -1,8 +1,8 @@
-"""Nima Fazeli's planar drops: a square that falls, bounces and slides, predicted whole from its first measured state.
+"""Fit Nima Fazeli's planar drops: a square that falls, bounces and slides, predicted from its first measured state.
 
-A bounce multiplies the error of the first state, whose speeds are differences of positions. So a prediction may be the
-median of many flights: first states are drawn with the scatter that the logged speeds of the training drops have in
-free fall, contacts with a spread of our choice.
+A bounce amplifies the error of the first state, whose velocities are differences of positions. So a prediction may be
+the median of many flights: first states are drawn with the scatter that the logged velocities of the training drops
+have in free fall, contact parameters with a spread that we chose.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from twinloop.twin import load_twin
 from twinloop.twin.quantities import Prior
 
 PHYSICS_HZ = 1000.0  # four steps to a frame, as for the tosses
-# The corrections of first states are drawn here, with deviations of their own: those in the options only name them.
+# The corrections of first states are drawn in this module; the deviation in the options only enables them.
 REPLAY = ReplayOptions(start="measured", contacts=True)
 DRAWN = replace(REPLAY, local={"velocity": 1.0})
 _SLIDE, _STIFFNESS, _DAMPING = (
@@ -56,17 +56,17 @@ PRIORS = {
     "link/square/inertia/?": Prior(spread=0.4),
     "link/square/com/?": Prior(spread=0.001),
 }
-# Where searches may begin, log-uniform: polished steel to rubber, MuJoCo's default contact to one 20 times as hard,
-# restitution of about 0.05 to 0.6, a full square to a frame.
+# Range of the start of the search, log-uniform: polished steel to rubber, MuJoCo's default contact to one 20 times as
+# hard, restitution of about 0.05 to 0.6, a full square to a frame.
 BEGINNINGS = {
     _SLIDE: (0.1, 1.0),
     _STIFFNESS: (2.5e3, 5e4),
     _DAMPING: (0.15, 1.2),
     "link/square/inertia/x": (1.0, 3.0),
 }
-_TRIED = 64  # of them
+_START_DRAWS = 64  # number of draws from it
 SPREADS = {"one flight": None, "median over first states": 0.0, "median over first states and contacts": 0.2}
-_FLIGHTS = 32  # behind a median
+_FLIGHTS = 32  # number of flights of a median
 _STREAM = "loop/real/planar_impacts"
 _JOINTS = ("x", "z", "th")
 _LEAST_FALL = 6  # frames
@@ -101,45 +101,48 @@ class PlanarImpacts(RealCase):
             rescale=0,
             polish=0,
         )
-        result = identify(load_twin(self.twin), _ready(training), backend=backend, config=config)
+        result = identify(load_twin(self.twin), _with_corrected_speeds(training), backend=backend, config=config)
         scatter = speed_scatter(training).tolist()
         return Fitted(values=dict(result.values), result=result, extra={"scatter": scatter})
 
     def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
-        """Mean distance and angle over each drop."""
+        """Return mean distance and mean angle over each drop."""
         contacts = SPREADS.get(fitted.prediction)
         if contacts is None:
-            values = _errors(test, fitted.values, backend)
+            values = _replay_errors(test, fitted.values, backend)
         else:
             values = _sizes_of_medians(fitted, test, contacts, backend)
         return mean_errors(values, ["mean position", "mean angle, turns counted"], ["mm", "deg"])
 
 
 def beginning(training: Sequence[Episode], backend: Backend) -> dict[str, float]:
-    """Where the search begins: the best of some draws from `BEGINNINGS` on the training drops, at their own zero."""
+    """Return the start of the search: the best of some draws from `BEGINNINGS` on the training drops."""
     low, high = np.log(np.array(list(BEGINNINGS.values()))).T
-    drawn = np.exp(low + (high - low) * scrambled_sobol(np.arange(_TRIED, dtype=np.int64), len(low), run_seed=0))
+    drawn = np.exp(low + (high - low) * scrambled_sobol(np.arange(_START_DRAWS, dtype=np.int64), len(low), run_seed=0))
     points = []
     for row in drawn:
         point = {name: float(value) for name, value in zip(BEGINNINGS, row, strict=True)}
         points.append({**point, "link/square/inertia/z": point["link/square/inertia/x"], _ZERO: rest_zero(training)})
     columns = {name: np.array([point[name] for point in points]) for name in points[0]}
     logs, readings = flight_readings(
-        load_twin(PlanarImpacts.twin), _ready(training), REPLAY, columns, backend, physics_hz=PHYSICS_HZ
+        load_twin(PlanarImpacts.twin), _with_corrected_speeds(training), REPLAY, columns, backend, physics_hz=PHYSICS_HZ
     )
-    size = np.nanmean(_sizes(readings - logs.measured), axis=(1, 2))
+    size = np.nanmean(_error_sizes(readings - logs.measured), axis=(1, 2))
     return points[int(np.argmin(np.sum(size / size.min(axis=0), axis=1)))]
 
 
 def rest_zero(training: Sequence[Episode]) -> float:
-    """By how much the recorded angle of a resting square is less than whole quarter turns, in rad: the median."""
+    """Return the encoder offset in rad: the median deviation of resting squares from whole quarter turns."""
     quarter = 0.5 * math.pi
     ends = np.array([episode.state[-1, 2] for episode in training])
     return float(np.median((0.5 * quarter - ends) % quarter - 0.5 * quarter))
 
 
 def speed_scatter(training: Sequence[Episode]) -> Array:
-    """Standard deviation of the logged speeds in free fall about steady ones, ``(3,)`` in m/s and rad/s: the median."""
+    """Return the scatter of logged velocities in free fall, ``(3,)`` in m/s and rad/s.
+
+    It is the median over drops of the standard deviation about a linear trend.
+    """
     found = []
     for episode in training:
         speeds = episode.signals["joint_velocity"].values
@@ -153,7 +156,10 @@ def speed_scatter(training: Sequence[Episode]) -> Array:
 
 
 def _sizes_of_medians(fitted: Fitted, test: Sequence[Episode], contacts: float, backend: Backend) -> Array:
-    """Mean distance in mm and angle in degrees of each drop from the median flight, ``(ndrop, 2)``."""
+    """Return mean distance in mm and angle in degrees of each drop from the median flight, ``(ndrop, 2)``.
+
+    ``contacts`` is the standard deviation of the logarithms of the contact parameters.
+    """
     chance = generator(0, _STREAM)
     local = np.array(fitted.extra["scatter"]) * chance.standard_normal((_FLIGHTS, len(test), len(_JOINTS)))
     factors = np.exp(contacts * chance.standard_normal((_FLIGHTS, 3)))
@@ -161,24 +167,32 @@ def _sizes_of_medians(fitted: Fitted, test: Sequence[Episode], contacts: float, 
     values = {name: np.full(_FLIGHTS, value) for name, value in fitted.values.items()}
     for column, name in enumerate((_SLIDE, _STIFFNESS, _DAMPING)):
         values[name] = np.clip(values[name] * factors[:, column], twin.params[name].low, twin.params[name].high)
-    logs, readings = flight_readings(twin, _ready(test), DRAWN, values, backend, physics_hz=PHYSICS_HZ, local=local)
-    return np.nanmean(_sizes(np.median(readings, axis=0) - logs.measured), axis=1)
+    logs, readings = flight_readings(
+        twin, _with_corrected_speeds(test), DRAWN, values, backend, physics_hz=PHYSICS_HZ, local=local
+    )
+    return np.nanmean(_error_sizes(np.median(readings, axis=0) - logs.measured), axis=1)
 
 
-def _errors(test: Sequence[Episode], values: Mapping[str, float], backend: Backend) -> Array:
-    """Mean distance in mm and angle in degrees of each drop, ``(ndrop, 2)``."""
+def _replay_errors(test: Sequence[Episode], values: Mapping[str, float], backend: Backend) -> Array:
+    """Return mean distance in mm and angle in degrees of each drop from its replay, ``(ndrop, 2)``."""
     return flight_errors(
-        load_twin(PlanarImpacts.twin), _ready(test), REPLAY, values, backend, physics_hz=PHYSICS_HZ, sizes=_sizes
+        load_twin(PlanarImpacts.twin),
+        _with_corrected_speeds(test),
+        REPLAY,
+        values,
+        backend,
+        physics_hz=PHYSICS_HZ,
+        sizes=_error_sizes,
     )
 
 
-def _sizes(residual: Array) -> Array:
-    """Of x, z in m and the angle in rad."""
+def _error_sizes(residual: Array) -> Array:
+    """Convert residuals of x, z in m and the angle in rad to distance in mm and absolute angle in degrees."""
     return np.stack([1e3 * np.hypot(residual[..., 0], residual[..., 1]), np.degrees(np.abs(residual[..., 2]))], axis=-1)
 
 
-def _ready(episodes: Sequence[Episode]) -> list[Episode]:
-    """With speeds of their frames; nothing drives a drop, so its commands are torques of zero."""
+def _with_corrected_speeds(episodes: Sequence[Episode]) -> list[Episode]:
+    """Correct the velocities of the drops; their commands are zero torques because nothing drives a drop."""
     return [replace(with_speeds_at_frames(e, "joint_velocity", "z"), command="torque") for e in episodes]
 
 

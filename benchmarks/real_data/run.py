@@ -1,4 +1,4 @@
-"""``python -m benchmarks real``: every public set that is reachable, fitted and scored by nested cross-validation."""
+"""Fit and score every available public data set by nested cross-validation: ``python -m benchmarks real``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CHOICES = ("data", "held out", "candidate", "mean loss of the inner folds", "ch
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One case, run: its folds; or why it was not run."""
+    """Results of one case: its scored folds, or the reason why it was skipped."""
 
     case: RealCase
     folds: tuple[FoldResult, ...] = ()
@@ -50,7 +50,7 @@ class Outcome:
     skipped: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return the results as plain JSON types."""
         if self.skipped:
             return {"data": self.case.name, "skipped": self.skipped}
         return {
@@ -71,9 +71,9 @@ def _fold_json(result: FoldResult) -> dict[str, Any]:
         "test_episodes": len(result.fold.test),
         "chosen": result.choice.candidate.name,
         "losses": dict(result.choice.losses),
-        "figures": list(result.errors.names),
-        "fitted": result.errors.figures.tolist(),
-        "references": {name: errors.figures.tolist() for name, errors in result.references.items()},
+        "metrics": list(result.errors.names),
+        "fitted": result.errors.metrics.tolist(),
+        "references": {name: errors.metrics.tolist() for name, errors in result.references.items()},
         "differences": {name: _ends(result.difference(name)) for name in result.references},
         "constants": [dict(constant.__dict__) for constant in result.constants],
         "values": dict(result.fitted.values),
@@ -86,10 +86,10 @@ def _ends(interval: Interval | None) -> list[list[float]] | None:
 
 
 def open_case(name: str) -> RealCase:
-    """The case of a set.
+    """Return the case of a data set.
 
     Raises:
-        UnknownNameError: there is none of that name.
+        UnknownNameError: If there is no case of that name.
     """
     if name not in CASES:
         raise UnknownNameError("real set with a fit", name, CASES)
@@ -105,22 +105,24 @@ def run_bench_real(
     nthread: int = 0,
     page: Path | None = None,
 ) -> dict[str, Any]:
-    """Choose, fit and score in every fold; prints a row per figure.
+    """Choose, fit and score in every fold, and print one row per metric.
 
     Args:
-        console: where the tables go.
-        only: names of sets; default all.
-        train: folder that holds the sets' folders, to choose and fit on; with ``test``. Without it each set is looked
-            for as always (``TWINLOOP_DATA``, then its public address) and cut into folds by its own rule.
-        test: folder of the same layout, to score on.
-        nthread: C threads (0: every core).
-        page: a page that takes the tables between its two marks.
+        console: Where to print the tables.
+        only: Names of data sets. Default: all.
+        train: Folder with one subfolder per data set, to choose and fit on; needs ``test``. If it is None, each data
+            set is searched in ``TWINLOOP_DATA``, then at its public address, and split by its own rule.
+        test: Folder of the same layout, to score on.
+        nthread: Number of C threads; 0 uses every core.
+        page: Markdown page with the marker comments of this command.
 
     Raises:
-        InputError: one folder without the other, none of the sets in them, or a page without marks.
+        InputError: If only one folder is given, no data set is available, or the page has no markers.
     """
     if (train is None) != (test is None):
-        raise InputError("--train and --test go together: one folder to fit on, one of the same layout to score on.")
+        raise InputError(
+            "Give --train and --test together: a folder to fit on, and one of the same layout to score on."
+        )
     if page is not None:
         around(page, PLACE)
     backend, outcomes = open_backend("threads", nthread=nthread), []
@@ -129,7 +131,7 @@ def run_bench_real(
         console.print(_line(outcomes[-1]))
     if all(outcome.skipped for outcome in outcomes):
         reasons = "; ".join(f"{o.case.name}: {o.skipped}" for o in outcomes)
-        raise InputError(f"No set was there to fit. {reasons}")
+        raise InputError(f"No data set could be fitted. {reasons}")
     tables = [table for table in _tables([o for o in outcomes if not o.skipped]) if table[2]]
     for title, head, rows in tables:
         printed = Table(*head, title=title)
@@ -150,7 +152,7 @@ def _run(case: RealCase, backend: Backend, train: Path | None, test: Path | None
         return Outcome(case=case, skipped=str(error))
     if not folds or not folds[0].training or not folds[0].test:
         which = "score on" if folds and folds[0].training else "train on"
-        return Outcome(case=case, skipped=f"nothing to {which}")
+        return Outcome(case=case, skipped=f"no episodes to {which}")
     clocks = time.perf_counter(), time.process_time()
     fits = Fits(case, backend)
     results = tuple(run_fold(fold, fits) for fold in folds)
@@ -164,13 +166,13 @@ def _run(case: RealCase, backend: Backend, train: Path | None, test: Path | None
 
 
 def _folds(case: RealCase, train: Path | None, test: Path | None) -> tuple[list[Fold], str]:
-    """The outer folds, and how they were made; a test episode that is in training is left out."""
+    """Return the outer folds and how they were made; test episodes that are also in training are excluded."""
     if train is None or test is None:
         return case.folds(load_set(case.name, fetch(case.name).path)), case.rule
     folders = [folder / case.name for folder in (train, test)]
     training, found = (load_set(case.name, folder) if folder.is_dir() else [] for folder in folders)
-    seen = {content(episode) for episode in training}
-    held_out = [episode for episode in found if content(episode) not in seen]
+    training_content = {content(episode) for episode in training}
+    held_out = [episode for episode in found if content(episode) not in training_content]
     left_out = len(found) - len(held_out)
     rule = "folders given" + (f"; {left_out} test episodes are training episodes and were excluded" * bool(left_out))
     return [Fold(name="folder", training=training, test=held_out)], rule
@@ -187,7 +189,7 @@ def _line(outcome: Outcome) -> str:
 
 
 def _tables(outcomes: Sequence[Outcome]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Title, head and rows of every table."""
+    """Return title, head and rows of every table."""
     return [
         ("Mean over outer folds", _MEANS, [row for o in outcomes for row in _mean_rows(o)]),
         ("Every outer fold", _FOLDS, [row for o in outcomes for result in o.folds for row in _fold_rows(o, result)]),
@@ -197,25 +199,28 @@ def _tables(outcomes: Sequence[Outcome]) -> list[tuple[str, tuple[str, ...], lis
 
 
 def _mean_rows(outcome: Outcome) -> list[tuple[str, ...]]:
-    """One row a figure: means over folds, and in how many folds the fit is worse beyond the paired interval."""
+    """Make one row per metric: means over folds, and the number of folds in which the fit is significantly worse."""
     first, rows = outcome.folds[0].errors, []
-    fitted = np.array([result.errors.figures for result in outcome.folds])
+    fitted = np.array([result.errors.metrics for result in outcome.folds])
     means = {
-        name: np.mean([result.references[name].figures for result in outcome.folds], axis=0)
+        name: np.mean([result.references[name].metrics for result in outcome.folds], axis=0)
         for name in outcome.folds[0].references
     }
     other = list(means)[-1]
     for column, (name, unit) in enumerate(zip(first.names, first.units, strict=True)):
         cells = [outcome.case.name, name, unit, _number(means[SHIPPED][column]), _number(fitted[:, column].mean())]
-        cells += [_number(fitted[:, column].std(ddof=1)) if len(fitted) > 1 else "", _worse(outcome, SHIPPED, column)]
-        against = [f"{_number(means[other][column])} ({other})", _worse(outcome, other, column)]
+        cells += [
+            _number(fitted[:, column].std(ddof=1)) if len(fitted) > 1 else "",
+            _worse_folds(outcome, SHIPPED, column),
+        ]
+        against = [f"{_number(means[other][column])} ({other})", _worse_folds(outcome, other, column)]
         rows.append((*cells, *(against if other != SHIPPED else ["", ""])))
     return rows
 
 
-def _worse(outcome: Outcome, reference: str, column: int) -> str:
-    told = [difference for result in outcome.folds if (difference := result.difference(reference)) is not None]
-    return f"{sum(difference.low[column] > 0 for difference in told)} of {len(told)}" if told else ""
+def _worse_folds(outcome: Outcome, reference: str, column: int) -> str:
+    known = [difference for result in outcome.folds if (difference := result.difference(reference)) is not None]
+    return f"{sum(difference.low[column] > 0 for difference in known)} of {len(known)}" if known else ""
 
 
 def _fold_rows(outcome: Outcome, result: FoldResult) -> list[tuple[str, ...]]:
@@ -226,16 +231,16 @@ def _fold_rows(outcome: Outcome, result: FoldResult) -> list[tuple[str, ...]]:
             f"{result.fold.name} ({len(result.fold.training)} fitted, {len(result.fold.test)} scored)",
             result.choice.candidate.name,
             f"{name}, {result.errors.units[column]}",
-            _number(result.errors.figures[column]),
-            _minus(result, SHIPPED, column),
-            _minus(result, other, column) if other != SHIPPED else "",
+            _number(result.errors.metrics[column]),
+            _difference_cell(result, SHIPPED, column),
+            _difference_cell(result, other, column) if other != SHIPPED else "",
         )
         for column, name in enumerate(result.errors.names)
     ]
 
 
-def _minus(result: FoldResult, reference: str, column: int) -> str:
-    estimate = _number(result.errors.figures[column] - result.references[reference].figures[column])
+def _difference_cell(result: FoldResult, reference: str, column: int) -> str:
+    estimate = _number(result.errors.metrics[column] - result.references[reference].metrics[column])
     difference = result.difference(reference)
     if difference is None:
         return estimate
@@ -246,9 +251,9 @@ def _constant_rows(outcome: Outcome) -> list[tuple[str, ...]]:
     rows = []
     for each in zip(*(result.constants for result in outcome.folds), strict=True):
         values = [f"{_number(c.value)} ± {c.half:.2g}" if c.half >= 0 else _number(c.value) for c in each]
-        told = [c for c in each if not np.isnan(c.published)]
-        covering = f"{sum(c.covers for c in told)} of {len(told)}" if told else ""
-        published = _number(each[0].published) if told else ""
+        known = [c for c in each if not np.isnan(c.published)]
+        covering = f"{sum(c.covers for c in known)} of {len(known)}" if known else ""
+        published = _number(each[0].published) if known else ""
         rows.append((outcome.case.name, each[0].name, each[0].unit, published, "; ".join(values), covering))
     return rows
 

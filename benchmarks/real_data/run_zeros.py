@@ -1,9 +1,9 @@
-"""Encoder zeros of a run, estimated window by window from the windows before.
+"""Estimate the encoder offsets (zeros) of a run for each window, from earlier windows only.
 
-An arm that is zeroed where it hangs reads 0 at the beginning of every run, whatever its true angle: first frames at
-rest contain no information on the zero. A window's prediction may use what was measured before it begins, so the zeros
-get weights from the windows of the same run that have ended, and the prediction is the weighted mean over zeros. The
-first window has the prior's weights.
+An arm that is zeroed while it hangs reads 0 at the beginning of every run, independent of its true angle, so first
+frames at rest contain no information on the zero. A window's prediction may use earlier measurements. Therefore zeros
+get weights from earlier windows of the same run, and the prediction is the weighted mean over zeros. The first window
+has the prior's weights.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _STEPS = np.linspace(-2.25, 2.25, 9)  # of the spread
 def window_errors_with_zeros(
     twin: Twin, run: Episode, values: Mapping[str, float], noise: Array, backend: Backend
 ) -> Array:
-    """Mean square error of every window per joint, ``(nwindow, n)`` in rad².
+    """Return the mean square error of every window per joint, ``(nwindow, n)`` in rad².
 
-    ``noise`` ``(n,)`` is the root mean square error of training windows at their own runs' zeros, in rad.
+    ``noise`` ``(n,)`` is the RMS error of training windows at their own runs' zeros, in rad.
     """
     logs = prepare_replay(twin, [run], REPLAY)
     zeros = SPREAD * np.array(list(itertools.product(_STEPS, repeat=len(logs.joints))))
@@ -42,10 +42,15 @@ def window_errors_with_zeros(
 
 
 def zero_weights(zeros: Array, squares: Array, noise: Array) -> Array:
-    """Weights ``(nzero, nwindow)`` of zeros ``(nzero, n)`` in rad for every window, from the windows before it alone.
+    """Return weights ``(nzero, nwindow)`` of candidate zeros, from earlier windows only.
 
-    A normal prior times Cauchy's likelihood of each window's root mean square error, its scale the ``noise``:
-    ``squares`` are ``(nzero, nwindow, n)``. A window that the twin explains badly at any zero says little of the zeros.
+    The weight is a normal prior times a Cauchy likelihood of each window's RMS error. So a window that the twin
+    predicts badly at every zero has little effect.
+
+    Args:
+        zeros: Candidate zeros ``(nzero, n)`` of n joints, rad.
+        squares: Mean square errors ``(nzero, nwindow, n)``, rad².
+        noise: Scale of the likelihood, ``(n,)``, rad.
     """
     cost = np.log1p(squares / noise**2).sum(axis=-1)
     before = np.concatenate([np.zeros((len(zeros), 1)), np.cumsum(cost, axis=1)[:, :-1]], axis=1)

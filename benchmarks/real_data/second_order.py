@@ -1,4 +1,4 @@
-"""A law without physics to compare a servo arm's twin with: delay, second order and bias, joint by joint."""
+"""Fit a baseline without physics to a servo arm: delay, second-order response and bias, joint by joint."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _START = np.array([np.log(20.0), 0.0, 0.06, 0.0])  # 20 rad/s, critically damped
 
 @dataclass(frozen=True, kw_only=True)
 class SecondOrder:
-    """The law of every joint.
+    """Second-order response of n joints.
 
-    Rows of ``params`` ``(n, 4)`` are ln of the natural frequency in rad/s, ln of the damping ratio, the delay in s, and
-    the bias in the log's unit.
+    Rows of ``params`` ``(n, 4)`` are ln of the natural frequency in rad/s, ln of the damping ratio, delay in s, and
+    bias in the log's unit.
     """
 
     params: Array
 
     @classmethod
     def fit(cls, logs: ReplayLogs) -> SecondOrder:
-        """Fit the law of every joint by least squares to whole windows, from their first positions at rest."""
+        """Fit every joint by least squares to whole windows that start at rest at their first positions."""
         commands, rate = logs.units.from_si(logs.commands), logs.twin.control_hz
         found = []
         for joint in range(len(logs.joints)):
             command, measured = commands[..., joint], logs.measured[..., joint]
-            seen = ~np.isnan(measured)
+            valid = ~np.isnan(measured)
 
             def residual(
-                point: Array, command: Array = command, measured: Array = measured, seen: NDArray[np.bool_] = seen
+                point: Array, command: Array = command, measured: Array = measured, valid: NDArray[np.bool_] = valid
             ) -> Array:
-                return (_response(point, command, measured[:, 0], rate) - measured)[seen]
+                return (_response(point, command, measured[:, 0], rate) - measured)[valid]
 
             bounds = ([0.0, -3.0, 0.0, -np.inf], [6.0, 3.0, 0.5, np.inf])
             found.append(least_squares(residual, _START, bounds=bounds, x_scale=[0.1, 0.1, 0.01, 0.1]).x)
         return cls(params=np.array(found))
 
     def readings(self, logs: ReplayLogs) -> Array:
-        """Predicted positions ``(nwindow, nframe, n)`` in the log's units."""
+        """Predict positions ``(nwindow, nframe, n)`` in the log's units."""
         commands, rate = logs.units.from_si(logs.commands), logs.twin.control_hz
         columns = [
             _response(point, commands[..., joint], logs.measured[:, 0, joint], rate)
@@ -56,7 +56,10 @@ class SecondOrder:
 
 
 def _response(point: Array, command: Array, first: Array, rate: float) -> Array:
-    """Positions ``(nwindow, nframe)`` under held commands of the same shape, from ``first`` ``(nwindow,)`` at rest."""
+    """Simulate positions ``(nwindow, nframe)`` under held commands, from rest at ``first`` ``(nwindow,)``.
+
+    ``point`` is a row of `SecondOrder.params`; ``rate`` is the frame rate in Hz.
+    """
     frequency, damping = np.exp(point[:2])
     step = expm(
         np.array([[0.0, 1.0, 0.0], [-(frequency**2), -2.0 * damping * frequency, frequency**2], [0.0] * 3]) / rate

@@ -1,8 +1,8 @@
-"""The DFKI's simple pendulum: identified under one controller, replayed under the others.
+"""Fit the DFKI's simple pendulum to the run of one controller, and replay the runs of the others.
 
-The published parameters come from the same identification run, by regression of the measured torque on accelerations,
-in which that run's vibration drowns: inertia and gravity come out too small by factors of 2.6 and 3. They are scored in
-the same way and with the same form of model, their torque offset included.
+The published parameters come from the same identification run, by regression of the measured torque on accelerations.
+The run's vibration dominates these, so that inertia and gravity are too small by factors of 2.6 and 3. The published
+parameters are scored in the same way and with the same form of model, including their torque offset.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ PRIORS = {
 # tau = J a + mc g sin q + Fv v + Fc atan(100 v) + offset: the set's system_identification.txt.
 REGRESSION = {"J": 0.06259, "mc": 0.1022, "Fv": 0.04707, "Fc": 0.1839, "offset": -0.0759}
 STRUCTURES = {"body and friction": FREE, "friction": FREE[2:]}
-SPANS = {"60 ms": 0.06, "40 ms": 0.04, "20 ms": 0.02}  # of positions behind a first speed
-_SPAN = "60 ms"  # of the twin as shipped and of the published parameters
-_STRIDE = 0.1  # s from one training window to the next: the one run is 3.9 s long
-_MANY = 10_000
+SPANS = {"60 ms": 0.06, "40 ms": 0.04, "20 ms": 0.02}  # of past positions for an initial velocity
+_SPAN = "60 ms"  # for the nominal twin and the published parameters
+_STRIDE = 0.1  # s between the starts of training windows, because the only run is 3.9 s long
+_ALL_WINDOWS = 10_000
 
 
 def published_values(twin: Twin) -> dict[str, float]:
-    """The published parameters as the twin's: J and mc by mass and stretch at the drawing's centre of mass."""
+    """Convert the published parameters: J and mc become mass and stretch at the drawing's centre of mass."""
     nominal = body_inertial(twin, twin.table(1), "arm")
     depth, moments = abs(float(nominal.com[0, 2])), second_moments(nominal.inertia[0])
     mass = REGRESSION["mc"] / depth
@@ -90,31 +90,32 @@ class SimplePendulum(RealCase):
         return [Fold(name="all but pd", training=training, test=test)]
 
     def inner_folds(self, training: Sequence[Episode]) -> list[Fold]:
-        """See `RealCase`; both halves of the time of each run."""
+        """See `RealCase`; the folds are the two halves of each run's time."""
         halves = {
-            name: [_half(run, number) for run in _own(training)] for number, name in enumerate(("first", "second"))
+            name: [_half(run, number) for run in _identification_or_all(training)]
+            for number, name in enumerate(("first", "second"))
         }
         return leave_one_out(halves)
 
     def fit(self, training: Sequence[Episode], structure: str, backend: Backend) -> Fitted:
-        """See `RealCase`; of all runs given, those of the identification's controller."""
+        """See `RealCase`; only runs of the identification's controller are fitted, if there are any."""
         twin, (free, span) = load_twin(self.twin), structure.split(", ")
         config = FitConfig(
             replay=replace(REPLAY, stride=_STRIDE),
             free=STRUCTURES[free],
             priors=PRIORS,
-            walk=_MANY,
+            walk=_ALL_WINDOWS,
             width=2.0,
             polish=0,
         )
-        result = identify(twin, at_rate(_own(training), SPANS[span]), backend=backend, config=config)
+        result = identify(twin, at_rate(_identification_or_all(training), SPANS[span]), backend=backend, config=config)
         found = body_inertial(twin, twin.table(1, result.values), "arm")
         return Fitted(
             values=dict(result.values), result=result, notes=(f"The arm as identified: {inertial_text(found)}.",)
         )
 
     def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
-        """Root mean squares over all windows, and over those of each controller."""
+        """Return RMS errors over all windows, and over the windows of each controller."""
         twin, runs = load_twin(self.twin), at_rate(test, SPANS.get(fitted.prediction, SPANS[_SPAN]))
         if fitted.prediction == PUBLISHED:
             runs = [_with_torque(run, -REGRESSION["offset"]) for run in runs]
@@ -130,13 +131,13 @@ def _identification(episodes: Sequence[Episode]) -> list[Episode]:
     return [episode for episode in episodes if episode.task.split("/")[0] == IDENTIFICATION]
 
 
-def _own(training: Sequence[Episode]) -> list[Episode]:
-    """The runs of the identification's controller; all where there are none."""
+def _identification_or_all(training: Sequence[Episode]) -> list[Episode]:
+    """Return the runs of the identification's controller; all runs if there is none."""
     return _identification(training) or list(training)
 
 
 def _half(run: Episode, number: int) -> Episode:
-    """The first or the second half of a run's time."""
+    """Return the first (0) or second (1) half of a run's time."""
     middle = 0.5 * (run.time[0] + run.time[-1])
     return between(run, *((run.time[0], middle), (middle, run.time[-1]))[number])
 
@@ -147,7 +148,7 @@ def _label(run: Episode) -> str:
 
 
 def _with_torque(run: Episode, more: float) -> Episode:
-    """The run with its measured torque raised, in N·m."""
+    """Add ``more`` N·m to the measured torque of a run."""
     torque = run.signals["joint_torque"]
     raised = replace(torque, values=torque.values + more)
     return replace(run, signals={**run.signals, "joint_torque": raised})

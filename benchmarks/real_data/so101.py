@@ -1,4 +1,4 @@
-"""SO-101 teleoperation: the follower arm replayed open loop over whole episodes from the leader's commands."""
+"""Fit SO-101 teleoperation: the follower arm is replayed open loop over whole episodes from the leader's commands."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import Twin, load_twin
 
 LAW = "delay, second order and bias"
-# Impedance of the joints' dry friction (``solimpfriction``): the twin's, which hardly creeps, and MuJoCo's default.
+# Impedance of the joints' dry friction (``solimpfriction``): the twin's, with little creep, and MuJoCo's default.
 IMPEDANCES = {"stiff friction": None, "MuJoCo's default friction": (0.9, 0.95, 0.001)}
-_BLOCK = 10  # episodes in a row that are left out together
+_BLOCK = 10  # successive episodes that are held out together
 
 
 class So101(RealCase):
-    """Every joint's position over whole episodes, with what `identify` frees of any arm."""
+    """Open-loop replay of every joint's position over whole episodes, with `identify`'s default free parameters."""
 
     name, twin = "so101_pick_place_tape", "so101_tabletop"
     rule = "each block of ten episodes is held out"
@@ -49,12 +49,12 @@ class So101(RealCase):
         return Fitted(values=result.values, result=result)
 
     def references(self, training: Sequence[Episode]) -> Mapping[str, Fitted]:
-        """See `RealCase`; the law is fitted to the same training episodes, joint by joint, without physics."""
+        """See `RealCase`; a second-order response without physics is also fitted to the training episodes."""
         logs = prepare_replay(load_twin(self.twin), training)
         return {SHIPPED: Fitted(), LAW: Fitted(prediction=LAW, extra={"law": SecondOrder.fit(logs)})}
 
     def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
-        """Mean absolute error of each joint over all test frames, in the log's units."""
+        """Return the mean absolute error of each joint over all test frames, in the log's units."""
         logs = prepare_replay(self._twin(fitted.prediction), test)
         if fitted.prediction == LAW:
             readings = fitted.extra["law"].readings(logs)
@@ -64,7 +64,7 @@ class So101(RealCase):
         return mean_errors(logs.episode_errors(readings), logs.joints, units, weights=logs.episode_lengths)
 
     def _twin(self, friction: str) -> Twin:
-        """The twin with an impedance of dry friction at all joints."""
+        """Return the twin with an impedance of `IMPEDANCES` for the dry friction of all joints."""
         twin, impedance = load_twin(self.twin), IMPEDANCES.get(friction)
         if impedance is None:
             return twin

@@ -1,1 +1,1 @@
-"""Speed as ratios measured in one run, because machines are noisy: ``python -m benchmarks speed``."""
+"""Measure speed as ratios within one run, because machines are noisy: ``python -m benchmarks speed``."""

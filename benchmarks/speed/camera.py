@@ -1,8 +1,8 @@
-"""What a camera's picture costs from light to 8 bits at 640×480: processor milliseconds, compiled and in numpy.
+"""Measure the cost of a camera's image from light to 8 bits at 640×480: CPU milliseconds, compiled and in numpy.
 
-The webcam is measured as it is (automatic exposure, noise, mosaic, MJPEG), without lens and shutter; then by the clock,
-on the cores that there are, with its lens too, of one look at the world. Least of several captures, since other work on
-the machine only ever adds; processor time of all threads counts.
+The cameras are measured with their own settings (the webcam: automatic exposure, noise, mosaic, MJPEG), without lens
+and shutter. Then the webcam is measured with its lens, in wall-clock time on all cores. Each time is the minimum of
+several captures, because other work on the machine only adds time. CPU time includes all threads.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TARGET_MS = 15.0
 
 
 def run() -> dict:
-    """Milliseconds of every preset, both ways, and their ratio."""
+    """Return milliseconds of every preset, compiled and in numpy, and their ratio."""
     rows = {
         name: _row(CameraModel.from_values({key: rated.value for key, rated in device.values.items()}, device.settings))
         for name, device in device_presets().items()
         if device.kind == "camera"
     }
     return {
-        "name": f"a camera's picture from light to 8 bits, {WIDTH}x{HEIGHT}, one of {CAPTURES}",
+        "name": f"a camera's image from light to 8 bits, {WIDTH}x{HEIGHT}, one of {CAPTURES}",
         "target_ms": TARGET_MS,
         "rows": rows,
         "webcam": _with_lens("uvc_webcam"),
@@ -41,7 +41,7 @@ def run() -> dict:
 
 
 def _with_lens(device: str) -> dict[str, float]:
-    """Milliseconds of a picture of so101_tabletop, from one look at the world to what is delivered."""
+    """Return milliseconds of an image of so101_tabletop, from one rendered frame to the delivered image."""
     twin = add_twin_sensors(load_twin("so101_tabletop"), {"front": SensorSpec(device=device, camera="front")})
     world = ParamTable(names=(), values=np.zeros((1, 0)), seeds=SeedPath.of(0, 0))
     camera = TwinCamera.of(twin, world, "front", height=HEIGHT, width=WIDTH)
@@ -78,7 +78,7 @@ def _milliseconds(model: CameraModel, *, compiled: bool, captures: int) -> float
 
 
 def _light(height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
-    """A picture with colours, edges and shadows."""
+    """Return a synthetic image ``(1, height, width, 3)`` in linear light, with colours, edges and shadows."""
     y, x = np.mgrid[:height, :width] / height
     light = np.stack(
         [0.35 + 0.3 * np.sin(9 * x + 5 * y), 0.3 + 0.25 * np.sin(7 * y), 0.2 + 0.15 * np.cos(6 * x)], axis=-1
@@ -88,6 +88,6 @@ def _light(height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    figures = run()
-    for name, row in {**figures["rows"], "uvc_webcam with its lens": figures["webcam"]}.items():
+    metrics = run()
+    for name, row in {**metrics["rows"], "uvc_webcam with its lens": metrics["webcam"]}.items():
         print(name, {key: round(value, 1) for key, value in row.items()})

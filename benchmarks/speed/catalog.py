@@ -1,9 +1,9 @@
-"""How fast a catalog of 200,000 episodes answers, and whether it slows down: ``python -m benchmarks.speed.catalog``.
+"""Measure queries and commits of a catalog of 200,000 episodes: ``python -m benchmarks.speed.catalog``.
 
-The episodes are made up, but are committed as those of datasets are: 20 batches, 30 drawn parameters each, verdicts of
-three checks, labels of a person and of a rule, two policies. Every figure of time is by the clock, and the queries are
-those of `twinloop.catalog.reference`, each the median of seven after one before it. ``processor_ms`` is the least
-processor time of a query, all threads together: on a busy machine it says more than the clock.
+The episodes are synthetic, but are committed like those of real datasets: 20 batches, 30 drawn parameters each,
+verdicts of three checks, labels of a person and of a rule, two policies. Times are wall-clock times. The queries are
+those of `twinloop.catalog.reference`, each the median of seven runs after a first one. ``processor_ms`` is the smallest
+CPU time of a query over all threads; on a busy machine it is more reliable than the wall-clock time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 from twinloop.catalog import Workspace
 from twinloop.catalog.adding import BatchCommit
 from twinloop.catalog.episode_rows import EpisodeTableRows
-from twinloop.catalog.reference import QUESTIONS
+from twinloop.catalog.reference import EXAMPLE_QUERIES
 from twinloop.catalog.schema import EPISODES, PARAMS
 from twinloop.catalog.state import now
 
@@ -41,7 +41,7 @@ CHECKS = ("physics/torque", "recording/dropped_frames", "demonstration/smoothnes
 
 
 def run(episodes: int = EPISODES_TARGET) -> dict[str, Any]:
-    """Build two catalogs, time both, and return the figures."""
+    """Build two catalogs, time both, and return the metrics."""
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small", Path(folder) / "large"
         began = time.perf_counter()
@@ -55,20 +55,20 @@ def run(episodes: int = EPISODES_TARGET) -> dict[str, Any]:
             "catalog_mb": size / 1e6,
             "open_target_s": OPEN_TARGET_S,
             "query_target_s": QUERY_TARGET_S,
-            **_apart("ask", large),
+            **_run_step("ask", large),
             "commit_ms": commits(small, large),
-            "statistics": _apart("stream", Path(folder) / "frames"),
+            "statistics": _run_step("stream", Path(folder) / "frames"),
             "statistics_target_mb": STATISTICS_TARGET_MB,
         }
 
 
 def build(root: Path, episodes: int, *, batches: int) -> None:
-    """Make a workspace of made-up episodes."""
+    """Create a workspace of synthetic episodes."""
     per = episodes // batches
     with Workspace.create(root) as ws:
         ids: list[str] = []
         for number in range(batches):
-            rows = made_up(f"batch-{number:03d}", per, seed=number)
+            rows = synthetic_episodes(f"batch-{number:03d}", per, seed=number)
             commit(ws, f"batch-{number:03d}", rows)
             ids += rows.episodes["episode_id"].to_pylist()
         stamp = datetime.datetime.now(datetime.UTC)
@@ -83,8 +83,8 @@ def build(root: Path, episodes: int, *, batches: int) -> None:
         _train(ws)
 
 
-def made_up(batch: str, episodes: int, *, seed: int) -> EpisodeTableRows:
-    """Episodes that look like those of a generated dataset, or of a recorded one where ``seed`` is a multiple of 10."""
+def synthetic_episodes(batch: str, episodes: int, *, seed: int) -> EpisodeTableRows:
+    """Make synthetic episodes as of a generated dataset, or of a recorded one if ``seed`` is a multiple of 10."""
     rng = np.random.default_rng(seed)
     ids = [hashlib.sha256(f"{batch}/{i}".encode()).hexdigest() for i in range(episodes)]
     real, twin = seed % 10 == 0, f"cell_{seed % 4}"
@@ -134,7 +134,7 @@ def made_up(batch: str, episodes: int, *, seed: int) -> EpisodeTableRows:
 
 
 def commit(ws: Workspace, batch: str, rows: EpisodeTableRows) -> None:
-    """Commit a batch as `Workspace.add` does once it has read the folder."""
+    """Commit a batch as `Workspace.add` does after it has read the folder."""
     record = {
         "batch": batch,
         "path": f"data/{batch}",
@@ -155,7 +155,7 @@ def commit(ws: Workspace, batch: str, rows: EpisodeTableRows) -> None:
 
 
 def verdicts(ids: list[str], check: str, *, seed: int) -> pa.Table:
-    """Scores of one check."""
+    """Make random scores of one check."""
     values = np.random.default_rng(seed).random(len(ids))
     return pa.table(
         {
@@ -173,7 +173,7 @@ def verdicts(ids: list[str], check: str, *, seed: int) -> pa.Table:
 
 
 def trials(ids: list[str], *, seed: int) -> pa.Table:
-    """Evaluations of ten policies in two suites, a hundred trials each."""
+    """Make evaluations of ten policies in two suites, a hundred trials each."""
     rng = np.random.default_rng(seed)
     rows = [
         {"policy": f"policy-{p}", "suite": suite, "trial": str(t), "source": "sim"}
@@ -188,7 +188,7 @@ def trials(ids: list[str], *, seed: int) -> pa.Table:
 
 
 def _label(ws: Workspace, ids: list[str], run_id: str) -> None:
-    """A person's and a rule's word on every tenth episode."""
+    """Add labels of a person and of a rule to every tenth episode."""
     from twinloop.catalog.state_schema import LABEL_HISTORY
 
     rng, stamp = np.random.default_rng(4), now()
@@ -197,15 +197,15 @@ def _label(ws: Workspace, ids: list[str], run_id: str) -> None:
     for source, author in (("hand", "ada"), ("rule", "still_at_end")):
         for name in ids[::10]:
             given = {"episode_id": name, "kind": "success", "slot": "", "source": source, "author": author}
-            said = {"value": "true" if rng.random() < 0.8 else "false", "retracted": 0, "said_at": stamp}
-            row = {"seq": len(rows) + 1, "statement": 1, "run_id": run_id, **given, **said}
+            statement = {"value": "true" if rng.random() < 0.8 else "false", "retracted": 0, "said_at": stamp}
+            row = {"seq": len(rows) + 1, "statement": 1, "run_id": run_id, **given, **statement}
             rows.append([row.get(name) for name in columns])
     with ws.state.transaction() as connection:
         connection.executemany(f"INSERT INTO label_history VALUES ({', '.join('?' * len(columns))})", rows)
 
 
 def _train(ws: Workspace) -> None:
-    """Two policies, trained on datasets of half and a quarter of all episodes."""
+    """Record two policies, trained on datasets of half and a quarter of all episodes."""
     from twinloop.catalog.dataset_versions import freeze, record_policy
 
     for name, share in (("champion", 2), ("candidate", 4)):
@@ -213,15 +213,15 @@ def _train(ws: Workspace) -> None:
         record_policy(ws, name, name, name)
 
 
-def ask(root: Path) -> dict[str, Any]:
-    """Open a catalog and ask the ten questions; in a process of its own, whose memory is then its own."""
+def run_queries(root: Path) -> dict[str, Any]:
+    """Open a catalog and run the ten queries, in the calling process; also return its peak memory."""
     began, began_busy = time.perf_counter(), time.process_time()
     ws = Workspace.open(root)
     ws.query("SELECT count(*) FROM episodes")
     opened, opened_busy = time.perf_counter() - began, time.process_time() - began_busy
     one = ws.query("SELECT episode_id FROM episodes LIMIT 1 OFFSET 1000")["episode_id"][0].as_py()
     rows = []
-    for question in QUESTIONS:
+    for question in EXAMPLE_QUERIES:
         given = {**question.example, **({"episode": one} if "episode" in question.example else {})}
         times, busy, answer = [], [], None
         for _ in range(1 + REPEATS):
@@ -245,9 +245,10 @@ def ask(root: Path) -> dict[str, Any]:
 
 
 def stream(root: Path) -> dict[str, Any]:
-    """Statistics of ten million frames of a six-joint arm, as the writer computes them, and the most memory taken.
+    """Compute statistics of ten million frames of a six-joint arm as the writer does, and measure the peak memory.
 
-    The frames are one block of random walks that lies there under forty names: reading and sorting know no difference.
+    The frames are one block of random walks with forty hard links, because the content does not affect reading and
+    sorting.
     """
     from twinloop.dataset.lerobot import layout, metadata
     from twinloop.dataset.lerobot.parquet import column_to_array, read_table, to_fixed_lists, write_groups
@@ -282,7 +283,7 @@ def stream(root: Path) -> dict[str, Any]:
     }
 
 
-def _apart(what: str, root: Path) -> dict[str, Any]:
+def _run_step(what: str, root: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.speed.catalog", "--what", what, "--root", str(root)],
         capture_output=True,
@@ -293,29 +294,29 @@ def _apart(what: str, root: Path) -> dict[str, Any]:
 
 
 def commits(small: Path, large: Path, *, repeats: int = 21) -> dict[str, dict[str, float]]:
-    """What committing 64 episodes takes in two catalogs, in turns, in ms of the clock and of the processor."""
+    """Measure commits of 64 episodes to both catalogs in turn, in ms of wall-clock and of CPU time."""
     times: dict[str, list[tuple[float, float]]] = {"small": [], "large": []}
     with Workspace.open(small) as one, Workspace.open(large) as other:
         for number in range(repeats):
             for name, ws in (("small", one), ("large", other)):
-                rows = made_up(f"more-{number}", PER_COMMIT, seed=1000 + 10 * number + 1)
+                rows = synthetic_episodes(f"more-{number}", PER_COMMIT, seed=1000 + 10 * number + 1)
                 began, busy = time.perf_counter(), time.process_time()
                 commit(ws, f"more-{number}", rows)
                 times[name].append(((time.perf_counter() - began) * 1e3, (time.process_time() - busy) * 1e3))
-    figures: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for name, pairs in times.items():
         clock, busy = zip(*pairs[1:], strict=True)
-        figures[name] = {
+        metrics[name] = {
             "median": statistics.median(clock),
             "least": min(clock),
             "most": max(clock),
             "processor": statistics.median(busy),
         }
-    return figures
+    return metrics
 
 
 def main() -> None:
-    """Run it, or one step of it in this process."""
+    """Run the benchmark, or one of its steps in this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--what", choices=("all", "build", "ask", "stream"), default="all")
     parser.add_argument("--root", type=Path)
@@ -324,7 +325,11 @@ def main() -> None:
     if given.what == "build":
         build(given.root, given.episodes, batches=BATCHES)
         return
-    steps = {"ask": lambda: ask(given.root), "stream": lambda: stream(given.root), "all": lambda: run(given.episodes)}
+    steps = {
+        "ask": lambda: run_queries(given.root),
+        "stream": lambda: stream(given.root),
+        "all": lambda: run(given.episodes),
+    }
     print(json.dumps(steps[given.what]()))
 
 

@@ -1,6 +1,6 @@
-"""How fast the clips nearest to one are found: `python -m benchmarks.speed.coverage [--rows N]`.
+"""Measure the exact search for the nearest clips: `python -m benchmarks.speed.coverage [--rows N]`.
 
-Rows of chance, 128 numbers each, mapped from a file as `curate.neighbours` maps them; exact search, against every row.
+The data are random rows of 128 numbers, memory-mapped as `curate.neighbours` does; each query compares all rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTH, K, QUERIES = 128, 5, 30
 
 
 def run(count: int = 200_000) -> dict[str, Any]:
-    """Times of queries among so many clips, in ms; each answer is checked against the plain loop."""
+    """Return times of queries among ``count`` clips, in ms; each answer is compared with a plain numpy search."""
     chance = np.random.default_rng(0)
     names = [f"{number:064x}" for number in range(count)]
     first = np.zeros(count, dtype=np.int64)
@@ -50,7 +50,7 @@ def run(count: int = 200_000) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print median and worst time of a query."""
+    """Print median and largest time of a query."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     made = run(parser.parse_args().rows)

@@ -1,7 +1,7 @@
-"""MMD and KID of 10,000 embeddings a side with their permutation tests: seconds, memory, and the ratio to plain numpy.
+"""Measure MMD and KID of 10,000 embeddings per side with permutation tests: seconds, memory, ratio to plain numpy.
 
-The plain one is what one would write in numpy: the whole kernel matrix at once, and for every relabelling of episodes
-the sums over its rows and columns. It gets fewer relabellings, and its time is scaled to as many.
+The plain numpy implementation computes the whole kernel matrix at once, and for every permutation of episodes the sums
+over its rows and columns. It runs fewer permutations, and its time is scaled to the same number.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DRAWS, _PLAIN_DRAWS = 4999, 3
 
 
 def run(rounds: int = 1, *, rows: int = _ROWS, plain_rows: int = 2_000) -> dict:
-    """Seconds by the clock and of the processor, memory beyond the embeddings, and ratios to plain numpy.
+    """Return wall-clock and CPU seconds, memory beyond the embeddings, and ratios to plain numpy.
 
     Args:
-        rounds: of each, in turn.
-        rows: embeddings a side.
-        plain_rows: a side of the comparison with plain numpy, whose matrices would not fit otherwise.
+        rounds: Number of runs of each; the minimum is returned.
+        rows: Embeddings per side.
+        plain_rows: Embeddings per side for the comparison with plain numpy, whose matrices would otherwise not fit.
     """
     real, sim, clusters = _embeddings(rows)
     keys = {"real_clusters": clusters, "sim_clusters": clusters, "draws": _DRAWS}
@@ -51,7 +51,7 @@ def run(rounds: int = 1, *, rows: int = _ROWS, plain_rows: int = 2_000) -> dict:
 
 
 def _against_plain(rows: int) -> dict:
-    """The same MMD² and its relabellings both ways, at a size that the plain one can hold."""
+    """Compute the same MMD² and permutations with both implementations, at a size that fits in memory."""
     real, sim, clusters = _embeddings(rows)
     sigma = float(np.sqrt(2 * _COLUMNS))
     keys = {"real_clusters": clusters, "sim_clusters": clusters, "bandwidth": sigma}
@@ -67,29 +67,29 @@ def _against_plain(rows: int) -> dict:
 
 
 def _plain(real: np.ndarray, sim: np.ndarray, clusters: np.ndarray, sigma: float) -> tuple[float, float, float]:
-    """The distance, and processor seconds of the matrix and of one relabelling."""
+    """Return MMD², and CPU seconds of the kernel matrix and of one permutation."""
     began = time.process_time()
     both = np.concatenate([real, sim])
     label = np.concatenate([clusters, clusters + _EPISODES])
     squares = np.sum(both**2, axis=1)
     kernel = np.exp(-(squares[:, None] + squares - 2 * both @ both.T) / (2 * sigma**2))
     kernel[label[:, None] == label] = 0.0
-    apart = (label[:, None] != label).astype(float)
+    different = (label[:, None] != label).astype(float)
     made = time.process_time() - began
     rng = np.random.default_rng(0)
-    taken = [np.arange(2 * _EPISODES) < _EPISODES] + [
+    labellings = [np.arange(2 * _EPISODES) < _EPISODES] + [
         rng.permutation(2 * _EPISODES) < _EPISODES for _ in range(_PLAIN_DRAWS)
     ]
     began, values = time.process_time(), []
-    for real_episode in taken:
+    for real_episode in labellings:
         a = real_episode[label]
-        parts = [kernel[np.ix_(x, y)].sum() / apart[np.ix_(x, y)].sum() for x, y in ((a, a), (~a, ~a), (a, ~a))]
+        parts = [kernel[np.ix_(x, y)].sum() / different[np.ix_(x, y)].sum() for x, y in ((a, a), (~a, ~a), (a, ~a))]
         values.append(parts[0] + parts[1] - 2 * parts[2])
-    return float(values[0]), made, (time.process_time() - began) / len(taken)
+    return float(values[0]), made, (time.process_time() - began) / len(labellings)
 
 
 def _embeddings(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gaussian embeddings of 100 episodes a side, whose rows share half of their variance; the second is shifted."""
+    """Draw embeddings of 100 episodes per side whose rows share half of their variance; the second side is shifted."""
     rng = np.random.default_rng(0)
     clusters = np.arange(rows) % _EPISODES
     sides = []

@@ -1,9 +1,9 @@
-"""What an edit costs with packets copied, and with every frame decoded and encoded.
+"""Compare the cost of dataset edits that link or copy video packets with that of re-encoding every frame.
 
 ``python -m benchmarks.speed.edits``. Two datasets with two 240×320 cameras of rendered-like frames
-(`benchmarks.speed.writer`) are merged as edits do it, which links whole video files; half of their episodes are
-selected, which copies packets; and both are merged with every frame encoded anew, as a tool must that knows frames
-only. All three in one run, CPU time of the process and its threads.
+(`benchmarks.speed.writer`) are merged, which links whole video files. Half of their episodes are selected, which copies
+packets. Both are also merged with every frame re-encoded, as a tool must that reads only frames. All three run in one
+process; the metric is CPU time of all its threads.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from twinloop.dataset.media.video_copy import Encoding
 
 
 def run(rounds: int = 3) -> dict[str, Any]:
-    """Milliseconds of CPU per episode of each way, the fastest of some rounds, and their ratios."""
-    anew = EditSettings(pixels=PixelEdits(encoding=Encoding(codec="h264"), everything=True))
+    """Return CPU milliseconds per episode of each method, the minimum over rounds, and their ratios."""
+    reencoded = EditSettings(pixels=PixelEdits(encoding=Encoding(codec="h264"), reencode_all=True))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for run, name in enumerate(("one", "two")):
@@ -35,7 +35,7 @@ def run(rounds: int = 3) -> dict[str, Any]:
         ways: dict[str, tuple[int, Callable[[Path], object]]] = {
             "linked": (2 * EPISODES, lambda output: merge(both, output)),
             "copied": (len(half), lambda output: write_selection(half, output)),
-            "encoded": (2 * EPISODES, lambda output: merge(both, output, settings=anew)),
+            "encoded": (2 * EPISODES, lambda output: merge(both, output, settings=reencoded)),
         }
         cost = {
             name: [_cost(do, root / f"{name}-{number}") / count for number in range(rounds)]
@@ -52,14 +52,14 @@ def run(rounds: int = 3) -> dict[str, Any]:
     }
 
 
-def add_rows(table: Table, figures: Mapping[str, Any]) -> None:
-    """Add what `run` found to the table of all benchmarks."""
+def add_rows(table: Table, metrics: Mapping[str, Any]) -> None:
+    """Add the metrics of `run` to the table of all benchmarks."""
     for way, what in (("linked", "merge, files linked"), ("copied", "select, packets copied")):
-        low, high = figures["edits_spread_ms"][way]
+        low, high = metrics["edits_spread_ms"][way]
         table.add_row(
             f"{what}, CPU of an episode with two cameras, times cheaper than encoding it",
-            f"{figures[f'edits_{way}_ratio']:.1f}",
-            f"{low:.0f} to {high:.0f} ms in {figures['rounds']} rounds",
+            f"{metrics[f'edits_{way}_ratio']:.1f}",
+            f"{low:.0f} to {high:.0f} ms in {metrics['rounds']} rounds",
             "",
         )
 

@@ -1,7 +1,7 @@
-"""What the safety envelope costs a command: one table, into its page with ``--write docs``.
+"""Measure the CPU time that the safety envelope adds to a command; ``--write docs`` updates the page.
 
-``python -m benchmarks.speed.envelope [--write docs]``. Processor time on one thread of commands that are judged one
-after the other, as beside a running robot, with the look at its reports; the readings are the commands that were sent.
+``python -m benchmarks.speed.envelope [--write docs]``. CPU time on one thread. Commands are judged one after the other,
+as with a running robot, including the evaluation of the readings; the readings are the sent commands.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ Array = NDArray[np.float64]
 
 
 def run(commands: int = COMMANDS) -> dict[str, Array]:
-    """Milliseconds of each command, by what the commands are like."""
+    """Return milliseconds of each command ``(commands,)``, by kind of commands."""
     twin = load_twin(TWIN)
     home = twin.units.from_si(twin.home()[1])
-    return {name: _judged(Envelope(twin), wanted, home) for name, wanted in _wanted(twin, commands).items()}
+    return {
+        name: _time_commands(Envelope(twin), sequence, home)
+        for name, sequence in _test_commands(twin, commands).items()
+    }
 
 
-def _wanted(twin: Twin, commands: int) -> dict[str, Array]:
-    """Commands ``(commands, n)`` in the robot's units: slow, faster than allowed, and down into the table."""
+def _test_commands(twin: Twin, commands: int) -> dict[str, Array]:
+    """Return commands ``(commands, n)`` in the robot's units: slow, faster than allowed, and down into the table."""
     low, high = (twin.units.from_si(ends) for ends in twin.joint_ranges.T)
     home, wave = twin.units.from_si(twin.home()[1]), np.sin(np.arange(commands) / twin.control_hz)[:, None]
     room = np.minimum(high - home, home - low)
@@ -41,14 +44,14 @@ def _wanted(twin: Twin, commands: int) -> dict[str, Array]:
     }
 
 
-def _judged(envelope: Envelope, wanted: Array, home: Array) -> Array:
+def _time_commands(envelope: Envelope, sequence: Array, home: Array) -> Array:
     motion, reading, spent = envelope.begin(home), home, list[float]()
-    for frame, command in enumerate(wanted):
-        begun = time.process_time()
+    for frame, command in enumerate(sequence):
+        started = time.process_time()
         motion = envelope.add_reading(motion, reading, frame * envelope.limits.dt)
         ruling = envelope.judge(motion, command, reading)
         motion = envelope.add_accepted_command(motion, ruling.motion, ruling.command)
-        spent.append(1e3 * (time.process_time() - begun))
+        spent.append(1e3 * (time.process_time() - started))
         reading = ruling.command
     if motion.stopped:
         raise RuntimeError(f"the envelope stopped: {motion.stopped}")
@@ -56,7 +59,7 @@ def _judged(envelope: Envelope, wanted: Array, home: Array) -> Array:
 
 
 def table(found: dict[str, Array]) -> str:
-    """The rows for the page."""
+    """Return the Markdown table for the page."""
     rows = [
         [name, *(f"{value:.2f} ms" for value in (np.median(spent), np.quantile(spent, 0.99), spent.max()))]
         for name, spent in found.items()

@@ -1,7 +1,7 @@
-"""The vector environment against a bare `rollout`: same worlds, commands, backend and threads.
+"""Compare the vector environment with a bare `rollout`: same worlds, commands, backend and threads.
 
-Two figures, because beginning worlds anew costs most where it happens one by one: episodes in step with each other,
-none ending within the measurement, and episodes that end at steps spread evenly, as they do in training.
+There are two metrics, because resets cost most if they occur one by one: episodes in step with each other, none of
+which ends during the measurement, and episodes that end at evenly distributed steps, as in training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORLDS, STEPS = 256, 90
 
 
 def run(worlds: int = WORLDS, steps: int = STEPS, rounds: int = 3) -> dict:
-    """Ratios of several rounds, bare rollout and environment in turn, and their spread."""
+    """Return ratios of several rounds, each with the bare rollout and the environment, and their spread."""
     rows = [_round(worlds, steps) for _ in range(rounds)]
     result = {
         "name": "vector environment, SO-101 pick and place, default randomization, random actions",
@@ -40,22 +40,25 @@ def run(worlds: int = WORLDS, steps: int = STEPS, rounds: int = 3) -> dict:
 def _round(worlds: int, steps: int) -> dict:
     env = TwinVectorEnv(worlds, twin="so101_tabletop", action="delta")
     actions = np.random.default_rng(0).uniform(-1, 1, (steps, worlds, *env.single_action_space.sample().shape))
-    together, commands = _played(env, actions, apart=False)
+    together, commands = _time_steps(env, actions, apart=False)
     source = PlannedEpisodes(
         env.options.plan(env.twin, env.goal.task), env.goal.task, run_seed=0, first=np.arange(worlds, dtype=np.int64)
     )
-    begun = source.next(np.arange(worlds))
+    first_worlds = source.next(np.arange(worlds))
     clock = _Clock()
-    rollout(open_backend(), env.twin, begun.params, begun.initial, commands, steps)
+    rollout(open_backend(), env.twin, first_worlds.params, first_worlds.initial, commands, steps)
     bare = clock.read("bare")
-    apart, _ = _played(env, actions, apart=True)
+    apart, _ = _time_steps(env, actions, apart=True)
     return {**bare, **together, **apart}
 
 
-def _played(env: TwinVectorEnv, actions: np.ndarray, *, apart: bool) -> tuple[dict, np.ndarray]:
-    """Time of all steps, and the commands issued ``(worlds, steps, nu)``."""
+def _time_steps(env: TwinVectorEnv, actions: np.ndarray, *, apart: bool) -> tuple[dict, np.ndarray]:
+    """Return the time of all steps, and the issued commands ``(worlds, steps, nu)``.
+
+    If ``apart`` is true, the episodes end at evenly distributed steps.
+    """
     env.reset(seed=0)
-    if apart:  # as if the episodes had begun at steps spread evenly over the past
+    if apart:  # as if the episodes had started at evenly distributed earlier steps
         env.worlds.steps[:] = np.arange(env.num_envs) * env.goal.nstep // env.num_envs
     commands = []
     clock = _Clock()
@@ -66,7 +69,7 @@ def _played(env: TwinVectorEnv, actions: np.ndarray, *, apart: bool) -> tuple[di
 
 
 class _Clock:
-    """Wall-clock and processor time since it was made; on a shared machine only the second repeats."""
+    """Wall-clock and CPU time since its creation; on a shared machine only CPU time is repeatable."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()

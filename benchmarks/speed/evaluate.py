@@ -1,8 +1,8 @@
-"""Trying a policy in a suite against running the same worlds bare: episodes per minute, and the ratio.
+"""Compare the evaluation of a policy in a suite with a bare run of the same worlds: episodes per minute, and ratio.
 
-Bare is `run_batch` of the expert on the same parameter tables: reset, commands, physics, readings and success. What
-`evaluate` adds is contact sensors, scores, and the drawing of every slice. Both run in turn in one process on every
-core, in processor time and in wall time.
+The bare run is `run_batch` of the expert on the same parameter tables: reset, commands, physics, readings and success.
+`evaluate` adds contact sensors, scores, and the draws of every evaluation slice. Both run in turn in one process on
+every core; CPU time and wall-clock time are measured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from twinloop.evaluate.candidates import make_candidate
-from twinloop.evaluate.run import Arena
+from twinloop.evaluate.run import TrialRunner
 from twinloop.evaluate.suite import open_suite
 from twinloop.evaluate.worlds import concatenate_tables, expand_suite
 from twinloop.rollout import run_batch
@@ -24,11 +24,11 @@ EACH, ROUNDS, NAME = 2, 3, "axes"
 
 
 def run(policy: object = "expert", *, rounds: int = ROUNDS) -> dict:
-    """Rates of both, and the ratio of processor times, round by round.
+    """Return the rates of both, and the ratio of CPU times, round by round.
 
     Args:
-        policy: who is tried; the bare runs are always the expert's.
-        rounds: how often both run.
+        policy: Policy that is evaluated; the bare runs always use the expert.
+        rounds: Number of rounds.
     """
     twin = load_twin("so101_tabletop")
     task = open_task("pick_and_place", twin)
@@ -36,9 +36,9 @@ def run(policy: object = "expert", *, rounds: int = ROUNDS) -> dict:
     who, backend = make_candidate(policy), open_backend()
     rows = []
     for _ in range(rounds):
-        arena = Arena(suite=suite, task="pick_and_place", backend=backend)
+        runner = TrialRunner(suite=suite, task="pick_and_place", backend=backend)
         trials = [(item, number) for item in suite.slices for number in range(EACH)]
-        tried = _timed(lambda arena=arena, trials=trials: arena.run(who, trials))
+        tried = _timed(lambda runner=runner, trials=trials: runner.run(who, trials))
         numbers = np.concatenate([item.get_episode_numbers(range(EACH)) for item in suite.slices])
         tables = [
             suite.draw_table(item, item.get_episode_numbers(range(EACH)), run_seed=0, nstep=task.nstep)

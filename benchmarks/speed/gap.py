@@ -1,7 +1,7 @@
-"""The dynamics gap of the SO-101's 40 real episodes: time, and memory as episodes are repeated.
+"""Measure time and memory of the dynamics gap of the SO-101's 40 real episodes, repeated to larger sizes.
 
-``python -m benchmarks.speed.gap [EPISODES …]``; every size runs in a process of its own, because a process's peak only
-grows.
+``python -m benchmarks.speed.gap [EPISODES …]``. Every size runs in its own process, because a process's peak memory
+only grows.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from twinloop.twin import load_twin
 SIZES = (40, 400)
 TARGET_S = 20.0  # of the 60 s for dynamics and attribution together
 _SET, _TWIN = "so101_pick_place_tape", "so101_tabletop"
-_OTHER = {"actuator/elbow_flex/kp": 12.0, "joint/shoulder_pan/damping": 0.8}  # a second row, as an identified twin is
+_OTHER = {
+    "actuator/elbow_flex/kp": 12.0,
+    "joint/shoulder_pan/damping": 0.8,
+}  # a second parameter row, as for an identified twin
 _OPTIONS = ReplayOptions(window=1.0, start="measured")
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """So many episodes, those of a log again and again under new numbers, made as they are asked for."""
+    """An iterable of ``count`` episodes, which repeats given ones under new numbers and makes each on demand."""
 
     episodes: tuple[Episode, ...]
     count: int
@@ -45,7 +48,7 @@ class Repeated:
 
 
 def measure(count: int) -> dict[str, float]:
-    """Nominal and a second row over so many episodes, in this process."""
+    """Measure the gap of the nominal twin and a second parameter row over ``count`` episodes, in this process."""
     twin, episodes = load_twin(_TWIN), load(_SET)[0]
     before = _peak_mb()
     began, cpu = time.perf_counter(), time.process_time()
@@ -69,7 +72,7 @@ def measure(count: int) -> dict[str, float]:
 
 
 def run(sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """Every size in a process of its own."""
+    """Run every size in its own process."""
     rows = []
     for count in sizes:
         words = [sys.executable, "-m", "benchmarks.speed.gap", "--only", str(count)]
@@ -89,8 +92,8 @@ def main() -> None:
         return
     table = Table("episodes", "windows", "s", "CPU s", "peak MB", "of which before", "skill", title="dynamics gap")
     for row in run(tuple(map(int, sys.argv[1:])) or SIZES)["rows"]:
-        figures = [f"{row[key]:.1f}" for key in ("seconds", "cpu_seconds", "peak_mb", "peak_before_mb")]
-        table.add_row(f"{row['episodes']:.0f}", f"{row['windows']:.0f}", *figures, f"{row['skill']:.3f}")
+        metrics = [f"{row[key]:.1f}" for key in ("seconds", "cpu_seconds", "peak_mb", "peak_before_mb")]
+        table.add_row(f"{row['episodes']:.0f}", f"{row['windows']:.0f}", *metrics, f"{row['skill']:.3f}")
     Console().print(table)
 
 

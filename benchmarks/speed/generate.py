@@ -1,8 +1,8 @@
-"""`generate` against the bare engine: the same commands and parameters replayed through ``Batch.step``.
+"""Compare `generate` with the bare engine: the same commands and parameters replayed through ``Batch.step``.
 
-The bare loop has no expert, no sensing, no delay stage and no writing: it sets recorded controls and steps, with the
-same worlds, substeps and threads. The ratio counts only steps of episodes that were written. It is taken twice: by the
-clock, and by processor time over all processes, which hardly depends on what else the machine does.
+The bare loop has no expert, sensors, delays and writing: it sets recorded controls and steps, with the same worlds,
+substeps and threads. The ratio counts only steps of episodes that were written. It is computed from wall-clock time and
+from CPU time over all processes; CPU time depends little on other work on the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twinloop.generate.batches import load_setup, simulate_batch
 from twinloop.rollout import BatchResult
 from twinloop.simulate.threads import make_batch
 
-EPISODES = 1024  # start-up and the one measurement of coverage are a twentieth of it
+EPISODES = 1024  # so many that start-up and the coverage measurement are 5 % of the time
 TARGET = 0.8
 CONFIG = {
     "scene": {"robot": "so101", "task": "pick_and_place"},
@@ -31,7 +31,7 @@ CONFIG = {
 
 
 def run(episodes: int = EPISODES, rounds: int = 3) -> dict:
-    """Ratios of several rounds, bare loop and generate in turn, and their spread."""
+    """Return ratios of several rounds, each with the bare loop and generate, and their spread."""
     rows = [_round(episodes) for _ in range(rounds)]
     ratios = [row["generate_steps_per_s"] / row["bare_steps_per_s"] for row in rows]
     busy = [row["generate_steps_per_processor_s"] / row["bare_steps_per_processor_s"] for row in rows]
@@ -77,12 +77,12 @@ def _round(episodes: int) -> dict:
 
 
 def _processor_s() -> float:
-    """Processor time of this process and of those that it has waited for."""
+    """Return the CPU time of this process and of its finished child processes."""
     return sum(os.times()[:4])
 
 
 def _bare(batch: BatchResult) -> tuple[float, float]:
-    """Seconds of the bare loop for one batch, by the clock and of the processor."""
+    """Return wall-clock and CPU seconds of the bare loop for one batch."""
     commands = np.ascontiguousarray(batch.trajectories.commands.swapaxes(0, 1))
     engine = make_batch(batch.twin, batch.params, batch.initial, count_cores())
     control = engine.bind("ctrl")
@@ -94,6 +94,6 @@ def _bare(batch: BatchResult) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    figures = run(int(sys.argv[1]) if len(sys.argv) > 1 else EPISODES)
-    for key, value in figures.items():
+    metrics = run(int(sys.argv[1]) if len(sys.argv) > 1 else EPISODES)
+    for key, value in metrics.items():
         print(f"{key}: {value}")

@@ -1,4 +1,4 @@
-"""Worlds and their pictures on a CUDA device, against the bare step loop and renderer of ``mujoco_warp``."""
+"""Compare simulation and rendering on a CUDA device with the bare step loop and renderer of ``mujoco_warp``."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def run_bench_gpu(
     rounds: int = 3,
     deterministic: bool = True,
 ) -> dict[str, Any]:
-    """Whole episodes of the expert for each number of worlds, and the bare step loop in turn; prints a table.
+    """Run whole episodes of the expert and the bare step loop for each number of worlds, and print a table.
 
-    Steps per second count from the first command to the last state on the host; trajectories per second count
-    everything, from the draw of parameters to the judgement of success. Kernels are compiled before.
+    Steps per second are measured from the first command to the last state on the host. Trajectories per second include
+    everything, from the parameter draw to the success check. Kernels are compiled before.
 
     Raises:
-        MissingDependencyError: no such device, or packages are missing.
-        InputError: no number of worlds, or one below 1.
+        MissingDependencyError: If the device or a package is missing.
+        InputError: If there is no number of worlds, or a number is below 1.
     """
     if not worlds or min(worlds) < 1 or rounds < 1:
-        raise InputError("There is nothing to measure. Name numbers of worlds from 1 on, and at least one round.")
+        raise InputError("Give at least one number of worlds, each at least 1, and at least one round.")
     warp: Any = BACKENDS["warp"](device, deterministic=deterministic)
     backend, built = _Timed(warp), load_twin(twin)
     task = open_task(_TASK, built)
@@ -75,7 +75,7 @@ def run_bench_gpu(
 
 
 class _Timed:
-    """A backend that notes how long starting took, and keeps the running simulation."""
+    """A backend that measures the time of `start`, and stores the running simulation."""
 
     name = "warp"
 
@@ -94,7 +94,7 @@ class _Timed:
 
 
 def _episodes(twin: Twin, task: Task, backend: _Timed, count: int) -> tuple[BatchResult, float, float]:
-    """One batch, the seconds of its control steps, and of everything."""
+    """Run one batch; return the result, seconds of its control steps, and total seconds."""
     began = time.perf_counter()
     params = Plan(twin=twin, run_seed=0, draws=tuple(default_draws(twin))).draw(range(count))
     drawn = time.perf_counter()
@@ -128,7 +128,7 @@ def _measure(twin: Twin, task: Task, backend: _Timed, count: int, rounds: int) -
 
 
 def _peak_memory() -> int:
-    """The largest memory that this process has had, in bytes (Linux counts in KiB)."""
+    """Return the peak memory of this process in bytes (Linux reports KiB)."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -140,49 +140,49 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [f"{row['worlds']:,}", *rates, f"{row['ratio']:.2f}", *made, success, memory]
 
 
-PICTURE_WORLDS = tuple(4**power for power in range(7))  # 1 to 4,096
-_PICTURE_COLUMNS = ("worlds", "pictures/s", "bare pictures/s", "ratio")
+IMAGE_WORLDS = tuple(4**power for power in range(7))  # 1 to 4,096
+_IMAGE_COLUMNS = ("worlds", "images/s", "bare images/s", "ratio")
 
 
-def run_bench_pictures(
+def run_bench_images(
     console: Console,
     *,
     device: str = "cuda",
-    worlds: Sequence[int] = PICTURE_WORLDS,
+    worlds: Sequence[int] = IMAGE_WORLDS,
     twin: str = "so101_tabletop",
     rounds: int = 3,
     height: int = 128,
     width: int = 128,
 ) -> dict[str, Any]:
-    """Pictures of worlds that each have their own drawn appearance, from the twin's first camera; prints a table.
+    """Render worlds with different appearance from the twin's first camera, for each number of worlds; print a table.
 
-    Pictures per second count everything between states and fields in memory and pixels in memory. The bare rate is of
-    the same worlds lying on the device already, to which the pixels stay. Kernels are compiled before.
+    Images per second include everything from states and model fields to pixels, both in host memory. The bare rate is
+    for the same worlds already on the device, where the pixels stay. Kernels are compiled before.
 
     Raises:
-        MissingDependencyError: no such device, or packages are missing.
-        InputError: no number of worlds, or one below 1.
+        MissingDependencyError: If the device or a package is missing.
+        InputError: If there is no number of worlds, or a number is below 1.
     """
     if not worlds or min(worlds) < 1 or rounds < 1:
-        raise InputError("There is nothing to measure. Name numbers of worlds from 1 on, and at least one round.")
+        raise InputError("Give at least one number of worlds, each at least 1, and at least one round.")
     built = load_twin(twin)
     size = {"height": height, "width": width, "cameras": built.spec.cameras[:1]}
     quality = WarpQuality(device=device, batch=max(worlds))
-    table = Table(*_PICTURE_COLUMNS, title=f"{twin}, {width}×{height}, mujoco_warp on {device}, median of {rounds}")
+    table = Table(*_IMAGE_COLUMNS, title=f"{twin}, {width}×{height}, mujoco_warp on {device}, median of {rounds}")
     rows = []
     with WarpRenderer(built.model, quality=quality, **size) as renderer:
         for count in worlds:
             params = Plan(twin=built, run_seed=0, draws=tuple(default_draws(built))).draw(range(count))
             fields = built.fields(params, visual=True).arrays
             states = SceneStates(qpos=InitialState.home(built, count).qpos)
-            rows.append(_measure_pictures(renderer, states, fields, rounds))
-            cells = [f"{rows[-1][name]:,.0f}" for name in ("pictures_per_s", "bare_pictures_per_s")]
+            rows.append(_measure_images(renderer, states, fields, rounds))
+            cells = [f"{rows[-1][name]:,.0f}" for name in ("images_per_s", "bare_images_per_s")]
             table.add_row(f"{count:,}", *cells, f"{rows[-1]['ratio']:.2f}")
     console.print(table)
     return {"device": device, "twin": twin, "height": height, "width": width, "rounds": rounds, "rows": rows}
 
 
-def _measure_pictures(renderer: WarpRenderer, states: SceneStates, fields: Fields, rounds: int) -> dict[str, float]:
+def _measure_images(renderer: WarpRenderer, states: SceneStates, fields: Fields, rounds: int) -> dict[str, float]:
     renderer.render(states, fields)
     ours, bare = [], []
     for _ in range(rounds):
@@ -193,17 +193,17 @@ def _measure_pictures(renderer: WarpRenderer, states: SceneStates, fields: Field
     ratios = [alone / whole for alone, whole in zip(bare, ours, strict=True)]
     return {
         "worlds": len(states),
-        "pictures_per_s": len(states) / float(np.median(ours)),
-        "bare_pictures_per_s": len(states) / float(np.median(bare)),
+        "images_per_s": len(states) / float(np.median(ours)),
+        "bare_images_per_s": len(states) / float(np.median(bare)),
         "ratio": float(np.median(ratios)),
     }
 
 
 def run(device: str = "cuda") -> dict:
-    """The figures, or why there are none on this machine."""
+    """Return the metrics, or the reason why they cannot be measured on this machine."""
     try:
-        figures = run_bench_gpu(Console(), device=device, worlds=WORLDS)
-        return figures | {"pictures": run_bench_pictures(Console(), device=device)}
+        metrics = run_bench_gpu(Console(), device=device, worlds=WORLDS)
+        return metrics | {"images": run_bench_images(Console(), device=device)}
     except MissingDependencyError as error:
         return {"skipped": str(error), "target": TARGET}
 

@@ -1,4 +1,4 @@
-"""A benchmark that is one table: printed, and put into its page where ``--write`` names the folder of docs."""
+"""Run a benchmark that makes one table: print it, and write it into its page if ``--write`` gives the docs folder."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from benchmarks.studies import write_between
 
 
 def main(doc: str | None, page: str, mark: str, made: Callable[[], str]) -> None:
-    """Run as a program.
+    """Run the benchmark from the command line.
 
     Args:
-        doc: what the benchmark says of itself.
-        page: name of the page in the folder of docs.
-        mark: what stands in the page's two marks.
-        made: measures, and gives the table as Markdown.
+        doc: Description for ``--help``.
+        page: Path of the page, relative to the docs folder.
+        mark: Name in the page's two marker comments.
+        made: Function that measures and returns the table as Markdown.
     """
     arguments = argparse.ArgumentParser(description=doc)
-    arguments.add_argument("--write", type=Path, help="the folder of docs whose table is replaced")
+    arguments.add_argument("--write", type=Path, help="documentation folder, e.g. docs; its table is replaced")
     docs = arguments.parse_args().write
     text = made()
     print(text)

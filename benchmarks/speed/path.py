@@ -1,8 +1,8 @@
-"""What a path-traced picture costs: so101_tabletop from the front at 640×480, by variant, samples and denoising.
+"""Measure the cost of a path-traced image: so101_tabletop from the front at 640×480, by variant, samples and denoising.
 
-Processor time is that of all threads; a quiet machine's wall time is that divided by its cores. Every row is the best
-of some frames in which the arm has moved, after one that compiled and warmed what there is. Beside it stands the
-rasterizer's frame in the same run.
+CPU time is that of all threads; on an idle machine the wall-clock time is that divided by the number of cores. Every
+row is the minimum over some frames in which the arm has moved, after a first frame for compilation and warm-up. The
+rasterizer's time in the same run is printed for comparison.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ AIMED = (("scalar", 64, False, 10.0), ("llvm", 8, True, 2.0))  # the rows with a
 
 
 def run(rows: Sequence[tuple[str, int, bool, float | None]] = ROWS, *, frames: int = FRAMES) -> dict:
-    """Seconds per frame of every row that works here, the best of so many frames."""
+    """Return seconds per frame for every row that works here, the minimum over ``frames`` frames."""
     twin = load_twin("so101_tabletop")
     qpos = np.tile(twin.model.key_qpos[0], (frames + 1, 1))
     qpos[:, -6] += np.linspace(0.0, 0.5, frames + 1)  # the shoulder turns
     states = SceneStates(qpos=qpos)
     size = {"height": HEIGHT, "width": WIDTH, "cameras": ["front"]}
-    figures: dict = {"name": "path tracing", "cores": count_cores(), "rows": []}
+    metrics: dict = {"name": "path tracing", "cores": count_cores(), "rows": []}
     try:
         with open_renderer("gl", twin.model, **size) as rasterizer:
-            figures["gl"] = _best(rasterizer, states)
+            metrics["gl"] = _best(rasterizer, states)
     except MissingDependencyError as error:
-        figures["gl"] = str(error)
+        metrics["gl"] = str(error)
     for variant, samples, denoise, target in rows:
         quality = {"variant": variant, "samples": samples, "denoise": denoise}
         row = {**quality, "target_s": target}
@@ -51,8 +51,8 @@ def run(rows: Sequence[tuple[str, int, bool, float | None]] = ROWS, *, frames: i
                 row |= _best(tracer, states)
         except MissingDependencyError as error:
             row["skipped"] = str(error)
-        figures["rows"].append(row)
-    return figures
+        metrics["rows"].append(row)
+    return metrics
 
 
 def _best(renderer: Renderer, states: SceneStates) -> dict[str, float]:
@@ -68,13 +68,13 @@ def _best(renderer: Renderer, states: SceneStates) -> dict[str, float]:
 
 def main() -> None:
     """Print the table."""
-    figures = run()
-    table = Table("variant", "samples", "denoised", "wall s", "processor s", "target s", title="a picture of 640×480")
-    for row in figures["rows"]:
+    metrics = run()
+    table = Table("variant", "samples", "denoised", "wall s", "CPU s", "target s", title="One image of 640×480")
+    for row in metrics["rows"]:
         seconds = [f"{row[name]:.2f}" if name in row else "none" for name in ("wall_s", "processor_s")]
         target = "" if row["target_s"] is None else f"{row['target_s']:.0f}"
         table.add_row(row["variant"], str(row["samples"]), "yes" if row["denoise"] else "no", *seconds, target)
-    Console().print(table, f"gl: {figures['gl']}; {figures['cores']} cores")
+    Console().print(table, f"gl: {metrics['gl']}; {metrics['cores']} cores")
 
 
 if __name__ == "__main__":

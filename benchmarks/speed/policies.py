@@ -1,7 +1,7 @@
-"""Size of each kind of policy at its defaults, and what predicting and a step of training cost: one table.
+"""Measure size, prediction time and training-step time of each kind of policy at its defaults.
 
-``python -m benchmarks.speed.policies [--write docs]``. Processor time on one thread, medians; other programs on the
-same cores make it longer.
+``python -m benchmarks.speed.policies [--write docs]``. CPU time on one thread, medians; other programs on the same
+cores increase it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from twinloop.rollout import offered_contract
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
-BATCH, PICTURES, HUNDREDS = 64, (96, 96), {False: 256, True: 16}
+BATCH, IMAGE_SIZE, HUNDREDS = 64, (96, 96), {False: 256, True: 16}
 MARK = "python -m benchmarks.speed.policies"
 
 
 def run(*, repeats: int = 5) -> list[dict[str, Any]]:
-    """A row per kind, without and with one camera, for SO-101 pick and place."""
+    """Return one row per kind of policy, without and with one camera, for SO-101 pick and place."""
     twin = load_twin("so101_tabletop")
     plain = offered_contract(twin, open_task("pick_and_place", twin))
     rng = np.random.default_rng(0)
@@ -37,20 +37,20 @@ def run(*, repeats: int = 5) -> list[dict[str, Any]]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     rows = []
-    for sees in (False, True):
-        contract = replace(plain, cameras={"front": PICTURES} if sees else {})
-        rows += [_row(new_policy(kind, contract, {}, known), sees, repeats) for kind in KINDS]
+    for has_camera in (False, True):
+        contract = replace(plain, cameras={"front": IMAGE_SIZE} if has_camera else {})
+        rows += [_row(new_policy(kind, contract, {}, known), has_camera, repeats) for kind in KINDS]
     torch.set_num_threads(before)
     return rows
 
 
-def _row(policy: Policy, sees: bool, repeats: int) -> dict[str, Any]:
-    many = HUNDREDS[sees]
+def _row(policy: Policy, has_camera: bool, repeats: int) -> dict[str, Any]:
+    many = HUNDREDS[has_camera]
     one, all_of_them = _observed(policy, 1), _observed(policy, many)
     each = _seconds(lambda: policy.predict(all_of_them), repeats) / many
     return {
         "kind": policy.kind,
-        "pictures": sees,
+        "images": has_camera,
         "parameters": policy.parameter_count,
         "predict_one_ms": 1e3 * _seconds(lambda: policy.predict(one), repeats),
         "predict_each_us": 1e6 * each,
@@ -88,19 +88,19 @@ def _seconds(work: Callable[[], Any], repeats: int) -> float:
     work()
     spent = []
     for _ in range(repeats):
-        begun = time.process_time()
+        started = time.process_time()
         work()
-        spent.append(time.process_time() - begun)
+        spent.append(time.process_time() - started)
     return float(np.median(spent))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows for the page."""
+    """Return the Markdown table for the page."""
     head = ["kind", "images", "parameters", "one world", "per world, of hundreds", "the same, per control step"]
     cells = [
         [
             f"`{row['kind']}`",
-            f"{PICTURES[1]}x{PICTURES[0]}" if row["pictures"] else "none",
+            f"{IMAGE_SIZE[1]}x{IMAGE_SIZE[0]}" if row["images"] else "none",
             f"{row['parameters']:,}",
             f"{row['predict_one_ms']:.1f} ms",
             f"{row['predict_each_us']:,.0f} µs",

@@ -1,4 +1,4 @@
-"""Rays a second of each engine, in one run: a picture's rays, a mesh's, and a scan's, each at a moment of its own."""
+"""Measure ray casting of each engine, in one run: rays of an image, of a mesh, and of a scan with a time per ray."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from twinloop.twin import load_twin
 
 ROUNDS = 5
 FRAMES = 51  # of the motion: a scan of 0.1 s in steps of 2 ms
-_CORNERS = 400  # to a side of the mesh, which has twice its square of triangles
+_CORNERS = 400  # vertices per side of the mesh
 
 
 def run(rays: int = 100_000) -> dict[str, Any]:
-    """Million rays a second of processor time of every engine that is there, and embree's against mujoco's."""
+    """Return million rays per second of CPU time for every available engine, and the ratio of embree to mujoco."""
     twin = load_twin("so101_tabletop")
     qpos, _ = twin.home()
     moved = np.tile(qpos, (FRAMES, 1))
@@ -49,7 +49,7 @@ def run(rays: int = 100_000) -> dict[str, Any]:
         f"so101_tabletop moving for {FRAMES - 1} physics steps, every ray from its own place at its own moment": (
             twin.model,
             few,
-            lambda caster: caster.cast(robot, origins, toward[:few], moments=moments),
+            lambda caster: caster.cast(robot, origins, toward[:few], times=moments),
         ),
     }
     return {"rays": rays, "rounds": ROUNDS, "cases": {name: _case(*case) for name, case in cases.items()}}
@@ -67,17 +67,17 @@ def _case(model: mujoco.MjModel, rays: int, cast: Callable[[RayCaster], Any]) ->
         cast(caster)
     for _ in range(ROUNDS):
         for name, caster in casters.items():
-            begun = time.process_time()
+            started = time.process_time()
             cast(caster)
-            times[name].append(time.process_time() - begun)
-    figures = {name: rays / float(np.median(values)) / 1e6 for name, values in times.items()}
-    if "embree" in figures:
-        figures["ratio"] = figures["embree"] / figures["mujoco"]
-    return figures
+            times[name].append(time.process_time() - started)
+    metrics = {name: rays / float(np.median(values)) / 1e6 for name, values in times.items()}
+    if "embree" in metrics:
+        metrics["ratio"] = metrics["embree"] / metrics["mujoco"]
+    return metrics
 
 
 def _bumps() -> mujoco.MjModel:
-    """A rolling ground as one mesh."""
+    """Return a model of hilly ground as one mesh."""
     x, y = np.meshgrid(np.linspace(-2, 2, _CORNERS), np.linspace(-2, 2, _CORNERS))
     corners = np.stack([x, y, 0.1 * np.sin(9 * x) * np.cos(7 * y)], axis=-1).reshape(-1, 3)
     here = (np.arange(_CORNERS - 1)[:, None] * _CORNERS + np.arange(_CORNERS - 1)).ravel()
@@ -95,10 +95,10 @@ def _bumps() -> mujoco.MjModel:
 
 
 def main() -> None:
-    """Run and print."""
-    figures = run()
-    table = Table("rays", "mujoco, M/s", "embree, M/s", "ratio", title="Rays a second of processor time")
-    for name, case in figures["cases"].items():
+    """Run the benchmark and print the table."""
+    metrics = run()
+    table = Table("rays", "mujoco, M/s", "embree, M/s", "ratio", title="Rays per second of CPU time")
+    for name, case in metrics["cases"].items():
         table.add_row(name, *(f"{case[key]:.3g}" if key in case else "-" for key in ("mujoco", "embree", "ratio")))
     Console(width=140).print(table)
 

@@ -1,15 +1,15 @@
-"""Rendering a stored dataset with ``gl`` against the bare renderer loop: ``python -m benchmarks.speed.render``.
+"""Compare rendering of a stored dataset with ``gl`` to a bare renderer loop: ``python -m benchmarks.speed.render``.
 
-The bare loop is the plainest there is: kinematics, ``mjv_updateScene``, ``mjr_render``, ``mjr_readPixels``, with the
-same model, settings and states, in a process of its own, and nothing is kept. The pass reads states, draws each world's
-own appearance, encodes, computes statistics and commits. One bare loop stands against the pass with one worker, whose
-encoder has another core; then as many of each as there are cores. Everywhere the software rasterizer works in the
-calling thread (``LP_NUM_THREADS=0``), which costs least.
+The bare loop calls only kinematics, ``mjv_updateScene``, ``mjr_render`` and ``mjr_readPixels``, with the same model,
+settings and states, in its own process, and discards the pixels. `render` also reads states, draws each world's
+appearance, encodes, computes statistics and commits. First, one bare loop is compared with one worker, whose encoder
+uses another core; then as many of each as there are cores. The software rasterizer always runs in the calling thread
+(``LP_NUM_THREADS=0``), which is the cheapest setting.
 
-The pass's frames per second are those once it runs: it renders one episode per worker, and then five, and what it
-takes longer is for four. What is left of the first, for processes, compiling and the dataset's ends, stands beside, in
-seconds.
-Rounds are interleaved, and a figure is of the least times in them: other work on the machine only ever adds.
+The frame rate of `render` excludes its start: it renders one episode per worker, and then five, and the difference of
+the times is for four episodes. The start time (processes, compilation, begin and end of the dataset) is given
+separately, in seconds. Rounds are interleaved, and metrics use the smallest times, because other work on the machine
+only adds time.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from twinloop.generate.pixels.dataset import BLOCK
 from twinloop.render.gl import GlQuality, apply_quality
 from twinloop.simulate.protocol import state_poses
 
-os.environ.setdefault("LP_NUM_THREADS", "0")  # read when the first context is made, in processes begun here too
+os.environ.setdefault("LP_NUM_THREADS", "0")  # read when the first context is created; inherited by child processes
 TARGET = 0.85
 SIZES = ((128, 128), (480, 640))
-EPISODES = 5  # of each worker, in a block of its own
+EPISODES = 5  # per worker, each worker with its own block
 CONFIG = {"scene": {"robot": "so101", "task": "pick_and_place"}, "randomization": "default"}
 
 
 def run(rounds: int = 2, sizes: tuple[tuple[int, int], ...] = SIZES) -> dict[str, Any]:
-    """Frames per second of both and their ratio, for each size (height, width) and number of processes."""
+    """Return frames per second of both and their ratio, for each size (height, width) and number of processes."""
     counts = tuple(dict.fromkeys((1, count_cores())))
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "states"
@@ -62,7 +62,7 @@ def _row(source: Path, height: int, width: int, count: int, rounds: int) -> dict
     reader = DatasetReader(source)
     first = _indices(reader, count, 1)
     more = [index for index in _indices(reader, count, EPISODES) if index not in first]
-    begun, frames = (int(reader.lengths[part].sum()) for part in (first, more))
+    first_frames, frames = (int(reader.lengths[part].sum()) for part in (first, more))
     bare, short, long = [], [], []
     for _ in range(rounds):
         bare.append(_bare_loops(source, more, height, width, count))
@@ -75,21 +75,21 @@ def _row(source: Path, height: int, width: int, count: int, rounds: int) -> dict
         "bare_frames_per_s": frames / min(bare),
         "ratio": min(bare) / seconds,
         "ratio_spread": [float(ratios.min()), float(ratios.max())],
-        "start_s": min(short) - begun / frames * seconds,
+        "start_s": min(short) - first_frames / frames * seconds,
         "processes": count,
         "cores": count_cores(),
     }
 
 
 def _indices(reader: DatasetReader, count: int, episodes: int) -> list[int]:
-    """The first episodes of as many blocks."""
+    """Return the first ``episodes`` episodes of each of ``count`` blocks (groups of episodes in one file)."""
     numbers = np.asarray(reader.numbers)
     blocks = [np.flatnonzero(numbers // BLOCK == block)[:episodes] for block in range(count)]
     return np.concatenate(blocks).tolist()
 
 
 def _pass(source: Path, indices: list[int], height: int, width: int, workers: int) -> float:
-    """Seconds of a whole rendering of some episodes."""
+    """Return the seconds of a complete `render` of some episodes."""
     chosen = {
         "cameras": ["front"],
         "height": height,
@@ -104,12 +104,12 @@ def _pass(source: Path, indices: list[int], height: int, width: int, workers: in
 
 
 def _bare_loops(source: Path, indices: list[int], height: int, width: int, count: int) -> float:
-    """Seconds in which as many processes at once draw the episodes, each its share, begun together."""
+    """Return the seconds in which ``count`` processes, started together, render the episodes, each an equal share."""
     context = multiprocessing.get_context("spawn")
-    together, told = context.Barrier(count), context.SimpleQueue()
+    barrier, durations = context.Barrier(count), context.SimpleQueue()
     shares = np.array_split(np.array(indices), count)
     loops = [
-        context.Process(target=_bare_process, args=(source, share.tolist(), height, width, together, told))
+        context.Process(target=_bare_process, args=(source, share.tolist(), height, width, barrier, durations))
         for share in shares
     ]
     for loop in loops:
@@ -118,17 +118,17 @@ def _bare_loops(source: Path, indices: list[int], height: int, width: int, count
         loop.join()
         if loop.exitcode:
             raise RuntimeError(f"A bare loop ended with code {loop.exitcode}.")
-    return max(told.get() for _ in loops)
+    return max(durations.get() for _ in loops)
 
 
-def _bare_process(source: Path, indices: list[int], height: int, width: int, together: Barrier, told: Any) -> None:
+def _bare_process(source: Path, indices: list[int], height: int, width: int, barrier: Barrier, durations: Any) -> None:
     reader = DatasetReader(source)
     states = np.concatenate([reader.states(index)[:-1] for index in indices])
-    told.put(_bare(_compiled(source), states, height, width, together))
+    durations.put(_bare(_compiled(source), states, height, width, barrier))
 
 
-def _bare(compiled: Path, states: np.ndarray, height: int, width: int, together: Barrier) -> float:
-    """Seconds of the bare loop once everybody is ready."""
+def _bare(compiled: Path, states: np.ndarray, height: int, width: int, barrier: Barrier) -> float:
+    """Return the seconds of the bare loop, measured after all processes are ready."""
     model = mujoco.MjModel.from_binary_path(str(compiled))
     apply_quality(model, GlQuality(), height, width)
     data, positions = mujoco.MjData(model), state_poses(model, states)["qpos"]
@@ -143,7 +143,7 @@ def _bare(compiled: Path, states: np.ndarray, height: int, width: int, together:
     )
     camera, pixels = mujoco.MjvCamera(), np.empty((height, width, 3), dtype=np.uint8)
     camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED.value, model.camera("front").id
-    together.wait()
+    barrier.wait()
     began = time.perf_counter()
     for qpos in positions:
         data.qpos[:] = qpos
@@ -160,7 +160,7 @@ def _bare(compiled: Path, states: np.ndarray, height: int, width: int, together:
 
 
 def _compiled(source: Path) -> Path:
-    """The model that the pass renders, as a file."""
+    """Return the path of the compiled model that `render` uses."""
     return source.with_name("model.mjb")
 
 

@@ -1,11 +1,11 @@
-"""`generate` over time: its rate from the first thousand episodes to the last, and the memory of every process.
+"""Measure `generate` over time: its rate from the first thousand episodes to the last, and memory of every process.
 
-``python -m benchmarks.speed.scale`` measures the table of docs/evidence/performance.md: a task that costs next to
-nothing (`swing`), so that what is around the physics shows, at 10³, 10⁴ and 10⁵ episodes on 1 and 2 workers; and SO-101
-pick and place at 10³. ``python -m benchmarks.speed.scale swing 1000 2`` is one run: task, episodes, workers.
+``python -m benchmarks.speed.scale`` measures the table of docs/evidence/performance.md: a very cheap task (`swing`),
+for which the cost outside the physics is visible, at 10³, 10⁴ and 10⁵ episodes on 1 and 2 workers; and SO-101 pick and
+place at 10³. ``python -m benchmarks.speed.scale swing 1000 2`` is one run: task, episodes, workers.
 
-Each run is the command itself in a process of its own; what is committed and what memory its processes have had at
-most is read from outside, from ``twinloop/progress.json`` and ``/proc``.
+Each run is the command itself in its own process. Committed episodes and peak memory are read from outside, from
+``twinloop/progress.json`` and ``/proc``.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ _EVERY_S = 0.2
 
 @dataclass
 class Watch:
-    """What is seen of a run from outside.
+    """Measurements of a running command from outside.
 
-    ``commits`` are (attempts committed, seconds of the clock, seconds of processor time of all processes);
-    ``memory`` is the peak by process in MB.
+    Attributes:
+        commits: For each commit: attempts committed, wall-clock seconds, CPU seconds of all processes.
+        memory: Peak memory by process id, MB.
+        processor: CPU seconds by process id.
     """
 
     commits: list[tuple[int, float, float]] = field(default_factory=list)
     memory: dict[int, float] = field(default_factory=dict)
     processor: dict[int, float] = field(default_factory=dict)
 
-    def look(self, seconds: float, output: Path, pid: int) -> None:
-        """Take note of what is there now."""
+    def record(self, seconds: float, output: Path, pid: int) -> None:
+        """Record memory, CPU time and committed attempts at time ``seconds``."""
         for process in [pid, *_children(pid)]:
             self.memory[process] = max(self.memory.get(process, 0.0), _peak_mb(process))
             self.processor[process] = max(self.processor.get(process, 0.0), _processor_s(process))
@@ -67,7 +69,7 @@ class Watch:
 
 
 def measure(task: str, episodes: int, workers: int) -> dict:
-    """Figures of one run."""
+    """Run the command once and return its metrics."""
     with tempfile.TemporaryDirectory() as folder:
         file, output = Path(folder) / "generate.yaml", Path(folder) / "batch"
         file.write_text(yaml.safe_dump({"scene": TASKS[task]}))
@@ -76,7 +78,7 @@ def measure(task: str, episodes: int, workers: int) -> dict:
         watch, began = Watch(), time.perf_counter()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             while process.poll() is None:
-                watch.look(time.perf_counter() - began, output, process.pid)
+                watch.record(time.perf_counter() - began, output, process.pid)
                 time.sleep(_EVERY_S)
             seconds = time.perf_counter() - began
             assert process.stdout is not None
@@ -102,9 +104,9 @@ def measure(task: str, episodes: int, workers: int) -> dict:
 
 
 def per_thousand(commits: list[tuple[int, float, float]]) -> dict[str, list[float]]:
-    """Each thousand's episodes per second and processor time per episode, the first from the first commit on.
+    """Return episodes per second and CPU time per episode for each thousand episodes, from the first commit on.
 
-    Between commits both are taken in proportion. Processor time hardly depends on what else the machine does.
+    Values between commits are interpolated linearly. CPU time depends little on other work on the machine.
     """
     attempted, seconds, processor = np.array(commits, dtype=float).T
     marks = np.arange(0.0, attempted[-1] + 1, THOUSAND)
@@ -125,7 +127,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _peak_mb(pid: int) -> float:
-    """The most memory that a process has held at once."""
+    """Return the peak memory of a process, MB."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -134,7 +136,7 @@ def _peak_mb(pid: int) -> float:
 
 
 def _processor_s(pid: int) -> float:
-    """Processor time of a process so far."""
+    """Return the CPU time of a process so far, s."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -143,17 +145,17 @@ def _processor_s(pid: int) -> float:
 
 
 def run(runs: list[tuple[str, int, int]] | None = None) -> list[dict]:
-    """Figures of several runs, one after the other."""
+    """Measure several runs, one after the other."""
     return [measure(*item) for item in runs or RUNS]
 
 
-def show(figures: list[dict]) -> Table:
-    """The figures as a table: episodes per second and processor ms per episode of the first and last thousand."""
+def show(metrics: list[dict]) -> Table:
+    """Return the metrics as a table: episodes per second and CPU ms per episode for the first and last thousand."""
     title = f"generate at scale (memory: below {MEMORY_TARGET_MB} MB)"
     table = Table("run", "eps/s", title=title)
     for name in ("first", "last", "min", "CPU first", "last", "max", "MB writer", "worker", "files"):
         table.add_column(name, justify="right")
-    for row in figures:
+    for row in metrics:
         rates, busy = (row[name] or [float("nan")] for name in ("rates", "processor_ms"))
         table.add_row(
             f"{row['task']} {row['episodes']} on {row['workers']}",
@@ -168,11 +170,11 @@ def show(figures: list[dict]) -> Table:
 
 
 def main() -> None:
-    """Measure, print, and keep the figures in ``bench-output/scale.json``."""
+    """Measure, print, and write the metrics to ``bench-output/scale.json``."""
     given = sys.argv[1:]
-    figures = run([(given[0], int(given[1]), int(given[2]))] if given else None)
-    Console().print(show(figures))
-    write_json(Path("bench-output") / "scale.json", {"runs": figures})
+    metrics = run([(given[0], int(given[1]), int(given[2]))] if given else None)
+    Console().print(show(metrics))
+    write_json(Path("bench-output") / "scale.json", {"runs": metrics})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""What a scene costs: physics steps per second of processor time, with 0 to 5 things lying on the SO-101's table.
+"""Measure the cost of clutter: physics steps per second of CPU time, with 0 to 5 objects at rest on the SO-101's table.
 
-``plain`` is so101_tabletop; ``count 0`` has the same table and five empty slots; every other row has that many things
-that have been dropped and lie still. ``placing`` is what the fall costs, in physics steps of the plain table that the
-same time would have paid. All rows are of one run, commands that hold the arm, one thread.
+``plain`` is so101_tabletop; ``count 0`` has the same table and five empty clutter slots; every other row has that many
+objects, which have been dropped and are at rest. ``placing`` is the cost of the drop, in physics steps of the plain
+table. All rows are from one run, with constant commands, on one thread.
+
 ``python -m benchmarks.speed.scenes`` prints them.
 """
 
@@ -25,7 +26,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "so101_clutter.yaml"
 
 
 def run() -> dict:
-    """Rates by number of things, and their ratio to the plain table's."""
+    """Return rates by number of objects, and their ratio to the plain table's."""
     plain, cluttered = load_twin("so101_tabletop"), load_twin(EXAMPLE)
     task = open_task("pick_and_place", cluttered)
     assert cluttered.scene is not None

@@ -1,4 +1,4 @@
-"""A task that costs next to nothing, so that what is around the physics shows: a double pendulum for 20 steps."""
+"""Define a very cheap task, for which the cost outside the physics is visible: a double pendulum for 20 steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QPOS = 2  # mjSTATE_QPOS
 
 
 class Swing:
-    """Hang anywhere, push a little, and succeed where the shoulder ends on the side that it began."""
+    """Start at random angles with a small torque; success if the shoulder ends on the side on which it began."""
 
     name, version, success_version, expert_version = "swing", "1", "1", "push 1"
     instruction = "swing for a moment"
@@ -28,7 +28,7 @@ class Swing:
         self._shoulder = np.arange(64)[state_columns(twin.model, _QPOS)][0]
 
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
-        """Angles within a third of a turn of hanging."""
+        """Draw angles within ±1 rad of the home position."""
         home = InitialState.home(self._twin, params.nworld)
         angles = 2.0 * uniforms(run_seed, "reset/swing", episodes, size=2, attempt=attempt) - 1.0
         return InitialState(
@@ -40,12 +40,12 @@ class Swing:
         )
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """On the side of the beginning."""
+        """Return in which steps the shoulder is on the side on which it began."""
         shoulder = states[..., self._shoulder]
         return shoulder * shoulder[:, :1] > 0
 
     def expert(self, initial: InitialState) -> Controller:
-        """A torque against the shoulder's angle at the beginning."""
+        """Apply a constant torque against the initial shoulder angle."""
         torque = -0.1 * np.sign(initial.qpos[:, :2])
 
         def push(simulation: Simulation) -> NDArray[np.float64]:

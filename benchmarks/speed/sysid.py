@@ -1,8 +1,8 @@
-"""A fit of ours against ``mujoco.sysid``: the same windows, parameters, physics steps, starts and cores, in one run.
+"""Compare `identify` with ``mujoco.sysid``: same windows, parameters, physics steps, starts and cores, in one run.
 
-The double pendulum's identification runs in windows of 0.5 s, the first run held out, nine parameters, physics at one
-step per frame. Both begin at the published values with the same first states, and both are scored by the same replays
-of the held-out run. Rounds take turns, so that what else the machine does meets both.
+The data are the double pendulum's identification runs in windows of 0.5 s with the first run held out; nine parameters,
+one physics step per frame. Both fits start at the published values with the same first states, and both are scored by
+the same replays of the held-out run. The fits alternate, so that other work on the machine affects both.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from twinloop.twin import Twin, load_twin
 from twinloop.twin.quantities.rigid import second_moments
 
 TARGET = 3.0
-# Bounds of mujoco.sysid's search, which needs them: wide, and off them at the start, where it would stall.
+# Bounds for mujoco.sysid, which needs them: wide, because it stalls if it starts at a bound.
 _BOUNDS = {"d3": (-1.0, 1.0), "t3": (-0.15, 0.15), "armature": (1e-4, 1e-2), "frictionloss": (0.0, 1.0)}
 _BOUNDS |= {"damping": (0.0, 0.1)}
 
 
 def run(rounds: int = 3) -> dict:
-    """Seconds of both fits in turn, their ratio with its spread, and the held-out errors (rad, shoulder and elbow).
+    """Return seconds of both fits, their ratio with its spread, and the held-out errors (rad, shoulder and elbow).
 
     Raises:
-        MissingDependencyError: mujoco.sysid lacks its packages.
-        RealDataUnavailableError: the runs are not at hand.
+        MissingDependencyError: If mujoco.sysid lacks its packages.
+        RealDataUnavailableError: If the runs are not available.
     """
     if not hasattr(sysid, "ParameterDict"):
-        raise MissingDependencyError("mujoco.sysid needs packages of its own.", remedy="pip install 'mujoco[sysid]'")
+        raise MissingDependencyError("mujoco.sysid needs additional packages.", remedy="pip install 'mujoco[sysid]'")
     episodes = registry.load_set(CASE.name, registry.fetch(CASE.name).path)
     fold = CASE.folds(episodes)[0]
     training, test = (at_rate(part, SPAN) for part in (fold.training, fold.test))
@@ -90,7 +90,7 @@ def _round(training: list[Episode], test: list[Episode]) -> dict:
 
 
 def _clocks() -> tuple[float, float]:
-    """Wall time, and processor time of all threads, which hardly depends on what else the machine does."""
+    """Return wall-clock time, and CPU time of all threads, which depends little on other work on the machine."""
     return time.perf_counter(), time.process_time()
 
 
@@ -99,7 +99,7 @@ def _rms(squares: np.ndarray) -> list[float]:
 
 
 def _by_sysid(logs: ReplayLogs, names: tuple[str, ...]) -> dict[str, float]:
-    """The same fit by mujoco.sysid with its own defaults."""
+    """Run the same fit by mujoco.sysid with its own defaults, and return the parameter values."""
     twin = logs.twin
     spec = twin.mjspec.copy()
     spec.option.timestep = twin.model.opt.timestep
@@ -129,7 +129,7 @@ def _by_sysid(logs: ReplayLogs, names: tuple[str, ...]) -> dict[str, float]:
 
 
 def _modifier(twin: Twin, name: str):
-    """What writes one parameter into a spec, as the twin's own quantity does."""
+    """Return a function that writes one parameter into a spec, as the twin's quantity does."""
     family, thing, quantity = name.split("/", 2)
     if family == "joint":
 
@@ -154,9 +154,9 @@ def _modifier(twin: Twin, name: str):
 
 
 if __name__ == "__main__":
-    figures = run()
-    low, high = figures["ratio_min"], figures["ratio_max"]
-    print(f"{figures['name']}: {figures['ratio']:.1f} ({low:.1f} to {high:.1f}) times as fast as {figures['against']}")
-    for row in figures["rounds"]:
+    metrics = run()
+    low, high = metrics["ratio_min"], metrics["ratio_max"]
+    print(f"{metrics['name']}: {metrics['ratio']:.1f} ({low:.1f} to {high:.1f}) times as fast as {metrics['against']}")
+    for row in metrics["rounds"]:
         for who in ("ours", "theirs"):
             print(who, *(f"{row[f'{who}_{key}']:.1f}" for key in ("s", "processor_s")), row[f"{who}_rms"])

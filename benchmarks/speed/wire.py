@@ -1,7 +1,7 @@
-"""How long a command takes from a policy that is served: one table, into its page with ``--write docs``.
+"""Measure the round-trip time of a command from a policy server; ``--write docs`` updates the page.
 
-``python -m benchmarks.speed.wire [--write docs]``. Round trips on one machine to a policy that takes no time; server
-and client share a process, so that its processor time is of both. Needs the extra ``serve``.
+``python -m benchmarks.speed.wire [--write docs]``. Round trips on one machine to a policy that computes nothing. Server
+and client share a process, so that its CPU time includes both. Needs the extra ``serve``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from twinloop.release.serve import PolicyServer, ServeOptions
 from twinloop.twin import load_twin
 
 TRIPS, WARM, MARK = 400, 20, "python -m benchmarks.speed.wire"
-PICTURES = {"joints": {}, "joints and two 240x320 images": {"front": (240, 320), "wrist": (240, 320)}}
+CAMERAS = {"joints": {}, "joints and two 240x320 images": {"front": (240, 320), "wrist": (240, 320)}}
 Array = NDArray[np.float64]
 
 
 class Still:
-    """A policy that says the same whatever it sees."""
+    """A policy that returns the current joint positions as its command."""
 
     name, hash = "still", "0" * 64
 
@@ -36,22 +36,22 @@ class Still:
         self.contract = contract
 
     def restart(self, episode: int) -> None:
-        """Begin an episode, of which nothing is kept."""
+        """Start an episode; this policy has no state to reset."""
 
     def act(self, observation: Observation) -> Array:
-        """Return the joints as they are seen."""
+        """Return the observed joint positions."""
         return observation[STATE]
 
     def report_sent(self, command: Array) -> None:
-        """Hear which command was sent."""
+        """Ignore the sent command."""
 
     def close(self) -> None:
-        """Let go of nothing."""
+        """Do nothing, because no resource is open."""
 
 
 @contextlib.contextmanager
-def served(contract: Contract) -> Iterator[PolicyServer]:
-    """Serve the policy on a free port of this machine."""
+def serve_policy(contract: Contract) -> Iterator[PolicyServer]:
+    """Serve the policy on a free local port, as a context manager that yields the server."""
     server = PolicyServer(lambda: Still(contract), ServeOptions(port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -65,14 +65,14 @@ def served(contract: Contract) -> Iterator[PolicyServer]:
 
 
 def run(trips: int = TRIPS) -> dict[tuple[str, str], tuple[Array, float]]:
-    """Return milliseconds of each round trip, and processor time of one, by observation and protocol."""
+    """Return milliseconds of each round trip and the CPU milliseconds of one, by observation and protocol."""
     units, found = load_twin("so101_tabletop").units, {}
-    for name, cameras in PICTURES.items():
+    for name, cameras in CAMERAS.items():
         contract = Contract(robot_type="so101", control_hz=30.0, action=units, state=units, cameras=cameras)
         rng = np.random.default_rng(0)
         observation = {STATE: np.zeros(6)}
         observation |= {f"{IMAGES}{at}": rng.integers(0, 256, (*size, 3), np.uint8) for at, size in cameras.items()}
-        with served(contract) as server:
+        with serve_policy(contract) as server:
             for protocol, scheme in (("HTTP", "http"), ("WebSocket", "ws")):
                 client = PolicyClient(server.address.replace("http", scheme, 1))
                 client.restart(0)
@@ -86,14 +86,14 @@ def _timed(client: PolicyClient, observation: Observation, trips: int) -> tuple[
         client.act(observation)
     spent, cpu = np.empty(trips), time.process_time()
     for trip in range(trips):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         client.act(observation)
-        spent[trip] = 1e3 * (time.perf_counter() - begun)
+        spent[trip] = 1e3 * (time.perf_counter() - started)
     return spent, 1e3 * (time.process_time() - cpu) / trips
 
 
 def table(found: dict[tuple[str, str], tuple[Array, float]]) -> str:
-    """Return the rows for the page."""
+    """Return the Markdown table for the page."""
     rows = [
         [*key, *(f"{value:.1f} ms" for value in (spent.min(), np.median(spent), np.quantile(spent, 0.99), cpu))]
         for key, (spent, cpu) in found.items()

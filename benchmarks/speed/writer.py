@@ -1,9 +1,9 @@
-"""How fast episodes with two 240×320 cameras become a dataset: ``python -m benchmarks.speed.writer``.
+"""Measure how fast episodes with two 240×320 cameras are written: ``python -m benchmarks.speed.writer``.
 
-The frames look like rendered ones: a shaded background, a textured table, moving shaded shapes with hard edges and
-mild sensor noise. They are made before the clock starts. Everything else counts: conversion, encoding, statistics,
-Parquet, hashing, syncing to the disk and the commits. The floor to reach is 300 steps per second on two cores;
-LeRobot's own writer reaches 86 to 130 there.
+The frames resemble rendered ones: a shaded background, a textured table, moving shaded shapes with hard edges and mild
+sensor noise. They are made before the measurement. Everything else is included: conversion, encoding, statistics,
+Parquet, hashing, disk synchronization and commits. The target is at least 300 steps per second on two cores; LeRobot's
+own writer reaches 86 to 130 there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEIGHT, WIDTH, STEPS, EPISODES, PER_BLOCK = 240, 320, 150, 8, 4
 
 
 def run() -> dict[str, Any]:
-    """Write one dataset with and one without cameras; returns steps per second of each and the video size."""
+    """Write one dataset with and one without cameras; return steps per second of each and the video size."""
     cameras = tuple(CameraSpec(name=name, height=HEIGHT, width=WIDTH) for name in ("front", "wrist"))
     frames = {camera.name: rendered_like(seed) for seed, camera in enumerate(cameras)}
     with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +46,7 @@ def run() -> dict[str, Any]:
 
 
 def rendered_like(seed: int, steps: int = STEPS) -> NDArray[np.uint8]:
-    """Frames ``(steps, 240, 320, 3)`` of a table scene with two moving bodies."""
+    """Return frames ``(steps, 240, 320, 3)`` of a table scene with two moving bodies."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
     sky = np.stack([180 - y / 4, 190 - y / 5, 205 - y / 6], axis=-1)
@@ -76,7 +76,7 @@ def _limb(image: NDArray, x: NDArray, y: NDArray, *, origin: Any, angle: float, 
 
 
 def write_video(path: Path, *, run: int = 0) -> None:
-    """Write the dataset with two cameras; each run has episodes of its own."""
+    """Write the dataset with two cameras; the number ``run`` selects different episodes."""
     cameras = tuple(CameraSpec(name=name, height=HEIGHT, width=WIDTH) for name in ("front", "wrist"))
     frames = {camera.name: rendered_like(seed) for seed, camera in enumerate(cameras)}
     _write(path, cameras, frames, episodes=EPISODES, run=run)
@@ -112,7 +112,7 @@ def _episode(number: int, run: int = 0) -> SimEpisode:
 def _write(
     path: Path, cameras: tuple[CameraSpec, ...], frames: dict[str, NDArray[np.uint8]], *, episodes: int, run: int = 0
 ) -> tuple[float, int]:
-    """Steps per second of writing ``episodes``, and the bytes of video."""
+    """Write ``episodes`` episodes; return steps per second, and the size of the videos in bytes."""
     block = PER_BLOCK if cameras else 64
     spec = DatasetSpec(
         name=path.name, robot_type="so101", fps=30, joints=JOINTS, units=UNITS, cameras=cameras, block_size=block

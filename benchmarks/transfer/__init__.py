@@ -1,1 +1,1 @@
-"""Success of policies on virtual robots, by what they were trained on."""
+"""Compare the success of policies on virtual robots, by training data."""

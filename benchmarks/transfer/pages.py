@@ -1,4 +1,4 @@
-"""What a study says: on a terminal, in a report, in the documentation."""
+"""Format the results of the transfer study for the terminal, its report and the documentation."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from benchmarks.studies import StudyTable
 from twinloop.report import ReportPage
-from twinloop.workflows.demo.virtual_robots.comparison import WANTED, RobotMean, TransferResult
+from twinloop.workflows.demo.virtual_robots.comparison import REQUIRED_DIFFERENCES, RobotMean, TransferResult
 from twinloop.workflows.demo.virtual_robots.settings import NUMBERS
 
 HEAD = ("", "policies trained on", "success", "95 % over robots", "per robot", "sd of seeds")
 
 
 def success_table(result: TransferResult) -> StudyTable:
-    """Success on virtual robots by condition."""
-    rows = [(f"({n})", NUMBERS[n].words, *_cells(result.condition(n))) for n in result.success]
+    """Tabulate success on virtual robots by condition."""
+    rows = [(f"({n})", NUMBERS[n].label, *_cells(result.condition(n))) for n in result.success]
     script = result.to_json()["script"]
     each = ", ".join(f"{100 * value:.0f}" for value in script["each"])
     low, high = script["interval"]
@@ -29,20 +29,20 @@ def success_table(result: TransferResult) -> StudyTable:
 
 
 def difference_table(result: TransferResult) -> StudyTable:
-    """Differences between conditions, robot by robot."""
+    """Tabulate differences between conditions, paired by robot."""
     rows = []
     for (one, other), found in result.differences().items():
         low, high = found.interval
-        wanted = WANTED.get((one, other))
+        required = REQUIRED_DIFFERENCES.get((one, other))
         each = ", ".join(f"{100 * value:+.0f}" for value in found.each)
-        asked = f"≥ {100 * wanted:.0f}" if wanted is not None else ""
-        rows.append((f"({one}) − ({other})", f"{100 * found.mean:+.1f}", _points(low, high), each, asked))
+        target = f"≥ {100 * required:.0f}" if required is not None else ""
+        rows.append((f"({one}) − ({other})", f"{100 * found.mean:+.1f}", _points(low, high), each, target))
     head = ("difference in success, points", "mean", "95 % over robots", "per robot", "target")
     return StudyTable(title="Differences between conditions", head=head, rows=tuple(rows), note="")
 
 
 def time_table(result: TransferResult) -> StudyTable:
-    """Where the time went."""
+    """Tabulate CPU time and wall-clock time by part of the study."""
     kinds = [(kind, took["processor_s"], took["wall_s"]) for kind, took in result.seconds.items()]
     total = ("total", sum(row[1] for row in kinds), sum(row[2] for row in kinds))
     rows = [(kind, f"{processor:.0f} s", f"{wall:.0f} s") for kind, processor, wall in (*kinds, total)]
@@ -51,25 +51,25 @@ def time_table(result: TransferResult) -> StudyTable:
 
 
 def tables(result: TransferResult) -> list[StudyTable]:
-    """Every table of a study."""
+    """Return all tables of a study that have rows."""
     return [table for table in (success_table(result), difference_table(result), time_table(result)) if table.rows]
 
 
 def page(report: ReportPage, result: TransferResult) -> None:
-    """Fill a report."""
+    """Add plot and tables to a report."""
     report.section("Success on virtual robots")
-    report.plot(figure(result), "Bars: means with 95 % intervals over robots. Points: robots.")
+    report.plot(plot_success(result), "Bars: means with 95 % intervals over robots. Points: robots.")
     for table in tables(result):
         report.section(table.title, table.note)
         report.table(table.head, table.rows)
 
 
-def figure(result: TransferResult):
-    """Success per condition: bars with intervals over robots, and a point per robot."""
+def plot_success(result: TransferResult):
+    """Plot success per condition: bars with intervals over robots, and one point per robot."""
     import plotly.graph_objects as go
 
     numbers = list(result.success)
-    names = [f"({n}) {NUMBERS[n].words}" for n in numbers]
+    names = [f"({n}) {NUMBERS[n].label}" for n in numbers]
     found = [result.condition(n) for n in numbers]
     means = np.array([one.mean for one in found])
     ends = np.array([one.interval for one in found])

@@ -1,4 +1,4 @@
-"""``python -m benchmarks transfer``: a comparison on virtual robots, printed and written into its page."""
+"""Compare policies on virtual robots, and print and write the tables: ``python -m benchmarks transfer``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ PAGE, MARK = "evidence/transfer.md", "benchmarks transfer"
 def run_bench_transfer(
     console: Console, settings: TransferSettings, output: Path, *, workers: int = 0, docs: Path | None = None
 ) -> dict[str, Any]:
-    """Measure, print, and store ``result.json`` and ``report.html``; with ``docs``, put the tables into their page.
+    """Run the study, print its tables, and write ``result.json`` and ``report.html``.
 
-    A study that was interrupted goes on where it was: whatever is whole in ``output`` is kept.
+    If ``docs`` is given, also replace the tables in that folder's page. An interrupted study is resumed: complete parts
+    in ``output`` are reused.
 
     Raises:
-        InputError: the folder holds a study of other settings, or the page has no place for the tables.
-        MissingDependencyError: torch is not installed.
+        InputError: If the folder contains a study with other settings, or the page lacks marker comments.
+        MissingDependencyError: If torch is not installed.
     """
     require_torch()
     if docs is not None:
@@ -39,7 +40,7 @@ def run_bench_transfer(
             console.print(table.note, soft_wrap=True)
     page = ReportPage("Does the gap close?", f"{len(result.robots)} virtual robots")
     write_report(page, lambda report: pages.page(report, result), output / "report.html", console)
-    figures = write_result(output, result.to_json())
+    metrics = write_result(output, result.to_json())
     if docs is not None:
         write_between(docs / PAGE, MARK, "\n\n".join(table.markdown() for table in pages.tables(result)))
-    return figures
+    return metrics

@@ -1,8 +1,8 @@
 """A LeRobot EnvHub package: the file that `lerobot.envs.make_env("USER/REPO", trust_remote_code=True)` loads.
 
-Put it at the root of a Hub repository, with `twinloop[gym]` in its requirements. Observations carry LeRobot's names
-(`agent_pos`, `pixels`) and actions are joint targets in the units of twinloop's datasets, so that a policy trained on
-a generated dataset is evaluated here as it is. A seed names a world, whichever environment plays it.
+Put it at the root of a Hub repository, with `twinloop[gym]` in its requirements. Observations have LeRobot's names
+(`agent_pos`, `pixels`). Actions are joint targets in the units of twinloop's datasets, so that a policy trained on a
+generated dataset can be evaluated here without conversion. A seed always gives the same world.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CAMERAS = ("front", "wrist")
 
 
 def make_env(n_envs: int = 1, use_async_envs: bool = False, cfg: Any = None) -> dict[str, dict[int, VectorEnv]]:
-    """The environments of one task as `{suite: {task_id: vector environment}}`.
+    """Return the environments of one task as `{suite: {task_id: vector environment}}`.
 
     Args:
-        n_envs: worlds.
-        use_async_envs: makes no difference; the worlds run on threads of one process.
-        cfg: an `EnvConfig` whose `task`, where it has one, is a registered id.
+        n_envs: Number of worlds.
+        use_async_envs: Has no effect; the worlds run on threads of one process.
+        cfg: An `EnvConfig`; its `task`, if it has one, is a registered id.
     """
     del use_async_envs
     name = getattr(cfg, "task", None) or DEFAULT

@@ -1,4 +1,4 @@
-"""twinloop closes the loop between robots and their simulations."""
+"""Identify, randomize and validate MuJoCo twins of robots, and train and release policies with them."""
 
 from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""``python -m twinloop``."""
+"""Run twinloop's command line with ``python -m twinloop``."""
 
 from twinloop.cli.main import run
 

@@ -79,13 +79,13 @@ def test_sets_that_are_not_there_are_named(folders, capsys):
     words = ["real", "--train", str(train), "--test", str(test), "--threads", "1", "--json"]
     assert main([*words, "--only", "dfki_simple_pendulum", "planar_impacts"], PROGRAM) == 0
     found = json.loads(capsys.readouterr().out)["cases"]
-    assert found[1] == {"data": "planar_impacts", "skipped": "nothing to train on"}
+    assert found[1] == {"data": "planar_impacts", "skipped": "no episodes to train on"}
 
 
 def test_what_cannot_be_run_is_refused(tmp_path):
-    with pytest.raises(InputError, match="--train and --test go together"):
+    with pytest.raises(InputError, match="Give --train and --test together"):
         run_bench_real(NOWHERE, train=tmp_path)
-    with pytest.raises(InputError, match="No set was there to fit. planar_impacts: nothing to train on"):
+    with pytest.raises(InputError, match="No data set could be fitted. planar_impacts: no episodes to train on"):
         run_bench_real(NOWHERE, only=("planar_impacts",), train=tmp_path, test=tmp_path)
     with pytest.raises(UnknownNameError, match="Unknown real set with a fit 'bam'"):
         open_case("bam")

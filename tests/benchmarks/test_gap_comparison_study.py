@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def run(tables, name, repetitions):
-    return next(study for study in tables if study.name == name).run(repetitions, 0).figures
+    return next(study for study in tables if study.name == name).run(repetitions, 0).metrics
 
 
 def test_no_exact_test_exceeds_alpha():

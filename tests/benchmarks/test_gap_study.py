@@ -44,7 +44,7 @@ def test_tables_are_the_same_in_processes_and_land_in_their_pages(tmp_path, cons
 def test_what_there_is_not_is_refused_before_anything_runs(tmp_path, console):
     with pytest.raises(UnknownNameError, match="Unknown study 'sensor'.*sensors"):
         GAP.run(console, only=["sensor"])
-    with pytest.raises(InputError, match="0 repetitions measure nothing"):
+    with pytest.raises(InputError, match="--repetitions 0: give at least 1"):
         GAP.run(console, repetitions=0)
     with pytest.raises(InputError, match="has no place for the tables"):
         GAP.run(console, only=["sobol"], docs=tmp_path)

@@ -45,7 +45,7 @@ def test_planted_and_best_fitting_values_are_counted_apart(backend, monkeypatch)
         method = {"method": "planted", "clusters": "none"}
         return bench_coverage._Limits(low=low, high=high, naive_low=planted - third, naive_high=planted, **method)
 
-    monkeypatch.setattr(bench_coverage, "_linear", planted_limits)
+    monkeypatch.setattr(bench_coverage, "_linear_limits", planted_limits)
     found = coverage(tiny, backend, repetitions=4)
     for row in found.rows:
         assert row.covers_planted.rate == pytest.approx(1 / 3)
@@ -65,9 +65,11 @@ def test_intervals_of_a_twin_that_lacks_friction_miss_the_planted_values(backend
 
 
 def test_mistakes_are_named_and_a_page_takes_the_table(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"No case is named nothing. There are: servo; servo, 2 recordings of 12 s;"):
+    with pytest.raises(
+        InputError, match=r"No case matches nothing. The cases are: servo; servo, 2 recordings of 12 s;"
+    ):
         run_bench_coverage(Console(quiet=True), only=["nothing"])
-    with pytest.raises(InputError, match="--repetitions 1: coverage is counted over two at least"):
+    with pytest.raises(InputError, match="--repetitions 1: give at least 2 logs per case"):
         run_bench_coverage(Console(quiet=True), repetitions=1)
     page = tmp_path / "page.md"
     with pytest.raises(InputError, match="has no place for the tables"):
@@ -75,10 +77,10 @@ def test_mistakes_are_named_and_a_page_takes_the_table(tmp_path, monkeypatch):
     page.write_text("before\n{}\n{}\nafter\n".format(*marks(PLACE)))
     tiny = replace(SERVO, name="tiny", population=8, seconds=0.6)
     monkeypatch.setattr("benchmarks.error_rates.coverage.run.CASES", (tiny,))
-    figures = run_bench_coverage(Console(quiet=True), repetitions=3, nthread=1, page=page)
+    metrics = run_bench_coverage(Console(quiet=True), repetitions=3, nthread=1, page=page)
     assert "| `actuator/pendulum/kp` | N·m/rad | 0.65 |" in page.read_text()
     assert page.read_text().startswith("before\n")
-    assert figures["cases"][0]["case"] == "tiny"
+    assert metrics["cases"][0]["case"] == "tiny"
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_published_parameters_are_those_of_the_twin_that_is_scored():
 
 def test_errors_are_root_mean_squares_over_windows():
     errors = rms_errors(np.array([[0.01], [0.04], [0.04]]), ["joint"])
-    assert errors.figures == pytest.approx([np.sqrt(0.03)])
+    assert errors.metrics == pytest.approx([np.sqrt(0.03)])
 
 
 def test_a_twin_has_no_error_on_its_own_motion_and_some_on_anothers():
@@ -136,10 +136,10 @@ def test_errors_are_pooled_over_all_windows_and_told_by_controller():
     )
     errors = simple_pendulum.CASE.errors(Fitted(), runs, backend)
     assert [name.rsplit(" windows, ")[-1] for name in errors.names] == ["all", "other", "third, 1 kg"]
-    pooled, *each = errors.figures**2
+    pooled, *each = errors.metrics**2
     assert pooled == pytest.approx(np.mean(each))  # as many windows each
     published = simple_pendulum.CASE.references([])[PUBLISHED]
-    assert not np.allclose(simple_pendulum.CASE.errors(published, runs, backend).figures, errors.figures)
+    assert not np.allclose(simple_pendulum.CASE.errors(published, runs, backend).metrics, errors.metrics)
 
 
 def arm_run(zero, *, seconds=3.0, seed=0):
@@ -246,7 +246,7 @@ def test_the_drones_thrust_is_the_published_one_within_2_percent_and_its_yaw_sta
     assert constants["thrust of a rotor at throttle 0.5"].covers
     assert np.isnan(constants["inertia about z"].value)
     assert 1e-5 < constants["inertia about x"].value < 4e-5
-    after, before = (case.errors(known, fold.test, backend).figures for known in (fitted, Fitted()))
+    after, before = (case.errors(known, fold.test, backend).metrics for known in (fitted, Fitted()))
     assert (after < before).all()
 
 
@@ -256,7 +256,7 @@ def test_the_simple_pendulum_beats_its_published_parameters_on_every_controller(
     [fold] = case.folds(load_set(case.name, folder(case.name)))
     fitted = replace(case.fit(fold.training, "friction, 60 ms", backend), prediction="60 ms")
     published = case.references(fold.training)[PUBLISHED]
-    after, before = (case.errors(known, fold.test, backend).figures for known in (fitted, published))
+    after, before = (case.errors(known, fold.test, backend).metrics for known in (fitted, published))
     assert (after < before).all()
 
 
@@ -266,6 +266,6 @@ def test_the_double_pendulum_beats_its_published_parameters_on_a_run_left_out():
     fold = next(f for f in case.folds(load_set(case.name, folder(case.name))) if "143704" in f.name)
     fitted = case.fit(fold.training, "bodies and friction", backend)
     known = (replace(fitted, prediction="zero estimated"), fitted, Fitted())
-    estimated, zero, published = (case.errors(each, fold.test, backend).figures for each in known)
+    estimated, zero, published = (case.errors(each, fold.test, backend).metrics for each in known)
     assert (estimated < 0.6 * zero).all()
     assert (zero < 0.8 * published).all()

@@ -205,5 +205,5 @@ def test_a_median_of_equal_flights_is_the_flight_and_scatter_moves_it():
 def test_a_fit_beats_the_twin_as_shipped_on_flights_it_has_not_seen(case):
     fold = case.folds(load_set(case.name, real(case.name)))[0]
     fitted = replace(case.fit(fold.training, "", BACKEND), prediction=case.candidates[-1].prediction)
-    after, before = (case.errors(known, fold.test, BACKEND).figures for known in (fitted, Fitted()))
+    after, before = (case.errors(known, fold.test, BACKEND).metrics for known in (fitted, Fitted()))
     assert (after < before).all(), (after, before)

@@ -73,7 +73,7 @@ def test_a_group_is_left_out_whole_and_two_groups_at_least_make_folds():
     assert Guess().folds(episodes()[:2]) == []
 
 
-def test_the_candidate_with_the_least_worst_figure_is_chosen_and_scored_once():
+def test_the_candidate_with_the_least_worst_metric_is_chosen_and_scored_once():
     case = Guess()
     result = run_fold(case.folds(episodes())[0], Fits(case, BACKEND))
     assert result.choice.candidate.name == "mean"
@@ -82,10 +82,10 @@ def test_the_candidate_with_the_least_worst_figure_is_chosen_and_scored_once():
     second = np.mean([1.0 + abs(v - 4.75) for v in (7.0, 4.0)]) / (1.0 + 5.5)
     assert result.choice.losses["mean"] == pytest.approx((first + second) / 2)
     assert result.fitted.values["guess"] == pytest.approx(5.125)
-    assert result.errors.figures == pytest.approx([0.625, 1.625])
+    assert result.errors.metrics == pytest.approx([0.625, 1.625])
     assert list(result.references) == ["as shipped", "published"]
-    assert result.references["as shipped"].figures == pytest.approx([4.5, 5.5])
-    assert result.references["published"].figures == pytest.approx([3.5, 4.5])
+    assert result.references["as shipped"].metrics == pytest.approx([4.5, 5.5])
+    assert result.references["published"].metrics == pytest.approx([3.5, 4.5])
 
 
 def test_no_choice_depends_on_what_the_outer_fold_leaves_out():
@@ -115,13 +115,13 @@ def test_without_inner_folds_the_first_candidate_is_taken():
     assert case.fitted == []
 
 
-def test_figures_are_weighted_means_or_root_mean_squares():
+def test_metrics_are_weighted_means_or_root_mean_squares():
     values, weights = np.array([[1.0, 4.0], [3.0, 0.0]]), np.array([3.0, 1.0])
-    assert mean_errors(values, "ab", "11").figures == pytest.approx([2.0, 2.0])
-    assert mean_errors(values, "ab", "11", weights=weights).figures == pytest.approx([1.5, 3.0])
+    assert mean_errors(values, "ab", "11").metrics == pytest.approx([2.0, 2.0])
+    assert mean_errors(values, "ab", "11", weights=weights).metrics == pytest.approx([1.5, 3.0])
     counted = np.array([[0.0, 1.0], [1.0, 0.0]])  # each figure counts one unit
     squared = Errors(names=("a", "b"), units=("1", "1"), values=values, weights=counted, squared=True)
-    assert squared.figures == pytest.approx([np.sqrt(3.0), 2.0])
+    assert squared.metrics == pytest.approx([np.sqrt(3.0), 2.0])
     assert squared.at(np.array([[0, 0], [1, 1]]))[:, 1] == pytest.approx([2.0, 0.0])  # none of its units: 0
 
 

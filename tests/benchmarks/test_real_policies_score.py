@@ -69,5 +69,5 @@ def test_a_failure_scores_nothing_and_torque_costs():
 
 
 def test_a_log_without_torques_is_no_rollout(rollouts):
-    with pytest.raises(LogError, match="is no rollout of the two-joint arm: that takes two joints, torques"):
+    with pytest.raises(LogError, match="is not a rollout of the two-joint arm. It needs two joints, torque"):
         outcome_of(replace(rollouts[0], signals={}))

@@ -104,7 +104,7 @@ class TestPlanted:
 
     def test_the_error_is_the_mean_over_runs_in_mrad(self, planted, backend):
         errors = CASE.errors(Fitted(values=PUBLISHED_ZERO), planted, backend)
-        assert errors.figures[0] == pytest.approx(1e3 * run_errors(PUBLISHED_ZERO, planted, backend).mean())
+        assert errors.metrics[0] == pytest.approx(1e3 * run_errors(PUBLISHED_ZERO, planted, backend).mean())
         assert errors.units == ("mrad",)
 
     def test_the_grid_keeps_the_run_and_adds_the_arms_length(self, planted):
@@ -126,7 +126,7 @@ def test_a_fit_to_two_gains_predicts_the_third(backend):
     """Gain 200 from 100 and 800; six parameters without heat and load friction leave 50 mrad there."""
     fold = next(f for f in CASE.folds(load_set(CASE.name, shared("bam_servo"))) if f.name == "gain 200")
     fitted = CASE.fit(fold.training, CASE.candidates[0].structure, backend)
-    assert CASE.errors(fitted, fold.test, backend).figures[0] < 25.0
+    assert CASE.errors(fitted, fold.test, backend).metrics[0] < 25.0
     assert CASE.fit(fold.training, CASE.candidates[0].structure, backend).values == fitted.values
 
 
@@ -138,13 +138,13 @@ def test_the_arms_blocks_of_ten_episodes_are_left_out_whole(backend):
     assert [fold.name for fold in so101.CASE.inner_folds(folds[3].training)] == ["0 to 9", "10 to 19", "20 to 29"]
     errors = so101.CASE.errors(Fitted(), folds[3].test[:2], backend)
     assert errors.names == tuple(load_twin("so101_tabletop").robot.joints)
-    assert all(0.2 < value < 8.0 for value in errors.figures)
+    assert all(0.2 < value < 8.0 for value in errors.metrics)
 
 
 def test_a_candidates_dry_friction_changes_the_arms_replay_and_not_the_twin(backend):
     [episode] = load_set(so101.CASE.name, shared("so101_pick_place_tape"))[:1]
     soft, stiff, again = (
-        so101.CASE.errors(Fitted(prediction=name), [episode], backend).figures for name in (*so101.IMPEDANCES, "")
+        so101.CASE.errors(Fitted(prediction=name), [episode], backend).metrics for name in (*so101.IMPEDANCES, "")
     )
     assert not np.allclose(soft, stiff, rtol=1e-2)
     np.testing.assert_array_equal(soft, again)

@@ -129,7 +129,7 @@ def test_all_twins_agree() -> None:
 
 
 def test_one_renderer_is_none_to_compare_and_a_page_needs_its_marks(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="gl works here; two are needed to compare"):
+    with pytest.raises(InputError, match="A comparison needs two renderers; available here: gl"):
         run_bench_renderers(Console(quiet=True), renderers=["gl"])
     both()
     bare = tmp_path / "bare.md"

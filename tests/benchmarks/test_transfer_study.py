@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
-from benchmarks.transfer.pages import difference_table, figure, success_table, time_table
+from benchmarks.transfer.pages import difference_table, plot_success, success_table, time_table
 from benchmarks.transfer.run import run_bench_transfer
 from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot.reader import DatasetReader
@@ -47,7 +47,7 @@ def shaken(numbers, recipe, nstep=12):
     )
     backend = open_backend("threads", nthread=1)
     batch = run_batch(TWIN, task, plan.draw(numbers), run_seed=3, episodes=numbers, actor=actor, backend=backend)
-    return np.stack(actor.meant, axis=1), batch.trajectories.commands
+    return np.stack(actor.unperturbed_commands, axis=1), batch.trajectories.commands
 
 
 class TestShowing:
@@ -131,7 +131,7 @@ class TestOrder:
             TransferSettings(**changed)
 
 
-class TestFigures:
+class TestMetrics:
     RESULT = TransferResult(
         robots=(100, 101, 102),
         trials=10,
@@ -162,7 +162,7 @@ class TestFigures:
         assert rows[1][2] == "71.7%"
         assert difference_table(self.RESULT).rows[0][:2] == ("(4) − (1)", "+58.3")
         assert time_table(self.RESULT).rows[-1] == ("total", "12 s", "20 s")
-        assert figure(self.RESULT).data[0].x[0] == pytest.approx(100 * self.RESULT.condition(1).mean)
+        assert plot_success(self.RESULT).data[0].x[0] == pytest.approx(100 * self.RESULT.condition(1).mean)
 
 
 @pytest.mark.slow
@@ -177,9 +177,9 @@ class TestWhole:
         assert {"cube.x", "target.y", "cube.heading.sin"} <= set(names)
         assert ("tool.x" in names) is (sees == "tool")
 
-    def test_pictures_go_with_them(self, tmp_path):
+    def test_images_go_with_them(self, tmp_path):
         worlds = DemonstrationWorlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
-        write_demonstrations(worlds, tmp_path / "demos", count=1, recipe=TransferRecipe(shake=0.0), pictures=True)
+        write_demonstrations(worlds, tmp_path / "demos", count=1, recipe=TransferRecipe(shake=0.0), images=True)
         assert DatasetReader(tmp_path / "demos").info["features"]["observation.images.front"]["shape"] == [72, 96, 3]
 
     def test_a_study_goes_on_and_says_the_same(self, tmp_path):

@@ -226,5 +226,5 @@ def test_episodes_are_named_by_beginnings_places_and_conditions(made):
     ws.exclude_episodes([ids[1]], "blurry", "ada")
     with pytest.raises(InputError, match=r"is excluded \(blurry\)"):
         resolve_episodes(ws, [ids[1][:8]])
-    assert resolve_episodes(ws, [ids[1][:8]], buried=True) == [ids[1]]
+    assert resolve_episodes(ws, [ids[1][:8]], include_excluded=True) == [ids[1]]
     assert episode_id(1) == ids[1]

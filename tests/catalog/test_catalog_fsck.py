@@ -93,11 +93,11 @@ def test_a_damaged_part_is_found_by_name_and_read_again_where_its_dataset_is_the
         path.write_bytes(path.read_bytes()[:-9])
     else:
         path.unlink()
-    code, figures = fsck(root, capfd)
+    code, metrics = fsck(root, capfd)
     assert code == 1
-    found = [finding for finding in figures["findings"] if finding["kind"] == "part"]
+    found = [finding for finding in metrics["findings"] if finding["kind"] == "part"]
     assert [finding["where"] for finding in found] == [f"catalog/{table}/{path.name}"]
-    code, figures = fsck(root, capfd, "--repair")
+    code, metrics = fsck(root, capfd, "--repair")
     if table == "scores":
         assert code == 1
         assert "make its rows again (scores of run 01)" in found[0]["remedy"]
@@ -122,9 +122,9 @@ def test_a_damaged_sqlite_file_is_made_again_from_the_parts(root, capfd, harm):
         path.write_bytes(data)
     with pytest.raises(DatasetError, match=r"state.sqlite.*(`twinloop fsck|schema 0)"):
         whole(root)
-    code, figures = fsck(root, capfd)
+    code, metrics = fsck(root, capfd)
     assert code == 1
-    assert "state.sqlite" in figures["findings"][0]["where"]
+    assert "state.sqlite" in metrics["findings"][0]["where"]
     code, _ = fsck(root, capfd, "--repair")
     assert (code, fsck(root, capfd)[0]) == (0, 0)
     after = whole(root)
@@ -138,8 +138,8 @@ def test_an_index_that_lies_is_made_again_and_keeps_the_rest(root, capfd):
     before = whole(root)
     with Workspace.open(root) as ws, ws.state.transaction() as connection:
         connection.execute("DELETE FROM places WHERE episode_index = 3")
-    code, figures = fsck(root, capfd)
-    assert (code, [finding["kind"] for finding in figures["findings"]]) == (1, ["index"])
+    code, metrics = fsck(root, capfd)
+    assert (code, [finding["kind"] for finding in metrics["findings"]]) == (1, ["index"])
     assert fsck(root, capfd, "--repair")[0] == 0
     assert whole(root) == before
     with Workspace.open(root) as ws:
@@ -151,8 +151,8 @@ def test_leftovers_of_ended_writers_are_moved_aside(root, capfd):
     shutil.copy(part_file(root, "episodes"), root / "catalog" / "episodes" / "part-ZZZ.parquet")
     (root / "catalog" / "params" / ".part-ZZZ.parquet.x1").write_bytes(b"half")
     assert whole(root) == before
-    code, figures = fsck(root, capfd)
-    assert (code, [finding["kind"] for finding in figures["findings"]]) == (1, ["leftover", "leftover"])
+    code, metrics = fsck(root, capfd)
+    assert (code, [finding["kind"] for finding in metrics["findings"]]) == (1, ["leftover", "leftover"])
     assert fsck(root, capfd, "--repair")[0] == 0
     assert (root / "catalog" / "swept" / "episodes" / "part-ZZZ.parquet").is_file()
     assert (fsck(root, capfd)[0], whole(root)) == (0, before)
@@ -160,11 +160,11 @@ def test_leftovers_of_ended_writers_are_moved_aside(root, capfd):
 
 def test_a_dataset_that_moved_within_the_workspace_is_found(root, capfd):
     (root / "data" / "planted").rename(root / "data" / "renamed")
-    code, figures = fsck(root, capfd)
-    assert (code, figures["findings"][0]["batch"]) == (1, "planted")
-    assert "is missing" in figures["findings"][0]["what"]
-    code, figures = fsck(root, capfd, "--repair")
-    assert (code, figures["findings"][0]["repaired"]) == (0, "Found at data/renamed.")
+    code, metrics = fsck(root, capfd)
+    assert (code, metrics["findings"][0]["batch"]) == (1, "planted")
+    assert "is missing" in metrics["findings"][0]["what"]
+    code, metrics = fsck(root, capfd, "--repair")
+    assert (code, metrics["findings"][0]["repaired"]) == (0, "Found at data/renamed.")
     with Workspace.open(root) as ws:
         assert ws.locate(content_hash(planted(8))).folder == root / "data" / "renamed"
 
@@ -184,8 +184,8 @@ def test_a_batch_that_grew_is_brought_up_to_date(tmp_path, capfd):
         ws.add(root / "data" / "grows")
         commit(writer, 1)
         commit(writer, 2)
-    code, figures = fsck(root, capfd)
-    assert (code, "are not in the catalog" in figures["findings"][0]["what"]) == (1, True)
+    code, metrics = fsck(root, capfd)
+    assert (code, "are not in the catalog" in metrics["findings"][0]["what"]) == (1, True)
     assert (fsck(root, capfd, "--repair")[0], fsck(root, capfd)[0]) == (0, 0)
     assert len(whole(root)["episodes"]) == 5
 
@@ -194,12 +194,12 @@ def test_a_batch_that_grew_is_brought_up_to_date(tmp_path, capfd):
 def test_a_flipped_byte_in_a_dataset_is_found_by_name(root, capfd, file):
     path = root / "data" / "planted" / file.format(chunk_index=0, file_index=2)
     flip(path, 60)
-    code, figures = fsck(root, capfd, "--deep")
+    code, metrics = fsck(root, capfd, "--deep")
     assert code == 1
-    assert str(path) in figures["findings"][0]["what"]
+    assert str(path) in metrics["findings"][0]["what"]
     path.unlink()
-    code, figures = fsck(root, capfd)
-    assert (code, str(path) in figures["findings"][0]["what"]) == (1, True)
+    code, metrics = fsck(root, capfd)
+    assert (code, str(path) in metrics["findings"][0]["what"]) == (1, True)
 
 
 def test_an_index_that_was_made_again_has_the_seals_of_every_file(root):
@@ -222,8 +222,8 @@ def test_a_table_that_was_added_broken_is_found_deep(root, capfd):
         connection.execute(
             "UPDATE seals SET bytes = ?, sha256 = ? WHERE path = ?", (broken.bytes, broken.sha256, broken.path)
         )
-    code, figures = fsck(root, capfd, "--deep")
-    [finding] = figures["findings"]
+    code, metrics = fsck(root, capfd, "--deep")
+    [finding] = metrics["findings"]
     assert (code, finding["kind"]) == (1, "dataset")
     assert f"{path} is truncated or damaged" in finding["what"]
 
@@ -235,8 +235,8 @@ def test_a_flipped_byte_in_a_video_is_found_once_it_was_read_whole(tmp_path, cap
     assert fsck(root, capfd, "--deep")[0] == 0
     path = next((root / "data" / "seen" / "videos").glob("**/*.mp4"))
     flip(path, path.stat().st_size // 2)
-    code, figures = fsck(root, capfd, "--deep")
-    assert (code, str(path) in figures["findings"][0]["what"]) == (1, True)
+    code, metrics = fsck(root, capfd, "--deep")
+    assert (code, str(path) in metrics["findings"][0]["what"]) == (1, True)
 
 
 @pytest.mark.slow

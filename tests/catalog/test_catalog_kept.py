@@ -34,7 +34,7 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture(name="root")
 def workspace(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(view_tables, "LEAST", 1)
+    monkeypatch.setattr(view_tables, "MIN_CACHED_ROWS", 1)
     return shutil.copytree(made, tmp_path / "cell")
 
 

@@ -18,7 +18,7 @@ import pytest
 from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import JOINTS, SPEC, planted, write_all
 from twinloop.catalog import Workspace
-from twinloop.catalog.reference import QUESTIONS, update_page
+from twinloop.catalog.reference import EXAMPLE_QUERIES, update_page
 from twinloop.catalog.schema import TABLES
 from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.catalog.view_tables import select_first_copies, select_newest_rows
@@ -177,11 +177,11 @@ def test_limits_are_taken_from_the_workspace(tmp_path):
 def test_the_ten_questions_answer(cell):
     name = content_hash(planted(0))
     cell.append("scores", score(name, 2.0), run_id="01")
-    for question in QUESTIONS:
+    for question in EXAMPLE_QUERIES:
         given = {**question.example, **({"episode": name} if "episode" in question.example else {})}
         assert cell.query(question.sql, given).num_columns > 1, question.name
-    assert len({question.name for question in QUESTIONS}) == 10
-    unscored = {row["batch"]: row["unscored"] for row in cell.query(QUESTIONS[8].sql).to_pylist()}
+    assert len({question.name for question in EXAMPLE_QUERIES}) == 10
+    unscored = {row["batch"]: row["unscored"] for row in cell.query(EXAMPLE_QUERIES[8].sql).to_pylist()}
     assert unscored == {"planted": len(NUMBERS) - 1, "two": 1}
 
 

@@ -31,14 +31,14 @@ def store(
     folder, console, *, skill=0.6, twin="a" * 64, data="d" * 64, made="2026-01-01T00:00:00+00:00", kind="dynamics"
 ):
     run = MeasuredRun.begin("gap", kind, folder, (), console)
-    figure = HeadlineMetric(name="skill", estimate=skill, low=skill - 0.1, high=skill + 0.1, better="higher")
-    run.end({"twin": {"name": "arm", "hash": twin}, "data": {"name": "log", "hash": data}}, [figure, RMSE])
+    metric = HeadlineMetric(name="skill", estimate=skill, low=skill - 0.1, high=skill + 0.1, better="higher")
+    run.end({"twin": {"name": "arm", "hash": twin}, "data": {"name": "log", "hash": data}}, [metric, RMSE])
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps({**result, "made": made}))
 
 
 def verdict(*texts):
-    return check_conditions(parse_conditions(texts), {figure.name: figure for figure in (SKILL, RMSE)})
+    return check_conditions(parse_conditions(texts), {metric.name: metric for metric in (SKILL, RMSE)})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_condition_compares_the_estimate_or_an_end_of_the_interval(text, code)
     assert verdict(text).code == code
 
 
-def test_a_true_condition_is_said_with_the_figure():
+def test_a_true_condition_is_said_with_the_metric():
     assert verdict("skill < 0.7", "rmse/* > 1").lines() == [
         "FAILED skill < 0.7: skill is 0.6 [0.4, 0.7]",
         "FAILED rmse/* > 1: rmse/elbow is 2 deg",
@@ -66,26 +66,26 @@ def test_a_true_condition_is_said_with_the_figure():
 
 @pytest.mark.parametrize("text", ["skill", "skill = 0.5", "skill < half", "< 0.5", "skill < nan", ""])
 def test_what_is_no_condition_is_refused_with_an_example(text):
-    with pytest.raises(InputError, match=r"is no condition. Write NAME < NUMBER"):
+    with pytest.raises(InputError, match=r"is not a condition. Write NAME < NUMBER"):
         parse_conditions([text])
 
 
 def test_a_condition_on_what_is_not_known_is_refused():
-    with pytest.raises(UnknownNameError, match="Unknown figure 'skil'.*Nearest existing: skill"):
+    with pytest.raises(UnknownNameError, match="Unknown metric 'skil'.*Nearest existing: skill"):
         verdict("skil < 0.5")
     with pytest.raises(InputError, match="The interval of rmse/elbow is not known.*one episode, no interval"):
         verdict("rmse/elbow.high > 1")
 
 
-def test_figures_survive_the_file_and_what_is_not_known_is_null(tmp_path, console):
+def test_metrics_survive_the_file_and_what_is_not_known_is_null(tmp_path, console):
     run = MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["skill < 0.5"], console)
-    figures, code = run.end({"episodes": 3}, [SKILL, RMSE])
+    metrics, code = run.end({"episodes": 3}, [SKILL, RMSE])
     stored = json.loads((tmp_path / "run" / "result.json").read_text())
     assert code == 0
     assert stored["headline"][1]["low"] is None
     assert read_headlines(stored)["skill"] == SKILL
     assert math.isnan(read_headlines(stored)["rmse/elbow"].high)
-    assert figures["kind"] == "dynamics"
+    assert metrics["kind"] == "dynamics"
 
 
 def test_a_wrong_name_in_a_condition_loses_nothing(tmp_path, console):
@@ -96,7 +96,7 @@ def test_a_wrong_name_in_a_condition_loses_nothing(tmp_path, console):
 
 
 def test_a_wrong_condition_is_refused_before_the_folder_is_claimed(tmp_path, console):
-    with pytest.raises(InputError, match="is no condition"):
+    with pytest.raises(InputError, match="is not a condition"):
         MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["skill !"], console)
     assert not (tmp_path / "run").exists()
 
@@ -127,7 +127,7 @@ def test_a_condition_may_be_written_as_people_say_it(tmp_path, console):
     run.expect(["command delay", "backlash", "object/*/mass*=0.5"])
     assert [one.name for one in run.conditions] == ["command_delay", "object/*/mass*_0.5"]
     assert [one.end for one in run.conditions] == ["", "low"]
-    with pytest.raises(UnknownNameError, match="Unknown figure 'command_delay'"):
+    with pytest.raises(UnknownNameError, match="Unknown metric 'command_delay'"):
         run.expect(["backlash"])
     for asked in ("skill", "s*/elbow", "*elbow", "delay/*", "rmse/el?ow", "*"):
         MeasuredRun.begin("gap", "dynamics", None, [f"{asked} > 1"], console)
@@ -138,37 +138,37 @@ def test_the_history_is_in_order_of_time_whatever_the_folders_are_called(tmp_pat
     store(tmp_path / "b", console, skill=0.2, made="2026-02-01T00:00:00+00:00")
     store(tmp_path / "deep" / "c", console, skill=0.5, kind="data")
     found = run_gap_history(
-        GapHistoryRequest(runs=[tmp_path], figures=(), kind="dynamics", output=None), console=console
+        GapHistoryRequest(runs=[tmp_path], metrics=(), kind="dynamics", output=None), console=console
     )
-    assert [run["figures"]["skill"]["estimate"] for run in found["runs"]] == [0.2, 0.8]
+    assert [run["metrics"]["skill"]["estimate"] for run in found["runs"]] == [0.2, 0.8]
     assert [run["twin_hash"][0] for run in found["runs"]] == ["a", "b"]
-    assert set(found["runs"][0]["figures"]) == {"skill"}
+    assert set(found["runs"][0]["metrics"]) == {"skill"}
     text = console.export_text()
     assert "arm bbbbbbbb" in text
     assert "[0.7, 0.9]" in text
 
 
-def test_patterns_choose_figures_and_other_data_is_said(tmp_path, console):
+def test_patterns_choose_metrics_and_other_data_is_said(tmp_path, console):
     store(tmp_path / "a", console)
     store(tmp_path / "b", console, data="e" * 64)
     found = run_gap_history(
-        GapHistoryRequest(runs=[tmp_path], figures=("rmse/*",), kind="dynamics", output=None), console=console
+        GapHistoryRequest(runs=[tmp_path], metrics=("rmse/*",), kind="dynamics", output=None), console=console
     )
-    assert set(found["runs"][0]["figures"]) == {"rmse/elbow"}
+    assert set(found["runs"][0]["metrics"]) == {"rmse/elbow"}
     assert "different data" in console.export_text()
-    with pytest.raises(UnknownNameError, match="Unknown figure 'speed'"):
+    with pytest.raises(UnknownNameError, match="Unknown metric 'speed'"):
         run_gap_history(
-            GapHistoryRequest(runs=[tmp_path], figures=("speed",), kind="dynamics", output=None), console=console
+            GapHistoryRequest(runs=[tmp_path], metrics=("speed",), kind="dynamics", output=None), console=console
         )
 
 
 def test_places_without_runs_are_refused(tmp_path, console):
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         find_past_runs([tmp_path / "none"], "dynamics")
     with pytest.raises(InputError, match="Make one with `twinloop gap`"):
         find_past_runs([tmp_path], "dynamics")
     store(tmp_path / "a", console)
-    with pytest.raises(InputError, match="There are runs of: dynamics; say --kind"):
+    with pytest.raises(InputError, match="There are runs of: dynamics; give one of them as --kind"):
         find_past_runs([tmp_path], "vision")
     (tmp_path / "a" / "result.json").write_text("{")
     with pytest.raises(InputError, match="is not valid JSON .*make the run again"):
@@ -180,7 +180,7 @@ def test_the_page_of_the_history_needs_no_network(tmp_path, console):
     store(tmp_path / "a", console)
     store(tmp_path / "b", console, skill=0.9)
     run_gap_history(
-        GapHistoryRequest(runs=[tmp_path], figures=(), kind="dynamics", output=tmp_path / "history.html"),
+        GapHistoryRequest(runs=[tmp_path], metrics=(), kind="dynamics", output=tmp_path / "history.html"),
         console=console,
     )
     page = (tmp_path / "history.html").read_text()

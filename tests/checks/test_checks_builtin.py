@@ -30,8 +30,8 @@ def test_built_in_twin_passes(name):
     report = run_checks(name, only=QUICK)
     assert report.passed, report.text()
     assert {check.name for check in report.checks if check.status == "skip"} == SKIPPED[name]
-    if report["half-step convergence"].figures and name not in UNEVEN:
-        assert report["half-step convergence"].figures["order"] == pytest.approx(1.0, abs=0.3)
+    if report["half-step convergence"].metrics and name not in UNEVEN:
+        assert report["half-step convergence"].metrics["order"] == pytest.approx(1.0, abs=0.3)
 
 
 @pytest.mark.parametrize("name", SKIPPED)

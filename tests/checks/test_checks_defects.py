@@ -52,7 +52,7 @@ def test_cube_sunk_into_the_table_is_a_penetration(spoiled):
     twin = spoiled("so101_tabletop", model=[('qpos="0.22 -0.06 0.014', 'qpos="0.22 -0.06 0.012')])
     check = check_penetration(twin)
     assert check.status == "fail"
-    assert check.figure == pytest.approx(2.0, abs=1e-6)
+    assert check.metric == pytest.approx(2.0, abs=1e-6)
     assert "table" in check.detail
     assert "cube" in check.detail
 
@@ -69,8 +69,8 @@ def test_cube_sunk_into_the_table_is_a_penetration(spoiled):
 def test_slippery_object_or_weak_gripper_does_not_hold(spoiled, spec):
     check = check_grasp(spoiled("so101_tabletop", spec=spec))
     assert check.status == "fail", check.summary_line()
-    assert check.figure > 2.0
-    assert check.figures["nominal_mm"] < 1.0
+    assert check.metric > 2.0
+    assert check.metrics["nominal_mm"] < 1.0
 
 
 def test_soft_friction_creeps_and_fails(spoiled):
@@ -91,7 +91,7 @@ def test_delay_hidden_in_the_model_is_found(spoiled):
     check = check_delay(twin)
     assert check.status == "fail"
     assert "elbow_flex" in check.detail
-    assert check.figure == pytest.approx(6.0, abs=1.0)
+    assert check.metric == pytest.approx(6.0, abs=1.0)
 
 
 def test_delay_of_one_step_too_many_is_found(spoiled):
@@ -111,7 +111,7 @@ def test_joint_that_never_answers_has_no_delay_to_speak_of(spoiled):
     )
     check = check_delay(twin)
     assert check.status == "fail"
-    assert check.figure == np.inf
+    assert check.metric == np.inf
     assert "wrist_roll" in check.detail
 
 
@@ -137,7 +137,7 @@ def test_gain_that_the_step_cannot_follow_breaks_worlds(spoiled):
     check = check_stability(twin, seconds=3.0)
     assert check.status == "fail"
     assert "broke at" in check.detail
-    assert check.figure < 8  # the world at the low corner is sound
+    assert check.metric < 8  # the world at the low corner is sound
     assert "To blame: actuator/" in check.detail
 
 
@@ -210,7 +210,7 @@ def test_a_change_far_below_the_limit_is_not_judged_by_its_order(monkeypatch, ch
     paths = {refine: np.full((5, 1), change * number) for number, refine in enumerate((1, 2, 4))}
     monkeypatch.setattr(convergence, "_simulate_path", lambda _, refine: paths[refine])
     check = check_convergence(load_twin("double_pendulum"))
-    assert check.figures["order"] == pytest.approx(0.0)
+    assert check.metrics["order"] == pytest.approx(0.0)
     assert check.status == status
     assert ("not judged" in check.detail) is (status == "pass")
     assert ("does not converge" in check.detail) is (status == "fail")

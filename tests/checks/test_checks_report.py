@@ -8,7 +8,7 @@ from twinloop.checks import CHECKS, CheckOutcome, CheckReport, run_checks
 from twinloop.core.errors import UnknownNameError
 
 
-def test_figure_at_the_limit_passes_above_it_fails_and_no_number_fails():
+def test_metric_at_the_limit_passes_above_it_fails_and_no_number_fails():
     assert CheckOutcome.judge("a", 1.0, 1.0, "mm").status == "pass"
     assert CheckOutcome.judge("a", 1.0001, 1.0, "mm").status == "fail"
     assert CheckOutcome.judge("a", float("nan"), 1.0, "mm").status == "fail"
@@ -23,14 +23,14 @@ def test_skipped_checks_do_not_fail_a_twin_but_say_why():
     assert report.text() == "t: 1 passed, 0 failed, 1 skipped\n  skip grasp: no robot\n  pass a: 0.5 mm (limit 1)."
 
 
-def test_report_is_json_even_where_a_figure_is_infinite():
+def test_report_is_json_even_where_a_metric_is_infinite():
     report = CheckReport(
-        twin="t", checks=(CheckOutcome.judge("a", float("inf"), 1.0, "mm", figures={"x": float("nan")}),)
+        twin="t", checks=(CheckOutcome.judge("a", float("inf"), 1.0, "mm", metrics={"x": float("nan")}),)
     )
     back = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert back["passed"] is False
-    assert back["checks"][0]["figure"] == "inf"
-    assert back["checks"][0]["figures"] == {"x": "nan"}
+    assert back["checks"][0]["metric"] == "inf"
+    assert back["checks"][0]["metrics"] == {"x": "nan"}
 
 
 def test_unknown_check_names_the_nearest():

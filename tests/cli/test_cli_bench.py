@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.commands import PROGRAM
-from benchmarks.speed.gpu import run_bench_pictures
+from benchmarks.speed.gpu import run_bench_images
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 
@@ -17,38 +17,38 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'twinlo
 
 
 @pytest.mark.slow
-def test_figures_hold_together(capsys):
+def test_metrics_hold_together(capsys):
     assert main(["gpu", "--device", "cpu", "--worlds", "1,16", "--rounds", "1", "--json"], PROGRAM) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [row["worlds"] for row in figures["rows"]] == [1, 16]
-    for row in figures["rows"]:
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["worlds"] for row in metrics["rows"]] == [1, 16]
+    for row in metrics["rows"]:
         assert row["ratio"] == pytest.approx(row["steps_per_s"] / row["bare_steps_per_s"])
         assert row["ratio"] > 0.0
         assert row["successful_per_s"] == pytest.approx(row["success"] * row["trajectories_per_s"])
         assert row["success"] > 0.5
         assert row["memory_bytes"] > 1e8
-    assert figures["rows"][1]["steps_per_s"] > figures["rows"][0]["steps_per_s"]
-    assert [row["worlds"] for row in figures["pictures"]["rows"]] == [1, 16]
-    assert all(row["ratio"] > 0.0 for row in figures["pictures"]["rows"])
+    assert metrics["rows"][1]["steps_per_s"] > metrics["rows"][0]["steps_per_s"]
+    assert [row["worlds"] for row in metrics["images"]["rows"]] == [1, 16]
+    assert all(row["ratio"] > 0.0 for row in metrics["images"]["rows"])
 
 
-def test_pictures_of_worlds_are_timed_on_the_cpu_too(capsys):
-    figures = run_bench_pictures(Console(), device="cpu", worlds=[1, 4], rounds=1, height=32, width=48)
-    assert [row["worlds"] for row in figures["rows"]] == [1, 4]
-    for row in figures["rows"]:
-        assert row["pictures_per_s"] > 1.0
-        assert row["bare_pictures_per_s"] > 1.0
+def test_images_of_worlds_are_timed_on_the_cpu_too(capsys):
+    metrics = run_bench_images(Console(), device="cpu", worlds=[1, 4], rounds=1, height=32, width=48)
+    assert [row["worlds"] for row in metrics["rows"]] == [1, 4]
+    for row in metrics["rows"]:
+        assert row["images_per_s"] > 1.0
+        assert row["bare_images_per_s"] > 1.0
         assert row["ratio"] > 0.0
-    assert "bare pictures/s" in capsys.readouterr().out
-    with pytest.raises(InputError, match="There is nothing to measure"):
-        run_bench_pictures(Console(), device="cpu", worlds=[0])
+    assert "bare images/s" in capsys.readouterr().out
+    with pytest.raises(InputError, match="Give at least one number of worlds"):
+        run_bench_images(Console(), device="cpu", worlds=[0])
 
 
 @pytest.mark.gpu
 @pytest.mark.bench
-def test_pictures_of_many_worlds_are_made_faster_on_a_gpu():
-    rows = run_bench_pictures(Console(quiet=True), worlds=[1, 4096])["rows"]
-    assert rows[1]["pictures_per_s"] > 20 * rows[0]["pictures_per_s"]
+def test_images_of_many_worlds_are_made_faster_on_a_gpu():
+    rows = run_bench_images(Console(quiet=True), worlds=[1, 4096])["rows"]
+    assert rows[1]["images_per_s"] > 20 * rows[0]["images_per_s"]
 
 
 def test_without_a_gpu_it_says_what_is_missing_and_what_goes_without(capsys, monkeypatch):
@@ -59,7 +59,7 @@ def test_without_a_gpu_it_says_what_is_missing_and_what_goes_without(capsys, mon
     assert "--device cpu" in message
 
 
-@pytest.mark.parametrize(("worlds", "words"), [("0", "from 1 on"), ("four", "whole numbers separated by commas")])
+@pytest.mark.parametrize(("worlds", "words"), [("0", "each at least 1"), ("four", "whole numbers separated by commas")])
 def test_numbers_of_worlds_that_make_no_sense_are_wrong_input(capsys, worlds, words):
     assert main(["gpu", "--device", "cpu", "--worlds", worlds], PROGRAM) == 2
     assert words in " ".join(capsys.readouterr().err.split())
@@ -69,5 +69,5 @@ def test_numbers_of_worlds_that_make_no_sense_are_wrong_input(capsys, worlds, wo
 @pytest.mark.bench
 def test_many_worlds_reach_nine_tenths_of_the_bare_loop_on_a_gpu(capsys):
     assert main(["gpu", "--worlds", "4096,16384", "--json"], PROGRAM) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert min(row["ratio"] for row in figures["rows"]) >= figures["target"]
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert min(row["ratio"] for row in metrics["rows"]) >= metrics["target"]

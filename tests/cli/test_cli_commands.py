@@ -48,17 +48,17 @@ def batch(tmp_path_factory):
 def test_generate_prints_what_the_folder_holds(capsys, tmp_path):
     (tmp_path / "g.yaml").write_text(yaml.safe_dump(SMALL))
     output = tmp_path / "batch"
-    code, figures, _ = run(capsys, "generate", tmp_path / "g.yaml", "--output", output, "--episodes", "2", "--json")
+    code, metrics, _ = run(capsys, "generate", tmp_path / "g.yaml", "--output", output, "--episodes", "2", "--json")
     stored = json.loads((output / "twinloop" / "result.json").read_text())
     assert code == 0
-    assert figures["attempted"] == 2
-    assert {key: figures[key] for key in stored} == stored
-    assert figures["timing"]["episodes_per_second"] > 0
+    assert metrics["attempted"] == 2
+    assert {key: metrics[key] for key in stored} == stored
+    assert metrics["timing"]["episodes_per_second"] > 0
 
 
 def test_replay_verifies_and_says_no_when_a_state_was_changed(capsys, batch, tmp_path):
-    code, figures, _ = run(capsys, "replay", batch, "0", "--verify", "--json")
-    assert (code, figures["equal"], figures["difference"]) == (0, True, 0)
+    code, metrics, _ = run(capsys, "replay", batch, "0", "--verify", "--json")
+    assert (code, metrics["equal"], metrics["difference"]) == (0, True, 0)
     forged = tmp_path / "forged"
     shutil.copytree(batch, forged)
     (path,) = (forged / "twinloop" / "states").rglob("*.parquet")
@@ -66,10 +66,10 @@ def test_replay_verifies_and_says_no_when_a_state_was_changed(capsys, batch, tmp
     rows = table.to_pylist()
     rows[0]["states"][-1] += 1e-12
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path, row_group_size=1)
-    code, figures, _ = run(capsys, "replay", forged, "0", "--verify", "--json")
+    code, metrics, _ = run(capsys, "replay", forged, "0", "--verify", "--json")
     assert code == 1
-    assert figures["equal"] is False
-    assert 0 < figures["difference"] < 1e-3
+    assert metrics["equal"] is False
+    assert 0 < metrics["difference"] < 1e-3
 
 
 def test_identify_then_gap_measures_the_held_out_episodes(capsys, log, tmp_path):
@@ -95,21 +95,21 @@ def test_identify_then_gap_measures_the_held_out_episodes(capsys, log, tmp_path)
 def test_import_asks_for_units_and_takes_them(capsys, tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("time_s,action/pan,state/pan\n0,0,0\n0.1,1,0.5\n0.2,2,1\n")
-    code, figures, errors = run(capsys, "import", path, "--output", tmp_path / "out", "--json")
+    code, metrics, errors = run(capsys, "import", path, "--output", tmp_path / "out", "--json")
     assert code == 2
-    assert figures["error"] == "UnitsError"
+    assert metrics["error"] == "UnitsError"
     assert "?" in errors
-    code, figures, _ = run(capsys, "import", path, "--units", "deg", "--output", tmp_path / "out", "--json")
-    assert (code, figures["frames"], figures["radians_known"]) == (0, 3, True)
+    code, metrics, _ = run(capsys, "import", path, "--units", "deg", "--output", tmp_path / "out", "--json")
+    assert (code, metrics["frames"], metrics["radians_known"]) == (0, 3, True)
     assert len(DatasetReader(tmp_path / "out")) == 1
 
 
 def test_twin_check_and_show(capsys):
-    code, figures, _ = run(capsys, "twin", "check", "cube_toss", "--json")
-    assert (code, figures["passed"]) == (0, True)
-    code, figures, _ = run(capsys, "twin", "show", "double_pendulum", "--json")
+    code, metrics, _ = run(capsys, "twin", "check", "cube_toss", "--json")
+    assert (code, metrics["passed"]) == (0, True)
+    code, metrics, _ = run(capsys, "twin", "show", "double_pendulum", "--json")
     assert code == 0
-    assert {"name", "unit", "nominal", "low", "high", "source"} <= set(figures["params"][0])
+    assert {"name", "unit", "nominal", "low", "high", "source"} <= set(metrics["params"][0])
 
 
 def test_a_twin_that_fails_its_checks_exits_with_one(capsys, tmp_path):
@@ -118,15 +118,15 @@ def test_a_twin_that_fails_its_checks_exits_with_one(capsys, tmp_path):
         '<mujoco><worldbody><geom name="floor" type="plane" size="1 1 .1"/><body name="ball" pos="0 0 .01">'
         '<freejoint/><geom size=".05" mass=".1"/></body></worldbody></mujoco>'
     )
-    code, figures, _ = run(capsys, "twin", "check", path, "--json")
-    assert (code, figures["passed"]) == (1, False)
+    code, metrics, _ = run(capsys, "twin", "check", path, "--json")
+    assert (code, metrics["passed"]) == (1, False)
 
 
 def test_doctor_says_what_is_here(capsys):
-    code, figures, _ = run(capsys, "doctor", "--json")
+    code, metrics, _ = run(capsys, "doctor", "--json")
     assert code == 0
-    assert figures["packages"]["mujoco"]
-    assert {renderer["name"] for renderer in figures["renderers"]} >= {"gl", "warp"}
+    assert metrics["packages"]["mujoco"]
+    assert {renderer["name"] for renderer in metrics["renderers"]} >= {"gl", "warp"}
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_doctor_says_what_is_here(capsys):
 def test_wrong_input_is_one_message_and_exit_code_two(capsys, tmp_path, monkeypatch, log, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TWINLOOP_DATA", raising=False)
-    code, figures, errors = run(capsys, *[argument.format(log=log) for argument in arguments], "--json")
+    code, metrics, errors = run(capsys, *[argument.format(log=log) for argument in arguments], "--json")
     assert code == 2
-    assert message in figures["message"]
+    assert message in metrics["message"]
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
 
@@ -175,11 +175,11 @@ def test_the_demo_runs_end_to_end_without_a_real_log(tmp_path):
     command = [sys.executable, "-m", "twinloop", "demo", "--output", str(tmp_path / "demo"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout.splitlines()[-1])
-    assert "VIRTUAL" in figures["data"]["label"]
-    assert figures["states"]["episodes"] >= 200
-    assert figures["images"]["episodes"] == 20  # two passes: physics of all, pictures of the first
-    assert figures["verify"]["passed"]
+    metrics = json.loads(done.stdout.splitlines()[-1])
+    assert "VIRTUAL" in metrics["data"]["label"]
+    assert metrics["states"]["episodes"] >= 200
+    assert metrics["images"]["episodes"] == 20  # two passes: physics of all, images of the first
+    assert metrics["verify"]["passed"]
     for name in ("report.html", "contact_sheet.png", "episodes.mp4", "result.json"):
         assert (tmp_path / "demo" / name).stat().st_size > 1000
     page = Path(tmp_path / "demo" / "report.html").read_text()
@@ -205,18 +205,18 @@ def generate_file(folder: Path, **changes) -> Path:
 )
 def test_a_typo_is_found_before_anything_is_simulated(capsys, tmp_path, changes, message):
     (tmp_path / "x.json").write_text('{"distribution": {}}')
-    code, figures, _ = run(capsys, "generate", generate_file(tmp_path, **changes), "--output", tmp_path / "b", "--json")
+    code, metrics, _ = run(capsys, "generate", generate_file(tmp_path, **changes), "--output", tmp_path / "b", "--json")
     assert code == 2
-    assert message in figures["message"]
+    assert message in metrics["message"]
     assert not (tmp_path / "b").exists()
 
 
 def test_no_success_at_all_says_no(capsys, tmp_path):
     slippery = {"params": {"object/cube/friction/slide": [0.05, 0.051]}}
     file = generate_file(tmp_path, randomization=slippery)
-    code, figures, _ = run(capsys, "generate", file, "--output", tmp_path / "b", "--episodes", "2", "--json")
+    code, metrics, _ = run(capsys, "generate", file, "--output", tmp_path / "b", "--episodes", "2", "--json")
     assert code == 1
-    assert "None of 2 attempts succeeded" in figures["message"]
+    assert "None of 2 attempts succeeded" in metrics["message"]
 
 
 TASK = """
@@ -237,25 +237,25 @@ def test_a_users_own_task_lies_beside_the_yaml_and_its_errors_name_its_line(caps
     (folder / "own.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
     file = generate_file(folder, scene={"robot": "so101", "task": "own.py:Mine"})
-    code, figures, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
-    assert (code, figures["error"]) == (2, "NotApprovedError")  # the YAML is in no workspace: anybody may have sent it
+    code, metrics, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
+    assert (code, metrics["error"]) == (2, "NotApprovedError")  # the YAML is in no workspace: anybody may have sent it
     assert run(capsys, "approve", folder / "own.py", "--json")[0] == 0
-    code, figures, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
-    assert (code, figures["episodes"]) == (0, 2)
+    code, metrics, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
+    assert (code, metrics["episodes"]) == (0, 2)
     assert run(capsys, "replay", folder / "b", "0", "--verify", "--json")[0] == 0
     file = generate_file(folder, scene={"robot": "so101", "task": "own.py:Broken"})
-    code, figures, _ = run(capsys, "generate", file, "--output", folder / "c", "--episodes", "2", "--json")
+    code, metrics, _ = run(capsys, "generate", file, "--output", folder / "c", "--episodes", "2", "--json")
     assert code == 2
-    assert "own.py, line 9: the task pick_and_place raised ZeroDivisionError" in figures["message"]
+    assert "own.py, line 9: the task pick_and_place raised ZeroDivisionError" in metrics["message"]
 
 
 def test_an_earlier_run_is_never_overwritten(capsys, log, tmp_path):
     arguments = ("gap", "--twin", "so101_tabletop", "--data", log, "--output", tmp_path / "gap", "--json")
     assert run(capsys, *arguments)[0] == 0
     before = (tmp_path / "gap" / "result.json").read_bytes()
-    code, figures, _ = run(capsys, *arguments)
+    code, metrics, _ = run(capsys, *arguments)
     assert code == 2
-    assert "holds an earlier run" in figures["message"]
+    assert "holds an earlier run" in metrics["message"]
     assert (tmp_path / "gap" / "result.json").read_bytes() == before
 
 

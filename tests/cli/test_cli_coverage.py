@@ -57,11 +57,11 @@ def test_coverage_is_printed_and_drawn(made, capsys, tmp_path):
     page = tmp_path / "page.html"
     assert main(["coverage", str(folder), "--output", str(page), "--triples", "--json"]) == 0
     captured = capsys.readouterr()
-    figures = json.loads(captured.out.splitlines()[-1])
+    metrics = json.loads(captured.out.splitlines()[-1])
     written = json.loads((folder / "twinloop" / "coverage.json").read_text())
-    assert figures["kept"]["pairs"] == written["kept"]["pairs"]
-    assert figures["kept"]["triples"]["occupied"] > 0
-    assert len(figures["adaptive"]["rounds"]) == 2
+    assert metrics["kept"]["pairs"] == written["kept"]["pairs"]
+    assert metrics["kept"]["triples"]["occupied"] > 0
+    assert len(metrics["adaptive"]["rounds"]) == 2
     said = " ".join(captured.err.split())
     for words in (
         "object/cube/yaw",

@@ -22,7 +22,7 @@ from twinloop.train.config import CHECKPOINT
 from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.deploy.run import episode_line
 from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
-from twinloop.workflows.scenario.requests import AugmentRequest, LoopRequest
+from twinloop.workflows.scenario.requests import AugmentRequest, RetrainRequest
 from twinloop.workflows.train.requests import TrainRequest
 
 HERE = Path("here")
@@ -44,7 +44,7 @@ def said(capsys, *words: str) -> tuple[int, str]:
         (CompareRequest(a="a", b="b", seed=2**63), "--seed 9223372036854775808 is not a seed."),
         (RunRequest(robot="r", policy="p", output=HERE, run_seed=-2), "--run-seed -2 is not a seed."),
         (AugmentRequest(name="n", output=HERE, seed=-1), "--seed -1 is not a seed."),
-        (LoopRequest(name="n", policy="p", output=HERE, workers=-1), "--workers -1: give a number of"),
+        (RetrainRequest(name="n", policy="p", output=HERE, workers=-1), "--workers -1: give a number of"),
         (BenchGate(seed=-1), "--seed -1 is not a seed."),
     ],
 )
@@ -100,7 +100,9 @@ def test_what_the_parser_says_comes_without_its_frame(capsys):
         main(["rollback", "--json"])
     message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
     assert end.value.code == 2
-    assert message.startswith("Required options Missing from twinloop rollback: --reason STR Reason for the log.")
+    assert message.startswith(
+        "Required options Missing from twinloop rollback: --reason STR Reason for the promotion log."
+    )
     assert "---" not in message
 
 
@@ -183,7 +185,7 @@ def test_who_stops_training_is_told_to_resume_only_what_can_be(tmp_path, monkeyp
 
 def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which():
     def ran(*kinds: str) -> EpisodeRun:
-        steps = [SimpleNamespace(ruling=SimpleNamespace(kind=kind), sent=True) for kind in kinds]
+        steps = [SimpleNamespace(decision=SimpleNamespace(kind=kind), sent=True) for kind in kinds]
         return EpisodeRun(episode=3, policy="p", steps=cast("list[ControlStep]", steps))
 
     cut, held = ran("passed", "limited", "limited"), ran("passed", "held", "limited", "stopped")

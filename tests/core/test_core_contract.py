@@ -42,20 +42,20 @@ RADIANS = unit_map_from_ranges(JOINTS, [[-1.0, 1.0], [-2.0, 0.0]], ["rad", "rad"
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"robot_type": "leg"}, "robot: the policy is for arm, this is leg"),
-        ({"control_hz": 50.0}, "rate: the policy acts at 30 Hz, this runs at 50 Hz"),
-        ({"command": "torque"}, "commands: the policy gives positions, this takes torques"),
-        ({"task": "stack"}, "task: the policy is for pick_and_place, this is stack"),
+        ({"robot_type": "leg"}, "robot: the policy is for arm, but leg is given"),
+        ({"control_hz": 50.0}, "rate: the policy needs 30 Hz, but 50 Hz is given"),
+        ({"command": "torque"}, "commands: the policy gives positions, but torques are required"),
+        ({"task": "stack"}, "task: the policy is for pick_and_place, but the task is stack"),
         ({"state": None}, "observation.state: the policy reads pan, lift, which are not available"),
-        ({"action": RADIANS}, "action of pan: the policy means deg, this means rad"),
+        ({"action": RADIANS}, "action of pan: the policy uses deg, but rad is given"),
         (
             {"environment": ("cube.x",)},
-            "observation.environment_state: the policy reads tool.x; a tracker here gives cube.x",
+            "observation.environment_state: the policy reads tool.x, but a tracker gives cube.x",
         ),
-        ({"cameras": {}}, "observation.images.front: no such camera; there is none"),
+        ({"cameras": {}}, "observation.images.front: no such camera; existing: none"),
         (
             {"cameras": {"front": (480, 640)}},
-            "observation.images.front: the policy sees 320x240 pixels, this gives 640x480",
+            "observation.images.front: the policy needs 320x240 pixels, but 640x480 is given",
         ),
     ],
 )
@@ -65,7 +65,7 @@ def test_every_difference_is_a_sentence(change, said):
 
 def test_another_calibration_is_told_by_what_a_value_means():
     (found,) = MINE.find_differences(dataclasses.replace(MINE, action=OTHER))
-    assert found.startswith("action of lift: a value v means -1 + 0.01745 v rad or m to the policy, -0.85 + 0.01745 v")
+    assert found.startswith("action of lift: a value v means -1 + 0.01745 v rad or m to the policy, but -0.85 + 0.0174")
     nearly = dataclasses.replace(OTHER.joints[1], offset=-1.0 + 1e-5, scale=math.pi / 180)
     assert (
         MINE.find_differences(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from twinloop.core.errors import TwinloopError, UnknownNameError
-from twinloop.core.pool import LostItem, map_crash_tolerant
+from twinloop.core.pool import CrashedItem, map_crash_tolerant
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def test_a_death_is_worked_off_by_a_new_process(tmp_path, workers):
 def test_what_ends_two_processes_is_given_up_and_the_rest_is_done(tmp_path, number, text):
     results = dict(map_crash_tolerant(Dies(tmp_path, 1, 9, signal=number), range(4), workers=2))
     lost = results.pop(1)
-    assert isinstance(lost, LostItem)
-    assert text in lost.how
+    assert isinstance(lost, CrashedItem)
+    assert text in lost.crash
     assert lost.reported == ("began", 1)
     assert {item: outcome[0] for item, outcome in results.items()} == {0: 0, 2: 20, 3: 30}
     assert len(list(tmp_path.iterdir())) == 2

@@ -167,7 +167,9 @@ def test_what_an_installed_package_cannot_do_is_said(installed: Path) -> None:
     assert open_task("pick_and_place", twin).name == "pick_and_place", "a built-in name is never replaced"
     with pytest.raises(UnknownNameError, match=r"Unknown task 'slowr' in the built-in tasks; .*Nearest.*: slower"):
         open_task("slowr", twin)
-    with pytest.raises(InputError, match="The twin wrong of an installed package is <class .*must be the path"):
+    with pytest.raises(
+        InputError, match="The installed package registers <class .* as the twin wrong. Register the path"
+    ):
         load_twin("wrong")
     with pytest.raises(MissingDependencyError, match=r"task heavy needs .*a_package_that_nobody_has.*pip install --up"):
         open_task("heavy", twin)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from twinloop.core.seeds import MOST_EPISODES, generator, philox4x32, uniforms
+from twinloop.core.seeds import MAX_EPISODES, generator, philox4x32, uniforms
 
 # Known answers of Philox4x32-10 published with Random123 (kat_vectors).
 KNOWN = [
@@ -50,7 +50,7 @@ def test_every_part_of_the_seed_path_matters():
 
 def test_every_bit_of_an_episodes_number_matters():
     """No two of the 2**32 episodes draw alike because a bit of their numbers is dropped."""
-    numbers = [0, *(1 << bit for bit in range(32)), MOST_EPISODES - 1]
+    numbers = [0, *(1 << bit for bit in range(32)), MAX_EPISODES - 1]
     for drawn in (
         uniforms(3, "a", numbers, size=2),
         uniforms(3, "a", [7] * len(numbers), attempt=numbers, size=2),

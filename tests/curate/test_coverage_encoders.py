@@ -26,10 +26,10 @@ def clips(count: int = 6, nframe: int = 40) -> ClipArrays:
     )
 
 
-def batch(motion: ClipArrays, pictures=None) -> ClipBatch:
+def batch(motion: ClipArrays, images=None) -> ClipBatch:
     n, nframe = motion.position.shape[:2]
     first = np.arange(n, dtype=np.int64) * nframe
-    return ClipBatch(motion=motion, first=first, last=first + nframe - 1, pictures=pictures)
+    return ClipBatch(motion=motion, first=first, last=first + nframe - 1, images=images)
 
 
 def alone(motion: ClipArrays, number: int) -> ClipArrays:
@@ -77,22 +77,22 @@ def test_convolutions_tell_a_jump_and_depend_on_their_seed():
     assert not np.array_equal(other.encode(batch(motion)), encoder.encode(batch(motion)))
 
 
-def test_pictures_of_a_clip_are_looked_at_evenly_and_only_once():
+def test_images_of_a_clip_are_looked_at_evenly_and_only_once():
     asked: list[list[int]] = []
 
-    def pictures(frames):
+    def images(frames):
         asked.append(list(frames))
         return np.repeat(np.array(frames, dtype=np.uint8)[:, None, None, None], 3, axis=3) + np.zeros(
             (1, 64, 64, 1), dtype=np.uint8
         )
 
-    rows = open_clip_encoder("classical").encode(batch(clips(2), pictures))
+    rows = open_clip_encoder("classical").encode(batch(clips(2), images))
     assert rows.shape == (2, 512)
     assert asked == [[0, 13, 26, 39, 40, 53, 66, 79]]
     assert len(asked[0]) == 2 * FRAMES
 
 
-def test_pictures_that_are_not_there_are_missed_in_words():
+def test_images_that_are_not_there_are_missed_in_words():
     with pytest.raises(InputError, match="needs images, but an episode has none. Use --embedding trajectory"):
         open_clip_encoder("classical").encode(batch(clips(2)))
 
@@ -113,6 +113,8 @@ class Reach:
 class Short(Reach):
     def encode(self, clips):
         return np.zeros((1, 2))
+class Former(Reach):
+    needs = "pictures"
 class Bare:
     name = "bare"
 """
@@ -122,6 +124,7 @@ def test_a_class_of_ones_own_is_an_encoder(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     encoder, motion = open_clip_encoder(f"{tmp_path}/own.py:Reach"), clips()
     np.testing.assert_array_equal(encoder.encode(batch(motion)), np.ptp(motion.position, axis=1))
+    assert open_clip_encoder(f"{tmp_path}/own.py:Former").needs == "images"
     with pytest.raises(InputError, match=r"gives \(1, 2\) for 6 clips; expected \(6, d\), all finite"):
         open_clip_encoder(f"{tmp_path}/own.py:Short").encode(batch(motion))
     with pytest.raises(InputError, match=r"Bare lacks hash, needs, encode. An encoder of clips has name, hash"):

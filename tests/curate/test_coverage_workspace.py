@@ -36,8 +36,8 @@ def run(capsys, *words) -> tuple[int, dict, str]:
     capsys.readouterr()
     code = main([*(str(word) for word in words), "--json"])
     said = capsys.readouterr()
-    figures = json.loads(said.out.splitlines()[-1]) if said.out else {}
-    return code, figures, " ".join(said.err.split())
+    metrics = json.loads(said.out.splitlines()[-1]) if said.out else {}
+    return code, metrics, " ".join(said.err.split())
 
 
 def test_the_nearest_workspace_has_both_sides_and_the_twin_and_keeps_what_was_encoded(cell, capsys, monkeypatch):
@@ -51,7 +51,7 @@ def test_the_nearest_workspace_has_both_sides_and_the_twin_and_keeps_what_was_en
     code, plan, said = run(capsys, "plan")
     assert code == int(bool(plan["targets"]) and not plan["boxes"])
     assert stands in said
-    assert plan["figures"] == first["figures"]  # of rows that were kept
+    assert plan["metrics"] == first["metrics"]  # of rows that were kept
     _likes(cell, capsys)
 
 
@@ -114,11 +114,11 @@ def test_parameters_of_reality_come_from_a_table_or_an_identify_run(cell, tmp_pa
         lines.writerow(["episode", MASS])
         lines.writerows([number, f"{mass:g}"] for number, mass in enumerate(masses))
     words = ("coverage", "--workspace", cell, "--embedding", "parameters", "--axes", "object/*")
-    code, figures, said = run(capsys, *words, "--real-params", table)
+    code, metrics, said = run(capsys, *words, "--real-params", table)
     assert code == 0
-    assert figures["parameters"]["known"] == [MASS]
-    assert figures["figures"]["uncovered_clips"] == FEW // 2
-    (box,) = (hole["box"] for hole in figures["parameters"]["holes"])
+    assert metrics["parameters"]["known"] == [MASS]
+    assert metrics["metrics"]["uncovered_clips"] == FEW // 2
+    (box,) = (hole["box"] for hole in metrics["parameters"]["holes"])
     assert box[MASS][1] > 0.099
     assert f"have {MASS} above 0.0" in said
     table.write_text(f"episode,{MASS}\n0,heavy\n")
@@ -129,11 +129,11 @@ def test_parameters_of_reality_come_from_a_table_or_an_identify_run(cell, tmp_pa
         in (run(capsys, *words, "--real-params", table)[2])
     )
     _identified(tmp_path / "run", 0.13)
-    code, figures, said = run(capsys, *words, "--real-params", tmp_path / "run")
+    code, metrics, said = run(capsys, *words, "--real-params", tmp_path / "run")
     assert code == 0
-    assert "256 draws of the distribution identified" in figures["parameters"]["source"]
+    assert "256 draws of the distribution identified" in metrics["parameters"]["source"]
     assert "Of 256 draws" in said
-    assert figures["figures"]["coverage"]["estimate"] < 0.01
+    assert metrics["metrics"]["coverage"]["estimate"] < 0.01
 
 
 def _identified(folder, mass: float) -> None:
@@ -179,7 +179,7 @@ def test_a_plan_goes_on_from_the_file_that_is_named(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_pictures_of_a_camera_are_compared_and_those_of_a_hole_are_on_the_page(tmp_path, capsys):
+def test_images_of_a_camera_are_compared_and_those_of_a_hole_are_on_the_page(tmp_path, capsys):
     """Simulation never puts the cube to the left; the page shows real clips, and below the simulated ones nearest."""
     for name, right, seed in (("real", 0.1, 3), ("sim", -0.02, 4)):
         value = generate_file() | {"randomization": {"params": {X: [0.18, 0.27], Y: [-0.1, right]}}}
@@ -188,11 +188,11 @@ def test_pictures_of_a_camera_are_compared_and_those_of_a_hole_are_on_the_page(t
         words = ("generate", tmp_path / f"{name}.yaml", "--output", tmp_path / name, "--seed", seed, "--keep", "all")
         assert main([str(word) for word in (*words, "--workers", "1")]) == 0
     sides = ("--real", tmp_path / "real-images", "--sim", tmp_path / "sim-images", "--embedding", "classical", "--k", 1)
-    code, figures, _ = run(capsys, "coverage", *sides, "--camera", "front", "--output", tmp_path / "out")
+    code, metrics, _ = run(capsys, "coverage", *sides, "--camera", "front", "--output", tmp_path / "out")
     assert code == 0
-    assert figures["encoder"]["name"] == "pictures:classical"
-    assert figures["encoder"]["settings"]["camera"] == "front"
-    assert figures["holes"]
+    assert metrics["encoder"]["name"] == "images:classical"
+    assert metrics["encoder"]["settings"]["camera"] == "front"
+    assert metrics["holes"]
     page = (tmp_path / "out" / "report.html").read_text()
     assert "from the robot&#x27;s camera" in page or "from the robot's camera" in page
     assert "The middle image of the simulated clip nearest to each of them" in page

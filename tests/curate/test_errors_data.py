@@ -67,7 +67,7 @@ def refused(capsys, words: list[str], code: int = 2) -> str:
         (["label", "--where", "(SELECT count(*) FROM read_text('/etc/passwd')) > 0", "--tag", "x"], "no files and no"),
         (["add", "data"], "data is not a dataset but has 1. Add them: `twinloop add /"),
         (["label", "zzzz", "--success", "yes"], "Unknown episode 'zzzz'"),
-        (["label", "first:0", "--subtask", "reach:9-3"], "frames 9 to 3. Count from 0, the first frame first"),
+        (["label", "first:0", "--subtask", "reach:9-3"], "frames 9 to 3. Frames count from 0, the smaller one first"),
         (["label", "first:0", "--tag", "two\nlines"], "has a line break or another control character. Write a word"),
         (["label", "--from", "nowhere.csv"], "nowhere.csv does not exist. Check the path."),
     ],
@@ -164,11 +164,11 @@ def test_a_table_that_was_cut_off_is_not_vouched_for(cell, capsys, tmp_path):
 
 def test_a_run_is_not_written_into_a_dataset(capsys):
     words = ["curate", "data/first", "--checks", "recording/units", "--output", "data/first/quality"]
-    assert "lies in the dataset" in refused(capsys, words)
+    assert "is inside the dataset" in refused(capsys, words)
 
 
 def test_a_robot_without_a_gripper_is_scored():
     recording: Any = SimpleNamespace(episode_id="e", group=("b", "r", "real"), task="t")
     said = "No joint is named a gripper or finger."
-    scores = list(GripperUse().judge([recording], [[Measurement(value=None, said=said)]]))
+    scores = list(GripperUse().judge([recording], [[Measurement(value=None, text=said)]]))
     assert [(score.verdict, score.channel, score.reason) for score in scores] == [("unknown", "", said)]

@@ -68,7 +68,7 @@ def test_a_planted_hole_is_ranked_first_and_the_next_run_closes_it(sides, tmp_pa
         capsys, "coverage", *words, fill, "--output", tmp_path / "out", "--fail-if", "coverage < 0.9"
     )
     assert code == 0
-    assert after["figures"]["coverage"]["low"] > plan["figures"]["coverage"]["estimate"]
+    assert after["metrics"]["coverage"]["low"] > plan["metrics"]["coverage"]["estimate"]
     assert all(hole["episodes"] < 3 for hole in after["holes"])
     assert (tmp_path / "out" / "result.json").is_file()
     page = (tmp_path / "out" / "report.html").read_text()
@@ -92,11 +92,11 @@ def test_a_place_where_simulation_fails_is_planned_by_how_much_of_reality_is_the
     sim = write_generated(
         tmp_path / "failing", generate_file(), episodes=110, seed=8, succeeds=lambda params: params[MASS] < 0.07
     )
-    code, figures, said = run(capsys, "coverage", "--real", real, "--sim", sim, *PARAMETERS, "--axes", MASS)
+    code, metrics, said = run(capsys, "coverage", "--real", real, "--sim", sim, *PARAMETERS, "--axes", MASS)
     assert code == 0
     assert re.search(r"Of 110 simulated episodes [2-8]\d\.\d% \[\d+\.\d%, \d+\.\d%\] succeed", said)
     assert f"They fail more often where {MASS} above 0.0" in said
-    worst = [cell for cell in figures["parameters"]["cells"] if cell["low"] >= 0.07]
+    worst = [cell for cell in metrics["parameters"]["cells"] if cell["low"] >= 0.07]
     assert worst
     assert all(cell["rate"] == 0.0 and cell["rate_high"] < 0.5 for cell in worst if cell["judged"] > 4)
     _, plan, said = run(capsys, "plan", "--real", real, "--sim", sim, *PARAMETERS)
@@ -155,5 +155,5 @@ def test_generating_the_plan_with_physics_closes_the_hole(tmp_path, capsys):
     assert main([str(word) for word in words]) == 0
     _, after, _ = run(capsys, "coverage", *sides, tmp_path / "fill")
     assert before["holes"][0]["episodes"] >= 8
-    assert after["figures"]["coverage"]["low"] > before["figures"]["coverage"]["estimate"]
+    assert after["metrics"]["coverage"]["low"] > before["metrics"]["coverage"]["estimate"]
     assert all(hole["episodes"] < 3 for hole in after["holes"])

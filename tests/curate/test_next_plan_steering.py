@@ -49,7 +49,7 @@ def test_the_parameters_that_lead_there_are_found_with_their_range(drawn):
         values = wanted[:, column]
         assert ((values > low) & (values < high)).mean() > 0.8
         assert high - low < 0.55
-    assert min(found.told) > 0.9
+    assert min(found.explained_variance) > 0.9
 
 
 def test_a_hole_beyond_what_was_drawn_is_reached_outside(drawn):

@@ -84,7 +84,7 @@ def test_what_cannot_be_checked_is_unknown_with_the_reason(dataset):
     told = {check.name: select_worst_scores(check.score(recordings)) for check in checks}
     assert {score.verdict for scores in told.values() for score in scores.values()} == {"unknown"}
     first = recordings[0].episode_id
-    assert told["physics/torque"][first].reason == "episode 0 of good names no twin. Give one with --twin."
+    assert told["physics/torque"][first].reason == "episode 0 of good does not record its twin. Give one with --twin."
     assert told["recording/blur"][first].reason == "The recording has no camera."
 
 
@@ -143,7 +143,7 @@ def test_the_page_lists_every_check_and_has_a_place_for_every_study():
 
 def test_a_task_that_is_done_and_undone_again_has_failed(foreign, monkeypatch):
     recording = open_recordings(foreign)[3]
-    held = np.arange(recording.frames) % recording.frames == 5
+    held = np.arange(recording.frame_count) % recording.frame_count == 5
     monkeypatch.setattr(recording.reader, "array", lambda index, key: held[:, None].astype(np.float64))
     assert recording.success is False
 
@@ -161,7 +161,7 @@ def test_a_task_that_is_done_and_undone_again_has_failed(foreign, monkeypatch):
         ("physics/torque", "curate/judging.py"),
     ],
 )
-def test_a_hash_covers_the_files_that_figures_come_from(name, file):
+def test_a_hash_covers_the_files_that_metrics_come_from(name, file):
     (check,) = open_checks([name], NO_TWIN)
     sources = hash_sources(type(check))
     assert file in sources
@@ -230,7 +230,7 @@ def curate(dataset, console=None, **options):
 
 def test_a_folder_is_scored_without_a_workspace_and_conditions_decide(dataset, tmp_path):
     console = Console(record=True, width=150)
-    figures, code = curate(
+    metrics, code = curate(
         dataset,
         console,
         output=tmp_path / "out",
@@ -240,7 +240,7 @@ def test_a_folder_is_scored_without_a_workspace_and_conditions_decide(dataset, t
         ),
     )
     assert code == 1
-    assert figures["verdicts"] == {"unreadable": 0, "bad": 0, "suspect": 1, "good": 8, "unknown": 0}
+    assert metrics["verdicts"] == {"unreadable": 0, "bad": 0, "suspect": 1, "good": 8, "unknown": 0}
     assert (tmp_path / "out" / "result.json").is_file()
     text = console.export_text()
     assert re.search(r"recording/truncated +1 suspect +good:4 ", text)
@@ -258,9 +258,9 @@ def test_a_workspace_keeps_scores_and_the_selection_leaves_out_what_is_bad(datas
     with Workspace.create(tmp_path / "ws") as held:
         held.add(dataset)
         names = [recording.episode_id for recording in open_recordings(dataset)]
-    figures, code = curate(None, workspace=tmp_path / "ws", where="NOT success", checks="recording/truncated")
+    metrics, code = curate(None, workspace=tmp_path / "ws", where="NOT success", checks="recording/truncated")
     assert code == 0
-    assert [row["episode_id"] for row in figures["scores"] if row["verdict"] == "suspect"] == []  # no other is there
+    assert [row["episode_id"] for row in metrics["scores"] if row["verdict"] == "suspect"] == []  # no other is there
     curate(None, workspace=tmp_path / "ws", checks="recording/truncated,recording/clock_jump")
     with Workspace.open(tmp_path / "ws") as held:
         rows = held.query("SELECT episode_id FROM scores WHERE verdict = 'suspect'").to_pylist()
@@ -272,7 +272,7 @@ def test_a_workspace_keeps_scores_and_the_selection_leaves_out_what_is_bad(datas
         assert "recording/clock_jump" in console.export_text()
         with pytest.raises(InputError, match="No score of good:4 is stored by these checks"):
             show_scores(CurateRequest(show="good:4", workspace=held.root, checks="learned"), console=console)
-        kept = held.query(figures["selection"].replace("(NOT success) AND ", "")).to_pylist()
+        kept = held.query(metrics["selection"].replace("(NOT success) AND ", "")).to_pylist()
         assert len(kept) == EPISODES
 
 

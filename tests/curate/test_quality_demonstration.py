@@ -269,11 +269,11 @@ def test_outcomes_that_chance_decides_are_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     found = recordings(tmp_path / "chance", made, successes=(rng.random(24) < 0.5).tolist())
     prediction = predict_outcomes(found)
-    assert "no better than chance" in prediction.refused
+    assert "no better than chance" in prediction.refusal_reason
     assert np.isnan(prediction.probability).all()
     assert {score.verdict for score in OutcomeConsistency().score(found)} == {"unknown"}
     few = predict_outcomes(found[:10])
-    assert "at least 20 outcomes are needed" in few.refused
+    assert "at least 20 outcomes are needed" in few.refusal_reason
 
 
 def test_logistic_regression_recovers_what_was_planted() -> None:

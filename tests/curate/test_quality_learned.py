@@ -12,7 +12,7 @@ import pytest
 from support.demonstrations import changed, flagged, many, recordings
 from twinloop.core.errors import InputError
 from twinloop.curate.learned.clips import _compute_pair_features
-from twinloop.curate.learned.realism import OutOfSupport, SimulatedLookingEpisodes
+from twinloop.curate.learned.realism import LooksSimulated, OutOfSupport
 from twinloop.stats.conformal import conformal_p_values
 from twinloop.stats.discriminant import cross_fit
 from twinloop.stats.interval import benjamini_hochberg
@@ -27,7 +27,7 @@ def clustered(rng: np.random.Generator, count: int, *, shift: float = 0.0, d: in
 
 def test_conformal_p_values_count_what_is_as_large() -> None:
     assert conformal_p_values([1.0, 2.0, 3.0], [0.0, 2.0, 2.5, 9.0]) == pytest.approx([1.0, 0.75, 0.5, 0.25])
-    with pytest.raises(InputError, match="none that is NaN"):
+    with pytest.raises(InputError, match="no score may be NaN"):
         conformal_p_values([1.0, np.nan], [0.0])
     rng = np.random.default_rng(0)
     drawn = np.concatenate([conformal_p_values(rng.normal(size=19), rng.normal(size=50)) for _ in range(400)])
@@ -121,7 +121,7 @@ def episodes() -> tuple[list, list]:
 def test_simulation_like_reality_is_left_alone(episodes: tuple[list, list], tmp_path: Path) -> None:
     real, sim = episodes
     found = recordings(tmp_path / "alike", [*real, *sim])
-    assert len(flagged(SimulatedLookingEpisodes(), found)) <= 1  # of 24
+    assert len(flagged(LooksSimulated(), found)) <= 1  # of 24
     assert len(flagged(OutOfSupport(), found)) <= 1
 
 
@@ -129,7 +129,7 @@ def test_simulation_without_noise_gives_itself_away(episodes: tuple[list, list],
     real, _ = episodes
     clean = many(24, seed=2, source="sim", noise=0.0)
     found = recordings(tmp_path / "clean", [*real, *clean])
-    scores = list(SimulatedLookingEpisodes().score(found))
+    scores = list(LooksSimulated().score(found))
     assert {s.verdict for s in scores} == {"good", "suspect"}  # to look simulated is no fault
     wrong = {s.episode_id for s in scores if s.verdict == "suspect"}
     assert wrong == {recording.episode_id for recording in found[24:]}
@@ -165,7 +165,7 @@ def test_episodes_elsewhere_have_no_support_and_the_nearest_real_clip_is_named(
 def test_what_cannot_be_compared_is_unknown(episodes: tuple[list, list], tmp_path: Path) -> None:
     real, sim = episodes
     few = recordings(tmp_path / "few", [*real[:5], *sim[:5]])
-    assert "too few for training" in list(SimulatedLookingEpisodes().score(few))[-1].reason
+    assert "too few for training" in list(LooksSimulated().score(few))[-1].reason
     assert "real episodes of this robot are too few" in list(OutOfSupport().score(few))[-1].reason
     short = recordings(tmp_path / "short", [changed(e, state=e.state[:40], action=e.action[:40]) for e in real[:3]])
     assert {score.verdict for score in OutOfSupport().score(short)} == {"unknown"}
@@ -175,7 +175,7 @@ def test_what_cannot_be_compared_is_unknown(episodes: tuple[list, list], tmp_pat
     assert "rates differ (15 to 30 Hz)" in list(OutOfSupport().score(both))[-1].reason
 
 
-def test_numbers_of_pictures_say_what_was_planted() -> None:
+def test_numbers_of_images_say_what_was_planted() -> None:
     rng = np.random.default_rng(0)
     flat = np.full((48, 64, 3), 100, dtype=np.uint8)
     noisy = [np.clip(flat + rng.normal(0, 5.0, size=flat.shape), 0, 255).round().astype(np.uint8) for _ in range(2)]

@@ -10,7 +10,7 @@ from benchmarks.error_rates.quality.planted.physics import PHYSICS
 from benchmarks.error_rates.quality.study import TWIN, Bench, simulated
 from twinloop.curate.check import select_worst_scores
 from twinloop.curate.physics.joints import compute_force_limits
-from twinloop.curate.physics.states import Penetration, compute_account
+from twinloop.curate.physics.states import Penetration, compute_step_quantities
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import open_checks
 from twinloop.dataset.logs.conversion import write_log_dataset
@@ -41,7 +41,7 @@ def virtual(tmp_path_factory):
 def test_what_was_simulated_is_left_alone_and_follows_bit_for_bit(generated):
     assert generated.false_alarms() == {}
     for recording in generated.recordings:
-        assert compute_account(recording, TWINS).miss.max() == 0.0
+        assert compute_step_quantities(recording, TWINS).state_error.max() == 0.0
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -53,7 +53,7 @@ def test_states_that_cannot_have_been_are_found_by_the_check_that_names_them(gen
 
 def test_a_depth_is_told_in_mm_of_the_pair_that_is_concerned(generated):
     recording = generated.recordings[0]
-    account = compute_account(recording, TWINS)
+    account = compute_step_quantities(recording, TWINS)
     at = int(np.argmax(np.linalg.norm(account.velocity[:, 0], axis=1) < 1e-3)) + 5
     (columns,) = np.nonzero(np.isclose(recording.states[at], account.position[at, 0, 2], rtol=0, atol=0))
 
@@ -63,7 +63,7 @@ def test_a_depth_is_told_in_mm_of_the_pair_that_is_concerned(generated):
 
     (row,) = Penetration(TWINS).measure(Edited(recording, states=sink))
     assert row.first_frame == at
-    assert "cube" in row.said
+    assert "cube" in row.text
     assert row.value == pytest.approx(6.0, abs=0.5)  # the widths are 1 mm, and it lay a little within before
 
 
@@ -85,7 +85,8 @@ def test_states_are_no_matter_of_a_recorded_log(virtual):
     checks = open_checks(["physics/energy", "physics/next_state"], TWINS)
     told = [score for check in checks for score in select_worst_scores(check.score(virtual.recordings)).values()]
     assert {score.verdict for score in told} == {"unknown"}
-    assert {score.reason for score in told} == {"It was not simulated here: it has no states of the whole world."}
+    reason = "The episode was not simulated by twinloop, so it has no simulator states."
+    assert {score.reason for score in told} == {reason}
 
 
 def test_limits_of_drives_are_those_of_the_twin():

@@ -46,19 +46,19 @@ def test_a_large_mistake_is_found_by_the_check_that_names_it_and_no_other_episod
 def test_three_frames_lost_in_even_motion_are_counted_where_they_are_missing(bench):
     good = bench.recordings[0]
     fast = 10 + int(np.argmax(compute_motion(good).speed[10:-20]))
-    rows = np.delete(np.arange(good.frames), np.arange(fast, fast + 3))
+    rows = np.delete(np.arange(good.frame_count), np.arange(fast, fast + 3))
     (motion,) = [row for row in DroppedFrames().measure(Edited(good, rows=rows)) if row.channel == "motion"]
     assert abs(motion.value - 3) <= 1  # to a frame, as the motion is not quite even
     assert motion.first_frame == fast - 1
 
 
 def test_a_frozen_camera_is_told_with_its_frames(bench):
-    def freeze(camera, pictures):
+    def freeze(camera, images):
         if camera == "wrist":
-            pictures[50:71] = pictures[50]
-        return pictures
+            images[50:71] = images[50]
+        return images
 
-    rows = FrozenCamera().measure(Edited(bench.recordings[2], pictures=freeze))
+    rows = FrozenCamera().measure(Edited(bench.recordings[2], images=freeze))
     front, wrist = sorted(rows, key=lambda row: row.channel)
     assert front.value == 0.0
     assert wrist.value == pytest.approx(20 / 30, abs=0.15)

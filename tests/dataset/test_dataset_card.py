@@ -28,7 +28,7 @@ def spec():
 
 
 def written(spec):
-    return format_card(spec, episodes=1, frames=2, tasks=["Swing."], logged=False)
+    return format_card(spec, episodes=1, frames=2, tasks=["Swing."], recorded=False)
 
 
 def test_the_configuration_is_folded_and_whole(spec):

@@ -115,7 +115,7 @@ def test_csv_with_unit_suffixes_milliseconds_and_episodes(tmp_path):
         (
             ("action/pan,action/gripper,state/pan", "action/pan_rad,action/gripper,state/pan_rad"),
             UnitsError,
-            r"log.csv: its units line has pan in deg, and the suffix of its columns says rad. Which is right\?",
+            r"log.csv: its units line has pan in deg, and the suffix of its columns has it in rad. Correct",
         ),
     ],
 )
@@ -127,12 +127,12 @@ def test_csv_that_cannot_be_used_says_why(tmp_path, change, error, message):
 
 @pytest.mark.parametrize("units", ["rad", ["rad", "range_0_100"]])
 def test_units_that_contradict_a_csv_are_refused(tmp_path, units):
-    with pytest.raises(UnitsError, match=r"log.csv: the file has pan in deg, and what was given with it says rad"):
+    with pytest.raises(UnitsError, match=r"log.csv: the file has pan in deg, and the given unit list has it in rad"):
         load_log(write_csv(tmp_path, CSV), units=units)
     (episode,) = load_log(write_csv(tmp_path, CSV), units=["deg", "range_0_100"])
     assert [unit.unit for unit in episode.units.joints] == ["deg", "range_0_100"]
     suffixed = CSV.replace("/pan", "/pan_deg").replace("# units: deg, ", "# units: ")
-    with pytest.raises(UnitsError, match=r"the file has pan in deg, and what was given with it says rad"):
+    with pytest.raises(UnitsError, match=r"the file has pan in deg, and the given unit list has it in rad"):
         load_log(write_csv(tmp_path, suffixed), units=["rad", "range_0_100"])
 
 

@@ -90,17 +90,19 @@ def test_datasets_of_two_kinds_of_command_or_without_joints_are_refused(tmp_path
     ):
         write_log_dataset(mixed, tmp_path / "mixed")
     real("crazyflie_sysid")
-    with pytest.raises(LogError, match=r"is of a body without joints, and a LeRobot dataset .* identify and gap take"):
+    with pytest.raises(
+        LogError, match=r"has no joints, and a LeRobot dataset .* 'twinloop identify' and 'twinloop gap' read"
+    ):
         import_episodes(open_log("crazyflie_sysid"), tmp_path / "flight")
 
 
 def test_a_public_set_becomes_a_dataset_that_says_what_it_does_not_show(tmp_path):
     real("bam_servo")
-    figures = import_episodes(open_log("bam_servo"), tmp_path / "servo")
-    assert figures["features"] == [
+    metrics = import_episodes(open_log("bam_servo"), tmp_path / "servo")
+    assert metrics["features"] == [
         f"observation.{name}" for name in ("joint_velocity", "enabled", "load", "voltage", "temperature")
     ]
-    conditions, rates = figures["notes"]
+    conditions, rates = metrics["notes"]
     assert conditions == "the episodes' conditions are stored in the provenance"
     assert rates.startswith("episodes at 18")  # lift_and_drop is read at 250 Hz, the others at 187
     assert rates.endswith("share one nominal rate; twinloop/log has their real times, --resample HZ gives one rate")
@@ -130,9 +132,9 @@ def test_the_command_imports_a_described_table_and_names_what_it_leaves(tmp_path
     )
     words = ["import", str(tmp_path / "run.csv"), "--describe", str(tmp_path / "columns.yaml")]
     assert main([*words, "--output", str(tmp_path / "set"), "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (figures["fps"], figures["joints"], figures["units"]) == (100, ["hip"], "deg ×1")
-    assert figures["notes"] == ["columns not read: other", "the episodes' conditions are stored in the provenance"]
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (metrics["fps"], metrics["joints"], metrics["units"]) == (100, ["hip"], "deg ×1")
+    assert metrics["notes"] == ["columns not read: other", "the episodes' conditions are stored in the provenance"]
     assert load_log(tmp_path / "set")[0].conditions == {"mass": 2}
 
 

@@ -152,7 +152,7 @@ def test_the_g1_set_loads_its_arms_in_radians():
 
 
 def test_a_folder_of_a_sets_layout_is_read_whatever_lies_there(tmp_path):
-    with pytest.raises(InputError, match="nowhere is no folder. Give one that is laid out like the set planar_impacts"):
+    with pytest.raises(InputError, match="nowhere is not a folder. Give one with the layout of the set planar_impacts"):
         registry.load_set("planar_impacts", tmp_path / "nowhere")
     with pytest.raises(LogError, match=r"holds no recordings of this set: it has no square_dice/\*.csv"):
         registry.load_set("planar_impacts", tmp_path)

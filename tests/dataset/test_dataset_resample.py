@@ -132,6 +132,6 @@ def test_resampling_at_its_own_grid_changes_nothing(n, rate, seed):
 
 def test_what_cannot_be_done_is_said():
     log = episode(np.arange(5) / 10, np.arange(5))
-    with pytest.raises(InputError, match="0 Hz is no grid"):
+    with pytest.raises(InputError, match="0 Hz is not above 0"):
         resample(log, 0)
     np.testing.assert_array_equal(hold([1, 2], [[5], [6]], [0, 1, 1.5, 9])[:, 0], [5, 5, 5, 6])

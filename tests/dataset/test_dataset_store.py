@@ -40,9 +40,9 @@ def tree(folder: Path) -> dict[str, str]:
 def test_what_is_fetched_equals_a_local_run(tmp_path, address):
     local = write_all(tmp_path / "local")
     write_all(address)
-    figures = fetch_dataset(address, tmp_path / "fetched")
+    metrics = fetch_dataset(address, tmp_path / "fetched")
     assert tree(tmp_path / "fetched") == tree(local)
-    assert figures["episodes"] == 9
+    assert metrics["episodes"] == 9
     assert read_committed_progress(address).to_json() == read_committed_progress(local).to_json()
 
 
@@ -63,10 +63,10 @@ def test_a_reader_sees_whole_commits_and_a_resumed_run_ends_with_the_same_bytes(
         for block in range(stop_after):
             commit(writer, block)
             reader_folder = tmp_path / "reader"
-            figures = fetch_dataset(address, reader_folder)
-            assert figures["downloaded"] <= 16, "only what changed"
+            metrics = fetch_dataset(address, reader_folder)
+            assert metrics["downloaded"] <= 16, "only what changed"
             reader = DatasetReader(reader_folder)
-            assert len(reader) == writer.episodes == figures["episodes"]
+            assert len(reader) == writer.episodes == metrics["episodes"]
             assert all(len(reader.states(i)) == reader.lengths[i] + 1 for i in range(len(reader)))
     assert ObjectStore(address).read("dataset/meta/info.json") is None, "no dataset for others before the end"
     write_all(address, resume=True)
@@ -246,7 +246,7 @@ def test_what_s3_refuses_is_one_message(s3, tmp_path, capsys):
     assert "Check that the bucket exists" in said
     file.write_text(GENERATE + "render: {cameras: [front]}\n")
     assert main(["generate", str(file), "--output", f"{s3}/pixels"]) == 2
-    assert "Pixels are made from a local dataset" in " ".join(capsys.readouterr().err.split())
+    assert "Images are rendered from a local dataset" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere", "data/batch", "file:///data/batch"])

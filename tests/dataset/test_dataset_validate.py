@@ -55,9 +55,11 @@ def test_both_see_a_planted_defect(tmp_path):
 
 
 def test_a_folder_that_is_no_dataset_has_no_verdict(tmp_path):
-    with pytest.raises(DatasetError, match="lerobot-doctor ended with 1 and gave no result. Its last output: Error"):
+    with pytest.raises(
+        DatasetError, match="lerobot-doctor ended with exit code 1 and no result. Its last output: Error"
+    ):
         run_lerobot_doctor(tmp_path)
-    with pytest.raises(DatasetError, match="robovet ended with 2 and gave no result. Its last output: .*"):
+    with pytest.raises(DatasetError, match="robovet ended with exit code 2 and no result. Its last output: .*"):
         run_robovet(tmp_path)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from support.dataset_writer import CAMERAS, KEPT, SPEC, SPEC_VIDEO, UNITS, commit, pictures, planted, write_all
+from support.dataset_writer import CAMERAS, KEPT, SPEC, SPEC_VIDEO, UNITS, commit, images, planted, write_all
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError, UnitsError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.lerobot import layout
@@ -121,11 +121,11 @@ KILLED_IN_ENCODING = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from support.dataset_writer import KEPT, SPEC_VIDEO, commit, pictures, planted
+from support.dataset_writer import KEPT, SPEC_VIDEO, commit, images, planted
 from twinloop.dataset.lerobot.writer import DatasetWriter
 
 def frames(episodes):
-    yield pictures(episodes[0].number, len(episodes[0]))
+    yield images(episodes[0].number, len(episodes[0]))
     os.kill(os.getpid(), signal.SIGKILL)
 
 writer = DatasetWriter.open(Path(sys.argv[2]), SPEC_VIDEO)
@@ -311,7 +311,7 @@ def test_a_full_disk_while_encoding_loses_nothing(small_disk):
         with pytest.raises(DatasetError, match=rf"^No space left on the disk .* while writing {path}\. Earlier"):
             for block in range(200):
                 episodes = [planted(4 * block)]
-                writer.commit_block(block, episodes, frames=[pictures(0, len(episodes[0]))])
+                writer.commit_block(block, episodes, frames=[images(0, len(episodes[0]))])
         done = writer.next_block
     assert len(DatasetReader(path)) == done
 
@@ -326,7 +326,7 @@ def test_a_folder_that_cannot_be_is_refused_by_name(tmp_path, place):
 
 def test_an_interrupted_writer_goes_on_from_what_is_on_the_disk(tmp_path):
     def interrupted():
-        yield pictures(8, 43)
+        yield images(8, 43)
         raise KeyboardInterrupt
 
     path = tmp_path / "set"
@@ -377,7 +377,7 @@ def test_blocks_and_episodes_that_do_not_fit_are_refused(tmp_path):
         with pytest.raises(DatasetError, match=r"35 states and 35 commands for 35 frames; T frames have"):
             writer.commit_block(0, [short])
         strange = dataclasses.replace(planted(1).provenance, params={"object/ball/mass": 1.0})
-        with pytest.raises(DatasetError, match=r"drew the parameters object/ball/mass, which"):
+        with pytest.raises(DatasetError, match=r"has the parameters object/ball/mass, which"):
             writer.commit_block(0, [planted(0), dataclasses.replace(planted(1), provenance=strange)])
     assert not (tmp_path / "set").exists()
 
@@ -394,7 +394,7 @@ def test_a_spec_that_cannot_be_written_is_refused():
 def test_video_frames_come_back_in_place_and_close(tmp_path):
     reader = DatasetReader(write_all(tmp_path / "set", SPEC_VIDEO))
     for index, number in enumerate(reader.numbers):
-        for name, truth in pictures(int(number), int(reader.lengths[index])).items():
+        for name, truth in images(int(number), int(reader.lengths[index])).items():
             found = reader.images(index, name)
             assert found.shape == truth.shape
             error = ((found.astype(float) - truth) ** 2).mean(axis=(1, 2, 3))
@@ -406,7 +406,7 @@ def test_video_frames_come_back_in_place_and_close(tmp_path):
 
 
 def test_an_encoder_failure_reaches_the_caller(tmp_path):
-    truth = pictures(0, 10)
+    truth = images(0, 10)
     with DatasetWriter.open(tmp_path / "set", SPEC_VIDEO) as writer:
         wrong = [{**truth, "wrist": truth["wrist"].astype(float)}]
         with pytest.raises(InputError, match=r"Camera wrist of episode 0 of the block has float64 frames"):
@@ -428,7 +428,7 @@ def test_blocks_encoded_elsewhere_give_the_same_bytes(tmp_path):
         for block, numbers in KEPT.items():
             episodes = [planted(number) for number in numbers]
             paths = {camera.name: tmp_path / f"{block}-{camera.name}.mp4" for camera in CAMERAS}
-            frames = (pictures(e.number, len(e)) for e in episodes)
+            frames = (images(e.number, len(e)) for e in episodes)
             videos = encode_block(frames, CAMERAS, paths, fps=30) if episodes else None
             writer.commit_block(block, episodes, videos=videos, outcome={"attempted": 4, "success": len(episodes)})
         writer.finish({"yield": 0.5625})

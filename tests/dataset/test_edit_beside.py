@@ -140,7 +140,7 @@ def test_set_aside_attempts_come_with_whole_folders_and_stay_with_parts(runs, tm
     assert any("share their number" in note for note in made.notes) == bool(twice)
     part = select(runs[0], tmp_path / "part", "0")
     count = len(invalid_world_numbers(runs[0]))
-    assert part.notes == (f"{count} set-aside attempts stay with {runs[0]}, of which only a part is taken",)
+    assert part.notes == (f"{count} invalid worlds of {runs[0]} are not copied, because only some of its episodes are",)
     assert invalid_world_numbers(tmp_path / "part") == []
 
 
@@ -148,8 +148,8 @@ def test_the_command_edits_and_says_what_it_wrote(tmp_path, capsys):
     source = write_all(tmp_path / "in")
     words = ["edit", "split", str(source), "--output", str(tmp_path / "parts"), "--parts", "a=0.6", "b=0.4"]
     assert main([*words, "--by", "task", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert {name: part["episodes"] for name, part in figures["parts"].items()} == {"a": 5, "b": 4}
+    metrics = json.loads(capsys.readouterr().out)
+    assert {name: part["episodes"] for name, part in metrics["parts"].items()} == {"a": 5, "b": 4}
     words = ["edit", "merge", str(tmp_path / "parts" / "a"), str(tmp_path / "parts" / "b"), "--output"]
     assert main([*words, str(tmp_path / "all")]) == 0
     assert "all: 9 episodes, 391 frames." in " ".join(capsys.readouterr().out.split())
@@ -179,7 +179,7 @@ def test_the_command_edits_and_says_what_it_wrote(tmp_path, capsys):
     ("words", "message"),
     [
         (["split", "IN", "--parts", "a"], "--parts a: give each name once, as NAME=VALUE."),
-        (["split", "IN", "--parts", "a=0.x", "b=0.5"], "--parts a=0.x: '0.x' is no number."),
+        (["split", "IN", "--parts", "a=0.x", "b=0.5"], "--parts a=0.x: '0.x' is not a number."),
         (["select", "IN", "--episodes", "9"], "it has 9, numbered 0 to 8"),
         (["reencode", "IN", "--size", "64"], "--size 64: give HEIGHTxWIDTH in pixels, such as 240x320."),
         (["reencode", "IN"], "has no videos to encode"),

@@ -1,4 +1,4 @@
-"""Episodes go into a new folder as they are: frames, pictures, ids, states, and everything that is known of them."""
+"""Episodes go into a new folder as they are: frames, images, ids, states, and everything that is known of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from support.dataset_logs import planted_log
 from support.dataset_writer import CAMERAS, SPEC, SPEC_VIDEO, UNITS, planted, write_all
 from support.edit_statistics import check_exact
-from support.edits import KEY, foreign, picture, stats_of, whole
+from support.edits import KEY, foreign, image, stats_of, whole
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError, UnitsError
 from twinloop.core.files import sha256_tree
 from twinloop.core.records import Episode
@@ -172,7 +172,7 @@ def test_folders_of_other_programs_keep_what_they_have(tmp_path):
     assert any("shift is left out" in note for note in made.notes)
     assert any("no folder declares the units" in note for note in made.notes)
     new = DatasetReader(tmp_path / "out")
-    assert not new.ours
+    assert not new.written_by_twinloop
     assert new.lengths.tolist() == [9, 7, 12, 8]
     assert new.info["maker"] == "another program"
     assert new.info["features"][KEY]["info"]["video.codec"] == "h264"
@@ -181,7 +181,7 @@ def test_folders_of_other_programs_keep_what_they_have(tmp_path):
     table = new.frames_table(3)
     assert table["observation.note"].to_pylist()[5] == "3/5"
     np.testing.assert_array_equal(new.images(3, "top").shape, (8, 48, 64, 3))
-    assert np.abs(new.images(3, "top")[5].astype(int) - picture(3, 5)).mean() < 8
+    assert np.abs(new.images(3, "top")[5].astype(int) - image(3, 5)).mean() < 8
     cells = table["observation.images.still"].to_pylist()
     assert cells[5] == DatasetReader(two).frames_table(0)["observation.images.still"].to_pylist()[5]
     assert np.shape(new.frames_table(1)["observation.grid"].to_pylist()) == (7, 2, 3)
@@ -229,22 +229,22 @@ def test_progress_and_tables_are_those_of_a_writer(plain, tmp_path):
         (lambda a, o: select(a, o, "3,12"), r"has no episodes 12: it has 9, numbered 0 to 8\."),
         (lambda a, o: select(a, o, "4:2"), r"has no episodes 4:2: it has 9"),
         (lambda a, o: select(a, o, "first"), r"'first' are not understood at 'first'\. Give numbers"),
-        (lambda a, o: select(a, o, ""), r"No episode is left\. An edit writes at least one: change the choice\."),
+        (lambda a, o: select(a, o, ""), r"No episode is left\. An edit writes at least one: select other episodes\."),
         (lambda a, o: select(a, o, "1,2,1"), "Episode 1 of .* is the same as episode 1 of .*: the result would"),
         (lambda a, o: delete(a, o, "0:"), r"No episode is left\."),
         (lambda a, o: merge([], o), r"There is no folder to merge"),
         (lambda a, o: merge([a, a], o), r"is given twice\. Name each folder once\."),
         (lambda a, o: split(a, o, shares={"a": 0.8, "b": 0.4}), r"a=0\.8, b=0\.4 sum to 1\.2, which is more than 1"),
         (lambda a, o: split(a, o, shares={"a": 0.9, "b": 0.01}), r"The part b of .* gets no episode of 9"),
-        (lambda a, o: split(a, o, counts={"a": 8, "b": 4}), r"The parts a=8, b=4 want 12 episodes.* has 9\."),
+        (lambda a, o: split(a, o, counts={"a": 8, "b": 4}), r"The parts a=8, b=4 need 12 episodes.* has 9\."),
         (lambda a, o: split(a, o, lists={"a": "0:3", "b": "2"}), "Episode 2 of .* is in a and in b"),
         (lambda a, o: split(a, o, shares={"../a": 0.5}), r"A part cannot be named '\.\./a': it becomes a folder"),
-        (lambda a, o: split(a, o, shares={"a": 0.5}, by="weather"), "does not say 'weather' of its"),
+        (lambda a, o: split(a, o, shares={"a": 0.5}, by="weather"), "have no property 'weather'"),
         (lambda a, o: split(a, o), r"Give one way to split"),
         (lambda a, o: retask(a, o), r"Give the new task text, or texts to rename"),
         (lambda a, o: retask(a, o, task="  "), r"A task text cannot be empty"),
         (lambda a, o: retask(a, o, rename={"sing": "dance"}), r"the task 'sing'\. Its texts are: 'put"),
-        (lambda a, o: rebalance([a], o, "task", shares={"sing": 1.0}), r"No episode is 'sing'\. There are: 'put"),
+        (lambda a, o: rebalance([a], o, "task", shares={"sing": 1.0}), r"the group 'sing'\. The groups are: 'put"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_nothing_is_written(plain, tmp_path, edit, message):
@@ -270,7 +270,7 @@ def test_folders_that_differ_are_refused_with_every_difference(ours, plain, tmp_
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A log as `twinloop import` writes it: exact numbers beside, no verdicts, no pictures."""
+    """A log as `twinloop import` writes it: exact numbers beside, no verdicts, no images."""
     episodes = []
     for index in range(2):
         rng = np.random.default_rng(index)
@@ -286,10 +286,12 @@ def test_what_is_common_to_a_log_and_generated_episodes_becomes_one_dataset(ours
     folders = [recorded, ours] if log_first else [ours, recorded]
     with pytest.raises(InputError, match=r"next\.success: only in(.|\n)*--common \(of edit merge and datasets mat"):
         merge(folders, tmp_path / "out")
-    made = merge(folders, tmp_path / "out", settings=EditSettings(common=True))
+    made = merge(folders, tmp_path / "out", settings=EditSettings(common_features_only=True))
     left = {key: [str(ours)] for key in ["next.success", *(camera.key for camera in CAMERAS)]}
     assert made.to_json()["features_left_out"] == left
-    assert {f"the feature {key} is left out: only in {where[0]}" for key, where in left.items()} <= set(made.notes)
+    assert {f"the feature {key} is left out, because it is only in {where[0]}" for key, where in left.items()} <= set(
+        made.notes
+    )
     check_exact(tmp_path / "out")
     assert stats_of(tmp_path / "out").keys() == whole(tmp_path / "out").keys()
     new = DatasetReader(tmp_path / "out")
@@ -310,27 +312,27 @@ def test_what_is_common_to_a_log_and_generated_episodes_becomes_one_dataset(ours
 
 @pytest.mark.slow
 def test_the_validators_accept_what_is_common(ours, recorded, tmp_path):
-    write_selection([(recorded, 0), (ours, 1)], tmp_path / "out", common=True)
+    write_selection([(recorded, 0), (ours, 1)], tmp_path / "out", common_features_only=True)
     assert all(verdict.failed == 0 for verdict in validate(tmp_path / "out"))
 
 
 def test_common_brings_no_other_shapes_or_units_together(plain, recorded, tmp_path):
     other = foreign(tmp_path / "other", [8])
     with pytest.raises(InputError) as raised:
-        merge([plain, other], tmp_path / "out", settings=EditSettings(common=True))
+        merge([plain, other], tmp_path / "out", settings=EditSettings(common_features_only=True))
     assert "action: shape [3] and [2]" in str(raised.value)
     assert "--common" not in str(raised.value)
     bare = shutil.copytree(recorded, tmp_path / "bare")
     for name in (layout.SPEC, layout.UNIT_MAP):
         (bare / name).unlink()
     with pytest.raises(UnitsError, match=r"bare does not declare the units of its joints; .*Are they the same"):
-        merge([plain, bare], tmp_path / "out", settings=EditSettings(common=True))
+        merge([plain, bare], tmp_path / "out", settings=EditSettings(common_features_only=True))
     info = json.loads((other / layout.INFO).read_text())
     info["features"] = {key: info["features"][key] for key in INDEX_FEATURES}
     info["robot_type"] = SPEC.robot_type
     (other / layout.INFO).write_text(json.dumps(info))
-    with pytest.raises(InputError, match=r"No feature is in all of .*plain, .*other: --common .* would leave nothing"):
-        merge([plain, other], tmp_path / "out", settings=EditSettings(common=True))
+    with pytest.raises(InputError, match=r".*plain, .*other have no feature in common except .* --common"):
+        merge([plain, other], tmp_path / "out", settings=EditSettings(common_features_only=True))
     assert not (tmp_path / "out").exists()
 
 
@@ -346,7 +348,7 @@ def test_what_is_no_number_or_no_episode_is_named(tmp_path):
     pq.write_table(
         table.set_column(at, table.schema.field(at), pa.array(action.tolist(), table.schema.field(at).type)), path
     )
-    with pytest.raises(DatasetError, match=r"episode 2 of .*in: action is not finite at frame 2\. Statistics of it"):
+    with pytest.raises(DatasetError, match=r"episode 2 of .*in: action is not finite at frame 2\. Its statistics"):
         select(source, tmp_path / "out", "0,2")
     assert select(source, tmp_path / "out", "0").frames == 9
 

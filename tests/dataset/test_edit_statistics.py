@@ -94,13 +94,13 @@ def test_ids_and_statistics_of_ours_come_back_after_a_split(tmp_path):
     assert before.keys() == after.keys()
     for key, row in before.items():
         for name, value in row.items():
-            # Of pictures the pixels of parts are counted after coding, so that quantiles may differ by what it loses.
+            # Of images the pixels of parts are counted after coding, so that quantiles may differ by what it loses.
             near = {"atol": 0.02} if key.startswith("observation.images") and name in QUANTILES else EXACT
             np.testing.assert_allclose(after[key][name], value, **near, err_msg=f"{key} {name}")
 
 
 @pytest.mark.slow
-def test_picture_statistics_of_whole_datasets_are_their_pixels_together(tmp_path):
+def test_image_statistics_of_whole_datasets_are_their_pixels_together(tmp_path):
     ours = write_all(tmp_path / "ours", SPEC_VIDEO)
     retask(ours, tmp_path / "again", task="lift")
     merge([ours, tmp_path / "again"], tmp_path / "twice")
@@ -110,7 +110,7 @@ def test_picture_statistics_of_whole_datasets_are_their_pixels_together(tmp_path
             np.testing.assert_allclose(stats_of(tmp_path / "twice")[key][name], wanted, **EXACT, err_msg=name)
 
 
-def test_picture_statistics_of_another_program_are_pooled_and_counted(tmp_path):
+def test_image_statistics_of_another_program_are_pooled_and_counted(tmp_path):
     one, two = (
         foreign(tmp_path / "a", [20, 9], codec="libx264"),
         foreign(tmp_path / "b", [14], first=2, codec="libx264"),

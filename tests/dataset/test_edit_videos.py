@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from support.dataset_writer import CAMERAS, SPEC_VIDEO, pictures, write_all
-from support.edits import KEY, foreign, picture
+from support.dataset_writer import CAMERAS, SPEC_VIDEO, images, write_all
+from support.edits import KEY, foreign, image
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.edit.operations import delete, merge, reencode, select
 from twinloop.dataset.edit.source import EditSource
@@ -19,20 +19,20 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.video_copy import Encoding, PacketReader, transcode
 
-# Mean absolute differences in 8-bit steps between a planted picture and its coding are 3.6 to 5.9 here; the picture a
+# Mean absolute differences in 8-bit steps between a planted image and its coding are 3.6 to 5.9 here; the image a
 # frame before or after, or one of another episode, is 35 or more away.
 CODED = 8.0
 
 
 def error(root, index: int, number: int, frame: int) -> float:
-    """How far a picture of the result is from the planted one."""
+    """How far an image of the result is from the planted one."""
     return float(
-        np.abs(DatasetReader(root).images(index, "top", [frame])[0].astype(float) - picture(number, frame)).mean()
+        np.abs(DatasetReader(root).images(index, "top", [frame])[0].astype(float) - image(number, frame)).mean()
     )
 
 
-def check_pictures(root, numbers: list[int]) -> None:
-    """First and last picture of every episode are the planted ones, nearer than their neighbours."""
+def check_images(root, numbers: list[int]) -> None:
+    """First and last image of every episode are the planted ones, nearer than their neighbours."""
     lengths = DatasetReader(root).lengths.tolist()
     for index, number in enumerate(numbers):
         for frame in (0, lengths[index] - 1):
@@ -52,7 +52,7 @@ def test_packets_of_any_codec_are_copied_bit_for_bit(tmp_path, codec, gop):
         np.testing.assert_array_equal(
             DatasetReader(tmp_path / "out").images(i, "top"), DatasetReader(source).images(j, "top")
         )
-    check_pictures(tmp_path / "out", [3, 1, 2])
+    check_images(tmp_path / "out", [3, 1, 2])
     info = DatasetReader(tmp_path / "out").info["features"][KEY]["info"]
     assert info["video.codec"] == {"libx264": "h264", "libsvtav1": "av1"}[codec]
 
@@ -62,7 +62,7 @@ def test_episodes_without_a_key_frame_of_their_own_are_encoded_anew_and_named(tm
     made = select(source, tmp_path / "out", "2,1")
     assert made.videos[KEY] == {"linked": 0, "copied": 0, "encoded": 2}
     assert any("2 episodes of observation.images.top were re-encoded" in note for note in made.notes)
-    check_pictures(tmp_path / "out", [2, 1])
+    check_images(tmp_path / "out", [2, 1])
     source = foreign(tmp_path / "again", [14, 9, 20], codec="libx264", gop=100, force=False)
     assert select(source, tmp_path / "all", "0:3").videos[KEY]["linked"] == 3
 
@@ -79,7 +79,7 @@ def test_several_codecs_are_refused_with_the_remedy_or_become_one(tmp_path):
     assert "such as --codec h264; the others are then re-encoded" in text
     made = merge([one, two], tmp_path / "out", settings=EditSettings(pixels=PixelEdits(encoding=Encoding(codec="av1"))))
     assert made.videos[KEY] == {"linked": 2, "copied": 0, "encoded": 2}
-    check_pictures(tmp_path / "out", [0, 1, 2, 3])
+    check_images(tmp_path / "out", [0, 1, 2, 3])
     coded = {PacketReader(path).coding.codec for path in (tmp_path / "out" / "videos" / KEY).rglob("*.mp4")}
     assert coded == {"av1"}
 
@@ -94,10 +94,10 @@ def test_encoding_leaves_the_thread_its_scheduling(tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
-def test_encoding_anew_makes_children_with_the_pictures_that_were_there(tmp_path, codec):
+def test_encoding_anew_makes_children_with_the_images_that_were_there(tmp_path, codec):
     source = foreign(tmp_path / "in", [14, 9], codec="libx264")
     reencode(source, tmp_path / "out", Encoding(codec=codec, gop=5))
-    check_pictures(tmp_path / "out", [0, 1])
+    check_images(tmp_path / "out", [0, 1])
     reader = DatasetReader(tmp_path / "out")
     assert reader.info["features"][KEY]["info"]["video.codec"] == codec
     assert "video.g" not in reader.info["features"][KEY]["info"]
@@ -109,7 +109,7 @@ def test_encoding_anew_makes_children_with_the_pictures_that_were_there(tmp_path
 
 
 @pytest.mark.slow
-def test_our_pictures_in_another_size_say_so_everywhere(tmp_path):
+def test_our_images_in_another_size_say_so_everywhere(tmp_path):
     ours = write_all(tmp_path / "in", SPEC_VIDEO)
     reencode(ours, tmp_path / "out", Encoding(codec="h264", crf=10, height=32, width=32))
     old, new = DatasetReader(ours), DatasetReader(tmp_path / "out")
@@ -120,7 +120,7 @@ def test_our_pictures_in_another_size_say_so_everywhere(tmp_path):
     done = new.provenance(0).extra["transforms"][0]
     assert done["name"] == "reencode"
     assert done["parameters"]["features"] == [camera.key for camera in CAMERAS]
-    mean = pictures(0, 35)["front"].mean(axis=(0, 1, 2)) / 255
+    mean = images(0, 35)["front"].mean(axis=(0, 1, 2)) / 255
     row = EditSource(tmp_path / "out").rows([0]).to_pylist()[0]
     np.testing.assert_allclose(np.ravel(row[f"stats/{CAMERAS[0].key}/mean"]), mean, atol=0.02)
 
@@ -147,7 +147,7 @@ def test_a_damaged_or_short_video_is_named(tmp_path):
 
 def test_h264_is_encoded_without_the_stage_whose_bytes_vary(tmp_path):
     """The encoder writes its settings into the video."""
-    encoding = EditSettings(pixels=PixelEdits(encoding=Encoding(codec="h264"), everything=True))
+    encoding = EditSettings(pixels=PixelEdits(encoding=Encoding(codec="h264"), reencode_all=True))
     merge([foreign(tmp_path / "in", [9], codec="libx264")], tmp_path / "out", settings=encoding)
     (video,) = (tmp_path / "out/videos" / KEY).rglob("*.mp4")
     assert b"mbtree=0" in video.read_bytes()

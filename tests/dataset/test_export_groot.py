@@ -83,7 +83,7 @@ def test_statistics_are_exact_over_all_frames_and_only_what_groot_reads(ours, gr
 def test_frames_equal_the_source(ours, groot):
     found = verify_export(FolderReader(ours), FolderReader(groot), range(len(DatasetReader(ours))))
     assert found.accepted
-    assert found.pictures_equal
+    assert found.images_equal
 
 
 def test_spans_may_be_one_per_joint_or_the_datasets_own(ours, tmp_path):
@@ -91,7 +91,7 @@ def test_spans_may_be_one_per_joint_or_the_datasets_own(ours, tmp_path):
     assert list(read(tmp_path / "each", "modality.json")["action"]) == ["shoulder_pan", "elbow_flex", "gripper"]
     exporter("groot").export(ours, tmp_path / "own", ExportOptions(episodes=(0,), settings={"spans": "keep"}))
     assert read(tmp_path / "own", "modality.json") == read(ours, "modality.json")
-    with pytest.raises(InputError, match="give grouped, each, keep"):
+    with pytest.raises(InputError, match="Give one of grouped, each, keep"):
         exporter("groot").export(ours, tmp_path / "no", ExportOptions(settings={"spans": "some"}))
     assert not (tmp_path / "no").exists()
 
@@ -143,5 +143,5 @@ def test_a_dataset_without_a_state_is_refused(ours, tmp_path):
     info = json.loads((tmp_path / "set/meta/info.json").read_text())
     info["features"]["observation.environment_state"] = info["features"].pop("observation.state")
     (tmp_path / "set/meta/info.json").write_text(json.dumps(info))
-    with pytest.raises(InputError, match=r"has no observation\.state"):
+    with pytest.raises(InputError, match=r"lacks observation\.state"):
         exporter("groot").export(tmp_path / "set", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Out to LeRobot v2.1 and v3.0 and back: every number equal, every picture's packet the same, nothing half written."""
+"""Out to LeRobot v2.1 and v3.0 and back: every number equal, every image's packet the same, nothing half written."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_statistics_are_those_of_our_writer_to_the_last_digit(ours, back):
     assert theirs.keys() == ours_.keys()
     for key, row in ours_.items():
         for name, value in row.items():
-            if "images" in key and name != "count":  # pictures: of the written video here, before coding there
+            if "images" in key and name != "count":  # images: of the written video here, before coding there
                 np.testing.assert_allclose(theirs[key][name], value, atol=0.06, err_msg=f"{key} {name}")
             else:
                 np.testing.assert_allclose(theirs[key][name], value, rtol=1e-12, atol=1e-12, err_msg=f"{key} {name}")
@@ -119,7 +119,7 @@ def test_frames_at_random_equal_the_source_and_a_wrong_one_is_seen(ours, legacy,
     for folder in (legacy, back):
         found = verify_export(FolderReader(ours), FolderReader(folder), range(count))
         assert found.accepted
-        assert found.pictures_equal
+        assert found.images_equal
         assert found.frames == 10
         assert {"action", "observation.state", "timestamp", "next.success"} <= set(found.numbers)
     mixed_up = [1, 0, *range(2, count)]
@@ -162,7 +162,7 @@ def test_a_clip_without_its_own_key_frame_is_encoded_again_and_said(ours, tmp_pa
     assert (coding.codec, coding.pix_fmt) == ("h264", "yuv420p")
     found = verify_export(FolderReader(copy), FolderReader(tmp_path / "v21"), range(len(reader)))
     assert found.accepted
-    assert not found.pictures_equal
+    assert not found.images_equal
     assert found.psnr_db > 30
 
 
@@ -244,13 +244,14 @@ def test_part_of_a_v21_folder_is_taken_and_what_is_missing_is_said(legacy, tmp_p
     assert done.episodes == (0, 1, 3, 5, 6, 7, 8)
     with pytest.raises(InputError, match=r"has no episode 4; it has 0 to 1, 3, 5 to 8"):
         exporter(LEROBOT).export(part, tmp_path / "no", ExportOptions(episodes=(4,)))
-    without = ExportOptions(settings={"pictures": "none"})
+    without = ExportOptions(settings={"images": "none"})
     blind = exporter(LEROBOT).export(part, tmp_path / "blind", without)
     assert blind.episodes == (0, 1, 3, 4, 5, 6, 7, 8)
     assert DatasetReader(tmp_path / "blind").cameras == []
+    assert ExportOptions(settings={"pictures": "none"}) == without  # the former name
     for path in part.glob("data/*/*"):
         path.unlink()
-    with pytest.raises(DatasetError, match=r"describes 9 episodes and holds none of them whole"):
+    with pytest.raises(DatasetError, match=r"describes 9 episodes, but none of them is complete"):
         exporter(LEROBOT).export(part, tmp_path / "no")
 
 
@@ -260,7 +261,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(ours, legacy, tmp
     (full / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="exists and is not an empty folder"):
         exporter(LEGACY).export(ours, full)
-    with pytest.raises(InputError, match="lies inside the dataset"):
+    with pytest.raises(InputError, match="is inside the dataset"):
         exporter(LEGACY).export(ours, ours / "out")
     with pytest.raises(UnknownNameError, match="format"):
         exporter("lerobot-v1")
@@ -311,7 +312,7 @@ def test_features_named_like_paths_are_refused(ours, legacy, tmp_path, key):
         ({"video_path": None}, "no video_path"),
         ({"features": [1]}, "no table of features"),
         ({"+": {"far": {"dtype": "float32", "shape": [1], "names": None}}}, "has no column far"),
-        ({"+": {"far": {"dtype": "float32", "shape": "x"}}}, "has the shape 'x'"),
+        ({"+": {"far": {"dtype": "float32", "shape": "x"}}}, "the shape of the feature far is 'x'"),
         ({"+": {"far": {"shape": [1]}}}, "the feature far has no dtype"),
         ({"-": "index"}, "has no feature index"),
         ({"tasks": '{"task_index": 5000000000, "task": "x"}'}, "numbers tasks from 5000000000"),

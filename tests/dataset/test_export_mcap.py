@@ -1,4 +1,4 @@
-"""MCAP for Foxglove: every number and picture read back, every message of its schema, the same bytes again."""
+"""MCAP for Foxglove: every number and image read back, every message of its schema, the same bytes again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.exports import (
     UNITS,
     contacts,
     generated_dataset,
-    picture_dataset,
+    image_dataset,
     planted,
     recorded_dataset,
     recorded_log,
@@ -40,8 +40,8 @@ GAP = 1.0  # s between episodes of one file
 
 
 @pytest.fixture(scope="module")
-def pictured(tmp_path_factory):
-    return picture_dataset(tmp_path_factory.mktemp("pictured") / "set")
+def has_images(tmp_path_factory):
+    return image_dataset(tmp_path_factory.mktemp("pictured") / "set")
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +50,10 @@ def generated(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(pictured, tmp_path_factory):
+def whole(has_images, tmp_path_factory):
     """All episodes in one file."""
     path = tmp_path_factory.mktemp("whole") / "all.mcap"
-    EXPORTER.export(pictured, path)
+    EXPORTER.export(has_images, path)
     return path
 
 
@@ -98,7 +98,7 @@ def check(value, schema, where="message"):
         assert value >= schema["minimum"], where
 
 
-def test_every_number_stands_at_its_true_time(pictured, whole):
+def test_every_number_stands_at_its_true_time(has_images, whole):
     found, begin = messages(whole), 0.0
     rows = {topic: iter(said) for topic, said in found.items()}
     for number, length in enumerate(LENGTHS):
@@ -152,11 +152,11 @@ def test_contacts_are_numbers_and_arrows(whole):
             np.testing.assert_allclose(np.array(along) * length, 0.005 * np.array(row["force"]), atol=1e-12)
 
 
-def test_every_message_is_of_its_schema(pictured, whole, generated, tmp_path):
+def test_every_message_is_of_its_schema(has_images, whole, generated, tmp_path):
     from mcap.reader import make_reader
 
     export_mcap(generated, tmp_path / "scene.mcap", ExportOptions(), truth=load_ground_truth(DatasetReader(generated)))
-    EXPORTER.export(pictured, tmp_path / "jpeg.mcap", ExportOptions(settings={"pictures": "jpeg"}))
+    EXPORTER.export(has_images, tmp_path / "jpeg.mcap", ExportOptions(settings={"images": "jpeg"}))
     seen = set()
     for path in (whole, tmp_path / "scene.mcap", tmp_path / "jpeg.mcap"):
         with path.open("rb") as file:
@@ -178,19 +178,19 @@ def test_every_message_is_of_its_schema(pictured, whole, generated, tmp_path):
     assert fields["accel_z"]["description"] == "accel.z, m/s²"
 
 
-@pytest.mark.parametrize(("name", "pictures"), [("set", "video"), ("set", "jpeg"), ("one.mcap", "video")])
-def test_frames_equal_the_source(pictured, tmp_path, name, pictures):
-    options = ExportOptions(episodes=(2, 0, 1), settings={"pictures": pictures})
-    done = EXPORTER.export(pictured, tmp_path / name, options)
+@pytest.mark.parametrize(("name", "images"), [("set", "video"), ("set", "jpeg"), ("one.mcap", "video")])
+def test_frames_equal_the_source(has_images, tmp_path, name, images):
+    options = ExportOptions(episodes=(2, 0, 1), settings={"images": images})
+    done = EXPORTER.export(has_images, tmp_path / name, options)
     assert done.episodes == ((2, 0, 1) if name == "one.mcap" else (0, 1, 2))
-    found = verify_export(FolderReader(pictured), EXPORTER.play(done.output), done.episodes)
+    found = verify_export(FolderReader(has_images), EXPORTER.open_reader(done.output), done.episodes)
     assert found.accepted, found
     assert {"action", "observation.state", "observation.imu.tool", "next.success"} <= set(found.numbers)
     assert set(found.cameras) == {"observation.images.front", "observation.images.wrist"}
-    assert found.pictures_equal is (pictures == "video"), "packets are copied, JPEG is coded again"
+    assert found.images_equal is (images == "video"), "packets are copied, JPEG is coded again"
 
 
-def test_video_is_in_annex_b_with_its_set_up_before_every_key_frame(pictured, whole):
+def test_video_is_in_annex_b_with_its_set_up_before_every_key_frame(has_images, whole):
     rows = messages(whole)["/camera/front"]
     data = [base64.b64decode(message["data"]) for _, _, message in rows]
     assert {message["format"] for _, _, message in rows} == {"h264"}
@@ -200,7 +200,7 @@ def test_video_is_in_annex_b_with_its_set_up_before_every_key_frame(pictured, wh
     starts = np.cumsum([0, *LENGTHS[:-1]])
     assert all(5 in kinds[start] for start in starts), "an episode begins with an IDR"
     last = decode_samples(data[starts[2] :], "h264")
-    np.testing.assert_array_equal(np.stack(last), DatasetReader(pictured).images(2, "front"))
+    np.testing.assert_array_equal(np.stack(last), DatasetReader(has_images).images(2, "front"))
 
 
 def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
@@ -229,11 +229,11 @@ def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
     np.testing.assert_allclose([at for at, _, _ in rows], (samples["time"].to_numpy() - zero) * 1e9, atol=2)
 
 
-def test_words_units_and_provenance_travel_along(pictured, tmp_path):
+def test_words_units_and_provenance_travel_along(has_images, tmp_path):
     from mcap.reader import make_reader
 
     truth = GroundTruth(events=lambda index: [StreamEvent(time=0.4, text="dropped", level="error")], notes=("said",))
-    done = export_mcap(pictured, tmp_path / "a.mcap", ExportOptions(episodes=(1,)), truth=truth)
+    done = export_mcap(has_images, tmp_path / "a.mcap", ExportOptions(episodes=(1,)), truth=truth)
     assert done.notes == ("said",)
     words = [(message["level"], message["message"]) for _, _, message in messages(done.output)["/log"]]
     assert words == [
@@ -248,13 +248,13 @@ def test_words_units_and_provenance_travel_along(pictured, tmp_path):
     assert attached["unit_map.json"] == UNITS.to_json()
     assert attached["features.json"]["fps"] == 20
     assert about["episode_index"] == "1"
-    assert about["name"] == DatasetReader(pictured).episode_ids[1]
+    assert about["name"] == DatasetReader(has_images).episode_ids[1]
     assert json.loads(about["provenance"])["params"] == dict(planted(1).provenance.params)
 
 
-def test_the_same_bytes_come_again(pictured, tmp_path):
+def test_the_same_bytes_come_again(has_images, tmp_path):
     for name in ("a", "b"):
-        EXPORTER.export(pictured, tmp_path / name)
+        EXPORTER.export(has_images, tmp_path / name)
     assert sha256_tree(tmp_path / "a") == sha256_tree(tmp_path / "b")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [f"episode_00000{i}.mcap" for i in range(3)]
 
@@ -278,7 +278,7 @@ def test_a_sensor_that_began_before_the_frames_opens_the_file(tmp_path):
     found = messages(done.output)
     assert found["/signals/wrench/tool"][0][0] == 0
     assert found["/joints/measured"][0][0] == pytest.approx((log.time[0] - wrench.time[0]) * 1e9, abs=2)
-    compared = verify_export(FolderReader(tmp_path / "set"), EXPORTER.play(done.output), done.episodes)
+    compared = verify_export(FolderReader(tmp_path / "set"), EXPORTER.open_reader(done.output), done.episodes)
     assert compared.accepted, compared
 
 
@@ -293,7 +293,7 @@ def test_without_known_units_there_are_only_the_datasets_numbers(tmp_path):
     assert len(messages(done.output)["/dataset/observation.state"]) == 9
 
 
-def test_what_is_not_finite_is_null_and_names_are_fields(pictured):
+def test_what_is_not_finite_is_null_and_names_are_fields(has_images):
     assert field_names(["a.b", "x y", "1", "timestamp"]) == ["a_b", "x_y", "column_1", "column_timestamp"]
     assert field_names(["a.b", "a_b"]) == ["a_b_0", "a_b_1"]
     from twinloop.dataset.export.mcap_messages import encode_message, make_numbers_message
@@ -308,32 +308,32 @@ def test_what_is_not_finite_is_null_and_names_are_fields(pictured):
     [
         (ExportOptions(episodes=(0, 7)), InputError, r"has no episode 7; it has 0 to 2"),
         (ExportOptions(settings={"cameras": "top"}), UnknownNameError, r"Unknown camera 'top'.*front"),
-        (ExportOptions(settings={"pictures": "gif"}), UnknownNameError, r"Unknown kind of pictures 'gif'"),
+        (ExportOptions(settings={"images": "gif"}), UnknownNameError, r"Unknown image format 'gif'"),
     ],
 )
 @pytest.mark.parametrize("name", ["a.mcap", "folder"])
-def test_what_cannot_be_exported_says_why_and_leaves_nothing(pictured, tmp_path, options, error, message, name):
+def test_what_cannot_be_exported_says_why_and_leaves_nothing(has_images, tmp_path, options, error, message, name):
     with pytest.raises(error, match=message):
-        EXPORTER.export(pictured, tmp_path / name, options)
+        EXPORTER.export(has_images, tmp_path / name, options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_written_over(pictured, whole, generated, tmp_path):
+def test_nothing_is_written_over(has_images, whole, generated, tmp_path):
     before = whole.read_bytes()
     with pytest.raises(InputError, match=r"all.mcap exists. Nothing is written over"):
-        EXPORTER.export(pictured, whole)
+        EXPORTER.export(has_images, whole)
     assert whole.read_bytes() == before
-    with pytest.raises(InputError, match=r"has no images, so none from front"):
+    with pytest.raises(InputError, match=r"has no cameras, so front cannot be exported"):
         EXPORTER.export(generated, tmp_path / "a.mcap", ExportOptions(settings={"cameras": "front"}))
 
 
-def test_without_mcap_the_command_is_named(pictured, tmp_path, monkeypatch):
+def test_without_mcap_the_command_is_named(has_images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcap.writer", None)
     with pytest.raises(MissingDependencyError, match=r"package mcap.*pip install 'twinloop\[mcap\]'"):
-        EXPORTER.export(pictured, tmp_path / "a.mcap")
+        EXPORTER.export(has_images, tmp_path / "a.mcap")
 
 
-def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
+def test_labels_of_the_workspace_are_words_of_the_log(has_images, tmp_path):
     from rich.console import Console
 
     from twinloop.catalog import Workspace
@@ -342,7 +342,7 @@ def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
     from twinloop.workflows.data.export import run_export
     from twinloop.workflows.data.requests import ExportRequest
 
-    copy = shutil.copytree(pictured, tmp_path / "work" / "data" / "set")
+    copy = shutil.copytree(has_images, tmp_path / "work" / "data" / "set")
     workspace = Workspace.create(tmp_path / "work", name="test")
     workspace.add(copy)
     said = {"episode_id": DatasetReader(copy).episode_ids[1], "source": "hand", "author": "anna"}
@@ -353,9 +353,9 @@ def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
     write_labels(workspace, labels)
     workspace.close()
     request = ExportRequest(format="mcap", dataset=copy, output=tmp_path / "a.mcap", episodes="1", verify=True)
-    figures, _ = run_export(request, Console(quiet=True))
-    assert figures["verification"]["accepted"]
-    assert (figures["episodes"], figures["frames"]) == (1, LENGTHS[1])
+    metrics, _ = run_export(request, Console(quiet=True))
+    assert metrics["verification"]["accepted"]
+    assert (metrics["episodes"], metrics["frames"]) == (1, LENGTHS[1])
     rows = messages(tmp_path / "a.mcap")["/log"]
     words = {message["message"]: at for at, _, message in rows}
     assert {"tag: wobbly (hand anna)", "subtask: reach (hand anna, frames 2 to 5)"} <= set(words)

@@ -1,4 +1,4 @@
-"""Rerun recordings: every number and picture read back from the file, on the episode's own times."""
+"""Rerun recordings: every number and image read back from the file, on the episode's own times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from support.exports import JOINTS, LENGTHS, UNITS, generated_dataset, picture_dataset, planted, recorded_dataset, times
+from support.exports import JOINTS, LENGTHS, UNITS, generated_dataset, image_dataset, planted, recorded_dataset, times
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.dataset.export.protocol import ExportOptions
 from twinloop.dataset.export.rerun import EXPORTER, export_rerun
@@ -20,8 +20,8 @@ pytest.importorskip("rerun.chunk")
 
 
 @pytest.fixture(scope="module")
-def pictured(tmp_path_factory):
-    return picture_dataset(tmp_path_factory.mktemp("pictured") / "set")
+def has_images(tmp_path_factory):
+    return image_dataset(tmp_path_factory.mktemp("pictured") / "set")
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,11 @@ def seconds(column):
     return column.astype("timedelta64[ns]").astype(np.int64) / 1e9
 
 
-def test_a_recording_holds_every_number_at_its_true_time(pictured, tmp_path):
+def test_a_recording_holds_every_number_at_its_true_time(has_images, tmp_path):
     truth = GroundTruth(
         events=lambda index: [StreamEvent(time=0.5, text=f"label of {index}", level="warning")], notes=("said",)
     )
-    done = export_rerun(pictured, tmp_path / "out", ExportOptions(episodes=(2, 0)), truth=truth)
+    done = export_rerun(has_images, tmp_path / "out", ExportOptions(episodes=(2, 0)), truth=truth)
     assert (done.episodes, done.notes) == ((0, 2), ("said",))
     assert sorted(path.name for path in done.output.iterdir()) == ["episode_000000.rrd", "episode_000002.rrd"]
     for number in (0, 2):
@@ -80,15 +80,15 @@ def test_a_recording_holds_every_number_at_its_true_time(pictured, tmp_path):
         assert "dtype" in json.loads(found["/features"]["TextDocument:text"][0][0])["features"]["action"]
 
 
-@pytest.mark.parametrize("pictures", ["video", "jpeg"])
-def test_frames_equal_the_source(pictured, tmp_path, pictures):
-    settings = {"pictures": pictures}
-    done = EXPORTER.export(pictured, tmp_path / "out", ExportOptions(episodes=(1, 2), settings=settings))
-    found = verify_export(FolderReader(pictured), EXPORTER.play(done.output), [1, 2])
+@pytest.mark.parametrize("images", ["video", "jpeg"])
+def test_frames_equal_the_source(has_images, tmp_path, images):
+    settings = {"images": images}
+    done = EXPORTER.export(has_images, tmp_path / "out", ExportOptions(episodes=(1, 2), settings=settings))
+    found = verify_export(FolderReader(has_images), EXPORTER.open_reader(done.output), [1, 2])
     assert found.accepted, found
     assert {"action", "observation.state", "observation.imu.tool", "next.success"} <= set(found.numbers)
     assert set(found.cameras) == {"observation.images.front", "observation.images.wrist"}
-    assert found.pictures_equal is (pictures == "video"), "packets are copied, JPEG is coded again"
+    assert found.images_equal is (images == "video"), "packets are copied, JPEG is coded again"
 
 
 def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
@@ -134,21 +134,21 @@ def test_a_recorded_log_keeps_its_own_digits_and_signals(tmp_path):
 @pytest.mark.parametrize(
     ("output", "options", "error", "message"),
     [
-        ("a.rrd", ExportOptions(), InputError, r"a.rrd is one recording, and 3 episodes.*--episodes 0, or a folder"),
+        ("a.rrd", ExportOptions(), InputError, r"a.rrd is one recording, but 3 episodes.*--episodes 0, or a folder"),
         ("a", ExportOptions(episodes=(3,)), InputError, r"has no episode 3; it has 0 to 2"),
         ("a", ExportOptions(settings={"cameras": "top"}), UnknownNameError, r"Unknown camera 'top'"),
-        ("a", ExportOptions(settings={"pictures": "gif"}), UnknownNameError, r"Unknown kind of pictures 'gif'"),
+        ("a", ExportOptions(settings={"images": "gif"}), UnknownNameError, r"Unknown image format 'gif'"),
     ],
 )
-def test_what_cannot_be_exported_says_why_and_leaves_nothing(pictured, tmp_path, output, options, error, message):
+def test_what_cannot_be_exported_says_why_and_leaves_nothing(has_images, tmp_path, output, options, error, message):
     with pytest.raises(error, match=message):
-        EXPORTER.export(pictured, tmp_path / output, options)
+        EXPORTER.export(has_images, tmp_path / output, options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_rerun_the_command_is_named(pictured, tmp_path, monkeypatch):
+def test_without_rerun_the_command_is_named(has_images, tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "rerun", None)
     with pytest.raises(MissingDependencyError, match=r"rerun-sdk.*pip install 'twinloop\[rerun\]'"):
-        EXPORTER.export(pictured, tmp_path / "out")
+        EXPORTER.export(has_images, tmp_path / "out")

@@ -17,7 +17,7 @@ from support.exports import (
     LENGTHS,
     UNITS,
     generated_dataset,
-    picture_dataset,
+    image_dataset,
     planted,
     recorded_dataset,
     recorded_log,
@@ -39,8 +39,8 @@ h5py = pytest.importorskip("h5py")
 
 
 @pytest.fixture(scope="module")
-def pictured(tmp_path_factory):
-    return picture_dataset(tmp_path_factory.mktemp("pictured") / "set")
+def has_images(tmp_path_factory):
+    return image_dataset(tmp_path_factory.mktemp("pictured") / "set")
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,8 @@ def step_again(simulation, frames):
     return made
 
 
-def test_a_file_is_laid_out_as_robomimic_documents_it(pictured, tmp_path):
-    done = EXPORTER.export(pictured, tmp_path / "demos.hdf5", ExportOptions(settings={"valid": "0.34"}))
+def test_a_file_is_laid_out_as_robomimic_documents_it(has_images, tmp_path):
+    done = EXPORTER.export(has_images, tmp_path / "demos.hdf5", ExportOptions(settings={"valid": "0.34"}))
     assert (done.frames, done.episodes) == (sum(LENGTHS), (0, 1, 2))
     with h5py.File(done.output) as file:
         data = file["data"]
@@ -106,17 +106,17 @@ def test_a_file_is_laid_out_as_robomimic_documents_it(pictured, tmp_path):
         assert sorted(sides["train"] + sides["valid"]) == list(data)
 
 
-def test_what_is_written_is_what_the_source_shows_and_its_bytes_are_the_same_again(pictured, tmp_path):
+def test_what_is_written_is_what_the_source_shows_and_its_bytes_are_the_same_again(has_images, tmp_path):
     options = ExportOptions(episodes=(2, 0))
-    first, again = (EXPORTER.export(pictured, tmp_path / name, options) for name in ("a.hdf5", "b.hdf5"))
-    found = verify_export(FolderReader(pictured), EXPORTER.play(first.output), [2, 0])
+    first, again = (EXPORTER.export(has_images, tmp_path / name, options) for name in ("a.hdf5", "b.hdf5"))
+    found = verify_export(FolderReader(has_images), EXPORTER.open_reader(first.output), [2, 0])
     assert found.accepted, found
-    assert found.pictures_equal
+    assert found.images_equal
     assert {"action", "observation.state", "observation.imu.tool"} <= set(found.numbers)
     assert set(found.cameras) == {"observation.images.front", "observation.images.wrist"}
     assert sha256_file(first.output) == sha256_file(again.output)
-    fewer = EXPORTER.export(pictured, tmp_path / "c.hdf5", ExportOptions(settings={"cameras": "wrist"}))
-    assert EXPORTER.play(fewer.output).cameras == ["observation.images.wrist"]
+    fewer = EXPORTER.export(has_images, tmp_path / "c.hdf5", ExportOptions(settings={"cameras": "wrist"}))
+    assert EXPORTER.open_reader(fewer.output).cameras == ["observation.images.wrist"]
 
 
 def test_states_and_models_come_back_to_the_bit_and_step_again(generated, demos, tmp_path):
@@ -182,7 +182,7 @@ def test_a_worlds_model_as_text_is_the_model_that_was_simulated(generated):
     assert (made.opt.timestep, made.opt.disableflags) == (wanted.opt.timestep, wanted.opt.disableflags)
     before = mujoco.MjSpec.from_string("<mujoco><option timestep='0.123456789'/></mujoco>").to_xml()
     assert "0.123457" in before, "the number of digits is set back"
-    with pytest.raises(InputError, match="2 rows of parameters for one model"):
+    with pytest.raises(InputError, match="The parameter table has 2 rows"):
         model_text(twin, twin.table(2))
 
 
@@ -198,8 +198,8 @@ def test_a_recorded_log_has_no_states_and_says_so(tmp_path):
     assert (episode.units, episode.task, episode.simulation, episode.source) == (UNITS, "wave", None, "real")
 
 
-def test_a_foreign_folder_is_exported_in_its_own_numbers(pictured, tmp_path):
-    folder = shutil.copytree(pictured, tmp_path / "foreign")
+def test_a_foreign_folder_is_exported_in_its_own_numbers(has_images, tmp_path):
+    folder = shutil.copytree(has_images, tmp_path / "foreign")
     shutil.rmtree(folder / "twinloop")
     done = EXPORTER.export(folder, tmp_path / "demos.hdf5")
     assert done.notes == (
@@ -213,8 +213,8 @@ def test_a_foreign_folder_is_exported_in_its_own_numbers(pictured, tmp_path):
     assert (episode.joints, episode.units.joints[0].unit) == (JOINTS, "deg")
 
 
-def test_a_planted_dataset_has_states_and_no_model(pictured, tmp_path):
-    done = EXPORTER.export(pictured, tmp_path / "demos.hdf5", ExportOptions(settings={"cameras": "none"}))
+def test_a_planted_dataset_has_states_and_no_model(has_images, tmp_path):
+    done = EXPORTER.export(has_images, tmp_path / "demos.hdf5", ExportOptions(settings={"cameras": "none"}))
     assert done.notes == ("states without a model: model_file is left out",)
     episode = load_log(done.output)[1]
     np.testing.assert_array_equal(episode.time, times(1)[:-1])
@@ -237,12 +237,12 @@ def test_files_of_robosuite_bring_their_states_and_model(tmp_path):
     ("spoil", "message"),
     [
         ("pickle", r"demo_0/twinloop/action holds object values where numbers should be"),
-        ("outside", r"demo_0/twinloop/action is a link to another file; such are not followed"),
-        ("outside states", r"demo_0/states is a link to another file; such are not followed"),
+        ("outside", r"demo_0/twinloop/action is a link to another file, and links are not followed"),
+        ("outside states", r"demo_0/states is a link to another file, and links are not followed"),
         ("vast", r"action has 1,099,511,627,776 numbers, more than the 268,435,456 that are read"),
-        ("raw outside", r"action is a link to another file; such are not followed"),
+        ("raw outside", r"action is a link to another file, and links are not followed"),
         ("newer", r"was written by a newer version \(schema 99\). Upgrade twinloop"),
-        ("env", r"the attribute env_args is JSON, but no object"),
+        ("env", r"the attribute env_args is not a JSON object"),
         ("asset", r"assets/000_wedge.stl is float64 of shape \(2,\); a model's file is bytes"),
     ],
 )
@@ -289,30 +289,30 @@ def test_a_path_in_env_args_is_text(demos, tmp_path):
     [
         (ExportOptions(episodes=(0, 7)), InputError, r"has no episode 7; it has 0 to 2"),
         (ExportOptions(settings={"cameras": "top"}), UnknownNameError, r"Unknown camera 'top'.*front"),
-        (ExportOptions(settings={"valid": "2"}), InputError, r"valid is 2; give a part of the episodes"),
+        (ExportOptions(settings={"valid": "2"}), InputError, r"valid is 2\. Give a share of the episodes"),
         (ExportOptions(settings={"compression": "zip"}), UnknownNameError, r"Unknown compression 'zip'"),
         (ExportOptions(settings={"actions": "raw"}), UnknownNameError, r"Unknown kind of actions 'raw'"),
         (ExportOptions(settings={"colour": "grey"}), UnknownNameError, r"Unknown setting 'colour'"),
     ],
 )
-def test_what_cannot_be_exported_says_why_and_leaves_nothing(pictured, tmp_path, options, error, message):
+def test_what_cannot_be_exported_says_why_and_leaves_nothing(has_images, tmp_path, options, error, message):
     with pytest.raises(error, match=message):
-        EXPORTER.export(pictured, tmp_path / "demos.hdf5", options)
+        EXPORTER.export(has_images, tmp_path / "demos.hdf5", options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_written_over_or_into_a_dataset(pictured, generated, tmp_path):
+def test_nothing_is_written_over_or_into_a_dataset(has_images, generated, tmp_path):
     (tmp_path / "demos.hdf5").write_text("mine")
     with pytest.raises(InputError, match=r"demos.hdf5 exists. Nothing is written over"):
-        EXPORTER.export(pictured, tmp_path / "demos.hdf5")
+        EXPORTER.export(has_images, tmp_path / "demos.hdf5")
     assert (tmp_path / "demos.hdf5").read_text() == "mine"
-    with pytest.raises(InputError, match=r"lies inside the dataset"):
-        EXPORTER.export(pictured, pictured / "demos.hdf5")
-    with pytest.raises(InputError, match=r"has no images, so none from front. Leave cameras out"):
+    with pytest.raises(InputError, match=r"is inside the dataset"):
+        EXPORTER.export(has_images, has_images / "demos.hdf5")
+    with pytest.raises(InputError, match=r"has no cameras, so front cannot be exported. Omit the setting cameras"):
         EXPORTER.export(generated, tmp_path / "b.hdf5", ExportOptions(settings={"cameras": "front"}))
 
 
-def test_without_h5py_the_command_is_named(pictured, tmp_path, monkeypatch):
+def test_without_h5py_the_command_is_named(has_images, tmp_path, monkeypatch):
     real_import = builtins.__import__
 
     def no_h5py(name, *args, **kwargs):
@@ -321,17 +321,19 @@ def test_without_h5py_the_command_is_named(pictured, tmp_path, monkeypatch):
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_h5py)
-    with pytest.raises(MissingDependencyError, match=r"nothing here writes those.*pip install 'twinloop\[hdf5\]'"):
-        EXPORTER.export(pictured, tmp_path / "demos.hdf5")
+    with pytest.raises(
+        MissingDependencyError, match=r"which writes them, is not installed.*pip install 'twinloop\[hdf5\]'"
+    ):
+        EXPORTER.export(has_images, tmp_path / "demos.hdf5")
 
 
 @pytest.mark.slow
-def test_robomimic_itself_reads_it(pictured, tmp_path):
+def test_robomimic_itself_reads_it(has_images, tmp_path):
     pytest.importorskip("robomimic.utils.dataset")
     import robomimic.utils.obs_utils as obs_utils
     from robomimic.utils.dataset import SequenceDataset
 
-    done = EXPORTER.export(pictured, tmp_path / "demos.hdf5", ExportOptions(settings={"valid": "0.34"}))
+    done = EXPORTER.export(has_images, tmp_path / "demos.hdf5", ExportOptions(settings={"valid": "0.34"}))
     obs_utils.initialize_obs_modality_mapping_from_dict({"low_dim": ["robot0_joint_pos"], "rgb": ["front_image"]})
     dataset = SequenceDataset(
         hdf5_path=str(done.output),

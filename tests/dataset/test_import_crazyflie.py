@@ -72,7 +72,7 @@ def test_events_of_several_kinds_keep_their_own_times(tmp_path):
     [
         (lambda data: data[:-40], "is damaged or was cut off: its checksum differs. Copy it from the card again"),
         (lambda data: data[:20] + b"\xff" + data[21:], "its checksum differs"),
-        (lambda data: data[:5], "is no µSD log of a Crazyflie of version 2"),
+        (lambda data: data[:5], "is not a µSD log of a Crazyflie \\(format version 2\\)"),
     ],
 )
 def test_a_damaged_card_is_told(tmp_path, change, message):
@@ -119,7 +119,7 @@ def test_a_spoiled_header_is_read_or_refused_and_nothing_else(tmp_path):
 def test_other_versions_are_not_recognized(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(struct.pack("<BHH", 0xBC, 1, 0) + bytes(20))
-    with pytest.raises(InputError, match="is no log that can be read. Known formats: .*crazyflie"):
+    with pytest.raises(InputError, match="has no known log format. Known formats: .*crazyflie"):
         load_log(path)
 
 

@@ -84,7 +84,7 @@ def test_a_body_without_joints(tmp_path):
     [
         (("command: torque", "command: effort"), UnknownNameError, r"Unknown command 'effort' in the command line of"),
         (("acceleration/imu/y,", "ay,"), LogError, r"acceleration/imu has no column acceleration/imu/y"),
-        (("mass_g=500", "mass_g=heavy"), LogError, r"the conditions line says 'mass_g=heavy'; write NAME=NUMBER"),
+        (("mass_g=500", "mass_g=heavy"), LogError, r"the conditions line has 'mass_g=heavy'. Write NAME=NUMBER"),
         (("action/hip", "action/hip_deg"), UnitsError, r"action/hip_deg and state/hip differ in unit"),
         (("90,0.1", "90,fast"), LogError, r"column velocity/hip holds string values where numbers should be"),
     ],
@@ -148,7 +148,7 @@ def test_commanded_torques_are_described_with_their_unit(tmp_path):
     [
         (("time: {column: t, unit: ms}", "time: t"), InputError, r"time is 't'; give column and unit, as in time: "),
         ((", unit: ms", ""), UnitsError, r"in which unit is the time\?"),
-        (("unit: ms", "unit: rad"), UnitsError, r"time is in rad, which is no time"),
+        (("unit: ms", "unit: rad"), UnitsError, r"time is in rad, which is not a unit of time"),
         (("unit: deg,", ""), UnitsError, r"joints.hip has no unit. Which is it: rad, deg, m"),
         (("unit: deg,", "unit: degree,"), UnknownNameError, r"Unknown joint unit 'degree'.*Nearest existing: deg"),
         ((", velocity_unit: rpm", ""), UnitsError, r"joints.hip has no unit. Declare it as velocity_unit: rad/s"),

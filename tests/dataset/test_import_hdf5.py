@@ -140,7 +140,9 @@ def test_a_file_that_links_outside_reads_nothing_there(tmp_path):
     with h5py.File(path, "a") as file:
         del file["data/demo_0/obs/robot0_joint_pos"]
         file["data/demo_0/obs/robot0_joint_pos"] = h5py.ExternalLink(secret.name, "/data/demo_0/actions")
-    with pytest.raises(LogError, match=r"#demo_0/robot0_joint_pos is a link to another file; such are not followed"):
+    with pytest.raises(
+        LogError, match=r"#demo_0/robot0_joint_pos is a link to another file, and links are not followed"
+    ):
         load_log(path)
     with h5py.File(path, "a") as file:
         del file["data/demo_0/obs"]

@@ -273,7 +273,7 @@ def test_efforts_that_a_driver_does_not_know_are_no_signal(ros, tmp_path):
         (
             "mcap",
             lambda data: data[:-30],
-            "cannot be opened .*If the recorder was killed, `mcap recover` mends the file",
+            "cannot be opened .*If the recorder was killed, `mcap recover` repairs the file",
         ),
         ("mcap", lambda data: b"", "cannot be opened"),
         ("sqlite3", lambda data: b"not a database" * 100, "cannot be opened"),

@@ -1,4 +1,4 @@
-"""LeRobot 0.4.4 itself loads what we write: numbers exact, pictures as PyAV decodes them, statistics, two steps of ACT.
+"""LeRobot 0.4.4 itself loads what we write: numbers exact, images as PyAV decodes them, statistics, two steps of ACT.
 
 ``TWINLOOP_LEROBOT_PYTHON`` names the interpreter of an environment that ``scripts/lerobot_env.sh`` made.
 """
@@ -141,8 +141,8 @@ def test_lerobot_loads_it_and_ten_frames_at_random_equal_the_source(folders, ans
         for camera in reader.cameras:
             theirs = loaded[f"{pick}|observation.images.{camera}"]
             assert theirs.dtype == np.float32
-            picture = np.round(theirs.transpose(1, 2, 0) * 255).astype(np.uint8)
-            worst = min(worst, psnr(reader.images(episode, camera, [frame])[0], picture))
+            image = np.round(theirs.transpose(1, 2, 0) * 255).astype(np.uint8)
+            worst = min(worst, psnr(reader.images(episode, camera, [frame])[0], image))
     print(f"{name}: 10 frames, numbers equal, pictures {'equal' if math.isinf(worst) else f'{worst:.1f} dB'}")  # noqa: T201 - the figure of docs/guides/datasets.md
     assert worst > SAME_PACKETS_DB
 

@@ -105,7 +105,7 @@ def test_a_limit_that_cuts_off_is_seen():
     level = 0.45
     report = check_log([changed(state=np.minimum(servo(seconds=8.0).state, level), signals={})])
     assert {f.column for f in report.select_kind("cut_off")} == {"a", "b"}
-    assert "stops at exactly 0.45" in report.select_kind("cut_off")[0].evidence
+    assert "stays at exactly 0.45" in report.select_kind("cut_off")[0].evidence
 
 
 def test_unknown_names_are_refused():
@@ -130,15 +130,15 @@ def run(capsys, *arguments) -> tuple[int, dict, str]:
 def test_check_says_no_and_the_flag_that_it_names_mends(capsys, tmp_path):
     path, output = tmp_path / "log.csv", tmp_path / "dataset"
     write(path, changed(state=servo().state * TURNED))
-    code, figures, shown = run(capsys, "import", path, "--units", "rad", "--check", "--output", output, "--json")
+    code, metrics, shown = run(capsys, "import", path, "--units", "rad", "--check", "--output", output, "--json")
     assert code == 1
-    assert not figures["check"]["passed"]
+    assert not metrics["check"]["passed"]
     assert not output.exists()
     assert "error: wrong_sign: a, episode 0 from" in shown
-    code, figures, _ = run(
+    code, metrics, _ = run(
         capsys, "import", path, "--units", "rad", "--check", "--flip", "a", "--output", output, "--json"
     )
-    assert (code, figures["check"]["findings"], figures["frames"]) == (0, [], 400)
+    assert (code, metrics["check"]["findings"], metrics["frames"]) == (0, [], 400)
     assert len(DatasetReader(output)) == 1
 
 
@@ -149,7 +149,7 @@ def test_resampling_on_the_way_in_splits_at_gaps(capsys, tmp_path):
         tmp_path / "log.csv",
         replace(record, time=record.time[kept], action=record.action[kept], state=record.state[kept]),
     )
-    code, figures, _ = run(
+    code, metrics, _ = run(
         capsys,
         "import",
         tmp_path / "log.csv",
@@ -161,7 +161,7 @@ def test_resampling_on_the_way_in_splits_at_gaps(capsys, tmp_path):
         tmp_path / "d",
         "--json",
     )
-    assert (code, figures["episodes"], figures["fps"]) == (0, 2, 25.0)
+    assert (code, metrics["episodes"], metrics["fps"]) == (0, 2, 25.0)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_wrong_sign_and_degrees_for_radians_are_said(arm):
     assert (finding.column, finding.severity, finding.episodes) == ("elbow_flex", "error", (0, 1, 2, 3, 4))
     assert finding.format_line().startswith("error: wrong_sign: elbow_flex, episodes 0-4 from 0.0")
     assert "moves against its command (correlation -0.9" in finding.evidence
-    assert "--flip elbow_flex turns the measurement" in finding.remedy
+    assert "--flip elbow_flex changes the sign of the measurement" in finding.remedy
     degrees = [replace(r, state=np.degrees(r.state), action=np.degrees(r.action)) for r in log]
     report = check_log(degrees, arm.expectations)
     finding = next(f for f in report.select_kind("unit") if f.column == "elbow_flex")
@@ -151,7 +151,7 @@ def test_what_recurs_is_one_finding_and_numbers_are_told_in_runs(arm):
     (finding,) = check_log(log).select_kind("not_finite")
     assert finding.episodes == (0, 1, 2, 4)
     assert "episodes 0-2, 4 from" in finding.format_line()
-    assert finding.to_json()["figures"] == {"frame": 10.0, "count": 1.0}
+    assert finding.to_json()["metrics"] == {"frame": 10.0, "count": 1.0}
 
 
 def test_lags_come_back_finer_than_a_frame(arm):
@@ -170,7 +170,7 @@ def test_a_log_of_another_robot_is_said(arm):
     assert "the log lacks shoulder_pan, " in missing.evidence
     assert "it has hinge" in missing.evidence
     (kind,) = report.select_kind("command_kind")
-    assert "commands a torque, so101_tabletop takes a position" in kind.evidence
+    assert "has torque commands, so101_tabletop has position control" in kind.evidence
 
 
 def test_nothing_to_check_is_an_error_and_an_empty_episode_a_finding():

@@ -39,7 +39,7 @@ def test_selectors_keep_every_column_aligned():
 def test_counts_and_successes():
     trials = Trials.of_counts("a", "real", 3, 10, task="lift")
     assert trials.counts() == (3, 10)
-    assert trials.values("success").sum() == trials.score.sum() == 3
+    assert trials.select_measure("success").sum() == trials.score.sum() == 3
     assert trials.has_outcomes
     assert not _trials().has_outcomes
 
@@ -59,7 +59,7 @@ def test_pairs_join_what_was_tried_in_both_domains():
         ({"score": np.array([75.0, 20.0])}, r"Trial 0 \(real, a\) of t\.csv has a score outside 0 to 1.*2 such"),
         ({"score": np.array([0.5, np.nan])}, r"Trial 1 \(sim, a\) .*outside"),
         ({"domain": ("real", "mujoco")}, r"Trial 1 \(mujoco, a\) of t\.csv is neither real nor sim"),
-        ({"policy": ("", "a")}, r"names no policy"),
+        ({"policy": ("", "a")}, r"has no policy name"),
         ({"policy": ("a",)}, r"1 entries of policy for 2 scores"),
         ({"success": (True,)}, r"1 entries of success for 2 scores"),
     ],

@@ -56,10 +56,10 @@ def test_observations_carry_lerobots_names_and_each_world_has_its_own_look(env):
     assert seen in env.observation_space
     assert seen["agent_pos"].dtype == np.float32
     assert sorted(seen["pixels"]) == ["front", "wrist"]
-    for pictures in seen["pixels"].values():
-        assert pictures.shape == (2, 240, 320, 3)
-        assert pictures.std() > 10
-        assert (pictures[0] != pictures[1]).any()
+    for images in seen["pixels"].values():
+        assert images.shape == (2, 240, 320, 3)
+        assert images.std() > 10
+        assert (images[0] != images[1]).any()
     rendered = np.stack(env.call("render"))
     np.testing.assert_array_equal(rendered, seen["pixels"]["front"])
     swapped, _ = env.reset(seed=[8, 7])

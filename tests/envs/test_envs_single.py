@@ -59,7 +59,7 @@ def test_a_single_environment_has_no_autoreset():
 
 
 @pytest.fixture
-def pictures():
+def images():
     try:
         choose_renderer()
     except MissingDependencyError as error:
@@ -67,7 +67,7 @@ def pictures():
 
 
 @pytest.mark.filterwarnings(UNBOUNDED)
-def test_pictures_pass_gymnasiums_checker_and_textures_are_those_of_the_run(pictures):
+def test_images_pass_gymnasiums_checker_and_textures_are_those_of_the_run(images):
     looks = {"visual": {"texture_pool": 20}}
     env = gymnasium.make(PICK, render_mode="rgb_array", randomization=looks, height=48, width=64, camera="wrist")
     check_env(env.unwrapped)

@@ -34,7 +34,7 @@ def test_the_number_of_environments_is_a_whole_one(count):
         ({"height": 0}, "height = 0: an image has 16 to 8192 pixels per side"),
         ({"width": 10**6}, "width = 1000000: an image has 16 to 8192 pixels per side"),
         ({"nthread": -1}, "nthread = -1: 0 uses every core"),
-        ({"report_params": "yes"}, "report_params = 'yes': True or False is expected"),
+        ({"report_params": "yes"}, "report_params = 'yes': give True or False"),
     ],
 )
 def test_an_option_of_the_wrong_kind_is_named(option, message):

@@ -10,7 +10,7 @@ import yaml
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.evaluate.real import read_real_trials
-from twinloop.evaluate.run import Arena
+from twinloop.evaluate.run import TrialRunner
 from twinloop.evaluate.suite import open_suite
 from twinloop.evaluate.worlds import expand_suite
 from twinloop.release.gate_config import parse_gate
@@ -61,7 +61,7 @@ def test_a_number_of_a_real_trial_that_cannot_be(tmp_path, column, cell, words):
 
 def test_words_of_evaluate_are_refused_before_a_world_is_tried(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Arena, "run", lambda *_, **__: pytest.fail("a world was tried"))
+    monkeypatch.setattr(TrialRunner, "run", lambda *_, **__: pytest.fail("a world was tried"))
     for words, text in [
         (["--fail-under", "nomnal=0.5"], "Unknown slice 'nomnal' in the suite nominal on so101_tabletop. Nearest"),
         (["--fail-under", "overall=0.5", "worst=0.1", "nominl.low=0.5"], "Unknown slice 'nominl' in the suite"),
@@ -74,9 +74,9 @@ def test_words_of_evaluate_are_refused_before_a_world_is_tried(tmp_path, monkeyp
 
 def test_batches_of_nobody_are_refused():
     twin = load_twin("so101_tabletop")
-    suite = expand_suite(open_suite("nominal"), twin, open_task("pick_and_place", twin), pictures=False)
+    suite = expand_suite(open_suite("nominal"), twin, open_task("pick_and_place", twin), images=False)
     with pytest.raises(InputError, match=r"Batches of -1 worlds are empty"):
-        Arena(suite=suite, task="pick_and_place", batch=-1)
+        TrialRunner(suite=suite, task="pick_and_place", batch=-1)
 
 
 def test_what_is_compared_is_there_and_a_chance_is_one(tmp_path, monkeypatch, capsys):
@@ -115,7 +115,7 @@ def test_a_scenario_is_refused_before_its_episode_is_looked_at(tmp_path, capsys)
     for words, text in [
         (["--name", "slips"], "holds a scenario already. Choose another --name, or move that one away."),
         (["--tries", "0"], "--tries 0: give at least one."),
-        (["--min-share", "7"], "--min-share 7 is no share of the tries; give one above 0, at most 1."),
+        (["--min-share", "7"], "--min-share 7 is not a share of the tries. Give a number above 0 and at most 1."),
     ]:
         code, message = said(capsys, "scenario", "from-failure", "none:3", "--scenarios", str(tmp_path), *words)
         assert (code, text in message) == (2, True), message

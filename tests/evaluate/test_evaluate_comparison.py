@@ -114,15 +114,15 @@ def test_a_lost_world_is_no_success_of_either():
 
 
 def test_a_lost_world_is_no_success_while_it_runs():
-    """An arena whose every world succeeds, and loses those of one policy afterwards."""
+    """A runner whose every world succeeds, and loses those of one policy afterwards."""
 
     kept, lost = (make_candidate("expert", name=name) for name in ("kept", "lost"))
-    arena: Any = SimpleNamespace(
+    runner: Any = SimpleNamespace(
         suite=SimpleNamespace(name="one", slices=(SimpleNamespace(name="s"),)),
         run_seed=0,
         run=lambda who, trials: [{"success": True, "valid": who is kept} for _ in trials],
     )
-    found, rows, _ = compare_running(kept, lost, arena, most=64)
+    found, rows, _ = compare_running(kept, lost, runner, max_pairs=64)
     assert found.answer == "better"
     assert found.discordant_counts == (len(rows), 0)
 
@@ -146,7 +146,7 @@ def test_margins_and_outcomes_that_are_none_are_refused():
         compare_outcomes(np.ones(3), np.ones(3), margin=5)
     with pytest.raises(InputError, match="confidence level must be between 0 and 1"):
         compare_outcomes(np.ones(3), np.ones(3), alpha=5)
-    with pytest.raises(InputError, match="Give both of every pair"):
+    with pytest.raises(InputError, match="Give both values of every pair"):
         log_e_pairs([1, 0], [1])
     a = stored("a", [True])
     b = dataclasses.replace(a, trials=a.trials.set_column(1, "trial", pa.array(["other"])))

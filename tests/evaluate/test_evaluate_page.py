@@ -60,8 +60,8 @@ def test_slices_are_told_worst_first_under_their_headings():
     assert "The worst of 2 slices" in page.words[0]
 
 
-def test_figures_of_an_evaluation():
-    told = {label: (value, source) for label, value, source in page_of(evaluation()).key_figures}
+def test_metrics_of_an_evaluation():
+    told = {label: (value, source) for label, value, source in page_of(evaluation()).shown_metrics}
     assert told["success"][0] == pytest.approx(5 / 9)
     assert told["success"][1].endswith("9 trials")
     assert told["worst slice"][0] == pytest.approx(0.2)
@@ -73,7 +73,7 @@ def test_one_slice_has_no_bars_and_no_worst():
     rows = evaluation().trials.slice(0, 4)
     page = page_of(Evaluation(policy="p", suite="s", trials=rows))
     assert page.plots == []
-    assert "worst slice" not in {label for label, *_ in page.key_figures}
+    assert "worst slice" not in {label for label, *_ in page.shown_metrics}
     assert "worst" not in page.words[0]
 
 
@@ -108,7 +108,7 @@ def test_a_comparison_counts_for_each_side_what_it_alone_won():
     new = Evaluation(policy="new", suite="s", trials=old.trials.set_column(2, "success", pa.array(won)))
     page = KeptReport()
     comparison_section(page, compare_stored(new, old, alpha=0.1, margin=0.2))
-    told = {label: (value, source) for label, value, source in page.key_figures}
+    told = {label: (value, source) for label, value, source in page.shown_metrics}
     assert told["pairs"][0] == 9
     assert told["won by only one"][0] == "2 : 1"
     assert told["difference"][0] == pytest.approx(1 / 9)

@@ -123,11 +123,11 @@ def test_a_policy_s_name_never_leads_out_of_the_folder_of_a_run(tmp_path):
 
     text = "policy,slice,success\n../../up,s,1\n../../up,t,0\nother,s,1\n"
     request = EvaluateRequest(real=table(tmp_path, text), output=tmp_path / "run", fail_under=("s/*=0.5", "t/*=0.5"))
-    figures, code = run_evaluate(request, Console(quiet=True))
+    metrics, code = run_evaluate(request, Console(quiet=True))
     assert {path.name for path in (tmp_path / "run").iterdir() if path.is_dir()} == {"up", "other"}
     assert Evaluation.read(tmp_path / "run" / "up").policy == "../../up"
     assert code == 1
-    assert [item["figure"] for item in figures["failed"]] == ["success/t/../../up"]
+    assert [item["metric"] for item in metrics["failed"]] == ["success/t/../../up"]
 
 
 def test_trials_become_rows_of_the_workspace(tmp_path):

@@ -13,7 +13,7 @@ from support.evaluate_run import TWO
 from twinloop.core.errors import InputError
 from twinloop.evaluate.candidates import TimedActor, TimedImages, make_candidate
 from twinloop.evaluate.comparison import compare_running, compare_stored, draw_trials
-from twinloop.evaluate.run import Arena, evaluate
+from twinloop.evaluate.run import TrialRunner, evaluate
 from twinloop.evaluate.suite import parse_suite
 from twinloop.evaluate.worlds import expand_suite
 from twinloop.rollout import ExpertActor
@@ -89,7 +89,7 @@ def test_a_policy_that_stands_still_or_breaks_is_told_apart_from_one_that_works(
     assert (row["success"], row["valid"], row["time_s"]) == (False, True, None)
     assert row["progress"] < 0.1
     assert row["violations"] == 0
-    made = Arena(suite=nominal, task="pick_and_place", run_seed=5)
+    made = TrialRunner(suite=nominal, task="pick_and_place", run_seed=5)
     (lost,) = made.run(make_candidate(weakened(broken=1.0)), [(nominal.slices[0], 0)])
     assert (lost["success"], lost["valid"]) == (False, False)
     assert lost["reason"]
@@ -107,8 +107,8 @@ def test_each_trial_begins_in_its_own_world_in_whatever_order_they_come(twin, tw
     nominal, heavy = two.slices
     for order in ([(nominal, 0), (nominal, 1), (heavy, 0), (heavy, 1)], [(heavy, 1), (nominal, 1), (heavy, 0)]):
         seen = list[tuple]()
-        arena = Arena(suite=two, task="pick_and_place", run_seed=1)
-        rows = arena.run(make_candidate(lambda twin, task: Noting(task=task, broken=1.0)), order)
+        runner = TrialRunner(suite=two, task="pick_and_place", run_seed=1)
+        rows = runner.run(make_candidate(lambda twin, task: Noting(task=task, broken=1.0)), order)
         assert [row["trial"] for row in rows] == [item.get_trial_name(number) for item, number in order]
         assert [mass == 0.08 for mass, _ in seen] == [item is heavy for item, _ in order]
         for (item, number), world in zip(order, seen, strict=True):
@@ -117,7 +117,7 @@ def test_each_trial_begins_in_its_own_world_in_whatever_order_they_come(twin, tw
 
 
 def test_trials_of_a_comparison_are_spread_over_slices_and_never_repeat(two):
-    source = draw_trials(Arena(suite=two, task="pick_and_place", run_seed=1))
+    source = draw_trials(TrialRunner(suite=two, task="pick_and_place", run_seed=1))
     drawn = [next(source) for _ in range(400)]
     names = [item.get_trial_name(number) for item, number in drawn]
     assert len(set(names)) == 400
@@ -131,28 +131,28 @@ def test_planted_success_rates_are_found_and_a_comparison_decides(twin, two):
     numbers = [item.numbers(range(40)) for item in two.slices]
     u = [np.random.default_rng(int(n)).random() >= planted for row in numbers for n in row]
     assert [bool(x) for x in made.trials["success"].to_pylist()] == u
-    arena = Arena(suite=two, task="pick_and_place", run_seed=2)
+    runner = TrialRunner(suite=two, task="pick_and_place", run_seed=2)
     found, rows_a, rows_b = compare_running(
-        make_candidate("expert"), make_candidate(weakened(still=planted)), arena, most=300
+        make_candidate("expert"), make_candidate(weakened(still=planted)), runner, max_pairs=300
     )
     assert found.answer == "better"
     assert found.decided < 60
     assert [row["trial"] for row in rows_a] == [row["trial"] for row in rows_b]
-    same, _, _ = compare_running(make_candidate("expert"), make_candidate("expert"), arena, margin=0.1, most=300)
+    same, _, _ = compare_running(make_candidate("expert"), make_candidate("expert"), runner, margin=0.1, max_pairs=300)
     assert (same.answer, same.discordant_counts) == ("equivalent", (0, 0))
 
 
 @pytest.mark.slow
 def test_a_pinned_world_is_a_slice_and_fails_again(twin, tmp_path):
     from twinloop.rollout import run_batch
-    from twinloop.rollout.pinned import PinnedWorld
-    from twinloop.rollout.pinned_files import write_pinned
+    from twinloop.rollout.scenario import Scenario
+    from twinloop.rollout.scenario_files import write_scenario
 
     task = open_task("pick_and_place", twin)
     table = twin.table(1, {"object/cube/position/x": 0.26, "object/cube/position/y": 0.09})
     result = run_batch(twin, task, table, run_seed=1, episodes=[7], actor=Weakened(task=task, still=1.0))
-    pinned = PinnedWorld.of_episode(result.episode(0), twin, task, name="far")
-    write_pinned(pinned, tmp_path / "far")
+    scenario = Scenario.of_episode(result.episode(0), twin, task, name="far")
+    write_scenario(scenario, tmp_path / "far")
     made = evaluate("expert", twin, suite="failures", episodes=3, scenarios=tmp_path)
     assert made.slices == ("far",)
     assert made.counts() == (3, 3)  # the world can be done, by who does not stand still
@@ -170,25 +170,25 @@ def test_the_time_of_a_command_leaves_out_what_no_robot_does(monkeypatch):
 
     class Looks:
         name = "looks"
-        photograph = TimedImages(take=lambda states, params: lasting(8.0))
+        render_images = TimedImages(take=lambda states, params: lasting(8.0))
 
         def begin(self, worlds):
-            return lambda simulation: self.photograph(simulation, None) or lasting(0.5) or np.zeros(1)
+            return lambda simulation: self.render_images(simulation, None) or lasting(0.5) or np.zeros(1)
 
     actor = TimedActor(actor=Looks())
     controller = actor.begin(None)
     for _ in range(2):
         controller(np.zeros(1))
-    assert actor.actor.photograph.seconds == 16.0
+    assert actor.actor.render_images.seconds == 16.0
     assert actor.seconds == [0.5, 0.5]
 
 
 def test_who_cannot_be_tried_is_refused(twin, two):
-    with pytest.raises(InputError, match="42 cannot be tried. Give a policy, 'expert', or an actor"):
+    with pytest.raises(InputError, match="42 cannot be evaluated. Give a policy, 'expert', or an actor"):
         evaluate(42, twin, suite=two)
     with pytest.raises(InputError, match="At most 0 pairs cannot give a decision"):
-        arena = Arena(suite=two, task="pick_and_place")
-        compare_running(make_candidate("expert"), make_candidate("expert"), arena, most=0)
+        runner = TrialRunner(suite=two, task="pick_and_place")
+        compare_running(make_candidate("expert"), make_candidate("expert"), runner, max_pairs=0)
 
 
 def test_progress_grows_by_stages_and_is_whole_only_when_done(twin):
@@ -198,10 +198,10 @@ def test_progress_grows_by_stages_and_is_whole_only_when_done(twin):
 
     result = run_batch(twin, task, params, run_seed=0, episodes=[0], actor=actor)
     progress = task.progress(result.trajectories.states)
-    assert progress.shape == result.held.shape
+    assert progress.shape == result.success_by_state.shape
     assert progress[0, 0] == 0.0
-    assert ((progress == 1.0) == result.held).all()
-    before = progress[:, : int(np.argmax(result.held[0]))]
+    assert ((progress == 1.0) == result.success_by_state).all()
+    before = progress[:, : int(np.argmax(result.success_by_state[0]))]
     assert (np.diff(before, axis=1) >= 0).all()
     assert before.max() <= 0.75
     cut = replace(result.trajectories, states=result.trajectories.states[:, :40])

@@ -26,12 +26,12 @@ def task(twin):
     return open_task("pick_and_place", twin)
 
 
-def suite(twin, task, pictures=False, **said):
-    return expand_suite(parse_suite({"name": "own", **said}, where="own.yaml"), twin, task, pictures=pictures)
+def suite(twin, task, images=False, **said):
+    return expand_suite(parse_suite({"name": "own", **said}, where="own.yaml"), twin, task, images=images)
 
 
 def test_every_axis_with_a_default_range_has_two_slices_at_its_ends(twin, task):
-    made = expand_suite(open_suite("axes"), twin, task, pictures=True)
+    made = expand_suite(open_suite("axes"), twin, task, images=True)
     ranged = [param for param in twin.params.values() if param.default_range is not None]
     assert [item.name for item in made.slices] == [f"{p.name}:{end}" for p in ranged for end in ("low", "high")]
     for low, high, param in zip(made.slices[::2], made.slices[1::2], ranged, strict=True):
@@ -114,7 +114,7 @@ def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_r
     made = expand_suite(builtin_suites()["unseen"], twin, task)
     assert [line for line in made.left_out if "only the appearance" in line]
     assert "dark" not in {item.name for item in made.slices}
-    assert "dark" in {item.name for item in expand_suite(builtin_suites()["unseen"], twin, task, pictures=True).slices}
+    assert "dark" in {item.name for item in expand_suite(builtin_suites()["unseen"], twin, task, images=True).slices}
     with pytest.raises(UnknownNameError, match="object/cube/masse"):
         suite(twin, task, slices=[{"name": "a", "set": {"object/cube/masse": 1.0}}])
 

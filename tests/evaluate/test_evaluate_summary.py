@@ -74,9 +74,9 @@ def test_slices_come_worst_first_and_lost_worlds_count_as_no_success():
     assert math.isnan(bad.violating)
     assert made.overall.estimate == 0.5
     assert made.worst.estimate == 0.0
-    figures = {figure.name: figure for figure in made.headline()}
-    assert figures["success/bad"].estimate == 0.0
-    assert figures["invalid"].estimate == pytest.approx(1 / 6)
-    assert figures["violating"].estimate == pytest.approx(1 / 3)  # of the trials that tell it
+    metrics = {metric.name: metric for metric in made.headline()}
+    assert metrics["success/bad"].estimate == 0.0
+    assert metrics["invalid"].estimate == pytest.approx(1 / 6)
+    assert metrics["violating"].estimate == pytest.approx(1 / 3)  # of the trials that tell it
     with pytest.raises(InputError, match="Write 95 % as 0.95"):
         EvaluationSummary.of(planted([0.5], 3, 0), level=95)

@@ -113,7 +113,7 @@ def test_impossible_powers_are_named(folder, capsys, words, answer):
         ("policies @unnamed.csv", "unnamed.csv, row 1 names no policy. Write its name"),
         ("policies @tabs.csv", "Separate cells by commas, not by tabs"),
         ("policies @semicolons.csv", "Separate cells by commas, not by semicolons"),
-        ("policies @huge.csv", "row 1: 1000000000000 trials are more than 1000000, the most in a row"),
+        ("policies @huge.csv", "row 1: 1000000000000 trials in a row are more than 1000000"),
         ("policies @latin.csv", "Save it as CSV in UTF-8"),
         ("policies @trials.txt", "trials.txt is not a table of trials: its name ends neither in .csv nor in .json"),
         ("policies @real.csv", "there are no sim trials. Both domains are needed; give the others as --sim FILE"),
@@ -122,13 +122,13 @@ def test_impossible_powers_are_named(folder, capsys, words, answer):
             "policies --real @trials.csv --sim @trials.csv",
             "36 of its 54 trials have another domain. It has both domains: give",
         ),
-        ("predictivity @one.csv", "here there is 1. Score more policies"),
+        ("predictivity @one.csv", "there is 1. Score more policies"),
         ("predictivity @zero.csv", "zero.csv, row 1: 0 trials give no mean score"),
         ("predictivity @spread.csv", "row 1: real_sd is -1; a standard deviation is 0 or more"),
         ("predictivity @blank.csv", "blank.csv, row 1 names no policy"),
         ("predictivity @unknown.csv", "row 1: real score '' is not a number from 0 to 1. Leave the row out"),
         ("compare @real.csv --a a --b b --domain sim", "It has 1 of domain real: use --domain real"),
-        ("estimate @real.csv", "a has 1 real and 0 sim trials, pairs of them: 0; it needs at least 3 pairs"),
+        ("estimate @real.csv", "a has 1 real and 0 simulated trials with 0 pairs; it needs at least 3 pairs"),
     ],
 )
 def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
@@ -138,7 +138,7 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("data --real @log --sim @log", "--real and --sim are the same log, log: nothing can differ"),
+        ("data --real @log --sim @log", "--real and --sim are the same log, log, so they cannot differ"),
         ("data --real @made --sim @log", "made, given as --real, is marked as simulated, and log, given as --sim"),
         ("data --real @log --sim @made --draws -1", "-1 relabellings cannot give a p-value of 0.05"),
         ("data --real @log --sim @made --draws 18", "at least 19 are needed, and 999 are usual. 0 leaves the tests"),
@@ -155,7 +155,7 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
         ("data --real @log --twin so101_tabletop --params @none", "Give the folder of a run of `twinloop identify`"),
         ("dynamics --twin so101_tabletop --data", "No log was given. Name a log or dataset, or a public set"),
         ("history", "No folder was given"),
-        ("history @log --output @trials.csv", "trials.csv exists and is no page. Name another --output"),
+        ("history @log --output @trials.csv", "trials.csv exists and is not an HTML page. Name another --output"),
         ("history @log --output @log", "log is a folder, and the history is one page"),
     ],
 )
@@ -165,11 +165,11 @@ def test_wrong_logs_and_folders_are_named(folder, capsys, words, answer):
 
 def test_bodies_without_joints_are_sent_elsewhere():
     from twinloop.core.errors import LogError
-    from twinloop.gap.trajectories.measure import measure_states
+    from twinloop.gap.trajectories.measure import measure_trajectories
 
     flying = [pose(episode) for episode in log(0)]
     with pytest.raises(LogError, match=r"has no joint .*its signals: pose/cube.*'twinloop gap dynamics'"):
-        measure_states(flying, flying)
+        measure_trajectories(flying, flying)
 
 
 def test_an_error_with_json_is_one_line_of_json(folder, capsys):
@@ -215,8 +215,8 @@ def test_names_with_spaces_and_brackets_can_be_asked_for(tmp_path):
         f"{name},{domain},{n % 2}" for name in ("pick it", "b[red]") for domain in ("real", "sim") for n in range(6)
     ]
     table.write_text("policy,domain,success\n" + "\n".join(rows) + "\n")
-    for figure in ("success_gap/pick_it", "success_gap/b[red]"):
-        assert main(["gap", "policies", str(table), "--fail-if", f"{figure} > 0.5"]) == 0
+    for metric in ("success_gap/pick_it", "success_gap/b[red]"):
+        assert main(["gap", "policies", str(table), "--fail-if", f"{metric} > 0.5"]) == 0
 
 
 def test_rounding_is_no_difference_between_sensors():
@@ -232,7 +232,7 @@ def test_starts_that_are_shared_in_part_are_said(tmp_path, capsys):
     rows = [f"{policy},real,{n % 2},s{n}" for policy, numbers in starts.items() for n in numbers]
     table.write_text("policy,domain,success,pair\n" + "\n".join(rows) + "\n")
     assert main(["gap", "compare", str(table), "--a", "a", "--b", "b"]) == 0
-    assert "Starts that both were tried at once: 7, of 8 and 8 trials." in capsys.readouterr().out
+    assert "7 initial states were tried exactly once by both policies, of 8 and 8 trials." in capsys.readouterr().out
 
 
 def test_a_policy_page_without_conditions_has_a_row_per_policy(folder, capsys, tmp_path):
@@ -260,7 +260,7 @@ def test_failure_classes_say_what_they_cannot_use(folder, tmp_path, monkeypatch,
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_pictures_of_one_folder_cannot_differ(tmp_path, capsys):
+def test_images_of_one_folder_cannot_differ(tmp_path, capsys):
     assert main(["gap", "vision", "--real", str(tmp_path), "--sim", str(tmp_path / ".")]) == 2
     assert "are the same folder" in " ".join(capsys.readouterr().err.split())
     assert main(["gap", "vision", "--real", str(tmp_path), "--sim", "x", "--draws", "3"]) == 2

@@ -66,10 +66,10 @@ def test_shares_and_what_is_left_add_up_to_all_of_the_error(twin, backend):
     off = {name: 1.03 * value for name, value in values.items()}
     for exact in (8, 0):
         found = shared(backend, twin, episodes, off, exact=exact, pairs=2, steps=1)
-        total = found.share.interval.estimate.sum(axis=0) + found.left.interval.estimate[0]
+        total = found.share.interval.estimate.sum(axis=0) + found.remaining.interval.estimate[0]
         assert total[0] == pytest.approx(1.0)
         ratio = (found.identified / found.nominal) ** 2
-        assert found.left.interval.estimate[0, 0] == pytest.approx(ratio[0])
+        assert found.remaining.interval.estimate[0, 0] == pytest.approx(ratio[0])
 
 
 def test_shares_equal_those_of_a_plain_loop_over_all_orders(twin, backend):
@@ -114,7 +114,7 @@ def test_equal_causes_share_equally_and_one_that_does_nothing_gets_nothing(twin,
     assert share["actuator/j1/kp"] == pytest.approx(0.5)
     assert share[LIMIT] == pytest.approx(0.0, abs=1e-12)
     explained = found.explanation()
-    assert LIMIT in {cause.name for cause in explained.causes if not cause.claimed}
+    assert LIMIT in {cause.name for cause in explained.causes if not cause.significant}
     assert f"; {LIMIT} is not significant." in explained.sentence()
     assert found.explanation("position/j1").causes[0].name == "actuator/j1/kp"
 
@@ -137,7 +137,7 @@ def test_what_parameters_are_not_sure_of_widens_the_intervals(twin, backend):
     assert (widths[1] > 2 * widths[0]).all()
     assert sure.share.interval.estimate == pytest.approx(unsure.share.interval.estimate)
     partly = replace(known(values, [0.01, 0.1 * values[KP]], twin), determined=(False, True))
-    assert shared(backend, twin, episodes, partly).held == (DELAY,)
+    assert shared(backend, twin, episodes, partly).undetermined == (DELAY,)
 
 
 def test_groups_that_cannot_be_told_apart_are_told_of_together():
@@ -162,11 +162,11 @@ def test_the_sentence_says_shares_harm_and_what_is_not_told():
         ("gear", 0.004, 0.1, 0),
     ]
     causes = tuple(
-        ErrorCause(groups=(name,), share=interval(share, half), p_value=0.0, claimed=bool(told), needed=share > 0)
+        ErrorCause(groups=(name,), share=interval(share, half), p_value=0.0, significant=bool(told), needed=share > 0)
         for name, share, half, told in rows
     )
     about = {"channel": "position/elbow", "unit": "deg", "nominal": 2.0, "identified": 0.7}
-    told = ChannelExplanation(**about, causes=causes, left=interval(0.216, 0.03), floor=0.004)
+    told = ChannelExplanation(**about, causes=causes, remaining=interval(0.216, 0.03), floor=0.004)
     assert told.sentence() == (
         "62 % ± 7 of elbow's squared error is servo gain, 21 % ± 4 delay, −5 % ± 2 encoder (its identified value adds "
         "error here); gear is not significant. 22 % ± 3 is explained by no parameter of the twin (0.4 % is "
@@ -201,8 +201,8 @@ def test_logs_too_long_are_replayed_in_part_and_evenly(twin, backend):
     episodes = log_of(twin, backend, values, count=12)
     some = shared(backend, twin, episodes, values, steps=2 * 6 * 1.2 * 200)
     assert len(some.episodes) == 6
-    assert some.part.startswith("6 of 12 episodes, so that 2 worlds take ")
-    assert shared(backend, twin, episodes, values).part == ""
+    assert some.replayed_part.startswith("6 of 12 episodes, so that 2 worlds take ")
+    assert shared(backend, twin, episodes, values).replayed_part == ""
 
 
 def test_mistakes_are_named(twin, backend):

@@ -10,7 +10,7 @@ from support.gap_attribution import DAMPING, DELAY, KP, known, log_of, moved
 from support.one_joint import joints_twin
 from twinloop.core.errors import InputError
 from twinloop.report import ReportPage
-from twinloop.report.gap_attribution import share_panels
+from twinloop.report.gap_attribution import plot_share_panels
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.workflows.gap.requests import AttributionOptionsRequest
@@ -27,8 +27,16 @@ def why(tmp_path_factory):
     episodes = log_of(twin, backend, values, count=6, noise=2e-3)
     params = known(values, [1e-3, 0.02 * values[KP], 0.02 * values[DAMPING]], twin)
     options = ReplayOptions(window=0.5, start="measured")
-    asking = AttributionOptionsRequest(draws=4, group=("loop=actuator/*/delay,actuator/*/kp",))
-    return explain(twin, episodes, params, backend=backend, options=options, asking=asking, note="6 episodes of a test")
+    attribution_options = AttributionOptionsRequest(draws=4, group=("loop=actuator/*/delay,actuator/*/kp",))
+    return explain(
+        twin,
+        episodes,
+        params,
+        backend=backend,
+        options=options,
+        attribution_options=attribution_options,
+        note="6 episodes of a test",
+    )
 
 
 def test_the_answer_joins_what_parameters_explain_and_what_is_left(why):
@@ -42,12 +50,12 @@ def test_the_answer_joins_what_parameters_explain_and_what_is_left(why):
     assert "predictions of j0 spread by" in text
 
 
-def test_figures_name_shares_and_what_is_left(why):
-    figures = {figure.name: figure for figure in why.headline()}
-    assert {"unexplained", "unexplained/j0", "share/loop", "share/damping"} <= set(figures)
-    left = why.attribution.left.interval
-    assert figures["unexplained/j0"].low == left.low[0, 0]
-    assert figures["share/loop"].estimate + figures["share/damping"].estimate + figures["unexplained"].estimate == (
+def test_metrics_name_shares_and_what_is_left(why):
+    metrics = {metric.name: metric for metric in why.headline()}
+    assert {"unexplained", "unexplained/j0", "share/loop", "share/damping"} <= set(metrics)
+    left = why.attribution.remaining.interval
+    assert metrics["unexplained/j0"].low == left.low[0, 0]
+    assert metrics["share/loop"].estimate + metrics["share/damping"].estimate + metrics["unexplained"].estimate == (
         pytest.approx(1.0)
     )
     json.dumps(replace_nonfinite(why.to_json()), allow_nan=False)
@@ -55,22 +63,22 @@ def test_figures_name_shares_and_what_is_left(why):
 
 def test_the_page_shows_bars_exchanges_and_sensitivity(why):
     page = ReportPage("Why")
-    why_section(page, why.sentences(), why.attribution, why.where, why.moved)
+    why_section(page, why.sentences(), why.attribution, why.unexplained, why.sensitivity)
     html = page.html()
     assert "divided among groups of parameters by Shapley values" in html
     assert "Only this group nominal, all others identified" in html
-    assert "What moves the predictions" in html
+    assert "Sensitivity of the predictions" in html
     assert "actuator/j0/delay" in html
 
 
 def test_panels_have_a_bar_for_each_cause():
     ends = ([0.5, -0.1], [0.7, 0.2])
-    figure = share_panels(["elbow"], [["gain", "delay"]], [[0.6, 0.05]], [ends], [[True, False]])
-    (bars,) = figure.data
+    metric = plot_share_panels(["elbow"], [["gain", "delay"]], [[0.6, 0.05]], [ends], [[True, False]])
+    (bars,) = metric.data
     assert list(bars.x) == pytest.approx([60.0, 5.0])
     assert list(bars.error_x.array) == pytest.approx([10.0, 15.0])
     with pytest.raises(InputError, match="1 panels were given 0 lists of names"):
-        share_panels(["elbow"], [], [], [], [])
+        plot_share_panels(["elbow"], [], [], [], [])
 
 
 def test_groups_of_a_file_are_read_beside_those_of_the_command_line(tmp_path):
@@ -79,7 +87,7 @@ def test_groups_of_a_file_are_read_beside_those_of_the_command_line(tmp_path):
     own = load_groups(AttributionOptionsRequest(groups=path, group=("zero=actuator/*/bias",)))
     assert own == {"gains": ("actuator/*/kp",), "lags": ("actuator/*/delay",), "zero": ("actuator/*/bias",)}
     path.write_text("gains: actuator/*/kp\n")
-    with pytest.raises(InputError, match="groups.yaml holds no groups. Write `NAME: "):
+    with pytest.raises(InputError, match="groups.yaml contains no groups. Write `NAME: "):
         load_groups(AttributionOptionsRequest(groups=path))
 
 
@@ -89,7 +97,7 @@ def test_noise_comes_from_what_is_left_where_no_floor_was_given(why):
 
 
 def test_shares_hold_planted_truths_only_where_the_parameters_are_drawn():
-    rows = {(r["alike"], r["episodes"], r["draws"]): r for r in shares_study(15, 0).figures}
+    rows = {(r["alike"], r["episodes"], r["draws"]): r for r in shares_study(15, 0).metrics}
     drawn = [row for (_, _, draws), row in rows.items() if draws]
     assert np.mean([row["covers_at_fault"] for row in drawn]) > 0.85
     assert np.mean([row["covers_others"] for row in drawn]) > 0.9
@@ -101,5 +109,5 @@ def test_shares_hold_planted_truths_only_where_the_parameters_are_drawn():
 
 def test_the_table_of_sobol_indices_covers_closed_forms():
     table = sobol_study(10, 0)
-    assert all(min(row["covered"]) > 0.9 for row in table.figures)
+    assert all(min(row["covered"]) > 0.9 for row in table.metrics)
     assert "Ishigami" in table.markdown()

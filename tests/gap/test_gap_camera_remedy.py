@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.error_rates.gap.vision_scenes import camera_pictures
+from benchmarks.error_rates.gap.vision_scenes import camera_images
 from twinloop.core.imaging import linear_to_srgb
 from twinloop.core.params import SeedPath
 from twinloop.gap.vision.camera_detail import fit_blur
@@ -27,15 +27,15 @@ EPISODES = 8
 
 @pytest.fixture(scope="module")
 def sim():
-    pictures = camera_pictures(EPISODES, **BASE)
-    pixels = [sample_pixels(part, seed=i) for i, part in enumerate(pictures)]
-    return pictures, pixels, compute_statistics(pictures)
+    images = camera_images(EPISODES, **BASE)
+    pixels = [sample_pixels(part, seed=i) for i, part in enumerate(images)]
+    return images, pixels, compute_statistics(images)
 
 
 def _found(sim, **planted):
-    pictures, pixels, statistics = sim
-    real = compute_statistics(camera_pictures(EPISODES, first=100, **{**BASE, **planted}), seed=50)
-    return real, find_remedies(real, statistics, pixels, pictures, LOOK, sensor="front")
+    images, pixels, statistics = sim
+    real = compute_statistics(camera_images(EPISODES, first=100, **{**BASE, **planted}), seed=50)
+    return real, find_remedies(real, statistics, pixels, images, LOOK, sensor="front")
 
 
 PLANTED = [
@@ -80,22 +80,22 @@ def test_another_seed_of_the_same_camera_needs_nothing(sim):
     assert found == ()
 
 
-def test_undoing_and_doing_again_is_the_same_picture():
-    picture = camera_pictures(1, gamma=1.2, white_balance_red=1.3, saturation=0.8)[0]
+def test_undoing_and_doing_again_is_the_same_image():
+    image = camera_images(1, gamma=1.2, white_balance_red=1.3, saturation=0.8)[0]
     look = CameraResponse(model=CameraModel(gamma=1.2, white_balance_red=1.3, saturation=0.8))
-    again = redevelop_images(picture, look, look)
-    assert np.abs(again.astype(int) - picture).max() <= 1
+    again = redevelop_images(image, look, look)
+    assert np.abs(again.astype(int) - image).max() <= 1
 
 
 def test_developing_again_is_what_the_other_camera_delivers():
-    old, new = camera_pictures(1, blur=0.0)[0], camera_pictures(1, blur=0.0, exposure_compensation=-0.5, gamma=1.2)[0]
+    old, new = camera_images(1, blur=0.0)[0], camera_images(1, blur=0.0, exposure_compensation=-0.5, gamma=1.2)[0]
     look = CameraResponse()
     made = redevelop_images(old, look, look.with_values(exposure_compensation=-0.5, gamma=1.2))
     assert np.abs(made.astype(int) - new).max() <= 2
 
 
 def test_a_spot_can_be_taken_away_as_well():
-    sharp, soft = camera_pictures(6, blur=0.5), camera_pictures(6, blur=1.0)
+    sharp, soft = camera_images(6, blur=0.5), camera_images(6, blur=1.0)
     real = np.array([measure_edge_spread(part) for part in sharp])
     found = fit_blur(real, soft, CameraResponse(blur=1.0))
     assert found is not None
@@ -105,8 +105,8 @@ def test_a_spot_can_be_taken_away_as_well():
 def test_the_width_of_an_edge_is_its_spot():
     light = np.full((1, 80, 80, 3), 0.1, dtype=np.float32)
     light[:, 20:60, 20:60] = 0.6
-    pictures = [np.rint(255 * linear_to_srgb(blur_images(light, blur))).astype(np.uint8) for blur in (0.8, 1.2, 1.6)]
-    squares = np.square([measure_edge_spread(picture) for picture in pictures])
+    images = [np.rint(255 * linear_to_srgb(blur_images(light, blur))).astype(np.uint8) for blur in (0.8, 1.2, 1.6)]
+    squares = np.square([measure_edge_spread(image) for image in images])
     assert np.diff(squares) == pytest.approx(
         np.diff(np.square([0.8, 1.2, 1.6])), rel=0.2
     )  # samples fall beside the edge

@@ -107,18 +107,18 @@ def test_a_combination_that_no_training_episode_is_near_is_found_though_each_axi
     assert check_combination_coverage(support, ["a"], [[0.1]]) is None
 
 
-def figure(name, estimate, half, *, better="higher"):
+def metric(name, estimate, half, *, better="higher"):
     return HeadlineMetric(name=name, estimate=estimate, low=estimate - half, high=estimate + half, better=better)
 
 
 def test_a_gap_is_too_wide_only_where_its_interval_says_so():
     rows = [
-        figure("skill/a", 0.2, 0.1),
-        figure("skill/b", 0.45, 0.1),
-        figure("skill/c", 0.9, 0.05),
-        figure("unexplained/a", 0.6, 0.1, better="lower"),
+        metric("skill/a", 0.2, 0.1),
+        metric("skill/b", 0.45, 0.1),
+        metric("skill/c", 0.9, 0.05),
+        metric("unexplained/a", 0.6, 0.1, better="lower"),
         HeadlineMetric(name="skill/d", estimate=0.1, better="higher", method="one episode"),
-        figure("other", 9.0, 0.1),
+        metric("other", 9.0, 0.1),
     ]
     checks = check_gap_limits(rows, {"skill": 0.5, "unexplained": 0.25}, episodes=10, remedy=["r"])
     assert sorted(fired(checks)) == ["skill/a", "unexplained/a"]
@@ -139,12 +139,12 @@ def test_drift_since_calibration_is_seen_in_the_channel_that_drifts():
     table[12:, 1] *= 1.8
     found = adjust_checks(check_drift(errors(table), 12, remedy=["again"]))
     assert [check.subject for check in found.fired_checks] == ["b"]
-    assert found.fired_checks[0].figure.covers(1.8)
+    assert found.fired_checks[0].metric.covers(1.8)
     assert found.classes == ("drift",)
     better = table[::-1]
     assert fired(check_drift(errors(better), 12)) == []  # what becomes better is no failure
     (few, _) = check_drift(errors(table[10:14]), 2)
-    assert few.needed == "2 and 2 episodes have only 6 orders, at least 20 are needed"
+    assert few.needed == "2 and 2 episodes allow only 6 permutations; 20 are needed"
     with pytest.raises(InputError, match="1 episodes are before the calibration and 23 after it"):
         check_drift(errors(table), 1)
 
@@ -224,7 +224,7 @@ def test_wear_after_the_calibration_and_a_clean_log_end_to_end(twin, tmp_path, m
     )
     found = diagnose(request, LogEpisodes(name="log", label="log", hash="", episodes=tuple(log)))
     assert found.classes == ("drift",)
-    assert found.fired_checks[0].figure.low > 1.0
+    assert found.fired_checks[0].metric.low > 1.0
     assert "`twinloop identify --twin swing.yaml --data log --drift 3 --output drift`" in found.sentences()[0]
     assert set(found.skipped) == {"gap_too_wide", "other_environment", "weak_in_simulation", "beyond_what_is_modelled"}
     plain = json.loads(json.dumps(found.to_json()))

@@ -40,7 +40,7 @@ def test_the_pendubots_controllers():
     assert better.answer == "differs"
     assert better.p_value == pytest.approx(0.00352, abs=1e-5)
     assert better.others["Fisher, exact"] == pytest.approx(0.01084, abs=1e-5)
-    open_question = compare_policies(DFKI, "mcpilco", "ilqr_tvlqr", within=0.2).tasks[0]
+    open_question = compare_policies(DFKI, "mcpilco", "ilqr_tvlqr", margin=0.2).tasks[0]
     assert open_question.answer == "undecided"
     assert open_question.further is not None
     assert 10 < open_question.further < 40
@@ -49,9 +49,9 @@ def test_the_pendubots_controllers():
 def test_not_different_is_not_equal_until_it_is_shown():
     few = counts(("a", 7, 10), ("b", 7, 10))
     assert compare_policies(few, "a", "b").tasks[0].answer == "undecided"
-    assert compare_policies(few, "a", "b", within=0.25).tasks[0].answer == "undecided"
+    assert compare_policies(few, "a", "b", margin=0.25).tasks[0].answer == "undecided"
     many = counts(("a", 36, 40), ("b", 36, 40))
-    assert compare_policies(many, "a", "b", within=0.25).tasks[0].answer == "equivalent"
+    assert compare_policies(many, "a", "b", margin=0.25).tasks[0].answer == "equivalent"
 
 
 def test_sequential_answers():
@@ -151,7 +151,7 @@ def test_wrong_questions_are_named():
         compare_policies(apart, "a", "b")
     for margin in (0.0, -0.2):
         with pytest.raises(InputError, match="margin of equivalence"):
-            compare_policies(DFKI, "mcpilco", "sac_lqr", within=margin)
+            compare_policies(DFKI, "mcpilco", "sac_lqr", margin=margin)
 
 
 @pytest.fixture

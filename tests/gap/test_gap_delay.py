@@ -60,5 +60,5 @@ def test_windows_too_short_to_be_shifted_have_no_delay(twin, backend):
     log = arm_log(twin, backend, {}, seconds=1.0)
     report = measure_gap(twin, log, backend=backend, options=ReplayOptions(window=0.04, start="measured"))
     assert report.delay is None
-    assert not any(figure.name.startswith("delay") for figure in report.headline())
+    assert not any(metric.name.startswith("delay") for metric in report.headline())
     assert np.isfinite(report.rmse["nominal"].estimate).all()

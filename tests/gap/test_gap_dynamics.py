@@ -83,11 +83,11 @@ def _rounded(value):
 def test_one_long_log_is_drawn_again_in_stretches_of_time(twin, backend):
     log = arm_log(twin, backend, {"joint/elbow/damping": 0.3}, noise=SIGMA, count=1, seconds=80.0)
     report = measure_gap(twin, log, backend=backend, options=WINDOWS)
-    assert "blocks of about" in report.drawn
+    assert "blocks of about" in report.interval_method
     assert (report.best.low < report.best.estimate).all()
     assert report.episode_errors["nominal"].shape == (1, 2)
     short = measure_gap(twin, [log[0]], backend=backend)
-    assert "one episode, no interval" in short.drawn
+    assert "one episode, no interval" in short.interval_method
     assert "nan" not in short.text()
 
 
@@ -205,7 +205,7 @@ def test_many_episodes_share_rows_of_sums_with_their_neighbours(twin, backend, m
     plain = measure_gap(twin, log, backend=backend, batch=5)
     monkeypatch.setattr("twinloop.gap.dynamics.intervals._MOST_ROWS", 4)
     shared = measure_gap(twin, log, backend=backend, batch=5)
-    assert shared.drawn == "bca bootstrap over 4 groups of neighbours among 12 episodes"
+    assert shared.interval_method == "bca bootstrap over 4 groups of neighbours among 12 episodes"
     assert shared.best.estimate == pytest.approx(plain.best.estimate)
     assert shared.delay.delay.estimate == pytest.approx(plain.delay.delay.estimate, abs=1e-9)
     assert shared.episode_errors["nominal"] == pytest.approx(plain.episode_errors["nominal"])

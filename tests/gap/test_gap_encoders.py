@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.error_rates.gap.vision_scenes import camera_pictures
+from benchmarks.error_rates.gap.vision_scenes import camera_images
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Embedding, require_same_encoder
 from twinloop.encoders.classical import compute_features, convert_to_lab
@@ -14,13 +14,13 @@ STATED = {"size": [8, 12], "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.5]}
 
 
 def test_classical_features_are_finite_and_tell_what_changed():
-    plain = camera_pictures(1, frames=2)[0]
+    plain = camera_images(1, frames=2)[0]
     encoder = open_encoder("classical")
     rows = encoder.encode(plain)
     assert rows.shape == (2, encoder.dimension)
     assert np.isfinite(rows).all()
     assert rows[:1] == pytest.approx(encoder.encode(plain[:1]), abs=1e-4)
-    soft, red = camera_pictures(1, frames=2, blur=1.5)[0], camera_pictures(1, frames=2, white_balance_red=1.3)[0]
+    soft, red = camera_images(1, frames=2, blur=1.5)[0], camera_images(1, frames=2, white_balance_red=1.3)[0]
     before, blurred, tinted = (compute_features(p) for p in (plain, soft, red))
     moved = {name: np.abs(blurred[name] - before[name]).max() for name in before}
     assert moved["spectrum"] > 0.2
@@ -34,7 +34,7 @@ def test_lab_is_cies():
     assert convert_to_lab(colours)[0, 0] == pytest.approx(np.array(wanted), abs=0.05)
 
 
-def test_pictures_too_small_for_classical_features():
+def test_images_too_small_for_classical_features():
     with pytest.raises(InputError, match=r"32x32 are too small .* 64 pixels or more"):
         open_encoder("classical").encode(np.zeros((1, 32, 32, 3), dtype=np.uint8))
 
@@ -61,8 +61,8 @@ def test_an_unknown_encoder_and_a_missing_file_are_named(tmp_path):
 
 
 def test_preprocessing_is_what_is_stated():
-    picture = np.full((1, 16, 24, 3), [51, 102, 255], dtype=np.uint8)
-    made = Preprocessing.model_validate(STATED)(picture)
+    image = np.full((1, 16, 24, 3), [51, 102, 255], dtype=np.uint8)
+    made = Preprocessing.model_validate(STATED)(image)
     assert made.shape == (1, 3, 8, 12)
     assert made.dtype == np.float32
     assert made[0, :, 0, 0] == pytest.approx([(0.2 - 0.5) / 0.2, (0.4 - 0.4) / 0.25, (1.0 - 0.3) / 0.5])
@@ -78,9 +78,9 @@ def test_a_torchscript_encoder(tmp_path):
         open_encoder(f"torch:{file}")
     file.with_suffix(".yaml").write_text(yaml.safe_dump(STATED))
     encoder = open_encoder(f"policy:{tmp_path}")
-    pictures = np.random.default_rng(0).integers(0, 256, (20, 16, 24, 3), dtype=np.uint8)
-    found = encoder.encode(pictures)
-    wanted = Preprocessing.model_validate(STATED)(pictures).reshape(20, 3, 2, 4, 3, 4).mean(axis=(3, 5)).reshape(20, -1)
+    images = np.random.default_rng(0).integers(0, 256, (20, 16, 24, 3), dtype=np.uint8)
+    found = encoder.encode(images)
+    wanted = Preprocessing.model_validate(STATED)(images).reshape(20, 3, 2, 4, 3, 4).mean(axis=(3, 5)).reshape(20, -1)
     assert found == pytest.approx(wanted, abs=1e-5)
     first = encoder.hash
     file.with_suffix(".yaml").write_text(yaml.safe_dump({**STATED, "std": [1, 1, 1]}))
@@ -103,9 +103,9 @@ def test_an_onnx_encoder_states_its_preprocessing_itself(tmp_path):
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
-    pictures = helper.make_tensor_value_info("pictures", TensorProto.FLOAT, ["n", 3, 8, 12])
+    images = helper.make_tensor_value_info("pictures", TensorProto.FLOAT, ["n", 3, 8, 12])
     rows = helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["n", 3, 1, 1])
-    graph = helper.make_graph([helper.make_node("GlobalAveragePool", ["pictures"], ["rows"])], "g", [pictures], [rows])
+    graph = helper.make_graph([helper.make_node("GlobalAveragePool", ["pictures"], ["rows"])], "g", [images], [rows])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     helper.set_model_props(model, {"twinloop.preprocessing": yaml.safe_dump(STATED)})
     file = tmp_path / "encoder.onnx"

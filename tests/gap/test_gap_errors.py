@@ -43,7 +43,7 @@ def test_sums_equal_the_plain_errors_of_one_replay(twin, backend, episodes):
     for k, (low, high) in enumerate(itertools.pairwise(EDGES)):
         frames = (time > low + 1e-9) & (time < high + 1e-9)
         for row, number in enumerate(logs.episodes):
-            own = error[:, np.array(logs.numbers) == number][:, :, frames]
+            own = error[:, np.array(logs.episode_numbers) == number][:, :, frames]
             np.testing.assert_allclose(found.squared[:, row, k], (own**2).sum(axis=(1, 2)), rtol=1e-12)
             np.testing.assert_allclose(found.absolute[:, row, k], np.abs(own).sum(axis=(1, 2)), rtol=1e-12)
             assert (found.count[row, k] == own[0, :, :, 0].size).all()
@@ -100,7 +100,7 @@ def test_mistakes_are_named(twin, backend, episodes):
 
     with pytest.raises(LogError, match="no episode to replay"):
         window_errors(backend, twin, [], twin.table(1))
-    with pytest.raises(LogError, match=r"Episode 7 runs at 50.00 Hz, the log at 30.00 Hz"):
+    with pytest.raises(LogError, match=r"Episode 7 has 50.00 Hz, but the log has 30.00 Hz"):
         window_errors(backend, twin, [first, like(7, time=np.arange(len(first)) / 50)], twin.table(1), batch=1)
     with pytest.raises(InputError, match="Horizon edges .* do not increase"):
         window_errors(backend, twin, episodes, twin.table(1), edges=(0.0, 0.5, 0.5))

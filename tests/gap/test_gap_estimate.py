@@ -41,7 +41,7 @@ def test_planted_rates_come_back_and_trials_are_saved():
         assert row.correlation > 0.7
         assert float(row.saved.low) > 10
     assert found.policies[1].narrower > 10
-    assert {figure.name for figure in found.headline()} == {
+    assert {metric.name for metric in found.headline()} == {
         "real/act", "real/dp", "trials_saved/act", "trials_saved/dp",
     }  # fmt: skip
 
@@ -64,10 +64,10 @@ def test_scores_are_bet_on():
 def test_what_is_lacking_is_said_of_each_policy():
     rows = planted(pairs=2)
     with pytest.raises(
-        InputError, match="act has 2 real and .* sim trials, pairs of them: 2; it needs at least 3 pairs; dp has 2"
+        InputError, match="act has 2 real and .* simulated trials with 2 pairs; it needs at least 3 pairs; dp has 2"
     ):
         estimate_real(as_trials(rows))
-    with pytest.raises(InputError, match="has 5 sim trials of further starts for 10 of both"):
+    with pytest.raises(InputError, match="has 10 pairs but only 5 simulated trials without a partner"):
         estimate_real(as_trials(planted(pairs=10, more=5)))
     unpaired = [(policy, domain, won, "") for policy, domain, won, _ in planted(pairs=10)]
     with pytest.raises(InputError, match="the same name in the column pair"):

@@ -1,4 +1,4 @@
-"""The pictures of the worst clips show what was measured and what the twin did, from the same beginning."""
+"""The images of the worst clips show what was measured and what the twin did, from the same beginning."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_strips_are_equal_where_the_twin_is_right_and_part_where_it_is_not(twin,
 
 
 @pytest.mark.slow
-def test_the_page_holds_curves_and_pictures_and_needs_no_network(twin, backend, tmp_path):
+def test_the_page_holds_curves_and_images_and_needs_no_network(twin, backend, tmp_path):
     pytest.importorskip("plotly")
     episodes = log_of(twin, backend, PLANTED, count=2)
     gap = measure_gap(twin, episodes, backend=backend, options=OPTIONS)

@@ -40,7 +40,7 @@ def test_equal_commands_make_repeats_and_other_rules_group_as_they_say(repeats):
     assert find_repeats(repeats, "0-2,5/7,9")[0] == ((0, 1, 2, 5), (7, 9))
     with pytest.raises(InputError, match=r"--repeats twice: give auto, task, none, or episode numbers"):
         find_repeats(repeats, "twice")
-    with pytest.raises(InputError, match=r"episode 12 is not measured. There are: 0, 1, 2"):
+    with pytest.raises(InputError, match=r"episode 12 is not among the measured episodes, which are 0, 1, 2"):
         find_repeats(repeats, "0,12")
     with pytest.raises(InputError, match="a group needs two different episodes"):
         find_repeats(repeats, "3")
@@ -55,7 +55,7 @@ def test_the_floor_is_the_planted_noise_and_a_right_twin_has_ratio_one(twin, bac
     assert report.rmse["nominal"].estimate == pytest.approx([SIGMA, SIGMA], rel=0.05)
     assert floor.curve.estimate.shape == (len(report.edges) - 1, 2)
     assert "noise floor of 9 repeats of 2 motions" in report.text()
-    names = [figure.name for figure in report.headline()]
+    names = [metric.name for metric in report.headline()]
     assert {"skill", "gap_ratio", "gap_ratio/elbow", "rmse/shoulder", "delay/elbow", "nrmse"} <= set(names)
 
 

@@ -88,7 +88,7 @@ def test_a_pure_delay_is_what_the_delay_baseline_finds(twin, backend):
     assert "the measured episodes themselves" in report.meanings["delay"]
 
 
-def test_figures_are_means_over_frames_of_all_episodes(twin, backend):
+def test_metrics_are_means_over_frames_of_all_episodes(twin, backend):
     episodes = log_of(twin, backend, {}, count=3)
     report = measure_gap(twin, episodes, backend=backend)
     by_hand = np.concatenate([np.abs(e.state - e.state[:1])[1:] for e in episodes]).mean(axis=0)
@@ -132,7 +132,7 @@ def test_mistakes_are_named(twin, backend):
     with pytest.raises(LogError, match="Episode 7 has a single frame"):
         measure_gap(twin, [*good, episode(7, twin.units, good[0].action[:1], good[0].state[:1])], backend=backend)
     fast = episode(8, twin.units, good[0].action, good[0].state, time=np.arange(len(good[0])) / 50)
-    with pytest.raises(LogError, match=r"Episode 8 runs at 50.00 Hz, the log at 30.00 Hz"):
+    with pytest.raises(LogError, match=r"Episode 8 has 50.00 Hz, but the log has 30.00 Hz"):
         measure_gap(twin, [*good, fast], backend=backend)
     with pytest.raises(UnknownNameError, match="actuator/elbow_flex/kp"):
         measure_gap(twin, good, backend=backend, params={"actuator/elbow_flex/kpp": 1.0})

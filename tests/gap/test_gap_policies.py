@@ -39,15 +39,15 @@ def test_the_planted_condition_drives_the_gap():
     assert [row.name for row in gap.significant_conditions] == ["dark"]
     assert sum(row.contribution for row in gap.conditions) == pytest.approx(float(gap.overall.difference.estimate))
     assert gap.significant_conditions[0].contribution > 0.9 * float(gap.overall.difference.estimate)
-    figures = {row.name: row for row in gap.headlines()}
-    assert figures["success_gap/dark"].low > 0.3
-    assert figures["success_conditions_differ"].estimate == 0.5
-    assert figures["success_largest"].estimate == pytest.approx(84 / 120 - 7 / 40, abs=1e-9)
+    metrics = {row.name: row for row in gap.headlines()}
+    assert metrics["success_gap/dark"].low > 0.3
+    assert metrics["success_conditions_differ"].estimate == 0.5
+    assert metrics["success_largest"].estimate == pytest.approx(84 / 120 - 7 / 40, abs=1e-9)
 
 
-def test_figures_of_conditions_can_be_named_in_a_condition():
+def test_metrics_of_conditions_can_be_named_in_a_condition():
     trials = _counts(("act v2", "light=dark, pose=left", 2, 8, 6, 8), ("act v2", "light=dark, pose=right", 2, 8, 6, 8))
-    names = [figure.name for figure in measure_policies(trials, "success").headlines()]
+    names = [metric.name for metric in measure_policies(trials, "success").headlines()]
     assert "success_gap/light_dark,_pose_left" in names
     for name in names:
         parse_conditions([f"{name} < 0.5"])
@@ -70,7 +70,10 @@ def test_a_mixture_of_conditions_is_no_gap():
     assert any("the proportions of conditions differ" in note for note in gap.notes)
 
 
-@pytest.mark.parametrize(("won", "word"), [(8, "every trial succeeded in both"), (0, "every trial failed in both")])
+@pytest.mark.parametrize(
+    ("won", "word"),
+    [(8, "every trial succeeded in simulation and in reality"), (0, "every trial failed in simulation and in reality")],
+)
 def test_tables_of_one_outcome_are_answered(won, word):
     gap = measure_policies(_counts(("a", "", won, 8, won, 8)), "success")
     assert gap.overall.p_value == 1
@@ -157,7 +160,7 @@ def test_what_was_not_tried_in_both_is_named():
         measure_policies(apart, "success")
 
 
-def test_the_command_stores_figures_and_a_page(tmp_path, capsys):
+def test_the_command_stores_metrics_and_a_page(tmp_path, capsys):
     (tmp_path / "real.csv").write_text(
         "policy,success,score,condition\n" + "a,1,1,x\na,0,.3,x\na,0,.2,y\na,1,.9,y\n" * 4
     )

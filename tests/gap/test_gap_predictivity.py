@@ -35,11 +35,11 @@ def _planted(rng, policies=6, trials=20, shift=0.0):
 def test_a_twin_that_is_right_predicts_and_a_shift_is_bias_not_a_wrong_order():
     tables, notes = scores_by_task(_planted(np.random.default_rng(0), trials=400, shift=0.15), "success")
     report = measure_predictivity(tables, notes=notes, draws=500)
-    figures = {row.name: row for row in report.headlines()}
-    assert figures["pearson"].low > 0.8
-    assert figures["mmrv"].estimate == 0
-    assert figures["bias"].low < 0.15 < figures["bias"].high
-    assert figures["best_policy"].estimate > 0.95
+    metrics = {row.name: row for row in report.headlines()}
+    assert metrics["pearson"].low > 0.8
+    assert metrics["mmrv"].estimate == 0
+    assert metrics["bias"].low < 0.15 < metrics["bias"].high
+    assert metrics["best_policy"].estimate > 0.95
     assert report.main.violations == ()
     assert "task lift" in report.text()
 
@@ -81,7 +81,7 @@ def test_too_few_policies_say_how_many():
         measure_predictivity([two])
 
 
-def test_the_command_stores_figures_and_a_page(tmp_path, capsys):
+def test_the_command_stores_metrics_and_a_page(tmp_path, capsys):
     table = tmp_path / "move_near.csv"
     table.write_text(MOVE_NEAR)
     out = tmp_path / "out"
@@ -120,9 +120,9 @@ def test_unknown_numbers_of_trials_leave_the_intervals_that_they_can(tmp_path, c
     half = "policy,real,sim,real_trials\na,.1,.2,9\nb,.5,.4,9\nc,.7,.8,9\nd,.3,.1,9\n"
     table.write_text(half)
     report = measure_predictivity(read_scores(table), draws=200)
-    figure = report.main.result["mmrv"]
-    assert "simulated scores used without noise" in figure.these.method
-    assert 0 <= figure.these.low < figure.these.high <= 1
+    metric = report.main.result["mmrv"]
+    assert "simulated scores used without noise" in metric.evaluated.method
+    assert 0 <= metric.evaluated.low < metric.evaluated.high <= 1
     assert "No interval of |sim − real| of such policies: no tested interval was valid" in printed
 
 
@@ -131,7 +131,7 @@ def test_unknown_numbers_of_trials_leave_the_intervals_that_they_can(tmp_path, c
     [
         ([], "There is nothing to compare"),
         (["nowhere.csv"], "nowhere.csv does not exist"),
-        (["t.csv", "--sim", "t.csv"], "holds means of both domains already"),
+        (["t.csv", "--sim", "t.csv"], "already contains means of both domains"),
         (["t.csv", "--level", "95"], "Write 95 % as 0.95"),
     ],
 )
@@ -144,23 +144,23 @@ def test_bad_input_is_answered(tmp_path, monkeypatch, capsys, words, said):
 
 def test_the_studies_of_conditions_tell_a_gap_from_none():
     studies = {study.name: study for study in TABLES}
-    assert studies["policies_alarms"].run(30, 0).figures[0]["any_alarm"] < 0.25
-    power = studies["policies_power"].run(60, 0).figures
+    assert studies["policies_alarms"].run(30, 0).metrics[0]["any_alarm"] < 0.25
+    power = studies["policies_power"].run(60, 0).metrics
     assert power[-1]["named"] > 0.9 > 0.5 > power[0]["named"]
 
 
 @pytest.mark.slow
 def test_studies_in_full_hold_what_the_page_says():
     studies = {study.name: study for study in TABLES}
-    such = studies["predictivity_such"].run(300, 1).figures
+    such = studies["predictivity_such"].run(300, 1).metrics
     assert min(row["model"] for row in such if row["case"][0] == "bell") > 0.9
     assert min(row["model"] for row in such) > 0.82
     rows = {(row["policies"], row["trials"], *row["case"]): row for row in such}
     assert len(rows) == 48
     assert rows[10, 10, "bell", 0.9]["bootstrap"] < 0.4
-    these = studies["predictivity_these"].run(150, 1).figures
+    these = studies["predictivity_these"].run(150, 1).metrics
     for row in these:
         assert min(row[f"{name} ours"] for name in ("pearson", "kendall", "mmrv")) > 0.87
-    assert all(row["any_alarm"] < 0.06 for row in studies["policies_alarms"].run(2000, 1).figures)
+    assert all(row["any_alarm"] < 0.06 for row in studies["policies_alarms"].run(2000, 1).metrics)
     scores = studies["policies_scores"].run(300, 1)
     assert len(scores.rows) == 8

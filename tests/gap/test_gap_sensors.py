@@ -109,7 +109,7 @@ def test_the_lag_says_that_it_may_be_the_motors():
     found = row(measure_sensors(log(seed=0, lag=0.11), log(seed=1)), "lag")
     assert found.remedy.parameter == "timing/readings/delay"
     assert found.remedy.value == pytest.approx(0.03, abs=3e-3)
-    assert "actuator/elbow/delay" in found.remedy.how
+    assert "actuator/elbow/delay" in found.remedy.remark
 
 
 def test_gyroscope_noise_comes_back_as_a_density():
@@ -141,8 +141,8 @@ def test_a_joint_at_rest_gives_an_allan_deviation():
     ]  # fmt: skip
     rest = sensor_channels(still, si=True)["position/elbow"].rest
     assert all(span is not None and span[0] == 0 and abs(span[1] - 400) < 12 for span in rest)
-    assert measure_sensors(still, still).figures["position/elbow"][0].allan is not None
-    assert measure_sensors(episodes, episodes).figures["position/elbow"][0].allan is None
+    assert measure_sensors(still, still).metrics["position/elbow"][0].allan is not None
+    assert measure_sensors(episodes, episodes).metrics["position/elbow"][0].allan is None
 
 
 def test_units_are_made_one_where_both_are_known_and_refused_where_not():

@@ -16,7 +16,7 @@ from twinloop.core.records import Episode
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.encoders.trajectory import trajectory_features
 from twinloop.gap.trajectories.match import match_clips
-from twinloop.gap.trajectories.measure import format_verdict, list_differences, measure_states
+from twinloop.gap.trajectories.measure import format_verdict, list_differences, measure_trajectories
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import LogEpisodes
@@ -101,7 +101,7 @@ def test_a_gripper_that_closes_once_a_second_is_counted():
 
 
 def test_two_draws_of_one_source_show_no_gap(real):
-    gap = measure_states(real, episodes(3), draws=199)
+    gap = measure_trajectories(real, episodes(3), draws=199)
     assert gap.mmd.distance.covers(0.0)
     assert gap.energy.distance.covers(0.0)
     assert gap.classifier.auc.covers(0.5)
@@ -111,7 +111,7 @@ def test_two_draws_of_one_source_show_no_gap(real):
 
 
 def test_the_gap_grows_with_a_planted_lag_which_is_named(real):
-    gaps = [measure_states(real, episodes(1, lag=LAG + more), draws=199) for more in (0.0, 0.02, 0.06)]
+    gaps = [measure_trajectories(real, episodes(1, lag=LAG + more), draws=199) for more in (0.0, 0.02, 0.06)]
     alone = [float(gap.by_channel["elbow"].auc.estimate) for gap in gaps]
     assert alone == sorted(alone)
     last = gaps[-1]
@@ -126,31 +126,31 @@ def test_the_gap_grows_with_a_planted_lag_which_is_named(real):
 
 def test_a_twin_that_replays_itself_has_no_gap_at_all(real):
     again = [replace(episode, source="sim") for episode in real]
-    gap = measure_states(real, again, paired=True, draws=199)
+    gap = measure_trajectories(real, again, paired=True, draws=199)
     assert gap.mmd.distance.estimate == pytest.approx(0, abs=1e-12)
     assert gap.classifier.auc.estimate == 0.5
     assert gap.mmd.p_value == gap.classifier.p_value == 1
     assert not gap.columns.distance.estimate.any()
-    changed = measure_states(real, episodes(0, lag=LAG + 0.01), paired=True, draws=199)
+    changed = measure_trajectories(real, episodes(0, lag=LAG + 0.01), paired=True, draws=199)
     assert changed.classifier.p_value <= 0.05  # ten milliseconds, seen in pairs
 
 
 def test_units_are_converted_where_logs_say_them_and_refused_where_not(real):
     degrees = [in_unit(e, units("deg", np.pi / 180), np.pi / 180) for e in episodes(1)]
-    plain, told = (measure_states(real, sim, draws=0) for sim in (episodes(1), degrees))
+    plain, told = (measure_trajectories(real, sim, draws=0) for sim in (episodes(1), degrees))
     assert told.mmd.distance.estimate == pytest.approx(plain.mmd.distance.estimate)
     assert {f.unit for f in told.features if f.kind == "position_mean"} == {"rad"}
     unknown = [in_unit(e, units("range_m100_100", None), 0.01) for e in episodes(1)]
     with pytest.raises(UnitsError, match=r"shoulder is in rad in the real log and in range_m100_100 in the simulated"):
-        measure_states(real, unknown)
+        measure_trajectories(real, unknown)
     alike = [in_unit(e, units("range_m100_100", None), 0.01) for e in real]
-    kept = measure_states(alike, unknown, draws=0)
+    kept = measure_trajectories(alike, unknown, draws=0)
     assert kept.features[0].unit == "u"
     assert "u: shoulder in range_m100_100" in kept.notes[0]
 
 
 def test_rates_that_differ_are_resampled_to_the_slower_and_said(real):
-    gap = measure_states(real, episodes(1, hz=60.0), draws=0)
+    gap = measure_trajectories(real, episodes(1, hz=60.0), draws=0)
     assert gap.rate_hz == pytest.approx(HZ, rel=0.01)
     assert any("resampled from 60" in note for note in gap.notes)
     assert gap.classifier.auc.covers(0.5)
@@ -161,36 +161,36 @@ def test_channels_that_only_one_side_has_are_left_out_by_name(real):
         kept = UnitMap(joints=(episode.units.joints[1], episode.units.joints[0]), source="test")
         return replace(episode, units=kept, action=episode.action[:, [1, 0]], state=episode.state[:, [1, 0]])
 
-    gap = measure_states(real, [without(e) for e in episodes(1)], draws=0)
+    gap = measure_trajectories(real, [without(e) for e in episodes(1)], draws=0)
     assert set(gap.by_channel) == {"shoulder", "elbow"}
     assert any("only the real set has it: gripper" in note for note in gap.notes)
     assert gap.classifier.auc.covers(0.5)  # columns were put in one order
     renamed = UnitMap(joints=tuple(replace(u, joint=u.joint + "_2") for u in units().joints), source="test")
     with pytest.raises(LogError, match="The real log has shoulder, elbow, gripper, .* no channel in common"):
-        measure_states(real, [replace(e, units=renamed) for e in real])
+        measure_trajectories(real, [replace(e, units=renamed) for e in real])
 
 
 def test_what_cannot_be_compared_is_refused_with_what_it_needs(real):
     with pytest.raises(InputError, match="4 real and 3 simulated episodes are too few .* it needs 5 of each"):
-        measure_states(real[:4], episodes(1, count=3))
+        measure_trajectories(real[:4], episodes(1, count=3))
     with pytest.raises(LogError, match="No episode is 20 s long; the longest lasts 7.97 s"):
-        measure_states(real, real, clip_s=20.0)
+        measure_trajectories(real, real, clip_s=20.0)
     with pytest.raises(LogError, match="Commands are position in the real log and none"):
-        measure_states(real, [replace(e, command="none") for e in real])
+        measure_trajectories(real, [replace(e, command="none") for e in real])
     with pytest.raises(LogError, match="no simulated episode"):
-        measure_states(real, [])
+        measure_trajectories(real, [])
     with pytest.raises(InputError, match="Clips of 0 s are not possible"):
-        measure_states(real, real, clip_s=0.0)
+        measure_trajectories(real, real, clip_s=0.0)
 
 
 def log(name: str, rows) -> LogEpisodes:
     return LogEpisodes(name=name, label=name, hash=name, episodes=tuple(rows))
 
 
-def test_the_command_stores_figures_a_page_and_judges_conditions(real, tmp_path: Path):
+def test_the_command_stores_metrics_a_page_and_judges_conditions(real, tmp_path: Path):
     pytest.importorskip("plotly")
     screen = Console(record=True, width=200, file=(tmp_path / "out").open("w"))
-    figures, code = compare_logs(
+    metrics, code = compare_logs(
         GapDataRequest(real="made", draws=99, output=tmp_path / "run", fail_if=("auc/elbow > 0.8",)),
         log("made", real),
         log("slower", episodes(1, lag=0.2)),
@@ -201,9 +201,9 @@ def test_the_command_stores_figures_a_page_and_judges_conditions(real, tmp_path:
     stored = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (stored["verb"], stored["kind"]) == ("gap", "data")
     assert {"auc", "mmd", "energy", "coverage", "auc/elbow"} <= {row["name"] for row in stored["headline"]}
-    assert figures["findings"][0].startswith("elbow")
+    assert metrics["findings"][0].startswith("elbow")
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Can simulated trajectories be told from real ones?" in page
+    assert "Can simulated trajectories be distinguished from real ones?" in page
     assert "nan" not in stored["verdict"]
 
 
@@ -246,11 +246,11 @@ def test_a_virtual_robot_against_replays_of_itself_has_no_gap_and_a_weaker_one_h
     source = registry.load_set("so101_pick_place_tape", real_set("so101_pick_place_tape"))[:10]
     twin, backend = load_twin("so101_tabletop"), open_backend("threads", nthread=1)
     own = replay_episodes(twin, source, {}, backend)
-    again = measure_states(own, replay_episodes(twin, own, {}, backend), paired=True, draws=199)
+    again = measure_trajectories(own, replay_episodes(twin, own, {}, backend), paired=True, draws=199)
     assert again.classifier.p_value > 0.05
     assert again.mmd.distance.covers(0.0)
     name = "actuator/elbow_flex/kp"
     weak = replay_episodes(twin, own, {name: 0.6 * twin.params[name].nominal}, backend)
-    gap = measure_states(own, weak, paired=True, draws=199)
+    gap = measure_trajectories(own, weak, paired=True, draws=199)
     assert gap.p_channel["elbow_flex"] <= 0.05
     assert max(gap.by_channel, key=lambda joint: float(gap.by_channel[joint].auc.estimate)) == "elbow_flex"

@@ -32,7 +32,7 @@ def within(twin, episodes, options, share, worlds=50):
 def test_a_short_log_is_replayed_whole(twin):
     episodes, options = log(twin, 5, 10), ReplayOptions(window=1.0)
     part = within(twin, episodes, options, 1.0)
-    assert (part.episodes, part.options, part.why) == (episodes, options, "")
+    assert (part.episodes, part.options, part.description) == (episodes, options, "")
 
 
 def test_windows_are_set_apart_before_episodes_are_left_out(twin):
@@ -40,11 +40,11 @@ def test_windows_are_set_apart_before_episodes_are_left_out(twin):
     half = within(twin, episodes, options, 0.5)
     assert len(half.episodes) == 20
     assert half.options.stride == pytest.approx(2.0)
-    assert half.why == "a window every 2 s, so that 50 worlds take 0.6 million physics steps"
+    assert half.description == "a window every 2 s, so that 50 worlds take 0.6 million physics steps"
     little = within(twin, episodes, options, 0.1)
     assert little.options.stride == pytest.approx(4.5)  # beginning, middle and end
     assert [e.index for e in little.episodes] == [0, 2, 5, 7, 10, 12, 14, 17, 19]
-    assert "a window every 4.5 s of 9 of 20 episodes" in little.why
+    assert "a window every 4.5 s of 9 of 20 episodes" in little.description
 
 
 @pytest.mark.parametrize("share", [0.7, 0.4, 0.15, 0.05])

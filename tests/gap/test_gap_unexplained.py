@@ -52,7 +52,7 @@ def test_play_sits_where_motion_and_load_turn_round(twin):
     found = left_by(twin, clips(geared, BACKEND, values, count=12, nframe=100, reach=170.0))
     hint = found.hint("position/swing")
     assert hint.rule.name == "backlash"
-    assert "load_reversal" in [place.event for place in found.significant_places("position/swing")]
+    assert "load_reversal" in [place.event for place in found.significant_events("position/swing")]
     (said,) = found.sentences("swing.yaml", "log")
     assert "backlash, then stiction is the first model term to try" in said
     assert "`twinloop identify --twin swing.yaml --data log --compare --structures backlash stribeck" in said
@@ -100,13 +100,13 @@ def test_a_twin_that_is_right_leaves_nothing_to_name(twin):
 
 def test_few_episodes_say_how_many_are_needed(twin):
     found = left_by(twin, clips(twin, BACKEND, TRUTH, count=4, nframe=80))
-    tests = len(found.places) + len(found.states)
+    tests = len(found.events) + len(found.states)
     least = int(np.ceil(np.log2(tests / 0.05)))
     assert f"4 episodes are too few: {tests} tests together need at least {least}" in found.sentences()[0]
     one = left_by(twin, clips(twin, BACKEND, TRUTH, count=1, nframe=80))
     assert np.isnan(one.unexplained.low).all()
     assert one.unexplained.method == "one episode, no interval"
-    assert all(place.reason for place in one.places)
+    assert all(place.reason for place in one.events)
 
 
 def test_shares_are_what_the_noise_leaves(twin):
@@ -135,7 +135,7 @@ def test_replays_that_do_not_fit_are_refused(twin):
         measure_unexplained(logs, logs.measured, nominal=logs.measured[:, 1:])
     lost = logs.measured.copy()
     lost[1, 20:] = np.inf
-    with pytest.raises(InputError, match="The identified twin diverges in episode 1, so its error has no share"):
+    with pytest.raises(InputError, match="The identified twin diverges in episode 1, so its error cannot be divided"):
         measure_unexplained(logs, lost)
 
 
@@ -193,7 +193,7 @@ def test_every_rule_names_structures_that_exist_and_a_command_that_parses(twin):
         assert pattern in none.note("my.yaml").split(" under ")[0].removeprefix("first declare ").split(" or ")
     both = find_hints("c", [("linear", 0.7, "l"), ("limit", 0.1, "m")], [("fast", 0.4, "f")], [])
     assert [hint.rule.name for hint in both] == ["saturation", "refit"]
-    both = find_hints("c", [("limit", 0.2, "m")], [("fast", 0.4, "f"), ("effort", 0.3, "e")], [], tried=False)
+    both = find_hints("c", [("limit", 0.2, "m")], [("fast", 0.4, "f"), ("effort", 0.3, "e")], [], states_tried=False)
     assert [(hint.rule.name, hint.share, hint.evidence) for hint in both] == [
         ("saturation", 0.2, ("m", "e")),
         ("speed", 0.4, ("f",)),
@@ -210,10 +210,10 @@ def test_a_page_shows_shares_events_states_and_the_command(twin, tmp_path):
     nested_section(page, read_nested(compared(tmp_path)))
     html = page.write(tmp_path / "report.html").read_text()
     for words in (
-        "explained by nothing in the twin",
+        "not explained by the twin",
         "--compare --structures stribeck",
         "swing: slow",
-        "takes 42% (30% to 50%) of the held-out error away, Holm p 0.001: MISSING from the base",
+        "removes 42% (30% to 50%) of the held-out error, Holm p 0.001: MISSING from the base",
     ):
         assert words in html
 
@@ -254,6 +254,6 @@ def test_nested_models_of_an_earlier_run_are_read_and_their_lack_is_said(tmp_pat
     assert found.skipped == {"contact_softness": "no contacts"}
     assert json.loads(json.dumps(found.to_json()))["sentences"] == found.sentences()
     nothing = replace(found, rows=found.rows[1:])
-    assert nothing.sentences() == ["Nested models: none of 1 structures takes error away on new episodes (backlash)."]
+    assert nothing.sentences() == ["Nested models: none of 1 structures reduces the error on new episodes (backlash)."]
     with pytest.raises(InputError, match="compared no structures. Run `twinloop identify .* --compare"):
         read_nested(compared(tmp_path, structures=False))

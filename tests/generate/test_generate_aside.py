@@ -58,10 +58,9 @@ def test_what_is_kept_of_a_lost_world_can_be_trusted_and_loses_it_again(dataset)
         assert not item.provenance.valid
         again = replay_invalid_attempt(folder, number)
         assert again.equal, again.summary_line()
-        assert again.lost == item.reason
-        assert f"Attempt {number}, set aside: {item.step} frames equal bit for bit, and the world is lost again" in (
-            again.summary_line()
-        )
+        assert again.invalid_reason == item.reason
+        line = again.summary_line()
+        assert f"Attempt {number} (invalid world): {item.step} frames equal bit for bit, and the world becomes" in line
 
 
 def test_neighbours_of_a_lost_world_are_what_they_are_alone(dataset, value):
@@ -88,7 +87,7 @@ def test_a_world_that_was_not_set_aside_says_which_were(dataset, capsys):
     with pytest.raises(InputError, match=rf"Attempt {other} of .* is not invalid. Invalid attempts: {numbers[0]}, "):
         read_invalid_world(folder, other)
     assert main(["replay", str(folder), str(numbers[0]), "--invalid", "--verify"]) == 0
-    assert "the world is lost again" in capsys.readouterr().out
+    assert "the world becomes invalid again" in capsys.readouterr().out
     (folder.parent / "none").mkdir(exist_ok=True)
     with pytest.raises(InputError, match="It has no invalid attempts"):
         read_invalid_world(folder.parent / "none", 3)

@@ -108,6 +108,6 @@ def test_a_worker_that_would_write_other_bytes_is_refused(config, change, messag
     batch = GenerateBatch(
         config=config.model_dump_json(), plan_hash=plan.hash, versions=software_versions(), nthread=1, numbers=(0, 1)
     )
-    assert len(run_batch_job(batch).kept) == 2
+    assert len(run_batch_job(batch).episodes) == 2
     with pytest.raises(InputError, match=message):
         run_batch_job(replace(batch, **change))

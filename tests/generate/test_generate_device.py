@@ -27,8 +27,8 @@ def test_episodes_of_a_device_are_replayed_alone_bit_for_bit(capsys, tmp_path):
     assert main(made) == 0
     capsys.readouterr()
     assert main(["replay", str(output), "1", "--verify", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert figures["equal"]
-    assert figures["difference"] == 0.0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert metrics["equal"]
+    assert metrics["difference"] == 0.0
     versions = DatasetReader(output).provenance(1).versions
     assert {"mujoco-warp", "warp-lang", "torch"} <= set(versions)

@@ -55,8 +55,8 @@ def test_episodes_keep_their_states_numbers_and_parents(states, images):
     assert replay_episode(images, 4).equal
 
 
-def test_the_drawn_light_and_texture_are_what_the_pictures_show(states, images):
-    """Between two episodes the table differs in texture, and a brighter light gives a brighter picture."""
+def test_the_drawn_light_and_texture_are_what_the_images_show(states, images):
+    """Between two episodes the table differs in texture, and a brighter light gives a brighter image."""
     reader = DatasetReader(images)
     light, brightness = [], []
     for episode in range(9):
@@ -65,8 +65,8 @@ def test_the_drawn_light_and_texture_are_what_the_pictures_show(states, images):
     textures = {reader.provenance(episode).params["texture/table"] for episode in range(9)}
     assert len(textures) > 3
     assert np.std(brightness) > 5
-    pictures = [reader.images(episode, "front", [0])[0].astype(int) for episode in (0, 1)]
-    assert np.abs(pictures[0] - pictures[1]).mean() > 5
+    first_images = [reader.images(episode, "front", [0])[0].astype(int) for episode in (0, 1)]
+    assert np.abs(first_images[0] - first_images[1]).mean() > 5
 
 
 def test_both_validators_accept_it(images):

@@ -85,17 +85,17 @@ def test_cameras_have_sizes_of_their_own(images):
     assert reader.images(3, "front").shape == (20, 16, 24, 3)
     assert reader.images(3, "above").shape == (20, 20, 32, 3)
     assert all(verdict.accepted for verdict in validate(images))
-    pictures = reader.provenance(3).extra["pictures"]
-    assert pictures["above"]["width"] == 32
-    assert pictures["above"]["renderer"].startswith(f"{FRAGILE} (mujoco ")
-    assert pictures["above"]["parent"] == reader.provenance(3).parents[0]
+    origins = reader.provenance(3).extra["pictures"]
+    assert origins["above"]["width"] == 32
+    assert origins["above"]["renderer"].startswith(f"{FRAGILE} (mujoco ")
+    assert origins["above"]["parent"] == reader.provenance(3).parents[0]
 
 
 @pytest.mark.slow
 def test_a_camera_that_is_not_rendered_again_keeps_its_bytes(images, tmp_path):
-    figures = render_dataset(images, tmp_path / "new", again(cameras=["front"], height=32))
+    metrics = render_dataset(images, tmp_path / "new", again(cameras=["front"], height=32))
     before, after = DatasetReader(images), DatasetReader(tmp_path / "new")
-    assert (figures["cameras"], figures["carried"]) == (["front"], ["above"])
+    assert (metrics["cameras"], metrics["carried"]) == (["front"], ["above"])
     assert after.images(0, "front").shape == (20, 32, 24, 3)
     for number in range(2):
         name = f"videos/observation.images.above/chunk-000/file-{number:03d}.mp4"
@@ -146,7 +146,7 @@ def test_the_coverage_is_that_of_the_episodes_that_were_rendered(states, images,
 
 
 def test_a_lamp_that_flickers_is_seen_to(place, tmp_path):
-    """A visual parameter of scope step is what the pictures show, frame by frame."""
+    """A visual parameter of scope step is what the images show, frame by frame."""
     flicker = {"randomization": {"params": {"light/lamp/intensity": {"low": 0.2, "high": 2.0, "scope": "step"}}}}
     generate_states(config(place, **flicker, seed=3), tmp_path / "states")
     render_dataset(tmp_path / "states", tmp_path / "images", again(cameras=["front"], episodes=2))
@@ -180,10 +180,10 @@ def test_episodes_are_chosen_by_number_range_or_list(asked, found):
     ("asked", "said"),
     [
         (0, "0 episodes of x: at least one"),
-        ("5:99", r"Episodes '5:99': x has 12, numbered 0 to 11"),
+        ("5:99", r"Episodes '5:99': x has 12 episodes, numbered 0 to 11"),
         ("12,", "numbered 0 to 11"),
         ("one", "not understood at 'one'"),
-        ("5:5", "none of the 12 of x"),
+        ("5:5", "none of the 12 episodes of x"),
         ("-3", "not understood at '-3'"),
     ],
 )
@@ -209,7 +209,7 @@ def refused(capsys, *words) -> tuple[int, str]:
         (["--camera", "frnt"], "Unknown camera 'frnt' in twin turntable. Nearest existing: front"),
         (["--size", "0x16"], "'0x16' is not an image size"),
         (["--size", "24x16", "frnt=24x16"], "Unknown camera 'frnt' in twin turntable"),
-        (["--camera", "above", "--size", "front=24x16"], "Unknown camera 'front' in the cameras to render"),
+        (["--camera", "above", "--size", "front=24x16"], "Unknown camera 'front' in the sizes of the cameras"),
         (["--renderer", "mitsubishi"], "Unknown renderer 'mitsubishi'"),
         (["--renderer", "none.py:X"], "none.py: there is no such file"),
         (["--quality", "shadows"], "--quality shadows: give KEY=VALUE"),
@@ -218,7 +218,7 @@ def refused(capsys, *words) -> tuple[int, str]:
         (["--subframes", "0"], "subframes: Input should be greater than or equal to 1"),
         (["--sensors", "device", "front=ideal"], "give one word for all cameras, or CAMERA=DEVICE for each"),
         (["--sensors", "front=uvc_webcm"], "Unknown device 'uvc_webcm'"),
-        (["--episodes", "3:99"], "has 12, numbered 0 to 11"),
+        (["--episodes", "3:99"], "has 12 episodes, numbered 0 to 11"),
         (["--workers", "-1"], "--workers -1: give a number of processes"),
     ],
 )
@@ -293,8 +293,8 @@ def test_the_section_of_a_generate_file_takes_the_same_words(place, tmp_path, ca
     (tmp_path / "g.yaml").write_text(yaml.safe_dump(value))
     words = ["generate", str(tmp_path / "g.yaml"), "--output", str(tmp_path / "s"), "--keep", "all", "--json"]
     assert main([*words, "--workers", "1"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (figures["render"]["episodes"], figures["render"]["sizes"]) == (2, {"front": "24x16"})
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (metrics["render"]["episodes"], metrics["render"]["sizes"]) == (2, {"front": "24x16"})
     assert main(["render", str(tmp_path / "s"), "--renderer", FRAGILE, "--workers", "1", "--episodes", "1"]) == 0
     assert (tmp_path / "s-fragile").is_dir()
     with pytest.raises(UnknownNameError, match="Unknown camera 'below'"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.generate_pixels_deaths import FRAGILE, PICTURES, ROOT
+from support.generate_pixels_deaths import FRAGILE, IMAGES, ROOT
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
@@ -37,7 +37,7 @@ def states(tmp_path_factory):
 @pytest.fixture(scope="module")
 def unbroken(states, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken") / "images"
-    render_dataset(states, folder, PICTURES)
+    render_dataset(states, folder, IMAGES)
     return sha256_tree(folder)
 
 
@@ -54,9 +54,9 @@ def dies(monkeypatch, tmp_path, states, *, episode, frame, times):
 
 def test_one_death_costs_nothing(states, unbroken, tmp_path, monkeypatch):
     deaths = dies(monkeypatch, tmp_path, states, episode=9, frame=7, times=1)
-    figures = render_dataset(states, tmp_path / "images", PICTURES, workers=1)
+    metrics = render_dataset(states, tmp_path / "images", IMAGES, workers=1)
     assert len(list(deaths.iterdir())) == 1
-    assert figures["episodes"] == 20
+    assert metrics["episodes"] == 20
     assert sha256_tree(tmp_path / "images") == unbroken
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deaths", "images"]
 
@@ -67,17 +67,17 @@ def test_what_dies_twice_is_named_and_the_rest_is_kept(states, unbroken, tmp_pat
     output = tmp_path / "images"
     with pytest.raises(
         TwinloopError,
-        match=r"ended its process twice .*episode 9, frames 0 to 19: its process was ended by signal 11 \(SIGSEGV\)",
+        match=r"crashed its process twice .*episode 9, frames 0 to 19: its process was ended by signal 11 \(SIGSEGV\)",
     ) as error:
-        render_dataset(states, output, PICTURES, workers=2)
+        render_dataset(states, output, IMAGES, workers=2)
     assert "8 episodes are committed" in str(error.value)
     assert "--resume" in str(error.value)
     assert len(list(deaths.iterdir())) == 2
     assert len(DatasetReader(output)) == 8
     log = tmp_path / "log"
     monkeypatch.setenv("FRAGILE_LOG", str(log))
-    figures = render_dataset(states, output, PICTURES, resume=True)
-    assert figures["episodes"] == 20
+    metrics = render_dataset(states, output, IMAGES, resume=True)
+    assert metrics["episodes"] == 20
     assert sha256_tree(output) == unbroken
     again = {float(line) for line in log.read_text().split()}
     done = {float(state[1]) for episode in range(16, 20) for state in DatasetReader(states).states(episode)[:-1]}
@@ -87,7 +87,7 @@ def test_what_dies_twice_is_named_and_the_rest_is_kept(states, unbroken, tmp_pat
 @pytest.mark.slow
 def test_frames_that_cost_seconds_outlive_their_process(states, tmp_path, monkeypatch):
     """Frames are rendered once, whatever dies: in the same run, and in one that is killed and resumed."""
-    settings = PICTURES.model_copy(update={"renderer": SLOW, "episodes": 2})
+    settings = IMAGES.model_copy(update={"renderer": SLOW, "episodes": 2})
     render_dataset(states, tmp_path / "plain", settings)
     monkeypatch.setenv("FRAGILE_LOG", str(tmp_path / "log"))
     dies(monkeypatch, tmp_path, states, episode=1, frame=15, times=2)
@@ -102,7 +102,7 @@ def test_frames_that_cost_seconds_outlive_their_process(states, tmp_path, monkey
 
 @pytest.mark.slow
 def test_other_settings_do_not_take_the_frames_that_were_kept(states, tmp_path, monkeypatch):
-    settings = PICTURES.model_copy(update={"renderer": SLOW, "episodes": 1})
+    settings = IMAGES.model_copy(update={"renderer": SLOW, "episodes": 1})
     dies(monkeypatch, tmp_path, states, episode=0, frame=15, times=2)
     with pytest.raises(TwinloopError, match="frame 15:"):
         render_dataset(states, tmp_path / "images", settings, workers=1)
@@ -120,7 +120,7 @@ def test_a_run_that_is_killed_goes_on(states, unbroken, tmp_path, monkeypatch):
         "from twinloop.generate.pixels import dataset\nrender = dataset._RenderPass.record\n"
         "def slowly(self, index):\n    time.sleep(0.1)\n    return render(self, index)\n"
         "dataset._RenderPass.record = slowly\n"
-        f"render_dataset(Path({str(states)!r}), Path({str(output)!r}), RenderConfig(**{PICTURES.model_dump()!r}))\n"
+        f"render_dataset(Path({str(states)!r}), Path({str(output)!r}), RenderConfig(**{IMAGES.model_dump()!r}))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     deadline = time.monotonic() + 60.0
@@ -129,7 +129,7 @@ def test_a_run_that_is_killed_goes_on(states, unbroken, tmp_path, monkeypatch):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert 0 < len(DatasetReader(output)) < 20
-    render_dataset(states, output, PICTURES, resume=True)
+    render_dataset(states, output, IMAGES, resume=True)
     assert sha256_tree(output) == unbroken
     assert os.listdir(tmp_path) == ["images"]  # noqa: PTH208 - names alone
 
@@ -144,7 +144,7 @@ def test_three_lost_blocks_are_enough(states, tmp_path, monkeypatch):
     (tmp_path / "deaths").mkdir()
     monkeypatch.setenv("FRAGILE", f"{tmp_path / 'deaths'}:0:999")
     monkeypatch.setattr(second_pass, "check_render", lambda settings, twin: settings.renderer)
-    settings = PICTURES.model_copy(update={"renderer": f"{tmp_path / 'killer.py'}:Fragile"})
+    settings = IMAGES.model_copy(update={"renderer": f"{tmp_path / 'killer.py'}:Fragile"})
     with pytest.raises(TwinloopError, match=r"episode 0, frames.*episode 2, frames.*episode 4, frames"):
         render_dataset(states, tmp_path / "images", settings, workers=1)
     assert len(list((tmp_path / "deaths").iterdir())) == 6
@@ -156,9 +156,9 @@ def test_progress_and_json_are_said(states, tmp_path, capsys):
 
     words = ["render", str(states), "--renderer", FRAGILE, "--size", "24x16", "--episodes", "9", "--json"]
     assert main([*words, "--output", str(tmp_path / "x"), "--workers", "1"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert figures["episodes"] == 9
-    assert figures["sizes"] == {"side": "24x16"}
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert metrics["episodes"] == 9
+    assert metrics["sizes"] == {"side": "24x16"}
 
 
 @pytest.mark.slow
@@ -170,5 +170,5 @@ def test_what_was_there_before_counts_for_nothing_in_the_rate(states, tmp_path, 
     assert main(words) == main([*words, "--resume"]) == 0
     first, again = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
     assert again["episodes"] == first["episodes"] == 9
-    assert first["pictures_per_second"] > 0
-    assert again["pictures_per_second"] == again["episodes_per_second"] == 0
+    assert first["images_per_second"] > 0
+    assert again["images_per_second"] == again["episodes_per_second"] == 0

@@ -79,9 +79,9 @@ def device(states, tmp_path_factory):
 
 
 def test_the_twins_sensors_are_who_sees(device):
-    folder, _, figures = device
+    folder, _, metrics = device
     reader = DatasetReader(folder)
-    assert figures["sensors"] == {"front": "eye"}
+    assert metrics["sensors"] == {"front": "eye"}
     assert reader.images(0, "front").shape == (20, 48, 64, 3)
     assert all(verdict.accepted for verdict in validate(folder))
     front, above = (reader.provenance(0).extra["pictures"][camera] for camera in ("front", "above"))
@@ -91,8 +91,8 @@ def test_the_twins_sensors_are_who_sees(device):
     assert "device" not in above
 
 
-def test_pictures_are_as_old_as_the_episode_drew(states, device, tmp_path):
-    """A late picture looks like the clean one that much before, more than like the one of its own time."""
+def test_images_are_as_old_as_the_episode_drew(states, device, tmp_path):
+    """A late image looks like the clean one that much before, more than like the one of its own time."""
     settings = RenderConfig(**SIZE, cameras=["front"], sensors={"front": "ideal"})
     render_dataset(states, tmp_path / "clean", settings)
     clean, late = (DatasetReader(folder) for folder in (tmp_path / "clean", device[0]))
@@ -120,9 +120,9 @@ def test_two_processes_make_the_same_bytes(states, device, tmp_path):
     assert sha256_tree(tmp_path / "images") == sha256_tree(folder)
 
 
-def test_readings_and_truth_lie_beside_the_pictures(device):
-    folder, _, figures = device
-    assert figures["tables"] == [
+def test_readings_and_truth_lie_beside_the_images(device):
+    folder, _, metrics = device
+    assert metrics["tables"] == [
         "annotations/cameras",
         "annotations/contacts",
         "annotations/forces",
@@ -146,8 +146,8 @@ def test_readings_and_truth_lie_beside_the_pictures(device):
     assert set(read_json(folder / "twinloop" / "annotations.json")["tables"]) >= {"annotations/objects"}
 
 
-def test_the_truth_of_a_late_picture_is_that_of_when_it_was_taken(states, device, tmp_path):
-    """Boxes of the moving hand follow the picture, not the clock on the wall."""
+def test_the_truth_of_a_late_image_is_that_of_when_it_was_taken(states, device, tmp_path):
+    """Boxes of the moving hand follow the image, not the clock on the wall."""
     settings = RenderConfig(**SIZE, cameras=["front"], annotations=["boxes"])
     render_dataset(states, tmp_path / "now", settings)
 
@@ -168,8 +168,8 @@ def test_the_truth_of_a_late_picture_is_that_of_when_it_was_taken(states, device
     ("sensors", "kind", "said"),
     [
         ({"frnt": "device"}, UnknownNameError, "Unknown camera 'frnt'.*Nearest existing: front"),
-        ({"above": "device"}, InputError, "carries no camera sensor that looks from above"),
-        ({"front": "d435"}, InputError, "d435 is a depth, and no camera"),
+        ({"above": "device"}, InputError, "has no camera sensor for above"),
+        ({"front": "d435"}, InputError, "d435 is of the kind depth, not camera"),
         ("uvc_webcm", UnknownNameError, "Unknown device 'uvc_webcm'.*Nearest existing: uvc_webcam"),
     ],
 )

@@ -53,8 +53,8 @@ def test_the_shares_of_a_run_add_up_to_its_time(tmp_path, capsys, workers):
     assert main([*arguments, "--output", str(tmp_path / "profiled"), "--profile", "--json"]) == 0
     assert sha256_tree(tmp_path / "plain") == sha256_tree(tmp_path / "profiled")
     captured = capsys.readouterr()
-    figures = json.loads(captured.out.splitlines()[-1])
-    found = figures["profile"]
+    metrics = json.loads(captured.out.splitlines()[-1])
+    found = metrics["profile"]
     steps = {row["step"]: row for row in found["steps"]}
     assert {"draw", "expert", "command path", "physics", "encode parquet", "commit", "provenance"} <= set(steps)
     assert sum(row["share"] for row in found["steps"]) == pytest.approx(1.0)

@@ -169,7 +169,7 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_simulated(tmp_path):
         generate_states(config(tmp_path, sensors=["front"]), tmp_path / "x")
     with pytest.raises(InputError, match=r"rollout.sensors"):
         config(tmp_path, sensors="some")
-    with pytest.raises(InputError, match="The readings 'state' cannot be a feature of that name"):
+    with pytest.raises(InputError, match="The sensor name 'state' cannot be used as a feature name"):
         ReadingSpec(name="state", columns=("a",), units=("1",))
     with pytest.raises(InputError, match="have 2 columns and 1 units"):
         ReadingSpec(name="imu.x", columns=("a", "b"), units=("1",))
@@ -195,7 +195,7 @@ def test_an_episode_without_its_readings_is_not_admitted(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_come_with_the_samples_of_what_they_are_pictures_of(made, tmp_path):
+def test_images_come_with_the_samples_of_what_they_are_images_of(made, tmp_path):
     _, reader = made
     settings = {"renderer": f"{FRAGILE}:Fragile", "height": 16, "width": 24, "cameras": ["front"]}
     for name, chosen in (("whole", None), ("late", "2:4")):

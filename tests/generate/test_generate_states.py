@@ -34,7 +34,7 @@ def dataset(tmp_path_factory):
     return folder, generate_states(config(folder.parent), folder)
 
 
-def test_the_figures_count_every_attempt(dataset):
+def test_the_metrics_count_every_attempt(dataset):
     folder, result = dataset
     assert result["attempted"] == 12
     assert result["episodes"] == result["success"] == len(DatasetReader(folder))
@@ -200,8 +200,8 @@ def test_the_published_configuration_is_read_as_it_stands(tmp_path):
             UnknownNameError,
             "Unknown robot 'so102'.*Nearest existing: so101",
         ),
-        ({"scene": {"task": "x"}}, InputError, "names either a robot or a twin"),
-        ({"rollouts": {}}, InputError, "rollouts: Extra inputs are not permitted"),
+        ({"scene": {"task": "x"}}, InputError, "exactly one of the keys robot and twin"),
+        ({"rollouts": {}}, InputError, "rollouts: This key does not exist"),
         (
             {"rollout": {"parallel_envs": 0}},
             InputError,

@@ -76,7 +76,7 @@ def test_boxes_that_cannot_be_drawn_are_refused(tmp_path, boxes, error, said):
 
 
 def test_boxes_and_a_grid_of_the_same_parameter_do_not_go_together(tmp_path):
-    with pytest.raises(InputError, match="drawn in boxes, so its levels would be others in each"):
+    with pytest.raises(InputError, match="drawn in boxes, so its levels would differ between boxes"):
         plan(tmp_path, design={"kind": "grid", "levels": 3, "names": [X]})
 
 

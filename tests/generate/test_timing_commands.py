@@ -98,12 +98,12 @@ class TestClock:
         scale = np.array([0.8, 1.0, 1.25])
         result = run(twin, twin.table(3, {PERIOD: scale}), np.zeros((3, 30, 1)))
         np.testing.assert_allclose(
-            result.part(TIME)[..., 0], scale[:, None] * np.arange(31) / twin.control_hz, atol=1e-12
+            result.state_component(TIME)[..., 0], scale[:, None] * np.arange(31) / twin.control_hz, atol=1e-12
         )
 
     def test_a_loop_that_oversleeps_is_late_by_uniform_chance_and_never_early(self, twin):
         result = run(twin, seeded(twin, {OVERSLEEP: 0.006}, 50), np.zeros((50, 40, 1)))
-        late = np.diff(result.part(TIME)[..., 0], axis=1) - 1 / twin.control_hz
+        late = np.diff(result.state_component(TIME)[..., 0], axis=1) - 1 / twin.control_hz
         assert stats.kstest(late.ravel() / 0.006, "uniform").pvalue > 0.01
         assert abs(np.corrcoef(late[:, 1:].ravel(), late[:, :-1].ravel())[0, 1]) < 0.1
 
@@ -113,8 +113,10 @@ class TestClock:
         values = {OVERSLEEP: [0.0, 0.008], "joint/j0/damping": 0.0, "joint/j0/frictionloss": 0.0}
         table = seeded(twin, {**values, "actuator/j0/kp": 1e-6}, 2)
         result = run(twin, table, np.zeros((2, 30, 1)), initial=start)
-        np.testing.assert_allclose(result.qpos[..., 0], 2.0 * result.part(TIME)[..., 0], rtol=1e-4, atol=1e-9)
-        assert result.part(TIME)[1, -1, 0] > result.part(TIME)[0, -1, 0] + 0.05
+        np.testing.assert_allclose(
+            result.qpos[..., 0], 2.0 * result.state_component(TIME)[..., 0], rtol=1e-4, atol=1e-9
+        )
+        assert result.state_component(TIME)[1, -1, 0] > result.state_component(TIME)[0, -1, 0] + 0.05
 
     @settings(max_examples=15, deadline=None)
     @given(period=st.floats(0.6, 1.8), delay=st.floats(0.0, 0.05))

@@ -22,8 +22,8 @@ def nothing_hidden(twin, *, play=1e-6, params=None):
         params=params or {},
         backlash=np.full(n, play),
         load_friction=np.zeros(n),
-        lateness=0.0,
-        oversleep=0.0,
+        command_jitter_s=0.0,
+        clock_jitter_s=0.0,
         count=np.full(n, 1e-9),
         read_noise=np.zeros(n),
     )

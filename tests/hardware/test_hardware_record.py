@@ -59,7 +59,7 @@ def test_a_log_says_what_a_command_is(twin, command):
 
 def test_times_are_true_late_by_the_clock_and_never_drift():
     late = np.concatenate([e.time - np.arange(len(e)) / 30 for e in virtual_log(3, episodes=4, seconds=5.0)])
-    longest = draw_hidden(TWIN, 3).oversleep
+    longest = draw_hidden(TWIN, 3).clock_jitter_s
     assert late.min() >= -1e-9
     assert late.max() <= longest + TWIN.dt / 2 + 1e-9  # time goes in physics steps
     assert late.std() > 0.2 * longest
@@ -175,7 +175,7 @@ def test_no_setting_of_the_nominal_twin_explains_a_virtual_robot():
             values[f"actuator/{joint}/kp"] *= np.exp(points[:, 0])
             values[f"joint/{joint}/damping"] *= np.exp(points[:, 1])
             values[f"joint/{joint}/frictionloss"] *= np.exp(points[:, 2])
-            values[f"actuator/{joint}/delay"] += points[:, 3] + hidden.lateness / 2
+            values[f"actuator/{joint}/delay"] += points[:, 3] + hidden.command_jitter_s / 2
         error = replay(open_backend(), logs, logs.twin.table(len(points), values)) - logs.measured
         return error - error.mean(axis=(1, 2), keepdims=True)  # the best bias of each joint
 

@@ -71,7 +71,7 @@ class TestProtocol:
             robot.send_action(action(HOME))
         assert robot.clock.now() == before == 0.0
         robot.clock.wait_until(0.5)
-        assert 0.5 <= robot.clock.now() <= 0.5 + robot.reveal().oversleep + TWIN.dt
+        assert 0.5 <= robot.clock.now() <= 0.5 + robot.reveal().clock_jitter_s + TWIN.dt
 
     def test_commands_beyond_the_limits_are_sent_at_the_limits(self):
         robot = connected()
@@ -172,10 +172,10 @@ class TestFromOutside:
         robot = connected(seed)
         hidden = robot.reveal()
         onsets = onset_of_steps(robot)
-        delay = hidden.params["actuator/elbow_flex/delay"] + hidden.lateness / 2
+        delay = hidden.params["actuator/elbow_flex/delay"] + hidden.command_jitter_s / 2
         assert np.median(onsets) == pytest.approx(delay, abs=0.006)
         spread = np.subtract(*np.percentile(onsets, [75, 25]))  # half the width of a uniform distribution
-        assert spread == pytest.approx(hidden.lateness / 2, rel=0.4)
+        assert spread == pytest.approx(hidden.command_jitter_s / 2, rel=0.4)
 
     @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
     def test_the_width_of_the_play_from_reversals(self, seed):

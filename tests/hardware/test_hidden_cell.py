@@ -60,7 +60,7 @@ class TestTruth:
         for row, joint in enumerate(JOINTS):
             assert CELL.values[f"joint/{joint}/backlash"] == hidden.backlash[row]
             assert CELL.values[f"sensor/{joint}/noise"] == hidden.read_noise[row]
-        assert CELL.values["timing/command/jitter"] == hidden.lateness
+        assert CELL.values["timing/command/jitter"] == hidden.command_jitter_s
 
     def test_a_scene_lies_within_the_twins_own_ranges_and_differs_between_robots(self):
         names = ["object/cube/mass", "object/cube/friction/slide", "geom/table/position/z", "light/key/intensity"]
@@ -95,7 +95,7 @@ class TestTruth:
         hidden = draw_hidden(load_twin("double_pendulum"), 1)
         joint = cell.twin.robot.joints[0]
         assert cell.values[f"joint/{joint}/backlash"] == hidden.backlash[0]
-        assert cell.values["timing/control/jitter"] == hidden.oversleep
+        assert cell.values["timing/control/jitter"] == hidden.clock_jitter_s
 
 
 class TestFaults:

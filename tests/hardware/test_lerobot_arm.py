@@ -292,9 +292,9 @@ def ran_with(address: str, then=None, *, steps: int = 45):
 
 def test_the_arm_follows_a_policy_through_the_envelope(bus, at_home):
     ran = ran_with(at_home, steps=60)
-    assert ran.trip is None, ran.reason
+    assert ran.end_kind is None, ran.reason
     issued = np.array([step.issued for step in ran.steps])
-    read = np.array([step.seen.reading for step in ran.steps])
+    read = np.array([step.observation.reading for step in ran.steps])
     assert np.ptp(issued[:, 0]) > 15
     lagged = np.abs(read[3:, 0] - issued[1:-2, 0])  # read two steps after it was told; the servos take 30 ms
     assert np.median(lagged) < 3
@@ -308,7 +308,7 @@ def test_a_lost_answer_holds_for_a_step_and_goes_on(bus, at_home):
         bus.faults.lost = lambda number: first < number <= first + 2  # a command, which nobody answers, and a reading
 
     ran = ran_with(at_home, {10: lose})
-    assert ran.trip is None, ran.reason
+    assert ran.end_kind is None, ran.reason
     assert any(event.kind == "robot" for event in ran.events)
     assert len(ran.steps) == 45
 
@@ -324,12 +324,12 @@ def test_a_lost_answer_holds_for_a_step_and_goes_on(bus, at_home):
 )
 def test_what_does_not_come_back_ends_the_run_and_the_servos_hold(bus, at_home, fault, said):
     ran = ran_with(at_home, {15: lambda: fault(bus)}, steps=150)
-    assert ran.trip == "robot", (ran.trip, ran.reason, ran.events)
+    assert ran.end_kind == "robot", (ran.end_kind, ran.reason, ran.events)
     events = [event for event in ran.events if event.kind == "robot"]
     assert re.search(said, events[0].message), events
     frames = events[0].frame
     assert len(ran.steps) < 140
-    assert {step.ruling.kind for step in ran.steps[frames + 1 :]} <= {"held", "stopped"}
+    assert {step.decision.kind for step in ran.steps[frames + 1 :]} <= {"held", "stopped"}
     np.testing.assert_array_equal(ran.steps[-1].issued, ran.steps[-3].issued)  # at rest
     assert all(bus.registers[number][TORQUE] == 1 for number in CALIBRATION)
 
@@ -339,7 +339,7 @@ def test_answers_that_are_always_late_end_the_run(bus, at_home):
         bus.faults.late_s = lambda _: 0.08 * PATIENT
 
     ran = ran_with(at_home, {12: slow}, steps=90)
-    assert ran.trip in ("robot", "stopped"), ran.reason
+    assert ran.end_kind in ("robot", "stopped"), ran.reason
     assert len(ran.steps) < 60
 
 
@@ -408,9 +408,9 @@ def test_the_command_runs_a_policy_on_lerobots_arm(tmp_path, monkeypatch, capsys
         words = ["run", "--robot", robot, "--twin", "so101_tabletop", "--policy", str(tmp_path / "mlp"), "--json"]
         words += ["--envelope", str(tmp_path / "envelope.yaml")]
         assert main([*words, "--seconds", "4", "--episodes", "1", "--output", str(tmp_path / "ran")]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    print(figures)  # noqa: T201 - the figures of docs/guides/deployment.md
-    assert (figures["episodes"], figures["trips"]) == (1, [])
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    print(metrics)  # noqa: T201 - the figures of docs/guides/deployment.md
+    assert (metrics["episodes"], metrics["trips"]) == (1, [])
     reader = DatasetReader(tmp_path / "ran")
     assert reader.lengths.tolist() == [120]
     assert reader.spec.robot_type == "so101_follower"

@@ -104,12 +104,12 @@ def test_pairs_that_may_never_collide_do_not_count() -> None:
             <geom name="fixed too" size=".1"/>
             <body name="arm">
               <joint name="a"/><geom name="upper" size=".1"/>
-              <geom name="picture" size=".1" contype="0" conaffinity="0"/>
+              <geom name="image" size=".1" contype="0" conaffinity="0"/>
               <body name="hand"><joint name="b"/><geom name="lower" size=".1"/></body>
             </body>
             <body name="other"><freejoint/><geom name="loose" size=".1"/></body>
           </worldbody>
-          <contact><exclude body1="hand" body2="other"/><pair geom1="picture" geom2="loose"/></contact>
+          <contact><exclude body1="hand" body2="other"/><pair geom1="image" geom2="loose"/></contact>
         </mujoco>
         """
     )
@@ -126,6 +126,6 @@ def test_pairs_that_may_never_collide_do_not_count() -> None:
             ("fixed", "loose"),
             ("fixed too", "loose"),
             ("upper", "loose"),
-            ("picture", "loose"),
+            ("image", "loose"),
         )
     }

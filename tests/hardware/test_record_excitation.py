@@ -92,7 +92,7 @@ def test_commands_of_a_careless_plan_are_rate_limited_and_clipped():
     commands = np.tile(HOME, (30, 1))
     commands[10:, 0] = 2.5  # a jump beyond the range
     robot = Troubled(after=10**9)
-    driven(robot, plan_of(commands=commands), repeat=1, guard=GuardOptions(following=9.0))
+    driven(robot, plan_of(commands=commands), repeat=1, guard=GuardOptions(tracking_tolerance=9.0))
     sent = np.array(robot.sent)
     assert np.abs(np.diff(sent, axis=0)).max() * 30.0 <= LIMITS.speed[0] + 1e-9
     assert sent[:, 0].max() <= LIMITS.high[0] + 1e-9
@@ -168,8 +168,8 @@ def test_the_command_records_a_dataset_that_reads_back(tmp_path, capsys):
     out = tmp_path / "log"
     words = ("--robot", ROBOT, "--excitation", tmp_path / "p.yaml", "--output", out, "--repeat", 2)
     assert command(*words, "--json") == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert (figures["episodes"], figures["frames"], figures["completed"]) == (2, 90, True)
+    metrics = json.loads(capsys.readouterr().out)
+    assert (metrics["episodes"], metrics["frames"], metrics["completed"]) == (2, 90, True)
     episodes = load_log(out)
     assert [len(e) for e in episodes] == [45, 45]
     np.testing.assert_allclose(TWIN.units.to_si(episodes[0].action), plan_of().commands, atol=1e-9)

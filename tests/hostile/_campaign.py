@@ -69,7 +69,7 @@ class Ran:
         return self.code in (0, 1, 2, 3) and "Traceback" not in self.text
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return the last line of JSON that was printed."""
         lines = [line for line in self.text.splitlines() if line.startswith("{")]
         return json.loads(lines[-1]) if lines else {}

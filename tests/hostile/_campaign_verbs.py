@@ -19,7 +19,7 @@ from typing import Any
 from _campaign import command
 
 from support.dataset_writer import SPEC, write_all
-from support.exports import picture_dataset
+from support.exports import image_dataset
 from support.releases import policy_folder, released
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
@@ -269,7 +269,7 @@ def _folders(base: Path, cell: Path) -> None:
     gate_file(cell, "new", 1, 0.8, None).rename(cell / "gate.yaml")
     policy_folder(cell / "trained", 9)
     write_all(cell / "data" / "second", dataclasses.replace(SPEC, name="second"))
-    picture_dataset(cell / "data" / "seen")
+    image_dataset(cell / "data" / "seen")
     if importlib.util.find_spec("torch"):
         from support.running import saved_policy
         from support.training import dataset
@@ -345,7 +345,7 @@ def whole(cell: Path) -> list[str]:
     """Return what is wrong in a workspace: findings of fsck that are no leftovers, and datasets that cannot be read."""
     ran = command(["fsck", "--deep", "--json"], cell)
     wrong = [] if ran.clear else [f"fsck ended with {ran.code}: {ran.text[-400:]}"]
-    wrong += [one["what"] for one in ran.figures.get("findings", ()) if one["kind"] != "leftover"]
+    wrong += [one["what"] for one in ran.metrics.get("findings", ()) if one["kind"] != "leftover"]
     for info in sorted(cell.parent.rglob("meta/info.json")):
         folder = info.parent.parent
         parts = folder.relative_to(cell.parent).parts

@@ -52,12 +52,12 @@ def fsck(root: Path, *, deep: bool = True, mend: bool = False) -> tuple[int, str
     """Return the exit code, the text for people, and the figures; 2 and the message where it is refused."""
     text = io.StringIO()
     try:
-        figures, code = run_fsck(
+        metrics, code = run_fsck(
             FsckRequest(workspace=root, deep=deep, repair=mend, compact=False), console=Console(file=text, width=10_000)
         )
     except TwinloopError as error:
         return error.exit_code, str(error), {"findings": [], "notes": []}
-    return code, text.getvalue(), json.loads(json.dumps(figures))
+    return code, text.getvalue(), json.loads(json.dumps(metrics))
 
 
 def curate(root: Path | None, *, only: Sequence[str] = (), **options: Any) -> dict[str, Any]:
@@ -66,10 +66,10 @@ def curate(root: Path | None, *, only: Sequence[str] = (), **options: Any) -> di
     return run_curate(request, console=Console(file=io.StringIO()))[0]
 
 
-def verdicts(figures: dict[str, Any]) -> dict[int, set[str]]:
+def verdicts(metrics: dict[str, Any]) -> dict[int, set[str]]:
     """Return the verdicts of each episode, by its index."""
     found: dict[int, set[str]] = {}
-    for score in figures["scores"]:
+    for score in metrics["scores"]:
         found.setdefault(score["episode_index"], set()).add(score["verdict"])
     return found
 

@@ -207,9 +207,9 @@ def arm_with(**attributes):
 
 def policy_of(monkeypatch, arm, decider=None):
     """Let `run` and `record` find this arm and this policy, whatever they are asked for."""
-    monkeypatch.setattr("twinloop.workflows.deploy.cell.open_robot", lambda address: arm)
+    monkeypatch.setattr("twinloop.workflows.deploy.parts.open_robot", lambda address: arm)
     monkeypatch.setattr("twinloop.workflows.data.record.open_robot", lambda address: arm)
-    monkeypatch.setattr("twinloop.workflows.deploy.cell.open_decider", lambda *_, **__: decider or Sways())
+    monkeypatch.setattr("twinloop.workflows.deploy.parts.open_decider", lambda *_, **__: decider or Sways())
 
 
 def command(tmp_path, capsys, *words):
@@ -217,6 +217,6 @@ def command(tmp_path, capsys, *words):
     given = ["run", "--robot", "arm", "--policy", "p", "--twin", TWIN.name, "--output", str(tmp_path / "out")]
     code = main([*given, "--seconds", "2", "--json", *words])
     shown = capsys.readouterr()
-    figures = json.loads(shown.out.strip().splitlines()[-1])
+    metrics = json.loads(shown.out.strip().splitlines()[-1])
     assert "Traceback" not in shown.err + shown.out
-    return code, figures, " ".join(shown.err.split())
+    return code, metrics, " ".join(shown.err.split())

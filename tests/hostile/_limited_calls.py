@@ -13,11 +13,11 @@ from twinloop.dataset.media.video import decode
 
 def read_npz(path: Path) -> dict[str, Any]:
     """Read an npz file of at most 64 MiB."""
-    return read_arrays(path, most=1 << 26, where=str(path))
+    return read_arrays(path, max_bytes=1 << 26, where=str(path))
 
 
-def read_picture(path: Path) -> Any:
-    """Decode a picture."""
+def read_image(path: Path) -> Any:
+    """Decode an image."""
     return decode_image(path, where=str(path)).shape
 
 

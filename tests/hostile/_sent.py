@@ -12,9 +12,9 @@ import yaml
 from twinloop.cli.main import main
 from twinloop.dataset.lerobot import layout
 from twinloop.rollout import run_batch
-from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import write_pinned
-from twinloop.scenario.regress import format_expectation
+from twinloop.rollout.scenario import Scenario
+from twinloop.rollout.scenario_files import write_scenario
+from twinloop.scenario.regress import format_stored_outcomes
 from twinloop.scenario.trials import TrialOutcomes
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
@@ -78,7 +78,7 @@ def send_scenario(root: Path, sentinel: Path, *, name: str = "sent") -> Path:
     task = open_task("pick_and_place", twin)
     task.nstep = 3
     made = run_batch(twin, task, twin.table(1), run_seed=3, episodes=[0], backend=open_backend(nthread=1))
-    world = PinnedWorld.of_episode(made.episode(0), twin, task, name=name)
+    world = Scenario.of_episode(made.episode(0), twin, task, name=name)
     code = write_code(root.parent / "elsewhere" / "helper.py", sentinel)
-    evidence = {"expected": format_expectation("expert", TrialOutcomes.of_outcomes("00000"))}
-    return write_pinned(replace(world, task=f"{code}:Task", evidence=evidence), root / "scenarios" / name)
+    evidence = {"expected": format_stored_outcomes("expert", TrialOutcomes.of_outcomes("00000"))}
+    return write_scenario(replace(world, task=f"{code}:Task", evidence=evidence), root / "scenarios" / name)

@@ -487,11 +487,11 @@ def test_an_unasked_answer_is_not_taken(scheme: str, observed: Observed) -> None
 def test_a_server_that_does_not_read(scheme: str, observed: Observed) -> None:
     size = (1500, 1500)
     large = policy(cameras={"front": list(size)})
-    picture = {f"{IMAGES}front": np.zeros((*size, 3), dtype=np.uint8)}
+    image = {f"{IMAGES}front": np.zeros((*size, 3), dtype=np.uint8)}
     with lying(policy=large, act=refuses_to_read, receive_bytes=4096) as server:
         client = PolicyClient(server.address.replace("http", scheme, 1), timeout_s=TIMEOUT_S)
         client.restart(0)
-        said = refused(lambda: client.act(observation() | picture), observed, server.address)
+        said = refused(lambda: client.act(observation() | image), observed, server.address)
         client.close()
     assert "within 0.3 s" in said or "timed out" in said
 
@@ -796,8 +796,8 @@ def test_a_running_robot_comes_to_rest(act: Script, trip: set[str], observed: Ob
         ran = ran_with(client, robot=ROBOT, steps=40, patience_s=0.05)
         took = time.monotonic() - begin
         client.close()
-    observed(f"{ran.trip}: {ran.reason.replace(server.address, 'SERVER')}")
-    assert ran.trip in trip
+    observed(f"{ran.end_kind}: {ran.reason.replace(server.address, 'SERVER')}")
+    assert ran.end_kind in trip
     assert_came_to_rest(ran, by=-1)
     assert took < 10.0
 

@@ -18,7 +18,7 @@ from twinloop.catalog import Workspace, querying, view_tables
 from twinloop.catalog import parts as compaction
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.parts import LENGTH, DraftPart, convert_table_rows, register_parts, ulid
-from twinloop.catalog.reference import QUESTIONS
+from twinloop.catalog.reference import EXAMPLE_QUERIES
 from twinloop.cli.main import main
 from twinloop.core.files import dumps
 from twinloop.release.registry import PolicyRegistry
@@ -115,7 +115,7 @@ def test_whatever_clock_each_run_has(tmp_path_factory, offsets, joined):
         with clock(offset), Workspace.open(root) as ws:
             runs.append(scored(ws, float(value)))
             if value in joined:
-                compaction.compact(ws.parts, least=2)
+                compaction.compact(ws.parts, min_files=2)
     with Workspace.open(root) as ws:
         assert shown_value(ws) == [len(offsets) - 1]
         assert ws.query("SELECT run_id FROM runs ORDER BY run_id")["run_id"].to_pylist() == runs
@@ -131,7 +131,7 @@ def test_whatever_clock_each_run_has(tmp_path_factory, offsets, joined):
     expected="a later process shows the later score, not the one that was kept",
 )
 def test_what_is_kept_for_quick_opening_follows_the_commits(tmp_path, monkeypatch):
-    monkeypatch.setattr(view_tables, "LEAST", 1)
+    monkeypatch.setattr(view_tables, "MIN_CACHED_ROWS", 1)
     root = tmp_path / "cell"
     with Workspace.create(root) as ws, clock(9 * YEAR_MS):
         scored(ws, 1.0)
@@ -152,7 +152,7 @@ def test_the_evaluation_committed_last_is_shown(ws):
         with clock(offset):
             run = ws.record_run("evaluate", None, {}, MOMENT, MOMENT, [])
             ws.append("evaluations", evaluation(success), run_id=run)
-    [row] = ws.query(next(question.sql for question in QUESTIONS if question.name == "evaluations")).to_pylist()
+    [row] = ws.query(next(question.sql for question in EXAMPLE_QUERIES if question.name == "evaluations")).to_pylist()
     assert (row["run_id"], row["success_rate"]) == (run, 0.0)
 
 
@@ -287,7 +287,7 @@ def test_files_of_joined_parts_do_not_stay_for_years(ws):
     for value in range(4):
         scored(ws, float(value))
     with clock(YEAR_MS):
-        compaction.compact(ws.parts, least=2)
+        compaction.compact(ws.parts, min_files=2)
     old = [path.name for path in (ws.root / "catalog" / "scores").glob("part-*")]
     assert len(old) == 5
     assert compaction.remove_retired(ws.parts) == 0

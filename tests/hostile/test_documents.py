@@ -25,7 +25,7 @@ from _limited import Limited
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.exports import picture_dataset
+from support.exports import image_dataset
 from twinloop.catalog import Workspace
 from twinloop.core.documents import DocumentError, parse_json
 from twinloop.core.yaml_documents import parse_yaml
@@ -404,15 +404,15 @@ def test_arrays_are_read_back(tmp_path: Path) -> None:
     from twinloop.core.documents import read_arrays
 
     np.savez_compressed(tmp_path / "a.npz", x=np.arange(6.0).reshape(2, 3), names=np.array(["a", "bc"]))
-    read = read_arrays(tmp_path / "a.npz", most=1 << 20, where="a")
+    read = read_arrays(tmp_path / "a.npz", max_bytes=1 << 20, where="a")
     assert read["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert read["names"].tolist() == ["a", "bc"]
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with pictures, states and side tables."""
-    return picture_dataset(tmp_path_factory.mktemp("dataset") / "sent")
+    """A dataset with images, states and side tables."""
+    return image_dataset(tmp_path_factory.mktemp("dataset") / "sent")
 
 
 PLACES = (
@@ -491,7 +491,7 @@ def test_a_pipe_in_a_dataset_does_not_hang_a_command(
 FOLDERS = [
     ("twinloop.policies.folder:read_config", "config.json", "a policy"),
     ("twinloop.policies.weights:read_weights", "model.safetensors", "a policy"),
-    ("twinloop.rollout.pinned_files:read_pinned", "scenario.yaml", "a scenario"),
+    ("twinloop.rollout.scenario_files:read_scenario", "scenario.yaml", "a scenario"),
     ("twinloop.release.monitor.calibration:read_monitor_calibration", "monitor.json", "a monitor"),
     ("twinloop.randomize.sources:read_identified", "result.json", "an identify run"),
     ("twinloop.core.evaluation:Evaluation.read", "evaluation.json", "an evaluation"),
@@ -518,7 +518,7 @@ def test_a_pipe_in_a_folder_that_was_sent_does_not_hang(
 
 
 def _png(width: int, height: int) -> bytes:
-    """Return a picture of one grey: a kilobyte for every million of its pixels."""
+    """Return an image of one grey: a kilobyte for every million of its pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -549,11 +549,11 @@ def _png(width: int, height: int) -> bytes:
         attack("Picture: a GIF file with one colour table and no end", b"GIF89a" + b"\xff" * 64, "", name="gif"),
     ],
 )
-def test_a_hostile_picture_is_refused(
+def test_a_hostile_image_is_refused(
     limited: Limited, tmp_path: Path, data: bytes, message: str, observed: Observed
 ) -> None:
     (tmp_path / "sent.png").write_bytes(data)
-    outcome = limited.refused("_limited_calls:read_picture", tmp_path / "sent.png")
+    outcome = limited.refused("_limited_calls:read_image", tmp_path / "sent.png")
     observed(outcome)
     assert message in outcome.message
 

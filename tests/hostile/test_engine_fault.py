@@ -49,7 +49,7 @@ from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.protocol import state_poses
 from twinloop.tasks import open_task
 from twinloop.twin import builtin_names, compiling, load_twin
-from twinloop.twin.compiling import MOST_DENSE_DOFS, compile_model, solver_settings
+from twinloop.twin.compiling import MAX_DENSE_DOFS, compile_model, solver_settings
 from twinloop.twin.model_text import model_text
 from twinloop.twin.scene_spec import SceneSpec
 from twinloop.twin.spec import GearSpec
@@ -299,7 +299,7 @@ def test_no_parameter_reaches_the_solver(tmp_path, name, observed):
 @pytest.mark.attack("a model too large for the dense solver", expected="refused with a way out")
 def test_a_model_that_is_too_large_is_refused(tmp_path, observed, capsys):
     cubes = '<body pos="0 0 {}"><freejoint/><geom size="0.1"/></body>'
-    xml = "".join(cubes.format(i) for i in range(MOST_DENSE_DOFS // 6 + 1))
+    xml = "".join(cubes.format(i) for i in range(MAX_DENSE_DOFS // 6 + 1))
     file = written(tmp_path, f"<mujoco><worldbody>{xml}</worldbody></mujoco>")
     with pytest.raises(InputError, match=r'1206 degrees of freedom.*up to 1200.*solver="CG"') as refused:
         load_twin(file)
@@ -442,8 +442,8 @@ def test_every_compilation_goes_through_one_function():
 def test_twin_check_reports_the_sparse_solver(tmp_path, observed):
     check = run_checks(load_twin(written(tmp_path, trees(1))), only=[CHECK])[CHECK]
     observed(check.summary_line())
-    assert (check.status, check.figure) == ("pass", 0.0)
-    assert check.figures["sparse"] > 1e-3
+    assert (check.status, check.metric) == ("pass", 0.0)
+    assert check.metrics["sparse"] > 1e-3
     assert "sparse-newton" in check.detail
 
 
@@ -452,18 +452,18 @@ def test_twin_check_finds_the_fault_by_itself(tmp_path, faultless, observed):
     check = run_checks(load_twin(written(tmp_path, trees(1))), only=[CHECK])[CHECK]
     observed(check.summary_line())
     assert check.status == "fail"
-    assert check.figure > 1e-3
+    assert check.metric > 1e-3
 
 
 @pytest.mark.attack("small twins, and large ones without the fault", expected="not affected, or equal")
 def test_twin_check_finds_nothing_where_nothing_is(tmp_path, faultless):
     small = run_checks("simple_pendulum", only=[CHECK])[CHECK]
     assert small.status == "pass"
-    assert small.figure is None
+    assert small.metric is None
     assert "not affected" in small.detail
     cloth = run_checks(load_twin(written(tmp_path, _CLOTH.format(n=6, size=""))), only=[CHECK])[CHECK]
     assert cloth.status == "pass", cloth.summary_line()
-    assert cloth.figure is not None
+    assert cloth.metric is not None
 
 
 @pytest.mark.attack("a user looks at a twin whose settings were changed", expected="twin show says so")

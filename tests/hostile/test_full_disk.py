@@ -224,11 +224,11 @@ def test_an_error_that_no_code_expects(
     monkeypatch.setattr("twinloop.workflows.doctor.run_doctor", fail)
     assert main(["doctor", "--json"]) == 2
     out, err = capfd.readouterr()
-    figures = json.loads(out.splitlines()[-1])
-    assert figures["error"] == "DatasetError"
-    assert "/data/some/file" in figures["message"]
+    metrics = json.loads(out.splitlines()[-1])
+    assert metrics["error"] == "DatasetError"
+    assert "/data/some/file" in metrics["message"]
     assert "Traceback" not in err
-    observed(figures["message"])
+    observed(metrics["message"])
 
 
 @pytest.mark.attack("the reader of a pipe ends while a command prints", expected="no message: whoever reads has enough")

@@ -99,9 +99,9 @@ def kind(name: str) -> str:
 
 def named(root: Path, path: Path, *, deep: bool = True) -> str:
     """Return the finding that names a file; fail where none does."""
-    code, _, figures = fsck(root, deep=deep)
+    code, _, metrics = fsck(root, deep=deep)
     name = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    texts = [finding["what"] for finding in figures["findings"]]
+    texts = [finding["what"] for finding in metrics["findings"]]
     found = [text for text in texts if name in text] or [text for text in texts if path.name in text]
     assert code == 1, (name, code, texts)
     assert found, (name, texts)
@@ -119,9 +119,9 @@ def test_a_flipped_bit_in_every_kind_of_file_is_named(root, observed):
         if not is_exception(name) and not name.startswith(STATE) and path.stat().st_size:
             flip(path, rng.randrange(path.stat().st_size), rng.randrange(8))
             flipped.append(name)
-    code, _, figures = fsck(root)
-    texts = json.dumps([finding["what"] for finding in figures["findings"]])
-    observed(f"{len(flipped)} files, {len(figures['findings'])} findings")
+    code, _, metrics = fsck(root)
+    texts = json.dumps([finding["what"] for finding in metrics["findings"]])
+    observed(f"{len(flipped)} files, {len(metrics['findings'])} findings")
     assert code == 1
     assert len(flipped) >= 25
     assert [name for name in flipped if name not in texts and Path(name).name not in texts] == []
@@ -354,8 +354,8 @@ def test_a_dataset_that_grew_is_known_with_its_new_metadata_once_it_is_added(tmp
         assert fsck(root)[0] == 0
         commit(writer, 1)
         commit(writer, 2)
-        code, text, figures = fsck(root)
-        assert (code, len(figures["findings"])) == (1, 1)  # that it grew, and not each file that changed with it
+        code, text, metrics = fsck(root)
+        assert (code, len(metrics["findings"])) == (1, 1)  # that it grew, and not each file that changed with it
         assert "are not in the catalog" in text
         added = ws.add(folder)
         assert layout.INFO in added.resealed
@@ -405,8 +405,8 @@ def test_a_run_that_was_changed_on_purpose_is_accepted_by_name(root):
 
 def test_a_run_whose_folder_was_removed_whole_is_a_note(root):
     shutil.rmtree(root / "runs" / "curate")
-    code, text, figures = fsck(root)
-    assert (code, len(figures["notes"])) == (0, 1)
+    code, text, metrics = fsck(root)
+    assert (code, len(metrics["notes"])) == (0, 1)
     assert "runs/curate/one, which a run wrote, is missing" in text
 
 
@@ -432,9 +432,9 @@ def made_older(root: Path) -> None:
 
 def test_an_older_workspace_opens_and_is_sealed_by_the_next_deep_fsck_which_says_so(plain):
     made_older(plain)
-    code, _, figures = fsck(plain, deep=False)
-    assert (code, figures["notes"]) == (0, [])
-    code, text, figures = fsck(plain)
+    code, _, metrics = fsck(plain, deep=False)
+    assert (code, metrics["notes"]) == (0, [])
+    code, text, metrics = fsck(plain)
     assert code == 0
     assert "files of batch first were sealed now" in text
     assert fsck(plain)[2]["notes"] == []
@@ -527,9 +527,9 @@ CHANGES = {
 def test_a_row_that_something_else_changed_is_named(root, observed, table):
     with contextlib.closing(raw_state(root)) as connection, connection:
         connection.execute(CHANGES[table])
-    _, _, figures = fsck(root)
+    _, _, metrics = fsck(root)
     wanted = {"release_audit": "sqlite_master", "row_digests": "runs"}.get(table, table)
-    found = [finding["what"] for finding in figures["findings"] if finding["kind"] == "rows"]
+    found = [finding["what"] for finding in metrics["findings"] if finding["kind"] == "rows"]
     observed(found[0] if found else "nothing")
     assert f"rows of {wanted} differ" in " ".join(found)
 
@@ -755,7 +755,7 @@ def test_a_file_of_another_kind_is_named(root, observed, pattern):
 
 @pytest.mark.attack("a bit flipped in a file that makes opening quick", expected=NAMED)
 def test_a_kept_table_is_named(plain, observed, monkeypatch):
-    monkeypatch.setattr(kept_tables, "LEAST", 1)
+    monkeypatch.setattr(kept_tables, "MIN_CACHED_ROWS", 1)
     with Workspace.open(plain) as ws:
         ws.query("SELECT * FROM episodes")
     path = next((plain / "catalog" / ".kept").glob("*.arrow"))

@@ -171,7 +171,7 @@ def test_a_reader_after_a_killed_writer(tmp_path: Path, observed: Callable[[obje
 
 @pytest.mark.attack("a measurement is ended by SIGKILL after its report and before its figures",
                     expected="the folder does not count as finished, and the same command writes both")  # fmt: skip
-def test_a_run_without_figures_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_metrics_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
     folder, console = tmp_path / "run", Console(quiet=True)
@@ -290,7 +290,7 @@ def test_a_workspace_is_whole_once_it_is_one(tmp_path: Path, observed: Callable[
 @pytest.mark.attack("a render is ended by SIGKILL after a finished video was taken into the dataset, and resumed",
                     expected="--resume goes on; the bytes are those of an unbroken run")  # fmt: skip
 def test_a_render_whose_commit_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from support.generate_pixels_deaths import PICTURES
+    from support.generate_pixels_deaths import IMAGES
     from twinloop.dataset.storage.snapshot import _sync_tree
     from twinloop.generate import generate_states, render_dataset, resolve_config
 
@@ -298,16 +298,16 @@ def test_a_render_whose_commit_was_killed_goes_on(tmp_path: Path, monkeypatch: p
     scene = {"twin": "double_pendulum", "task": "benchmarks/speed/swing.py:Swing"}
     config = resolve_config({"scene": scene, "rollout": {"parallel_envs": 4}}, where="test", folder=root, keep="all")
     generate_states(config, tmp_path / "states")
-    render_dataset(tmp_path / "states", tmp_path / "plain", PICTURES)
+    render_dataset(tmp_path / "states", tmp_path / "plain", IMAGES)
 
     def half() -> None:
         monkeypatch.setattr("twinloop.dataset.storage.snapshot._sync_tree", lambda *given: (_sync_tree(*given), _die()))
-        render_dataset(tmp_path / "states", tmp_path / "images", PICTURES)
+        render_dataset(tmp_path / "states", tmp_path / "images", IMAGES)
 
     _killed_in(tmp_path, half)
     assert any((tmp_path / ".images.render").rglob("*.mp4"))
     monkeypatch.setenv("FRAGILE_LOG", str(tmp_path / "drawn"))
-    render_dataset(tmp_path / "states", tmp_path / "images", PICTURES, resume=True)
+    render_dataset(tmp_path / "states", tmp_path / "images", IMAGES, resume=True)
     assert not (tmp_path / "drawn").exists(), "finished pictures were rendered anew"
     assert sha256_tree(tmp_path / "images") == sha256_tree(tmp_path / "plain")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "plain", "states"]

@@ -150,18 +150,21 @@ TEXTS = [
         name="memory-of-a-keyframe",
     ),
     attack(
-        "MJCF: ten levels of ten entities each", f"<!DOCTYPE x [{LAUGHS}]>" + model("&a9;"), "no DOCTYPE", name="lol"
+        "MJCF: ten levels of ten entities each",
+        f"<!DOCTYPE x [{LAUGHS}]>" + model("&a9;"),
+        "DOCTYPE, entities",
+        name="lol",
     ),
     attack(
         "MJCF: an entity of /etc/passwd",
         '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + model("&a;"),
-        "no DOCTYPE",
+        "DOCTYPE, entities",
         name="entity",
     ),
     attack(
         "MJCF: a DOCTYPE with an address",
         '<!DOCTYPE x SYSTEM "http://127.0.0.1:1/x.dtd">' + model(""),
-        "no DOCTYPE",
+        "DOCTYPE, entities",
         name="doctype",
     ),
     attack(
@@ -173,7 +176,7 @@ TEXTS = [
     attack(
         "MJCF: a CDATA section that hides a tag",
         model("<![CDATA[<!--]]><worldbody/><![CDATA[-->]]>"),
-        "no CDATA",
+        "CDATA",
         name="cdata",
     ),
     attack("MJCF: 10⁶ opening tags", "<a>" * 1_000_000, "more than 200,000 tags", name="tags"),
@@ -265,7 +268,7 @@ FILES = [
         "MJCF: 40 texts, each of which includes the next",
         model('<include file="0.xml"/>'),
         {f"{i}.xml": model(f'<include file="{i + 1}.xml"/>' if i < 39 else "") for i in range(40)},
-        "over more than 16 files",
+        "in more than 16 files",
         name="include-chain",
     ),
     attack(

@@ -129,7 +129,9 @@ def harmless(text: str) -> str:
 def writers_card(text: str) -> str:
     units = replace(SPEC.units, source=text)
     spec = replace(SPEC, name=text, robot_type=text, licence=text, ranges=(text,), units=units, config={text: text})
-    return format_card(spec, episodes=1, frames=2, tasks=[text, text], logged=False, tables=[text], coded={text: text})
+    return format_card(
+        spec, episodes=1, frames=2, tasks=[text, text], recorded=False, tables=[text], video_codings={text: text}
+    )
 
 
 @pytest.mark.parametrize("text", kinds("the card that a dataset is written with"))
@@ -196,9 +198,9 @@ def test_cards_of_policies(text):
 def page(text: str) -> str:
     from twinloop.report import plots
 
-    figure = plots.error_by_joint([text], {text: [1.0]}, unit=text)
-    figure.update_layout(title=text)
-    report = ReportPage(text, text).section(text, text).table([text], [[text]], caption=text).plot(figure, text)
+    metric = plots.plot_error_by_joint([text], {text: [1.0]}, unit=text)
+    metric.update_layout(title=text)
+    report = ReportPage(text, text).section(text, text).table([text], [[text]], caption=text).plot(metric, text)
     report.key_metrics([KeyMetric(label=text, value=text, unit=text, source=text)])
     return report.image(np.zeros((2, 2, 3), np.uint8), text, alt=text).html()
 
@@ -333,9 +335,9 @@ def test_what_the_console_prints(text, observed):
     "text", ["[red]x[/red]", "[link=http://evil.example]x[/link]", "[/]", "[bold", ":boom:", "[@click=x]"]
 )
 def test_markup_of_the_console(tmp_path, capfd, monkeypatch, text):
-    from twinloop.cli.commands import console
+    from twinloop.cli.commands import make_console
 
-    console(json=False).print(text)
+    make_console(json=False).print(text)
     assert capfd.readouterr().out == text + "\n"
     assert main(["fetch", text, str(tmp_path / "x")]) == 2
     assert text in capfd.readouterr().err

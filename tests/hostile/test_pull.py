@@ -155,8 +155,8 @@ def test_what_was_left_out_is_named(server, tmp_path, capfd):
     assert "Left out 2 files that belong to no dataset: data/\\u001b]52" in " ".join(said.split())
     assert "\x1b" not in said
     assert main([*words, str(tmp_path / "two"), "--json"]) == 0
-    figures = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert figures["left_out"] == ["data/\x1b]52;c;ZXZpbA==\x07.py", "evil.py"]
+    metrics = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert metrics["left_out"] == ["data/\x1b]52;c;ZXZpbA==\x07.py", "evil.py"]
 
 
 @pytest.mark.parametrize(

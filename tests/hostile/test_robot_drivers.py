@@ -110,7 +110,7 @@ def test_what_a_driver_returns_moves_no_reference(fault, said, observed):
     arm = Arm(since=5, send_action=fault)
     ran = run_arm(arm)
     require_limits(arm)
-    assert ran.trip == "robot"
+    assert ran.end_kind == "robot"
     assert said in " ".join(event.message for event in ran.events)
     assert len(ran.steps) < 45
     assert arm.disconnections == 1
@@ -144,7 +144,7 @@ def test_a_robot_with_limits_of_its_own_is_no_liar(fault, observed):
     arm = Arm(send_action=fault)
     ran = run_arm(arm)
     require_limits(arm)
-    assert (ran.trip, len(ran.steps)) == (None, 60)
+    assert (ran.end_kind, len(ran.steps)) == (None, 60)
     observed("60 of 60 frames, nothing tripped")
 
 
@@ -156,11 +156,11 @@ def test_commands_do_not_run_ahead_of_a_robot_that_cuts_them(observed):
     arm = Narrow()
     ran = run_arm(arm, Sways(lambda seen, command: off_home(60.0)))
     require_limits(arm)
-    assert ran.trip is None
+    assert ran.end_kind is None
     step = np.rad2deg(ENVELOPE.limits.speed[0]) / HZ
     ahead = max(command[0] for command in arm.issued) - HOME[0] - 5
     assert ahead <= 2 * step
-    assert {cut.rule for step in ran.steps[30:] for cut in step.ruling.cuts} == {"robot"}
+    assert {cut.rule for step in ran.steps[30:] for cut in step.decision.changes} == {"robot"}
     assert max(step.issued[0] for step in ran.steps) == pytest.approx(HOME[0] + 5)  # the record is what was sent
     observed(f"at most {ahead:.2f} degrees ahead, one step is {step:.2f}")
 
@@ -179,7 +179,7 @@ def test_a_robot_with_narrow_limits_goes_on(observed):
     arm = Narrow()
     ran = run_arm(arm)
     require_limits(arm)
-    assert (ran.trip, len(ran.steps)) == (None, 60)
+    assert (ran.end_kind, len(ran.steps)) == (None, 60)
     observed("60 of 60 frames, nothing tripped")
 
 
@@ -190,7 +190,7 @@ def test_a_robot_with_narrow_limits_goes_on(observed):
 def test_a_driver_cannot_steer_by_believable_reports(observed):
     arm = Arm(send_action=lambda arm, sent: {key: value + 1.9 for key, value in sent.items()})  # 2 % of 100, of 190
     ran = run_arm(arm, Sways(lambda seen, command: HOME))
-    assert ran.trip is None
+    assert ran.end_kind is None
     np.testing.assert_allclose(arm.issued, np.tile(HOME, (60, 1)), atol=1e-9)
     observed("60 commands, all of them what the policy asked for")
 
@@ -205,7 +205,7 @@ def test_a_driver_cannot_steer_by_readings_that_creep(observed):
 
     arm = Arm(get_observation=creeps, send_action=lambda arm, sent: sent | {KEYS[0]: HOME[0] + len(arm.issued)})
     ran = run_arm(arm, Sways(lambda seen, command: HOME))
-    assert (ran.trip, len(ran.steps)) == (None, 60)
+    assert (ran.end_kind, len(ran.steps)) == (None, 60)
     np.testing.assert_allclose(arm.issued, np.tile(HOME, (60, 1)), atol=1e-9)
     observed("60 commands, all of them what the policy asked for; the last reading was 60 degrees off")
 
@@ -239,11 +239,11 @@ def test_a_robot_that_cannot_be_written_to_trips(fault, span, most, observed):
     steps = 30 if "since" in span and span["since"] > 20 else 60
     ran = run_arm(arm, steps=steps)
     require_limits(arm)
-    assert ran.trip == "robot"
+    assert ran.end_kind == "robot"
     assert "did not take" in ran.reason
     assert len(ran.steps) <= most + 15  # the way to rest is on the record
     assert ran.unsent_count == sum(not step.sent for step in ran.steps) > 0
-    assert sum(ran.ruling_counts.values()) == len(ran.steps) - ran.unsent_count
+    assert sum(ran.decision_counts.values()) == len(ran.steps) - ran.unsent_count
     assert arm.disconnections == 1
     observed(f"{ran.unsent_count} of {len(ran.steps)} not taken: {ran.reason}")
 
@@ -255,13 +255,13 @@ def test_a_few_failed_commands_are_counted(observed):
     arm = Arm(send_action=now_and_then(1 / 18))
     ran = run_arm(arm)
     require_limits(arm)
-    assert (ran.trip, ran.unsent_count, len(ran.steps)) == (None, 3, 60)
-    assert ran.ruling_counts["held"] == 3  # after each of them the robot brakes for a step
+    assert (ran.end_kind, ran.unsent_count, len(ran.steps)) == (None, 3, 60)
+    assert ran.decision_counts["held"] == 3  # after each of them the robot brakes for a step
     before = [step.issued for step in ran.steps]
     for number, step in enumerate(ran.steps):
         if not step.sent:
             np.testing.assert_allclose(step.issued, before[number - 1])  # the last one that it took
-    observed(f"60 frames, {ran.unsent_count} not taken, {ran.ruling_counts['passed']} passed")
+    observed(f"60 frames, {ran.unsent_count} not taken, {ran.decision_counts['passed']} passed")
 
 
 @pytest.mark.attack(
@@ -275,7 +275,7 @@ def test_a_command_whose_answer_is_lost_has_arrived(observed):
     arm = Arm(since=10, until=13, send_action=lost)
     ran = run_arm(arm)
     require_limits(arm)
-    assert (ran.trip, ran.unsent_count) == (None, 3)
+    assert (ran.end_kind, ran.unsent_count) == (None, 3)
     observed("3 lost answers, every issued command within the limits")
 
 
@@ -286,7 +286,7 @@ def test_a_driver_that_hangs_in_writing(observed):
     began = time.perf_counter()
     ran = run_arm(arm, robot_patience_s=0.05)
     release.set()
-    assert ran.trip == "robot"
+    assert ran.end_kind == "robot"
     assert time.perf_counter() - began < 10.0
     require_limits(arm)
     observed(ran.reason)
@@ -381,19 +381,19 @@ def test_the_law_of_issued_commands(envelope, returns, data):
 )
 def test_the_command_counts_what_the_robot_did_not_take(tmp_path, monkeypatch, capsys, observed):
     policy_of(monkeypatch, Arm(send_action=now_and_then(2 / 3)))
-    code, figures, shown = command(tmp_path, capsys)
+    code, metrics, shown = command(tmp_path, capsys)
     assert code == 1
-    failed, issued = figures["commands"]["failed"], figures["commands"]["issued"]
+    failed, issued = metrics["commands"]["failed"], metrics["commands"]["issued"]
     assert failed > 0
-    assert sum(figures["envelope"].values()) == issued == figures["frames"] - failed
-    assert figures["trips"][0]["kind"] == "robot"
-    assert f"The robot did not take {failed} of {figures['frames']} commands" in shown
+    assert sum(metrics["envelope"].values()) == issued == metrics["frames"] - failed
+    assert metrics["trips"][0]["kind"] == "robot"
+    assert f"The robot did not take {failed} of {metrics['frames']} commands" in shown
     assert "Ended early: the robot did not take" in shown
     sent = open_side_table(tmp_path / "out", STEPS).to_table()["sent"].to_pylist()
     assert sent.count(False) == failed
     run = DatasetReader(tmp_path / "out").provenance(0).extra["run"]
     assert (run["unsent"], sum(run["envelope"].values())) == (failed, issued)
-    observed(f"exit code 1, {failed} of {figures['frames']} failed, envelope {figures['envelope']}")
+    observed(f"exit code 1, {failed} of {metrics['frames']} failed, envelope {metrics['envelope']}")
 
 
 @pytest.mark.attack(
@@ -403,14 +403,14 @@ def test_the_command_counts_what_the_robot_did_not_take(tmp_path, monkeypatch, c
 def test_the_command_names_what_the_driver_returned(tmp_path, monkeypatch, capsys, observed):
     arm = Arm(since=10, send_action=first(9e9))
     policy_of(monkeypatch, arm)
-    code, figures, shown = command(tmp_path, capsys)
+    code, metrics, shown = command(tmp_path, capsys)
     assert code == 1
     require_limits(arm)
     assert "the driver reports that it sent 9e+09 to shoulder_pan; the command was" in shown
     reader = DatasetReader(tmp_path / "out")
     actions = np.stack(reader.frames_table(0, ["action"])["action"].to_numpy())
     assert np.abs(actions).max() < 200
-    observed(figures["trips"][0]["reason"])
+    observed(metrics["trips"][0]["reason"])
 
 
 @pytest.mark.attack(
@@ -420,7 +420,7 @@ def test_the_command_names_what_the_driver_returned(tmp_path, monkeypatch, capsy
 def test_a_robot_that_failed_is_not_gone_on_with(tmp_path, monkeypatch, capsys, observed):
     arm = Arm(since=10, get_observation=moved(lambda v: v + off_home(60) - HOME))
     policy_of(monkeypatch, arm)
-    code, figures, _ = command(tmp_path, capsys, "--episodes", "3", "--on-trip", "go-on")
-    assert (code, figures["episodes"]) == (1, 1)
+    code, metrics, _ = command(tmp_path, capsys, "--episodes", "3", "--on-trip", "go-on")
+    assert (code, metrics["episodes"]) == (1, 1)
     require_limits(arm)
-    observed(figures["ended"])
+    observed(metrics["ended"])

@@ -50,14 +50,14 @@ ERRORS = {"exit": SystemExit(0), "interrupt": KeyboardInterrupt(), "generator": 
 def test_a_driver_that_exits_is_disconnected(method, error, tmp_path, monkeypatch, capsys, observed):
     arm = Arm(since=0 if method in ("connect", "configure", "disconnect") else 12, **{method: raises(error)})
     policy_of(monkeypatch, arm)
-    code, figures, shown = command(tmp_path, capsys)
+    code, metrics, shown = command(tmp_path, capsys)
     assert code in (1, 2)
     assert arm.disconnections >= 1
     require_limits(arm) if arm.issued else None
     recorded = (tmp_path / "out").exists() and DatasetReader(tmp_path / "out").lengths
     assert bool(recorded) == (method not in ("connect", "configure"))
     assert type(error).__name__ in shown
-    observed(f"exit code {code}, disconnected: {figures.get('ended') or figures.get('message')}")
+    observed(f"exit code {code}, disconnected: {metrics.get('ended') or metrics.get('message')}")
 
 
 def property_raising(error):
@@ -95,11 +95,11 @@ def test_a_driver_whose_properties_exit(name, error, tmp_path, monkeypatch, caps
     kind = type("Broken", (Arm,), {name: property_raising(error)})
     arm = kind()
     policy_of(monkeypatch, arm)
-    code, figures, _ = command(tmp_path, capsys)
+    code, metrics, _ = command(tmp_path, capsys)
     assert code == 2
     assert (arm.connections, arm.issued) == (0, [])
     assert not (tmp_path / "out").exists()
-    observed(figures["message"])
+    observed(metrics["message"])
 
 
 @pytest.mark.attack("the robot's own judge calls sys.exit", expected="noted, and the episode goes on without a judge")
@@ -107,10 +107,10 @@ def test_a_judge_that_exits(tmp_path, monkeypatch, capsys, observed):
     kind = type("Judged", (Arm,), {"success": lambda self: raises(SystemExit(0))(self, None)})
     arm = kind()
     policy_of(monkeypatch, arm)
-    code, figures, _ = command(tmp_path, capsys)
-    assert (code, figures["frames"], figures["judged"]) == (0, 60, 0)
+    code, metrics, _ = command(tmp_path, capsys)
+    assert (code, metrics["frames"], metrics["judged"]) == (0, 60, 0)
     assert arm.disconnections == 1
-    observed(f"60 frames, {figures['judged']} judged")
+    observed(f"60 frames, {metrics['judged']} judged")
 
 
 @pytest.mark.attack(
@@ -120,14 +120,14 @@ def test_a_driver_that_never_disconnects(tmp_path, monkeypatch, capsys, observed
     release = threading.Event()
     arm = Arm(disconnect=lambda arm, answer: release.wait(60.0))
     policy_of(monkeypatch, arm)
-    monkeypatch.setattr("twinloop.workflows.deploy.cell.PATIENCE_S", 0.2)
+    monkeypatch.setattr("twinloop.workflows.deploy.parts.PATIENCE_S", 0.2)
     began = time.perf_counter()
-    code, figures, _ = command(tmp_path, capsys)
+    code, metrics, _ = command(tmp_path, capsys)
     release.set()
-    assert (code, figures["frames"]) == (1, 60)
-    assert "the robot could not be disconnected, switch it off by hand" in figures["ended"]
+    assert (code, metrics["frames"]) == (1, 60)
+    assert "the robot could not be disconnected, switch it off by hand" in metrics["ended"]
     assert time.perf_counter() - began < 20.0
-    observed(figures["ended"])
+    observed(metrics["ended"])
 
 
 @pytest.mark.attack(
@@ -243,12 +243,12 @@ class Recalibrated(Arm):
 def test_a_driver_that_contradicts_itself(make, said, tmp_path, monkeypatch, capsys, observed):
     arm = make()
     policy_of(monkeypatch, arm)
-    code, figures, _ = command(tmp_path, capsys)
+    code, metrics, _ = command(tmp_path, capsys)
     assert code == 2
-    assert said in figures["message"]
+    assert said in metrics["message"]
     assert arm.issued == []
     assert arm.disconnections == arm.connections
-    observed(figures["message"])
+    observed(metrics["message"])
 
 
 @pytest.mark.parametrize("scale", [0.0, math.nan])
@@ -278,13 +278,13 @@ class Speechless(RuntimeError):
 def test_errors_with_a_hostile_text(error, tmp_path, monkeypatch, capsys, observed):
     arm = Arm(since=8, send_action=raises(error))
     policy_of(monkeypatch, arm)
-    code, figures, shown = command(tmp_path, capsys)
+    code, metrics, shown = command(tmp_path, capsys)
     assert code == 1
-    assert figures["trips"][0]["kind"] == "robot"
-    assert "\x1b" not in shown + figures["ended"]
-    assert len(figures["ended"]) < 2000
+    assert metrics["trips"][0]["kind"] == "robot"
+    assert "\x1b" not in shown + metrics["ended"]
+    assert len(metrics["ended"]) < 2000
     assert arm.disconnections == 1
-    observed(figures["ended"])
+    observed(metrics["ended"])
 
 
 @pytest.mark.attack("Ctrl-C while a real robot is brought home", expected="it stops at once, at rest; nothing begins")
@@ -297,13 +297,13 @@ def test_a_person_stops_the_way_home(tmp_path, monkeypatch, capsys, observed):
     arm = arm_with(source="real")
     arm.faults, arm.position = {"get_observation": pressed}, off_home(30.0)
     policy_of(monkeypatch, arm)
-    code, figures, _ = command(tmp_path, capsys)
+    code, metrics, _ = command(tmp_path, capsys)
     assert code == 2
-    assert "did not reach its home pose: stopped by hand" in figures["message"]
+    assert "did not reach its home pose: stopped by hand" in metrics["message"]
     assert len(arm.issued) < 15
     assert arm.disconnections == 1
     require_limits(arm, start=off_home(30.0))
-    observed(figures["message"])
+    observed(metrics["message"])
 
 
 @pytest.mark.parametrize(
@@ -331,14 +331,14 @@ def test_a_signal_stops_the_robot(name, tmp_path, monkeypatch, capsys, observed,
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     arm = Arm(get_observation=sent)
     policy_of(monkeypatch, arm)
-    code, figures, _ = command(tmp_path, capsys)
+    code, metrics, _ = command(tmp_path, capsys)
     assert code in (0, 1)
-    assert figures["ended"] == "stopped by hand"
+    assert metrics["ended"] == "stopped by hand"
     assert arm.disconnections == 1
     require_limits(arm)
     assert DatasetReader(tmp_path / "out").lengths[0] < 60
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
-    observed(f"exit code {code}, {figures['ended']}, disconnected")
+    observed(f"exit code {code}, {metrics['ended']}, disconnected")
 
 
 OWN = """
@@ -356,11 +356,11 @@ class Mine(Arm):
 )
 def test_a_driver_from_a_file(tmp_path, monkeypatch, capsys, observed):
     (tmp_path / "mine.py").write_text(OWN)
-    monkeypatch.setattr("twinloop.workflows.deploy.cell.open_decider", lambda *_, **__: Sways())
-    code, figures, _ = command(tmp_path, capsys, "--robot", f"{tmp_path}/mine.py:Mine?value=2048")
+    monkeypatch.setattr("twinloop.workflows.deploy.parts.open_decider", lambda *_, **__: Sways())
+    code, metrics, _ = command(tmp_path, capsys, "--robot", f"{tmp_path}/mine.py:Mine?value=2048")
     assert code == 1
-    assert "sent 2048 to elbow_flex" in figures["ended"]
-    observed(figures["ended"])
+    assert "sent 2048 to elbow_flex" in metrics["ended"]
+    observed(metrics["ended"])
 
 
 @pytest.mark.parametrize(

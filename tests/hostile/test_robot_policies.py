@@ -39,7 +39,7 @@ def test_a_policy_that_writes_into_its_observation(observed):
     after = run_arm(dirty, Sways(scribbles), envelope=boxed)
     np.testing.assert_array_equal(clean.issued, dirty.issued)
     for one, other in zip(before.steps, after.steps, strict=True):
-        np.testing.assert_array_equal(one.seen.reading, other.seen.reading)
+        np.testing.assert_array_equal(one.observation.reading, other.observation.reading)
     observed("60 commands and readings, bit for bit those of the policy that does not")
 
 
@@ -55,7 +55,7 @@ def test_a_policy_that_reuses_its_command(observed):
 
     ran = run_arm(Arm(), Sways(reused))
     plain = run_arm(Arm(), Sways())
-    np.testing.assert_array_equal([s.wanted for s in ran.steps], [s.wanted for s in plain.steps])
+    np.testing.assert_array_equal([s.requested for s in ran.steps], [s.requested for s in plain.steps])
     observed("60 different commands on record")
 
 
@@ -89,7 +89,7 @@ def test_a_policy_that_returns_no_command(change, trip, observed):
     ran = run_arm(arm, Sways(change, since=10))
     require_limits(arm)
     require_rest(arm)
-    assert ran.trip == trip
+    assert ran.end_kind == trip
     assert arm.disconnections == 1
     observed(ran.reason)
 
@@ -99,8 +99,8 @@ def test_a_policy_that_asks_for_the_largest_number(observed):
     arm = Arm()
     ran = run_arm(arm, Sways(lambda seen, command: np.full(6, 1.7e308)))
     require_limits(arm)
-    assert ran.trip is None
-    observed(f"60 frames, {ran.ruling_counts['limited']} cut")
+    assert ran.end_kind is None
+    observed(f"60 frames, {ran.decision_counts['limited']} cut")
 
 
 class Watches:
@@ -130,7 +130,7 @@ class Watches:
 )
 def test_a_watcher_that_exits(error, observed):
     ran = run_arm(Arm(), watchers=(Watches(error),))
-    assert (ran.trip, len(ran.steps)) == (None, 60)
+    assert (ran.end_kind, len(ran.steps)) == (None, 60)
     assert "is no longer used" in ran.events[0].message
     observed(ran.events[0].message)
 
@@ -148,6 +148,6 @@ def test_a_fault_in_the_run_itself_brakes(observed):
     ran = run_arm(arm, interrupted=interrupted)
     require_limits(arm)
     require_rest(arm)
-    assert (ran.trip, len(arm.issued) > 13) == ("stopped", True)
+    assert (ran.end_kind, len(arm.issued) > 13) == ("stopped", True)
     assert "ZeroDivisionError: a fault of ours" in ran.reason
     observed(ran.reason)

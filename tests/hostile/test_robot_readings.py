@@ -1,4 +1,4 @@
-"""Readings, pictures and clocks that cannot be right: the robot stops, and no command leaves the limits."""
+"""Readings, images and clocks that cannot be right: the robot stops, and no command leaves the limits."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_readings_that_cannot_be(fault, span, said, observed):
     arm = Arm(**{"since": 10, **span}, get_observation=fault)
     ran = run_arm(arm, Sways())
     require_limits(arm)
-    assert ran.trip == "robot"
+    assert ran.end_kind == "robot"
     assert said in " ".join([ran.reason, *(event.message for event in ran.events)])
     assert len(ran.steps) < 45
     assert arm.disconnections == 1
@@ -122,9 +122,9 @@ def test_readings_that_are_no_numbers_for_a_moment(observed):
     arm = Arm(since=10, until=13, get_observation=lambda arm, answer: answer | {KEYS[1]: math.nan})
     ran = run_arm(arm)
     require_limits(arm)
-    assert ran.trip is None
-    assert ran.ruling_counts["held"] == 3
-    observed(f"60 frames, {ran.ruling_counts['held']} held")
+    assert ran.end_kind is None
+    assert ran.decision_counts["held"] == 3
+    observed(f"60 frames, {ran.decision_counts['held']} held")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_clock_that_fails(fault, said, observed):
     ran = run_arm(arm)
     arm.taken.clear()  # at times of a clock that failed
     require_limits(arm)
-    assert ran.trip == "robot"
+    assert ran.end_kind == "robot"
     assert said in ran.reason
     assert arm.disconnections == 1
     observed(ran.reason)
@@ -218,7 +218,7 @@ def test_a_clock_that_jumps_forward(observed):
     arm.clock = BadClock(lambda now: now + 3600.0)
     ran = run_arm(arm)
     require_limits(arm)
-    assert (ran.trip, len(ran.steps)) == (None, 60)
+    assert (ran.end_kind, len(ran.steps)) == (None, 60)
     assert "slow" in {event.kind for event in ran.events}
     observed(", ".join(f"{event.kind}: {event.message}" for event in ran.events))
 
@@ -235,7 +235,7 @@ FRAME = np.zeros((4, 6, 3), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("picture", "said"),
+    ("image", "said"),
     [
         attack(
             "a camera gives a picture of another size",
@@ -249,16 +249,16 @@ FRAME = np.zeros((4, 6, 3), np.uint8)
         attack("a camera gives None", TRIPS, None, "object", id="None"),
     ],
 )
-def test_pictures_that_are_none(picture, said, observed):
+def test_images_that_are_none(image, said, observed):
     class Camera(Arm):
         def get_observation(self):
-            return super().get_observation() | {"front": picture if self.counts["get_observation"] > 10 else FRAME}
+            return super().get_observation() | {"front": image if self.counts["get_observation"] > 10 else FRAME}
 
     arm = Camera()
     arm.observation_features = {**arm.observation_features, "front": (4, 6, 3)}
     ran = run_arm(arm)
     require_limits(arm)
-    assert ran.trip == "robot"
+    assert ran.end_kind == "robot"
     assert said in " ".join(event.message for event in ran.events)
     observed(ran.reason)
 
@@ -277,6 +277,6 @@ def test_a_camera_that_reuses_its_memory(observed):
     arm = Camera()
     arm.observation_features = {**arm.observation_features, "front": (4, 6, 3)}
     ran = run_arm(arm, steps=20)
-    kept = {int(step.seen.arrays["observation.images.front"].max()) for step in ran.steps}
+    kept = {int(step.observation.arrays["observation.images.front"].max()) for step in ran.steps}
     assert len(kept) == 20
     observed(f"{len(kept)} different pictures of 20")

@@ -45,7 +45,7 @@ def plan_of(path) -> str:
         commands=START + blend * [0.3, -0.2, 0.2, -0.3, 0.4, 0.2],
         home=START,
         limits=LIMITS,
-        following=np.full(6, 0.25),
+        tracking_error=np.full(6, 0.25),
     )
     save_excitation(plan, path)
     return str(path)
@@ -58,9 +58,9 @@ def recorded(arm, tmp_path, monkeypatch, capsys, *more: str):
     code = main([*words, str(tmp_path / "log"), "--json", *more])
     shown = capsys.readouterr()
     assert "Traceback" not in shown.err + shown.out
-    figures = json.loads(shown.out.strip().splitlines()[-1])
+    metrics = json.loads(shown.out.strip().splitlines()[-1])
     log = load_log(tmp_path / "log") if (tmp_path / "log").exists() else []
-    return code, figures, " ".join(shown.err.split()), log
+    return code, metrics, " ".join(shown.err.split()), log
 
 
 def require_plan_limits(arm) -> None:
@@ -95,16 +95,16 @@ def require_plan_limits(arm) -> None:
 )
 def test_a_recording_stops_and_is_kept(method, fault, said, tmp_path, monkeypatch, capsys, observed):
     arm = Arm(since=90, **{method: fault})
-    code, figures, _, log = recorded(arm, tmp_path, monkeypatch, capsys)
+    code, metrics, _, log = recorded(arm, tmp_path, monkeypatch, capsys)
     assert code == 1
-    assert said in figures["stopped"]
-    assert not figures["completed"]
+    assert said in metrics["stopped"]
+    assert not metrics["completed"]
     require_plan_limits(arm)
     assert arm.disconnections == 1
     [episode] = log
     assert 2 <= len(episode) < 60
     assert np.abs(episode.action).max() < 200
-    observed(f"exit code 1, {len(episode)} frames kept: {figures['stopped']}")
+    observed(f"exit code 1, {len(episode)} frames kept: {metrics['stopped']}")
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_a_recording_stops_and_is_kept(method, fault, said, tmp_path, monkeypatc
 )
 def test_a_recording_that_cannot_begin(method, error, tmp_path, monkeypatch, capsys, observed):
     arm = Arm(**{method: raises(error)})
-    code, figures, _, log = recorded(arm, tmp_path, monkeypatch, capsys)
+    code, metrics, _, log = recorded(arm, tmp_path, monkeypatch, capsys)
     assert (code, log, arm.issued) == (2, [], [])
-    assert type(error).__name__ in figures["message"]
+    assert type(error).__name__ in metrics["message"]
     assert arm.disconnections == 1
-    observed(figures["message"])
+    observed(metrics["message"])
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_a_recording_that_cannot_begin(method, error, tmp_path, monkeypatch, cap
 )
 def test_a_recording_that_would_begin_where_no_joint_can_be(value, tmp_path, monkeypatch, capsys, observed):
     arm = Arm(get_observation=first(value))
-    code, figures, _, log = recorded(arm, tmp_path, monkeypatch, capsys)
+    code, metrics, _, log = recorded(arm, tmp_path, monkeypatch, capsys)
     assert (code, log, arm.issued) == (2, [], [])
     assert arm.disconnections == 1
-    observed(figures["message"])
+    observed(metrics["message"])
 
 
 @pytest.mark.parametrize("on_abort", ["hold", "return"])
@@ -169,11 +169,11 @@ def test_vitals_that_exit(tmp_path, monkeypatch, capsys, observed):
             return {"elbow_flex.temperature": 30.0}
 
     arm = Vital()
-    code, figures, shown, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)
+    code, metrics, shown, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)
     assert code == 1
-    assert "SystemExit" in figures["stopped"]
+    assert "SystemExit" in metrics["stopped"]
     assert "temperature" in shown  # that it is watched is said
-    observed(f"{len(episode)} frames kept: {figures['stopped']}")
+    observed(f"{len(episode)} frames kept: {metrics['stopped']}")
 
 
 @pytest.mark.attack("get_observation never returns while recording", expected=STOPS + ", in time")
@@ -183,13 +183,13 @@ def test_a_reading_that_never_comes(tmp_path, monkeypatch, capsys, observed):
     monkeypatch.setattr("twinloop.workflows.data.record._PATIENCE_S", 0.1)
     monkeypatch.setattr("twinloop.hardware.driver._FAREWELL_S", 0.1)
     began = time.perf_counter()
-    code, figures, _, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)
+    code, metrics, _, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)
     release.set()
     assert code == 1
     assert time.perf_counter() - began < 20.0
-    assert "has not answered" in figures["stopped"]
-    assert "could not be disconnected, switch it off by hand" in figures["stopped"]
-    observed(f"{len(episode)} frames kept: {figures['stopped']}")
+    assert "has not answered" in metrics["stopped"]
+    assert "could not be disconnected, switch it off by hand" in metrics["stopped"]
+    observed(f"{len(episode)} frames kept: {metrics['stopped']}")
 
 
 @pytest.mark.attack(
@@ -197,7 +197,7 @@ def test_a_reading_that_never_comes(tmp_path, monkeypatch, capsys, observed):
 )
 def test_a_robot_that_cannot_be_disconnected(tmp_path, monkeypatch, capsys, observed):
     arm = Arm(disconnect=raises(SystemExit(0)))
-    code, figures, shown, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)
+    code, metrics, shown, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)
     assert (code, len(episode)) == (1, 60)
     assert "the robot could not be disconnected, switch it off by hand" in shown
-    observed(figures["stopped"])
+    observed(metrics["stopped"])

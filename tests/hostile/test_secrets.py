@@ -23,7 +23,7 @@ from rich.table import Table
 
 from support.dataset_writer import write_all
 from twinloop.catalog import Workspace, state
-from twinloop.cli.commands import console
+from twinloop.cli.commands import make_console
 from twinloop.cli.main import main
 from twinloop.core import redaction
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError, UnknownNameError
@@ -182,9 +182,9 @@ def test_records_of_runs(cell):
         f"--api-key={S}",
         f"u:{S}@host/x",
     ]
-    figures = {"output": f"s3://USER:{S}@b/x", "token": S, "rows": [{"password": S, "n": 1}], "note": f"key: token={S}"}
+    metrics = {"output": f"s3://USER:{S}@b/x", "token": S, "rows": [{"password": S, "n": 1}], "note": f"key: token={S}"}
     with Workspace.open(cell) as ws:
-        ws.record_run("generate", cell / f"memory:/U:{S}@x", figures, MOMENT, MOMENT, arguments)
+        ws.record_run("generate", cell / f"memory:/U:{S}@x", metrics, MOMENT, MOMENT, arguments)
         [row] = ws.query("SELECT * FROM runs").to_pylist()
     assert leaks(cell, json.dumps(row, default=str)) == []
     assert json.loads(row["arguments"])[:4] == ["generate", "f.yaml", "--output", "s3://***@b/x"]
@@ -497,7 +497,7 @@ def test_what_commands_print(tmp_path, capfd, monkeypatch):
     address = f"s3://USER:{S}@b/x"
     table = Table(address, title=address)
     table.add_row(address)
-    console(json=False).print(address, table)
+    make_console(json=False).print(address, table)
     monkeypatch.setattr(
         "twinloop.workflows.data.transfer.fetch_dataset", lambda *_: {**_FETCHED, "address": address, "token": S}
     )

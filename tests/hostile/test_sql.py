@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from twinloop.catalog.engine import QueryEngine, quote_literal
-from twinloop.catalog.statements import LONGEST, REFUSED_FUNCTIONS, TABLE_FUNCTIONS, require_read_only
+from twinloop.catalog.statements import MAX_CHARACTERS, REFUSED_FUNCTIONS, TABLE_FUNCTIONS, require_read_only
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 
 NOTHING_WRITTEN = "refused, and every file is as it was"
@@ -277,7 +277,7 @@ def test_a_statement_nested_without_end_is_refused(cell, observed, make):
     ],
 )
 def test_a_statement_as_long_as_allowed_does_not_end_the_process(cell, make):
-    count = next(n for n in range(LONGEST, 0, -500) if len(make(n)) <= LONGEST)
+    count = next(n for n in range(MAX_CHARACTERS, 0, -500) if len(make(n)) <= MAX_CHARACTERS)
     with contextlib.suppress(TwinloopError):
         cell.query(make(count))
 

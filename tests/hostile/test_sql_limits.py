@@ -146,7 +146,7 @@ def test_an_answer_as_large_as_allowed_is_given(engine):
     with pytest.raises(InputError, match="The answer takes more than 34 MB"):
         engine.query(f"SELECT i FROM range({MEMORY // 8 + 100_000}) t(i)")
     with pytest.raises(InputError, match="more than 10 rows"):
-        engine.query("SELECT * FROM range(100000000)", most_rows=10)
+        engine.query("SELECT * FROM range(100000000)", max_rows=10)
 
 
 @pytest.mark.parametrize("column", ["1", "1.5", "1 AS a"])

@@ -176,8 +176,8 @@ def test_a_rule_gives_no_more_rows_than_fit(root, monkeypatch, observed):
     ],
 )
 def test_no_choice_of_episodes_gives_more_rows_than_fit(root, monkeypatch, choose, observed):
-    monkeypatch.setattr("twinloop.catalog.episode_lookup.MOST_ROWS", 10_000)
-    monkeypatch.setattr("twinloop.workflows.coverage.sides.MOST_ROWS", 10_000)
+    monkeypatch.setattr("twinloop.catalog.episode_lookup.MAX_SELECTED_EPISODES", 10_000)
+    monkeypatch.setattr("twinloop.workflows.coverage.sides.MAX_SELECTED_EPISODES", 10_000)
     with Workspace.open(root) as ws, pytest.raises(InputError, match="more than 10,000 rows") as refusal:
         choose(ws)
     observed(refusal.value)

@@ -171,7 +171,7 @@ def test_a_second_training(tmp_path: Path, observed: Callable[[object], None]) -
     ):
         train(config(data), tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    assert train(config(data), tmp_path / "new").figures["steps"] == 12
+    assert train(config(data), tmp_path / "new").metrics["steps"] == 12
     observed(caught.value)
 
 

@@ -44,13 +44,13 @@ def copy(made, tmp_path):
     return shutil.copytree(made, tmp_path / "cell" / "data" / "first")
 
 
-def selected(root: Path, figures: dict) -> set[int]:
+def selected(root: Path, metrics: dict) -> set[int]:
     """Return the episodes of everything that says good: the selection, SQL on verdicts, and its dataset version."""
     with Workspace.open(root) as ws:
         names = {row["episode_id"]: row["episode_index"] for row in ws.query("SELECT * FROM episodes").to_pylist()}
         good = ws.query("SELECT DISTINCT episode_id FROM scores WHERE verdict = 'good'")["episode_id"].to_pylist()
-        chosen = ws.query(figures["selection"])["episode_id"].to_pylist()
-        frozen = list(ws.freeze("good", figures["selection"]).episode_ids) if chosen else []
+        chosen = ws.query(metrics["selection"])["episode_id"].to_pylist()
+        frozen = list(ws.freeze("good", metrics["selection"]).episode_ids) if chosen else []
     return {names[name] for name in (*good, *chosen, *frozen)}
 
 
@@ -63,14 +63,14 @@ def require_unreadable(folder: Path, episodes: set[int], file: str, observed, *,
     """Add and curate a folder; these episodes must be unreadable, in no selection, and the file named."""
     root = folder.parents[1]
     sentences = told_at_add(root, folder)
-    figures = curate(root, **options)
-    found = verdicts(figures)
-    reasons = {row["reason"] for row in figures["scores"] if row["verdict"] == "unreadable"}
+    metrics = curate(root, **options)
+    found = verdicts(metrics)
+    reasons = {row["reason"] for row in metrics["scores"] if row["verdict"] == "unreadable"}
     observed(next(iter(reasons), "no reason"))
     assert {index for index, of in found.items() if "unreadable" in of} == episodes
     assert all(found[index] == {"unreadable"} for index in episodes)
     assert all(Path(file).name in reason for reason in reasons)
-    assert selected(root, figures) == set(found) - episodes
+    assert selected(root, metrics) == set(found) - episodes
     assert bool([text for text in sentences if Path(file).name in text]) is added, sentences
 
 
@@ -196,11 +196,11 @@ def test_an_action_that_is_not_finite_is_bad(folder, observed, value):
 
     rewritten(data_file(folder), put(change))
     told_at_add(folder.parents[1], folder)
-    figures = curate(folder.parents[1], only=["recording/not_finite"])
-    observed(figures["verdicts"])
-    assert "bad" in verdicts(figures)[0]
+    metrics = curate(folder.parents[1], only=["recording/not_finite"])
+    observed(metrics["verdicts"])
+    assert "bad" in verdicts(metrics)[0]
     with Workspace.open(folder.parents[1]) as ws:
-        assert len(ws.query(figures["selection"])) == 4
+        assert len(ws.query(metrics["selection"])) == 4
 
 
 def cut(share: float):
@@ -213,9 +213,9 @@ def cut(share: float):
 
 def test_a_whole_dataset_has_nothing_unreadable(folder):
     assert told_at_add(folder.parents[1], folder) == ()
-    figures = curate(folder.parents[1], only=["physics/float"])
-    assert figures["verdicts"] == {"unreadable": 0, "bad": 0, "suspect": 0, "good": 0, "unknown": 5} or (
-        figures["verdicts"]["unreadable"] == 0
+    metrics = curate(folder.parents[1], only=["physics/float"])
+    assert metrics["verdicts"] == {"unreadable": 0, "bad": 0, "suspect": 0, "good": 0, "unknown": 5} or (
+        metrics["verdicts"]["unreadable"] == 0
     )
 
 
@@ -246,16 +246,16 @@ def test_a_video_that_is_cut_off_makes_its_last_episodes_unreadable(folder, obse
     harm(path)
     root = folder.parents[1]
     sentences = told_at_add(root, folder)
-    figures = curate(root, only=["recording/clock_jump"])
-    found = verdicts(figures)
+    metrics = curate(root, only=["recording/clock_jump"])
+    found = verdicts(metrics)
     wrong = {index for index, of in found.items() if of == {"unreadable"}}
-    reasons = {row["reason"] for row in figures["scores"] if row["verdict"] == "unreadable"}
+    reasons = {row["reason"] for row in metrics["scores"] if row["verdict"] == "unreadable"}
     observed(f"episodes {sorted(wrong)} unreadable: {next(iter(reasons), '')}")
     assert {2} <= wrong <= {0, 1, 2}
     assert wrong == (episodes or wrong)
     assert all(path.name in reason and CAMERA in reason for reason in reasons)
     assert any(str(path) in sentence for sentence in sentences)
-    assert selected(root, figures) == set(found) - wrong
+    assert selected(root, metrics) == set(found) - wrong
     for index in wrong:  # what is called unreadable is: the reader refuses it, and names the file
         with pytest.raises(DatasetError, match=path.name):
             DatasetReader(folder).images(index, CAMERA)
@@ -269,11 +269,11 @@ def test_a_hole_in_a_video_is_found_by_checks_of_cameras(folder, observed):
     data[begin : begin + 3000] = bytes(3000)
     path.write_bytes(data)
     told_at_add(folder.parents[1], folder)
-    figures = curate(folder.parents[1], only=["recording/blur"])
-    wrong = {index for index, of in verdicts(figures).items() if of == {"unreadable"}}
+    metrics = curate(folder.parents[1], only=["recording/blur"])
+    wrong = {index for index, of in verdicts(metrics).items() if of == {"unreadable"}}
     observed(f"episodes {sorted(wrong)}")
     assert wrong
-    assert not selected(folder.parents[1], figures) & wrong
+    assert not selected(folder.parents[1], metrics) & wrong
 
 
 def lengths(values: dict[int, int]):
@@ -305,14 +305,14 @@ def refused_or_unreadable(folder: Path, episodes: set[int], observed) -> None:
     root = folder.parents[1]
     try:
         told_at_add(root, folder)
-        figures = curate(root, only=["recording/clock_jump"])
+        metrics = curate(root, only=["recording/clock_jump"])
     except InputError as error:
         observed(error)
         return
-    found = verdicts(figures)
+    found = verdicts(metrics)
     observed(f"episodes {[index for index, of in found.items() if of == {'unreadable'}]} unreadable")
     assert all(found[index] == {"unreadable"} for index in episodes)
-    assert not selected(root, figures) & episodes
+    assert not selected(root, metrics) & episodes
 
 
 @pytest.mark.slow
@@ -333,19 +333,19 @@ def test_states_that_cannot_be_read_are_found(folder, observed):
     root = folder.parents[1]
     with Workspace.create(root) as ws, pytest.raises(DatasetError, match=r"file-000.parquet is truncated"):
         ws.add(folder)
-    figures = curate(None, dataset=folder, only=["recording/clock_jump"])
-    observed(figures["scores"][0]["reason"])
-    assert {index for index, of in verdicts(figures).items() if of == {"unreadable"}} == {0, 1, 2}
+    metrics = curate(None, dataset=folder, only=["recording/clock_jump"])
+    observed(metrics["scores"][0]["reason"])
+    assert {index for index, of in verdicts(metrics).items() if of == {"unreadable"}} == {0, 1, 2}
 
 
 @pytest.mark.attack("a line of provenance that is no JSON", expected=GOOD)
 def test_provenance_that_cannot_be_read_is_found(folder, observed):
     told_at_add(folder.parents[1], folder)
     flip(folder / "twinloop" / "provenance" / "chunk-000" / "file-000.jsonl", 0)
-    figures = curate(folder.parents[1], only=["recording/spikes", "recording/units"])
-    observed(figures["scores"][0]["reason"])
-    assert verdicts(figures)[0] == {"unreadable"}
-    assert selected(folder.parents[1], figures) == {1, 2, 3, 4}
+    metrics = curate(folder.parents[1], only=["recording/spikes", "recording/units"])
+    observed(metrics["scores"][0]["reason"])
+    assert verdicts(metrics)[0] == {"unreadable"}
+    assert selected(folder.parents[1], metrics) == {1, 2, 3, 4}
 
 
 @pytest.mark.attack("a good episode whose video is cut off after it was curated, and one other check asked for",
@@ -355,9 +355,9 @@ def test_an_earlier_good_score_does_not_outlive_the_file(folder, observed):
     told_at_add(root, folder)
     assert selected(root, curate(root, only=["recording/clock_jump", "recording/spikes"])) == {0, 1, 2, 3, 4}
     cut(0.5)(video_file(folder))
-    figures = curate(root, only=["recording/units"])
-    observed(figures["verdicts"])
-    assert 2 not in selected(root, figures)
+    metrics = curate(root, only=["recording/units"])
+    observed(metrics["verdicts"])
+    assert 2 not in selected(root, metrics)
 
 
 @pytest.mark.slow
@@ -369,9 +369,9 @@ def test_what_was_repaired_is_readable_again(folder, observed):
     cut(0.5)(path)
     assert curate(root, only=["recording/spikes"])["verdicts"]["unreadable"] > 0
     path.write_bytes(whole)
-    figures = curate(root, only=["recording/spikes"])
-    observed(figures["verdicts"])
-    assert selected(root, figures) == {0, 1, 2, 3, 4}
+    metrics = curate(root, only=["recording/spikes"])
+    observed(metrics["verdicts"])
+    assert selected(root, metrics) == {0, 1, 2, 3, 4}
 
 
 OWN = """
@@ -427,11 +427,11 @@ def test_an_episode_on_which_a_check_raises_is_not_good(folder, observed, tmp_pa
     (tmp_path / "own.py").write_text(OWN.replace("{error}", error))
     root = folder.parents[1]
     told_at_add(root, folder)
-    figures = curate(root, only=[f"{tmp_path}/own.py:{kind}", "recording/clock_jump"])
-    reason = next(row["reason"] for row in figures["scores"] if row["verdict"] == "unreadable")
+    metrics = curate(root, only=[f"{tmp_path}/own.py:{kind}", "recording/clock_jump"])
+    reason = next(row["reason"] for row in metrics["scores"] if row["verdict"] == "unreadable")
     observed(reason)
-    assert verdicts(figures)[2] == {"unreadable"}
-    assert selected(root, figures) == {0, 1, 3, 4}
+    assert verdicts(metrics)[2] == {"unreadable"}
+    assert selected(root, metrics) == {0, 1, 3, 4}
 
 
 @pytest.mark.parametrize(("kind", "message"), [
@@ -454,11 +454,11 @@ def test_a_check_that_says_what_cannot_be_is_refused(folder, observed, tmp_path,
 
 
 @pytest.mark.attack("a check of the user's whose figure is NaN", expected="verdict unknown, not good")
-def test_a_figure_that_is_no_number_is_unknown(folder, observed, tmp_path):
+def test_a_metric_that_is_no_number_is_unknown(folder, observed, tmp_path):
     (tmp_path / "own.py").write_text(OWN.replace("{error}", "ValueError()"))
     told_at_add(folder.parents[1], folder)
-    figures = curate(folder.parents[1], only=[f"{tmp_path}/own.py:Nan"])
-    own = {row["episode_index"]: row["verdict"] for row in figures["scores"] if row["check"] == "demonstration/mine"}
+    metrics = curate(folder.parents[1], only=[f"{tmp_path}/own.py:Nan"])
+    own = {row["episode_index"]: row["verdict"] for row in metrics["scores"] if row["check"] == "demonstration/mine"}
     observed(own)
     assert own == {0: "good", 1: "good", 2: "unknown", 3: "good", 4: "good"}
 
@@ -467,9 +467,9 @@ def test_a_figure_that_is_no_number_is_unknown(folder, observed, tmp_path):
 def test_a_check_that_says_nothing_is_unknown(folder, observed, tmp_path):
     (tmp_path / "own.py").write_text(OWN.replace("{error}", "ValueError()"))
     told_at_add(folder.parents[1], folder)
-    figures = curate(folder.parents[1], only=[f"{tmp_path}/own.py:Silent"])
-    observed(figures["verdicts"])
-    assert figures["verdicts"]["unknown"] == 5
+    metrics = curate(folder.parents[1], only=[f"{tmp_path}/own.py:Silent"])
+    observed(metrics["verdicts"])
+    assert metrics["verdicts"]["unknown"] == 5
 
 
 @pytest.mark.attack("a curated folder without a workspace whose video is cut off, with a condition on unreadable",

@@ -50,9 +50,9 @@ def test_planted_quadratic_damping_is_named_as_missing(twin, backend):
     without, having = thick.channel_errors["position/swing"]
     assert found.base == {"position/swing": pytest.approx(without)}
     assert having < 0.8 * without
-    assert contact.reason == "this replay has no contacts (replay.contacts)"
+    assert contact.reason == "the replay simulates no contacts (replay.contacts is false)"
     assert "MISSING from the base" in found.text()
-    assert "not compared: this replay has no contacts" in found.text()
+    assert "not compared: the replay simulates no contacts" in found.text()
     plain = json.loads(json.dumps(found.to_json()))
     assert plain["structures"][1]["not_applicable"] == contact.reason
     assert (found.episodes, found.folds) == (8, 2)
@@ -187,7 +187,7 @@ def test_every_built_in_structure_fits_an_arm_or_says_why_not():
         assert table.nworld == 1
     pendulum = load_twin("double_pendulum")
     (contact,) = select_structures(["contact_softness"])
-    with pytest.raises(InputError, match="the twin double_pendulum has no part for object/"):
+    with pytest.raises(InputError, match="the twin double_pendulum has no parameter that matches object/"):
         contact.apply_to(pendulum, [])
 
 

@@ -101,9 +101,9 @@ def test_groups_come_by_number_by_clock_or_by_condition(twin):
 @pytest.mark.parametrize(
     ("by", "error", "message"),
     [
-        ("1", InputError, "4 episodes make from 2 to 2 groups"),
-        ("hour", LogError, "the log's times begin at 0 s, which is no clock"),
-        ("humidity", LogError, "episode 0 does not state humidity. Its conditions are: none"),
+        ("1", InputError, "4 episodes can be divided into at least 2 and at most 2 groups"),
+        ("hour", LogError, "the log's times begin at 0 s, which is not a clock"),
+        ("humidity", LogError, "episode 0 does not record the condition humidity. Its conditions are: none"),
     ],
 )
 def test_groups_that_cannot_be_made(twin, by, error, message):
@@ -113,5 +113,5 @@ def test_groups_that_cannot_be_made(twin, by, error, message):
 
 def test_one_group_is_no_division(twin):
     same = [blank(twin, i, conditions={"load": 1.0}) for i in range(4)]
-    with pytest.raises(InputError, match="all episodes fall into one group, load 1"):
+    with pytest.raises(InputError, match="all episodes are in one group, load 1"):
         group_episodes(same, "load")

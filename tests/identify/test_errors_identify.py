@@ -46,21 +46,21 @@ def said(folder, capsys, words: str) -> str:
     [
         (
             "--plan --calibrate last:2 --holdout last:1",
-            "--plan fits nothing, so --calibrate, --holdout would do nothing",
+            "--plan makes no fit, so --calibrate, --holdout would have no effect",
         ),
-        ("--plan --bootstrap 50", "so --bootstrap would do nothing. Leave out one or the other"),
+        ("--plan --bootstrap 50", "so --bootstrap would have no effect. Leave out one or the other"),
         ("--plan --excitation @p.yaml --duration nan", "too short to move and return home"),
         ("--plan --excitation @p.yaml --duration 1e9", "1e+09 s is too long for the search. Give at most 600 s"),
         ("--plan --excitation @p.yaml --repeat 0", "--repeat and pool must be at least 1"),
-        ("--plan --excitation @p.yaml --speed-share nan", "--speed-share nan is no share. Give more than 0"),
+        ("--plan --excitation @p.yaml --speed-share nan", "--speed-share nan is not a share. Give more than 0"),
         ("--plan --excitation @p.csv", "p.csv is not a plan's file name. Use the suffix .yaml"),
         ("--plan --excitation @taken.yaml", "taken.yaml exists, and a log may belong to it. Choose another name"),
-        ("--output @x --bootstrap -3", "--bootstrap -3: percentiles take at least 40 refits. Give as many"),
+        ("--output @x --bootstrap -3", "--bootstrap -3: percentiles need at least 40 refits. Give as many"),
         ("--output @x --window 100", "Windows of 100 s do not fit: the longest episode lasts 0.9667 s"),
         ("--output @x --profile joint/swing/nope", "Unknown free parameter 'joint/swing/nope' in --profile. Nearest"),
         ("--output @x --compare --structures dely", "Unknown structure 'dely'. Nearest existing: delay"),
         ("--output @x --compare --folds 9", "--folds: 9 folds of 3 episodes: give from 2 to as many folds as episodes"),
-        ("--output @x --drift hour", "--drift hour: the log's times begin at 0 s, which is no clock time"),
+        ("--output @x --drift hour", "--drift hour: the log's times begin at 0 s, which is not a clock time"),
         ("--output @x --holdout 2 --calibrate 2", "--calibrate 2: there is no episode 2 to hold out; there are 2"),
     ],
 )
@@ -86,9 +86,9 @@ def test_commands_that_the_twin_does_not_take_are_refused(folder, capsys, log: s
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("import @log.csv --check --time-scale -1", "--time-scale -1 is no rate. Give a number above 0"),
-        ("import @log.csv --check --resample nan", "--resample nan is no rate"),
-        ("import @log.csv --check --shift nan", "--shift nan: nan is no number. Give one that is finite"),
+        ("import @log.csv --check --time-scale -1", "--time-scale -1 is not a finite number above 0"),
+        ("import @log.csv --check --resample nan", "--resample nan is not a finite number above 0"),
+        ("import @log.csv --check --shift nan", "--shift nan: nan is not a finite number"),
         ("import @log.csv --check --units rad,deg", "2 units were given. Give one unit for all, or one for each"),
         ("record --robot virtual:so101_tabletop --excitation @list.yaml --dry-run", "is not a mapping. Make one with"),
     ],
@@ -101,7 +101,7 @@ def test_logs_and_plans_are_refused_by_the_option_that_is_wrong(folder, capsys, 
     ("words", "message"),
     [
         ("logs --only nosuch", "Unknown log 'nosuch'"),
-        ("logs --trials 0", "--trials 0 plants nothing. Give at least 1"),
+        ("logs --trials 0", "--trials 0: give at least 1"),
     ],
 )
 def test_a_benchmark_of_logs_that_cannot_be_is_refused(capsys, words: str, message: str) -> None:

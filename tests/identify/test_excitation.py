@@ -16,7 +16,7 @@ from twinloop.identify.config import FitConfig
 from twinloop.identify.excitation import ExcitationOptions, _exchange_segments, _make_scorer, suggest_excitation
 from twinloop.identify.excitation_motions import SHAPES, MotionTrials, scale_into_limits
 from twinloop.identify.fisher import FisherInformation
-from twinloop.identify.survey import ProfileOptions, survey
+from twinloop.identify.survey import SurveyOptions, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
 
@@ -78,7 +78,7 @@ def random_information(seed, count=12, p=3):
 def test_exchange_finds_the_best_of_all_sets(criterion):
     from itertools import combinations_with_replacement
 
-    sd, options = np.ones(3), ExcitationOptions(duration=6.0, piece=2.0, criterion=criterion)
+    sd, options = np.ones(3), ExcitationOptions(duration=6.0, segment_duration=2.0, criterion=criterion)
     hits = 0
     for seed in range(5):
         told = random_information(seed)
@@ -109,7 +109,7 @@ def test_criteria_are_what_they_say_on_a_known_covariance():
 def pendulum_trials():
     twin = load_twin("double_pendulum")
     config = FitConfig(free=("joint/*/damping", "joint/*/frictionloss"))
-    seen = survey(twin, [], backend=BACKEND, config=config, options=ProfileOptions(points=1))
+    seen = survey(twin, [], backend=BACKEND, config=config, options=SurveyOptions(points=1))
     trials = MotionTrials(
         twin=twin,
         space=seen.space,
@@ -124,13 +124,13 @@ def pendulum_trials():
 
 def test_a_torque_controlled_arm_is_excited_better_than_by_chance_and_alike_for_a_seed():
     trials, seen = pendulum_trials()
-    options = ExcitationOptions(duration=4.0, piece=2.0, pool=5, rounds=0, repeat=2)
-    one, two = (suggest_excitation(trials, seen.told, range(len(trials.space.free)), options) for _ in range(2))
+    options = ExcitationOptions(duration=4.0, segment_duration=2.0, pool=5, rounds=0, repeat=2)
+    one, two = (suggest_excitation(trials, seen.information, range(len(trials.space.free)), options) for _ in range(2))
     np.testing.assert_array_equal(one.commands, two.commands)
     assert one.gain >= one.random_gain[1]
     assert one.gain > one.random_gain[0] > 0.0
     assert np.abs(one.commands).max() <= 5.0
-    error = np.sqrt(np.diagonal(one.told.covariance(seen.space.column("sd")), axis1=1, axis2=2))
+    error = np.sqrt(np.diagonal(one.information.covariance(seen.space.column("sd")), axis1=1, axis2=2))
     assert (error < seen.space.column("sd")).all()
 
 
@@ -139,7 +139,10 @@ def test_limits_that_allow_nothing_are_refused():
     still = replace(trials.limits, torque=np.full(2, 1e-9))
     with pytest.raises(InputError, match="None of 4 motions of double_pendulum keeps its limits"):
         suggest_excitation(
-            replace(trials, limits=still), seen.told, [0], ExcitationOptions(duration=2.0, piece=2.0, pool=4)
+            replace(trials, limits=still),
+            seen.information,
+            [0],
+            ExcitationOptions(duration=2.0, segment_duration=2.0, pool=4),
         )
 
 
@@ -159,8 +162,8 @@ def small_plan(**changes) -> ExcitationPlan:
         "commands": HOME + blend * [0.3, -0.2, 0.2, -0.3, 0.4, 0.2],
         "home": HOME,
         "limits": LIMITS,
-        "following": np.full(6, 0.1),
-        "made": {"seed": 3},
+        "tracking_error": np.full(6, 0.1),
+        "provenance": {"seed": 3},
     }
     return ExcitationPlan(**{**value, **changes})
 
@@ -171,10 +174,10 @@ def test_a_plan_comes_back_from_its_file_bit_for_bit(tmp_path):
     again = load_excitation(tmp_path / "p.yaml")
     np.testing.assert_array_equal(again.commands, plan.commands)
     np.testing.assert_array_equal(again.limits.speed, plan.limits.speed)
-    assert (again.joints, again.twin_hash, again.made, again.expected) == (
+    assert (again.joints, again.twin_hash, again.provenance, again.expected) == (
         plan.joints,
         plan.twin_hash,
-        plan.made,
+        plan.provenance,
         plan.expected,
     )
 
@@ -182,7 +185,7 @@ def test_a_plan_comes_back_from_its_file_bit_for_bit(tmp_path):
 def test_a_torque_plan_with_unbounded_limits_comes_back(tmp_path):
     limits = MotionLimits(low=[-1.0], high=[1.0], speed=[20.0], acceleration=[np.inf], torque=[np.inf])
     plan = small_plan(
-        joints=("a",), control="torque", commands=np.zeros((5, 1)), home=[0.0], limits=limits, following=[0.0]
+        joints=("a",), control="torque", commands=np.zeros((5, 1)), home=[0.0], limits=limits, tracking_error=[0.0]
     )
     save_excitation(plan, tmp_path / "p.yaml")
     assert np.isinf(load_excitation(tmp_path / "p.yaml").limits.torque[0])
@@ -194,7 +197,7 @@ def test_a_changed_or_broken_plan_is_refused(tmp_path):
     table = path.with_suffix(".csv")
     data = table.read_text()
     table.write_text(data.replace("0.0,0.0,-0.6", "0.0,0.1,-0.6", 1))
-    with pytest.raises(InputError, match="is not what .* was made with: its SHA-256 differs"):
+    with pytest.raises(InputError, match=r"was changed after .* was written: its SHA-256 differs"):
         load_excitation(path)
     table.unlink()
     with pytest.raises(InputError, match="needs its commands p.csv, which are missing"):

@@ -53,7 +53,7 @@ def excited(commands, limits, following):
         commands=commands,
         home=TWIN.home()[1],
         limits=limits,
-        following=following,
+        tracking_error=following,
         repeat=REPEAT,
     )
     robot = Plain(10)
@@ -80,18 +80,20 @@ def test_a_suggested_excitation_determines_what_teleoperation_leaves_open_and_th
         limits=limits,
     )
     columns = [i for i, name in enumerate(seen.space.names) if name in before.undetermined_parameters]
-    found = suggest_excitation(trials, seen.told, columns, ExcitationOptions(duration=20.0, repeat=REPEAT, seed=1))
+    found = suggest_excitation(
+        trials, seen.information, columns, ExcitationOptions(duration=20.0, repeat=REPEAT, seed=1)
+    )
     assert found.gain > found.random_gain[1] > found.random_gain[0]
     rows = plan_identification(seen, found, repeat=REPEAT).parameters
 
-    both = [replace(e, index=i) for i, e in enumerate([*log, *excited(found.commands, limits, found.following)])]
+    both = [replace(e, index=i) for i, e in enumerate([*log, *excited(found.commands, limits, found.tracking_error)])]
     fine = FitConfig(physics_hz=480.0)  # the arm's own; at half of it errors of the physics exceed those of the noise
     poor, rich = (identify(TWIN, episodes, backend=backend, config=fine) for episodes in (log, both))
     assert sum(row.determined for row in rich.estimates) > sum(row.determined for row in poor.estimates)
     known = {r.name: r for r, p in zip(rich.estimates, poor.estimates, strict=True) if r.determined and p.determined}
-    rows = [row for row in rows if row.name in known and row.then]
+    rows = [row for row in rows if row.name in known and row.with_excitation]
     smaller = np.log([error(poor, row.name) / error(rich, row.name) for row in rows])
-    expected = np.log([row.now.error[0] / row.then.error[0] for row in rows if row.then])
+    expected = np.log([row.with_data.error[0] / row.with_excitation.error[0] for row in rows if row.with_excitation])
     assert np.exp(smaller.mean()) > 2.0
     assert abs(smaller.mean() - expected.mean()) < np.log(1.5)
     hidden = Plain(0).reveal().params

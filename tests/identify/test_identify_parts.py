@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
 from twinloop.identify import HoldoutSpec
-from twinloop.identify.assembly import scale_from_quantum
+from twinloop.identify.assembly import scale_from_quantization
 from twinloop.identify.problem import FitProblem, ParameterBlock, eliminate_initial_states, huber_loss, linearize
 from twinloop.identify.solver import solve
 from twinloop.identify.uncertainty import compute_uncertainty
@@ -81,7 +81,7 @@ def test_noise_and_short_logs_have_no_step():
 def test_scale_makes_one_step_one_count():
     values = np.round(np.arange(-800, 800).repeat(3) * 0.08, 5)
     # 0.08 units a count, nominally 0.02 rad a unit: a count would be 1.6 mrad, and is 2 pi / 4096 = 1.534 mrad.
-    assert scale_from_quantum(values, 0.02, 4096) == pytest.approx(2 * np.pi / 4096 / (0.08 * 0.02), rel=1e-6)
+    assert scale_from_quantization(values, 0.02, 4096) == pytest.approx(2 * np.pi / 4096 / (0.08 * 0.02), rel=1e-6)
 
 
 def linear_problem(*, outliers=0.0, blocks=None, low=-10.0, width=0.02, seed=0):
@@ -154,7 +154,7 @@ def test_parameters_that_act_as_one_are_named_together():
 
 def test_slopes_alone_equal_slopes_together_where_blocks_are_apart():
     problem, _ = linear_problem()
-    together, alone = (linearize(problem, np.ones(4), alone=flag) for flag in (False, True))
+    together, alone = (linearize(problem, np.ones(4), separate_worlds=flag) for flag in (False, True))
     for first, second in zip(together.jacobians, alone.jacobians, strict=True):
         assert first == pytest.approx(second, abs=1e-9)
 

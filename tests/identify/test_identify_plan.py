@@ -19,7 +19,7 @@ from twinloop.identify.fisher import (
 from twinloop.identify.plan import plan_identification
 from twinloop.identify.problem import FitProblem, ParameterBlock, linearize
 from twinloop.identify.solver import solve
-from twinloop.identify.survey import ProfileOptions, ProfileSurvey, survey
+from twinloop.identify.survey import Survey, SurveyOptions, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
 from twinloop.workflows.identify.excitation import run_plan
@@ -133,7 +133,7 @@ def test_excitation_is_the_move_of_the_readings_in_units_of_the_noise():
     assert moved == pytest.approx([6.0, 0.6, 0.0])
 
 
-def surveyed(matrix, *, names_of=None, **fields) -> ProfileSurvey:
+def surveyed(matrix, *, names_of=None, **fields) -> Survey:
     """A survey of the SO-101's first parameters with a given information in prior deviations, white noise."""
     twin = load_twin("so101_tabletop")
     from twinloop.identify.assembly import select_free_parameters
@@ -142,12 +142,12 @@ def surveyed(matrix, *, names_of=None, **fields) -> ProfileSurvey:
     sd, count = space.column("sd"), len(space.free)
     scaled = np.asarray(matrix, dtype=float) / np.outer(sd, sd)
     told = FisherInformation(matrix=scaled[None], score=scaled[None])
-    return ProfileSurvey(
+    return Survey(
         twin=twin,
         space=space,
         points=space.column("centre")[None],
-        told=told,
-        excited=np.sqrt(np.diag(np.asarray(matrix, dtype=float)))[None],
+        information=told,
+        excitation=np.sqrt(np.diag(np.asarray(matrix, dtype=float)))[None],
         noise=ResidualNoiseModel(sd=np.ones(6), rho=np.zeros(6)),
         channels=tuple(f"position/{joint}" for joint in twin.robot.joints),
         units=tuple(unit.unit for unit in twin.units.joints),
@@ -163,15 +163,15 @@ def test_a_direction_that_nothing_determines_is_named_held_and_grouped():
     # damping and friction loss act as one, armature on nothing.
     one = np.array([1.0, -1.0, 0.0])
     found = plan_identification(surveyed(400.0 * np.outer(one, one), names_of=PAIR))
-    verdicts = {row.name: row.now.verdict for row in found.parameters}
+    verdicts = {row.name: row.with_data.verdict for row in found.parameters}
     assert verdicts == dict.fromkeys(PAIR[:2], "not determined") | {PAIR[2]: "not excited"}
     assert {frozenset(d.moves) for d in found.directions} == {frozenset(PAIR[:2]), frozenset(PAIR[2:])}
     assert len(found.freeze) == 2
     assert PAIR[2] in found.freeze
     (kept,) = set(PAIR) - set(found.freeze)
     assert found.with_frozen[kept] == pytest.approx(1 / np.sqrt(401.0))
-    assert [pair[:2] for pair in found.grouped] == [PAIR[:2]]
-    assert found.grouped[0][2] > 0.99
+    assert [pair[:2] for pair in found.correlated_pairs] == [PAIR[:2]]
+    assert found.correlated_pairs[0][2] > 0.99
     text = found.text()
     assert "Fix these, and the others are determined" in text
     assert "oscillations of several hertz" in text
@@ -180,14 +180,14 @@ def test_a_direction_that_nothing_determines_is_named_held_and_grouped():
 def test_alike_joints_may_share_what_none_determines_alone():
     names = tuple(f"joint/{joint}/armature" for joint in ("elbow_flex", "shoulder_lift", "shoulder_pan", "wrist_flex"))
     found = plan_identification(surveyed(2.0 * np.eye(4), names_of=names))  # each alone: 1 / sqrt(3) of the prior
-    assert {row.now.verdict for row in found.parameters} == {"not determined"}
+    assert {row.with_data.verdict for row in found.parameters} == {"not determined"}
     ((name, error),) = found.shared.items()
     assert name.startswith("joint/*/armature")
     assert error == pytest.approx(1 / 3)  # 1 + 4 × 2 = 9 priors' worth
 
 
 def test_what_is_wrong_with_a_log_is_said_with_its_joint():
-    found = plan_identification(surveyed(100.0 * np.eye(3), names_of=PAIR, episodes=1, standing=("elbow_flex",)))
+    found = plan_identification(surveyed(100.0 * np.eye(3), names_of=PAIR, episodes=1, still_joints=("elbow_flex",)))
     first, second = found.findings
     assert "elbow_flex does not move" in first
     assert PAIR[0] in first
@@ -210,25 +210,25 @@ def still_log(twin, hz=30.0, frames=60, moving=()):
 
 def test_a_joint_that_stands_still_in_the_log_is_found():
     twin = load_twin("so101_tabletop")
-    seen = survey(twin, [still_log(twin, moving=(0, 4))], backend=BACKEND, options=ProfileOptions(points=1, steps=0))
-    assert seen.standing == ("shoulder_lift", "elbow_flex", "wrist_flex", "gripper")
+    seen = survey(twin, [still_log(twin, moving=(0, 4))], backend=BACKEND, options=SurveyOptions(points=1, steps=0))
+    assert seen.still_joints == ("shoulder_lift", "elbow_flex", "wrist_flex", "gripper")
     found = plan_identification(seen)
     assert len(found.findings) == 5
-    moves = {row.name: row.now.excitation[0] for row in found.parameters}
+    moves = {row.name: row.with_data.excitation[0] for row in found.parameters}
     assert moves["actuator/shoulder_pan/delay"] > 100 * moves["actuator/gripper/delay"]
     assert len(found.to_json()["parameters"]) == len(seen.space.names)
 
 
 def test_points_are_reproducible_and_within_bounds():
     twin = load_twin("double_pendulum")
-    options = ProfileOptions(points=4, seed=5)
+    options = SurveyOptions(points=4, seed=5)
     one, two = (survey(twin, [], backend=BACKEND, options=options) for _ in range(2))
     np.testing.assert_array_equal(one.points, two.points)
     assert len(one.points) == 4
     assert (one.points >= one.space.column("low")).all()
     assert (one.points <= one.space.column("high")).all()
     assert not np.allclose(one.points[1], one.points[2])
-    assert {row.now.verdict for row in plan_identification(one).parameters} == {"not excited"}
+    assert {row.with_data.verdict for row in plan_identification(one).parameters} == {"not excited"}
 
 
 def test_a_thing_without_a_robot_cannot_be_excited(tmp_path):

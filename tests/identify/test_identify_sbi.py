@@ -16,7 +16,7 @@ from twinloop.identify.assembly import fit_space, limit_physics_rate
 from twinloop.identify.bands import draw_noise
 from twinloop.identify.sbi_bridge import PriorBox, SbiOptions, sample_posterior
 from twinloop.identify.sbi_flow import require_sbi
-from twinloop.identify.sbi_result import measure_novelty, rank_uniformity
+from twinloop.identify.sbi_result import compute_mahalanobis_test, rank_uniformity
 from twinloop.identify.sbi_summaries import build_summaries, whiten
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
@@ -71,14 +71,16 @@ def test_ranks_that_pile_up_are_told_from_uniform_ones():
 def test_what_lies_far_from_all_draws_is_novel_and_what_is_one_of_them_is_so_at_its_rate():
     rng = generator(2, "test/sbi")
     draws = rng.normal(size=(400, 3)) @ np.array([[1, 0.9, 0], [0, 0.3, 0], [0, 0, 5]])
-    assert measure_novelty(draws, [0, 1.5, 0])[1] < 0.01  # against the correlation, each coordinate alone is usual
+    assert (
+        compute_mahalanobis_test(draws, [0, 1.5, 0])[1] < 0.01
+    )  # against the correlation, each coordinate alone is usual
     own = [
-        measure_novelty(draws, row)[1]
+        compute_mahalanobis_test(draws, row)[1]
         for row in rng.normal(size=(300, 3)) @ np.array([[1, 0.9, 0], [0, 0.3, 0], [0, 0, 5]])
     ]
     assert np.mean(np.array(own) <= 0.1) == pytest.approx(0.1, abs=0.05)
     with pytest.raises(InputError, match="at least 12"):
-        measure_novelty(draws[:5], [0, 0, 0])
+        compute_mahalanobis_test(draws[:5], [0, 0, 0])
 
 
 def test_coordinates_of_a_box_keep_its_limits_and_the_prior_within(twin, backend):

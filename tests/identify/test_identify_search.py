@@ -44,7 +44,7 @@ def test_slopes_mislead_on_a_rough_landscape_and_the_evolution_strategy_does_not
     assert found.point == pytest.approx([1.0, -1.0], abs=0.02)
     assert solve(problem, found.point).loss <= found.loss < 0.05 * downhill.loss
     assert list(found.history) == sorted(found.history, reverse=True)
-    assert found.replays == 24 * len(found.told)
+    assert found.replays == 24 * len(found.generation_losses)
 
 
 def test_many_starts_reach_the_lowest_valley_and_the_first_is_the_given_one():
@@ -143,7 +143,7 @@ def test_equal_seeds_search_alike_and_a_search_goes_on_where_it_was():
     whole = evolve(problem, start, generations=20, seed=5)
     seen = []
     first = evolve(problem, start, generations=8, seed=5, watch=seen.append)
-    assert [len(now.told) for now in seen] == list(range(1, 9))
+    assert [len(now.generation_losses) for now in seen] == list(range(1, 9))
     replayed = []
     counting = FitProblem(
         **{
@@ -151,11 +151,11 @@ def test_equal_seeds_search_alike_and_a_search_goes_on_where_it_was():
             "readings": lambda points, local: (replayed.append(len(points)), problem.readings(points, local))[1],
         }
     )
-    rest = evolve(counting, start, generations=20, seed=5, told=first.told)
-    assert rest.told == whole.told
+    rest = evolve(counting, start, generations=20, seed=5, generation_losses=first.generation_losses)
+    assert rest.generation_losses == whole.generation_losses
     assert np.array_equal(rest.point, whole.point)
     assert len(replayed) == 12 + 1  # the generations that are left, and the mean
-    assert evolve(problem, start, generations=3, seed=6).told != whole.told[:3]
+    assert evolve(problem, start, generations=3, seed=6).generation_losses != whole.generation_losses[:3]
 
 
 def test_a_single_parameter_can_be_searched_and_bounds_hold():

@@ -63,7 +63,7 @@ def test_progress_says_stage_step_and_loss(twin, episodes):
     assert stages[:2] == ["cma", "walk"]
     first = [now for now in seen.seen if now.stage == "cma"]
     assert [now.iteration for now in first] == [1, 2, 3, 4, 5, 6]
-    assert all(now.most == 6 for now in first)
+    assert all(now.max_iterations == 6 for now in first)
     assert first[-1].loss <= first[0].loss
     assert first[-1].replays > first[0].replays
 
@@ -92,6 +92,6 @@ def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(twin, episodes, 
 def test_what_is_no_checkpoint_is_refused(twin, episodes, tmp_path, content):
     path = tmp_path / "fit.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=r"fit.json is no checkpoint of a fit. Give another file, or remove it."):
+    with pytest.raises(InputError, match=r"fit.json is not a checkpoint of a fit. Give another file, or remove it."):
         identify(twin, episodes, backend=BACKEND, config=replace(CONFIGS["lm"], checkpoint=path))
     assert json.loads(path.read_text()) == json.loads(content)

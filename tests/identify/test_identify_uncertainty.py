@@ -105,7 +105,7 @@ def _best_local(problem, point):
 
 def test_windows_of_few_episodes_make_blocks_and_one_short_episode_none():
     problem = replace(problem_of(windows=20), clusters=np.repeat([0, 1], 10))
-    times = FrameTimes(begins=np.tile(4.0 * np.arange(10), 2), dt=0.1)
+    times = FrameTimes(start_times=np.tile(4.0 * np.arange(10), 2), dt=0.1)
     found = compute_uncertainty(problem, solved(problem), NAMES, times=times)
     assert found.clusters.kind == "time block"
     assert found.clusters.count >= 6
@@ -153,10 +153,10 @@ def test_a_walk_that_stops_early_says_how_far_it_had_to_go():
     problem = problem_of()
     end = solved(problem)
     found = compute_uncertainty(problem, end, NAMES)
-    assert found.unfinished.max() < 0.01
+    assert found.distance_to_optimum.max() < 0.01
     error = np.sqrt(found.covariance[1, 1])
     moved = compute_uncertainty(problem, linearize(problem, end.point + np.array([0, 2 * error, 0])), NAMES)
-    assert moved.unfinished[1] == pytest.approx(2.0, rel=0.35)  # residuals and their spread have grown
+    assert moved.distance_to_optimum[1] == pytest.approx(2.0, rel=0.35)  # residuals and their spread have grown
 
 
 def test_refits_of_least_squares_are_the_weighted_solutions():
@@ -289,5 +289,5 @@ def test_refits_and_profiles_are_asked_for_in_a_fit_and_few_episodes_say_what_th
 def test_flags_of_the_command_line_and_their_mistakes():
     config = build_fit_config(FitOptions(bootstrap=200, profile=("joint/a/damping",)))
     assert (config.bootstrap, config.profile) == (200, ("joint/a/damping",))
-    with pytest.raises(InputError, match="--bootstrap 5: percentiles take at least 40 refits"):
+    with pytest.raises(InputError, match="--bootstrap 5: percentiles need at least 40 refits"):
         build_fit_config(FitOptions(bootstrap=5))

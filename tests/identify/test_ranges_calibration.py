@@ -84,7 +84,7 @@ def test_other_physics_reaches_the_cap_and_is_named_in_the_channels_unit(twin, b
     assert calibration.status == "capped"
     assert found.distribution.kappa == calibration.cap <= MOST_KAPPA < calibration.needed
     assert calibration.model_error[0] > 0.3
-    assert "MODEL ERROR that no spread of parameters covers" in found.text()
+    assert "MODEL ERROR that no range of parameters covers" in found.text()
     assert f"position/swing {calibration.model_error[0]:.3g} deg" in found.text()
 
 
@@ -98,7 +98,7 @@ def test_ranges_never_grow_wider_than_before_the_data(fitted):
     vague = dataclasses.replace(fitted, covariance=np.diag(0.5 * fitted.prior_sd**2))
     cap, reason = kappa_cap(vague)
     assert cap == pytest.approx(2.0)
-    assert reason.endswith("would range wider than before the data")
+    assert reason.endswith("would be wider than its prior")
 
 
 def test_noise_and_calibration_survive_json(twin, backend, fitted, log):

@@ -134,7 +134,7 @@ def test_without_a_default_range_the_fits_own_prior_is_drawn_from_inside_its_bou
 
 
 def test_generate_draws_from_a_run_and_writes_down_what_it_means(run, tmp_path, capsys):
-    figures = run_generate(
+    metrics = run_generate(
         GenerateRequest(
             file=tmp_path / "g.yaml",
             output=str(tmp_path / "data"),
@@ -148,12 +148,12 @@ def test_generate_draws_from_a_run_and_writes_down_what_it_means(run, tmp_path, 
         console=Console(width=200),
     )
     printed, card = capsys.readouterr().out, (tmp_path / "data" / "README.md").read_text()
-    for line in figures["ranges"]:
+    for line in metrics["ranges"]:
         assert f"Ranges: {line}" in printed
         assert f"- {markdown_text(line)}" in card
     assert "NOT DETERMINED by the data" in card
     spec = DatasetReader(tmp_path / "data").spec
-    assert spec.ranges == tuple(figures["ranges"])
+    assert spec.ranges == tuple(metrics["ranges"])
     sources = {draw["names"][0]: draw["source"] for draw in spec.config["plan"]["draws"]}
     assert sources[KP].startswith("identified from 30 episodes, data 0123456789ab, kappa 2.25, calibrated on 12 clips")
     assert sources[OFFSET].startswith("not determined by the data")

@@ -9,7 +9,12 @@ from rich.console import Console
 from support.swing import TRUTH, clips, swing_twin
 from twinloop.core.errors import InputError
 from twinloop.identify.config import FitConfig
-from twinloop.report.identification import correlation_map, coverage_curve, drift_panels, predicted_band
+from twinloop.report.identification import (
+    plot_correlation_map,
+    plot_coverage_curve,
+    plot_drift_panels,
+    plot_predicted_band,
+)
 from twinloop.simulate import open_backend
 from twinloop.workflows.data.logs import LogEpisodes
 from twinloop.workflows.identify.identify import identify_log, split_log
@@ -34,14 +39,14 @@ def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, ca
     config = FitConfig(iterations=5, free=("joint/*/damping", "joint/*/frictionloss", "actuator/*/kp"))
     fixed = FitConfig(**{**vars(config), "fixed": {"actuator/swing/delay": TRUTH["actuator/swing/delay"]}})
     request = IdentifyRequest(twin=str(twin), holdout="last:3", ranging=asked)
-    figures = identify_log(request, clips_of, tmp_path / "run", fixed, Console(width=160))
+    metrics = identify_log(request, clips_of, tmp_path / "run", fixed, Console(width=160))
     printed = capsys.readouterr().out
-    assert figures["training"] == [0, 1, 2, 3, 4, 5]
-    assert sorted(map(int, figures["ranges"]["scores"])) == list(range(6, 15))
-    assert figures["distribution"]["calibration"]["clips"] == 9
-    assert len(figures["ranges"]["curve"]["levels"]) == len(figures["ranges"]["curve"]["calibrated"])
-    assert figures["structures"]["structures"][0]["verdict"].startswith("no relevant gain")
-    assert figures["drift"]["drifting"] == []
+    assert metrics["training"] == [0, 1, 2, 3, 4, 5]
+    assert sorted(map(int, metrics["ranges"]["scores"])) == list(range(6, 15))
+    assert metrics["distribution"]["calibration"]["clips"] == 9
+    assert len(metrics["ranges"]["curve"]["levels"]) == len(metrics["ranges"]["curve"]["calibrated"])
+    assert metrics["structures"]["structures"][0]["verdict"].startswith("no relevant gain")
+    assert metrics["drift"]["drifting"] == []
     for words in ("Ranges: kappa", "calibrated on 9 clips for 90%", "Coverage of 3 test clips", "Drift: none of 3"):
         assert words in printed
     assert json.loads((tmp_path / "run" / "result.json").read_text())["drift"]["groups"] == ["0–8", "9–17"]
@@ -49,9 +54,9 @@ def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, ca
     for title in (
         "Parameters identified from the log",
         "Priors, correlation, identifiability",
-        "What is left over",
+        "Residuals",
         "Ranges for randomization",
-        "Which physics is missing",
+        "Missing physics",
         "Drift",
     ):
         assert f"<h2>{title}</h2>" in page
@@ -81,13 +86,15 @@ def test_structures_without_compare_are_a_mistake(log, tmp_path):
 def test_plots_refuse_what_does_not_fit_and_draw_what_does():
     pytest.importorskip("plotly")
     with pytest.raises(InputError, match="2 parameters was given correlations in shape"):
-        correlation_map(["a", "b"], np.eye(3))
+        plot_correlation_map(["a", "b"], np.eye(3))
     with pytest.raises(InputError, match="1 parameters over 2 groups was given shape"):
-        drift_panels(["x", "y"], ["a"], [[1.0]], [[0.1]], [""])
+        plot_drift_panels(["x", "y"], ["a"], [[1.0]], [[0.1]], [""])
     with pytest.raises(InputError, match="2 channels and 3 frames was given values in shape"):
-        predicted_band(np.arange(3), ["a", "b"], np.zeros((3, 1)), np.zeros((3, 2)), np.zeros((3, 2)), units=["", ""])
-    figure = coverage_curve([0.5, 0.9], [0.4, 0.8], [0.5, 1.0], [0.2, 0.6], [0.8, 1.0])
-    traces = {trace.name: trace for trace in figure.data}
+        plot_predicted_band(
+            np.arange(3), ["a", "b"], np.zeros((3, 1)), np.zeros((3, 2)), np.zeros((3, 2)), units=["", ""]
+        )
+    metric = plot_coverage_curve([0.5, 0.9], [0.4, 0.8], [0.5, 1.0], [0.2, 0.6], [0.8, 1.0])
+    traces = {trace.name: trace for trace in metric.data}
     assert list(traces["calibrated"].y) == [0.5, 1.0]
-    band = predicted_band([0, 1], ["a"], [[0.0], [1.0]], [[0.5], [0.5]], [[0.1], [0.2]], units=["m"])
+    band = plot_predicted_band([0, 1], ["a"], [[0.0], [1.0]], [[0.5], [0.5]], [[0.1], [0.2]], units=["m"])
     assert [list(trace.y) for trace in band.data[:2]] == [[0.6, 0.7], [0.4, 0.3]]

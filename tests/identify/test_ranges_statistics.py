@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.stats import conformal_band, conformal_threshold, holm, least_clips, paired_test
+from twinloop.stats import conformal_band, conformal_threshold, holm, min_clip_count, paired_test
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
@@ -59,10 +59,10 @@ def test_a_clear_improvement_is_found_and_nothing_is_not():
 
 
 def test_nine_clips_are_the_fewest_for_ninety_per_cent():
-    assert [least_clips(level) for level in (0.5, 0.8, 0.9, 0.95)] == [1, 4, 9, 19]
+    assert [min_clip_count(level) for level in (0.5, 0.8, 0.9, 0.95)] == [1, 4, 9, 19]
     assert conformal_threshold(np.arange(9.0), 0.9) == 8.0
     assert conformal_threshold(np.arange(8.0), 0.9) == np.inf
-    with pytest.raises(InputError, match="A score is NaN"):
+    with pytest.raises(InputError, match="A calibration score is NaN"):
         conformal_threshold([0.1, np.nan], 0.5)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.label.agreement import measure_agreement, measure_boundary_agreement
+from twinloop.workflows.data.labels import _print_agreement
 
 WHO = ("source", "author")
 
@@ -27,6 +31,12 @@ def rows_of(answers, kind="success"):
     ]
 
 
+def _flipped(count):
+    """``yes`` and ``no`` in turn, with the first ``count`` answers exchanged."""
+    truth = ["yes", "no"] * 20
+    return [("no" if value == "yes" else "yes") if i < count else value for i, value in enumerate(truth)]
+
+
 def test_planted_disagreement_is_counted_and_ranked():
     truth = ["yes", "no"] * 20
     bob = [("no" if value == "yes" else "yes") if i in (3, 8, 9) else value for i, value in enumerate(truth)]
@@ -45,6 +55,17 @@ def test_planted_disagreement_is_counted_and_ranked():
     assert float(found.alpha.low) < float(found.alpha.estimate) < float(found.alpha.high) <= 1
 
 
+@pytest.mark.parametrize(("count", "more"), [(10, None), (13, 3), (25, 15)])
+def test_disagreements_that_are_not_listed_are_counted(count, more):
+    found = measure_agreement(rows_of({"hand:a": ["yes", "no"] * 20, "hand:b": _flipped(count)}), "success")
+    console = Console(width=200, record=True, file=io.StringIO())
+    _print_agreement(found, console)
+    lines = console.export_text().splitlines()
+    assert sum(line.startswith("  e0") for line in lines) == 10
+    listed = [line for line in lines if "more episodes" in line]
+    assert listed == ([] if more is None else [f"  … {more} more episodes with different labels"])
+
+
 def test_who_cannot_tell_says_nothing():
     said = {"hand:a": ["yes", "no", "unknown", "yes"], "rule:b": ["yes", "no", "no", None], "model:c": ["unknown"] * 4}
     found = measure_agreement(rows_of(said), "success")
@@ -59,7 +80,7 @@ def test_numbers_agree_by_distance():
     said = {"hand:a": [str(x) for x in truth], "hand:b": [str(x + 0.5) for x in truth]}
     found = measure_agreement(rows_of(said, "number/quality"), "number/quality")
     assert found.pairs[0].kappa is None
-    assert found.pairs[0].apart == pytest.approx(0.5)
+    assert found.pairs[0].median_difference == pytest.approx(0.5)
     # Two observers a constant apart: mean squared disagreement 0.25, expected 2 var + 0.25 / 2, of 120 values.
     every = np.concatenate([truth, truth + 0.5])
     assert float(found.alpha.estimate) == pytest.approx(1 - 0.25 / (2 * every.var(ddof=1)), abs=1e-9)
@@ -97,7 +118,7 @@ def test_boundaries_match_within_the_tolerance():
     assert pair.episodes == 3
     assert float(pair.f1.estimate) == pytest.approx(0.5)  # of two beginnings each, one pair lies within 4 frames
     assert pair.offset_s == pytest.approx(0.2)
-    assert float(pair.alike.estimate) == pytest.approx(1 - (4 + 20) / 100)
+    assert float(pair.frame_agreement.estimate) == pytest.approx(1 - (4 + 20) / 100)
     assert [row["episode_id"] for row in worst] == ["a", "b", "c"]
     ((strict,), _) = measure_boundary_agreement(rows, fps, tolerance_s=0.19)
     assert float(strict.f1.estimate) == 0.0

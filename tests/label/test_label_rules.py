@@ -39,8 +39,8 @@ TOLD = {
 
 def material(task, states, *, fps=None):
     """An episode as rules see it, without a folder."""
-    reader = SimpleNamespace(fps=fps or task.twin.control_hz, lengths=[len(states) - 1], ours=False)
-    made = RuleEpisode(episode_id="x", reader=reader, index=0, world=task)
+    reader = SimpleNamespace(fps=fps or task.twin.control_hz, lengths=[len(states) - 1], written_by_twinloop=False)
+    made = RuleEpisode(episode_id="x", reader=reader, index=0, task=task)
     made.__dict__["states"] = states
     return made
 
@@ -58,7 +58,9 @@ def joints_of(task, states):
 
 def recorded(values, names, fps=30.0):
     """An episode of joints alone."""
-    reader = SimpleNamespace(fps=fps, lengths=[len(values)], ours=False, units=None, info={"features": {}})
+    reader = SimpleNamespace(
+        fps=fps, lengths=[len(values)], written_by_twinloop=False, units=None, info={"features": {}}
+    )
     made = RuleEpisode(episode_id="x", reader=reader, index=0)
     made.__dict__.update(joints=np.asarray(values, float), joint_names=list(names))
     return made
@@ -123,7 +125,7 @@ def test_a_guess_from_joints_sees_what_hands_do_and_no_more(worlds):
 
 def test_without_what_it_takes_a_rule_says_that_it_cannot_tell():
     made = recorded(np.zeros((10, 2)), ["shoulder", "elbow"])
-    made = dataclasses.replace(made, missing="it was not simulated")
+    made = dataclasses.replace(made, missing_reason="it was not simulated")
     made.__dict__.update(joints=np.zeros((10, 2)), joint_names=["shoulder", "elbow"])
     for rule in (SubtasksFromStates(), FailureFromStates(), SubtasksFromGripper(), SuccessFromGripper()):
         (finding,) = rule.label(made)

@@ -75,7 +75,7 @@ def test_who_looks_again_takes_back_what_no_longer_shows(made):
     ws.label([one(ids[i], "failure", "dropped", **rule) for i in range(3)])
     ws.label([one(ids[0], "failure", "timeout")])
     survey = ReviewRecord(source="rule", author="r", episode_ids=frozenset(ids[:2]))
-    written = ws.label([one(ids[0], "failure", "dropped", **rule)], survey=survey)
+    written = ws.label([one(ids[0], "failure", "dropped", **rule)], review=survey)
     assert (written.labels, written.unchanged, written.retracted) == (0, 1, 1)
     said = [(row["episode_id"], row["author"]) for row in ws.query("SELECT * FROM labels").to_pylist()]
     assert sorted(said) == sorted([(ids[0], "r"), (ids[0], "ada"), (ids[2], "r")])
@@ -139,7 +139,7 @@ def test_text_stays_text(made):
             "Unknown failure class 'grasp_mised'.*Nearest existing: grasp_missed",
         ),
         ({"kind": "sucess", "value": "yes"}, "Unknown kind of label 'sucess'. Nearest existing: success"),
-        ({"kind": "subtask", "value": "reach"}, "names no frames. Write reach:FIRST-LAST"),
+        ({"kind": "subtask", "value": "reach"}, "has no frames, but a subtask needs them. Write reach:FIRST-LAST"),
         (
             {"kind": "subtask", "value": "reach", "first_frame": 5, "last_frame": 35},
             "has the frames 0 to 34",
@@ -147,9 +147,9 @@ def test_text_stays_text(made):
         ({"kind": "subtask", "value": "reach", "first_frame": 5, "last_frame": 4}, "has the frames 5 to 4"),
         (
             {"kind": "subtask", "value": "reach", "first_frame": -1, "last_frame": 4},
-            "Count from 0, the first frame first",
+            "Frames count from 0, the smaller one first",
         ),
-        ({"kind": "tag", "value": "x", "first_frame": 1}, "names one end of its frames"),
+        ({"kind": "tag", "value": "x", "first_frame": 1}, "has only one of first and last frame"),
         ({"kind": "success", "value": "yes", "first_frame": 1, "last_frame": 2}, "applies to the whole episode"),
         ({"kind": "number/quality", "value": "nan"}, "is not a finite number"),
         ({"kind": "number/quality", "value": "four"}, "is not a finite number"),

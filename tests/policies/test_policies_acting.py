@@ -87,11 +87,11 @@ def test_the_latest_and_the_previous_chunk_say_when_they_were_made():
     assert acting.previous_step.tolist() == [3, 3]
     np.testing.assert_array_equal(acting.chunk[:, 0, 0], [600, 1600])
     np.testing.assert_array_equal(acting.previous_chunk[:, 2, 0], [302, 1302])
-    np.testing.assert_array_equal(acting.latent, [[6, 6], [16, 16]])
+    np.testing.assert_array_equal(acting.features, [[6, 6], [16, 16]])
     acting.restart([1])
     assert acting.chunk_step.tolist() == [6, -1]
     assert np.isnan(acting.previous_chunk[1]).all()
-    assert np.isnan(acting.latent[1]).all()
+    assert np.isnan(acting.features[1]).all()
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01, 0.7])

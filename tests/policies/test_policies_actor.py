@@ -129,7 +129,7 @@ def test_a_contract_that_does_not_fit_is_refused_with_every_difference(task):
         PolicyActor(policy=Adds(other), task=task, twin=task.twin)
     said = str(caught.value)
     assert "The policy abababababab cannot act on swing at point:" in said
-    for part in ("is for so101, this is swing", "acts at 50 Hz", "means rad, this means deg", "cube.x", "front"):
+    for part in ("is for so101, but swing is given", "needs 50 Hz", "uses rad, but deg is given", "cube.x", "front"):
         assert part in said
     assert said.count("\n  ") == 6
 
@@ -154,7 +154,7 @@ def test_who_watches_sees_every_step_and_changes_nothing(task):
     def watch(observation, acting: PolicyLoop, commands):
         steps.append((observation[STATE].copy(), acting.chunk_step.copy(), commands.copy()))
 
-    result = run(task, PolicyActor(policy=policy, task=task, twin=task.twin, watch=watch), [0, 1])
+    result = run(task, PolicyActor(policy=policy, task=task, twin=task.twin, step_callback=watch), [0, 1])
     np.testing.assert_array_equal(np.stack([row[0] for row in steps], axis=1), result.observation)
     np.testing.assert_allclose(np.stack([row[2] for row in steps], axis=1), result.action, rtol=1e-12)
     assert [row[1][0] for row in steps] == [step - step % 3 for step in range(NSTEP)]

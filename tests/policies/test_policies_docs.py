@@ -30,5 +30,5 @@ def test_every_kind_and_every_setting_is_named():
     assert all(f"| `{kind}` |" in TEXT for kind in KINDS)
     cells = " ".join(re.findall(r"^\| (`.*?) \|", TEXT, flags=re.MULTILINE))
     named = set(re.findall(r"`([\w.]+)`", cells))
-    wanted = {*CommonSettings.model_fields} - {"pictures"}
-    assert wanted | {f"pictures.{name}" for name in ImageEncoderSettings.model_fields} <= named
+    wanted = {*CommonSettings.model_fields} - {"images"}
+    assert wanted | {f"images.{name}" for name in ImageEncoderSettings.model_fields} <= named

@@ -274,9 +274,9 @@ _BY_HEART = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "space", "cameras"), _BY_HEART)
 def test_every_kind_learns_a_smooth_map_by_heart(kind, space, cameras):
-    pictures = {"channels": [8, 8]}
+    images = {"channels": [8, 8]}
     policy = small(
-        kind, contract(cameras=cameras), action_space=space, n_obs_steps=1, normalization="min_max", pictures=pictures
+        kind, contract(cameras=cameras), action_space=space, n_obs_steps=1, normalization="min_max", images=images
     )
     rows = batch(policy, 50)
     x = torch.cat([rows[STATE][:, 0] / 20, rows[ENVIRONMENT][:, 0] / 0.1], dim=1)

@@ -44,8 +44,15 @@ def test_settings_name_what_is_wrong():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_settings_survive_their_plain_form(kind):
-    chosen = read_settings(kind, {"domains": ["sim", "real"], "pictures": {"channels": [8, 16]}})
+    chosen = read_settings(kind, {"domains": ["sim", "real"], "images": {"channels": [8, 16]}})
     assert read_settings(kind, chosen.model_dump(mode="json")) == chosen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stored_settings_with_the_former_name_of_images_are_read(kind):
+    assert read_settings(kind, {"pictures": {"channels": [8, 16]}}) == read_settings(
+        kind, {"images": {"channels": [8, 16]}}
+    )
 
 
 def test_a_domain_has_an_index_and_none_is_unknown():

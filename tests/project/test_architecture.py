@@ -98,44 +98,44 @@ def test_no_files_import_each_other_in_a_circle():
     assert shape.cycles(shape.import_graph(shape.modules(PACKAGE.parent, PACKAGE))) == []
 
 
-# Most lines of each package. Whoever raises one says in the commit what the lines are worth; who falls SLACK below one
-# lowers it, so that what was saved stays saved.
+# Maximal number of code lines of each package. Docstrings do not count, so that an explanation costs nothing. A commit
+# that raises a ceiling says what the lines are worth; a commit that gets SLACK lines below it lowers the ceiling.
 CEILINGS = {
-    "catalog": 6640,
-    "checks": 1100,
-    "cli": 1450,
-    "core": 3810,
-    "curate": 6270,
-    "dataset": 19950,
-    "encoders": 1200,
-    "envs": 950,
-    "evaluate": 1950,
-    "gap": 9640,
-    "generate": 2770,
-    "hardware": 3460,
-    "identify": 6210,
-    "label": 1000,
-    "policies": 2000,
-    "randomize": 2950,
-    "release": 8920,
-    "render": 5720,
-    "report": 2650,
-    "rollout": 3180,
-    "scenario": 1800,
-    "sensors": 4570,
-    "simulate": 4150,
-    "stats": 7600,
-    "tasks": 2700,
-    "train": 4270,
-    "twin": 6880,
-    "workflows": 18350,
+    "catalog": 5790,
+    "checks": 950,
+    "cli": 1310,
+    "core": 3100,
+    "curate": 5390,
+    "dataset": 17170,
+    "encoders": 970,
+    "envs": 780,
+    "evaluate": 1600,
+    "gap": 8050,
+    "generate": 2360,
+    "hardware": 2770,
+    "identify": 5210,
+    "label": 860,
+    "policies": 1610,
+    "randomize": 2500,
+    "release": 7310,
+    "render": 4830,
+    "report": 2240,
+    "rollout": 2620,
+    "scenario": 1440,
+    "sensors": 3670,
+    "simulate": 3480,
+    "stats": 5840,
+    "tasks": 2260,
+    "train": 3540,
+    "twin": 6120,
+    "workflows": 16280,
 }
 SLACK = 150
 
 
 def test_no_package_grows_without_an_argument():
     packages = load_shape().shape(PACKAGE.parents[1])["packages"]
-    lines = {name: sums["lines"] for name, sums in packages.items() if sums["lines"] > 100}
+    lines = {name: sums["code lines"] for name, sums in packages.items() if sums["lines"] > 100}
     assert set(lines) == set(CEILINGS)
     assert {name: count for name, count in lines.items() if count > CEILINGS[name]} == {}
     assert {name: count for name, count in lines.items() if count < CEILINGS[name] - SLACK} == {}
@@ -151,7 +151,7 @@ COMPUTING = (
     "rollout/readings.py",
     "rollout/sensing.py",
     "hardware/hidden",  # a virtual robot has effects that its twin need not declare
-    "gap/vision/camera_tone.py",  # it develops pictures again, by the camera's own formulas
+    "gap/vision/camera_tone.py",  # it develops images again, by the camera's own formulas
 )
 
 

@@ -13,7 +13,7 @@ from twinloop.generate import read_config
 from twinloop.generate.config import load_plan
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = "".join((ROOT / page).read_text() for page in ("README.md", "docs/tutorials/commands.md"))
+EXAMPLES = "".join((ROOT / page).read_text() for page in ("README.md", "docs/start/commands.md"))
 
 
 def blocks(language: str) -> list[str]:

@@ -16,9 +16,9 @@ from twinloop.workflows.scenario.retrain import ScenarioChange, changes_table
 
 def test_success_before_and_after_is_printed_with_intervals():
     pairs = PairedCounts(both=0, only_a=8, only_b=0, neither=0)
-    pinned: Any = SimpleNamespace(name="other")
+    scenario: Any = SimpleNamespace(name="other")
     change = ScenarioChange(name="miss", before=clopper_pearson(0, 8), after=clopper_pearson(8, 8), pairs=pairs)
-    cells = [next(iter(column.cells)) for column in changes_table([change], pinned).columns]
+    cells = [next(iter(column.cells)) for column in changes_table([change], scenario).columns]
     assert cells[1:3] == ["0% [0%, 37%]", "100% [63%, 100%]"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import barnard_exact
 
-from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
+from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_metric
 from benchmarks.predictivity.score import outcome_of
 from twinloop.core.trials import Trials
 from twinloop.dataset.logs.sets.pendulums import read_rollouts
@@ -89,7 +89,7 @@ def test_simpler_averages():
 
 # 95 % bootstrap over real trials (2,000 draws)
 @pytest.mark.parametrize(
-    ("task", "figure", "low", "high"),
+    ("task", "metric", "low", "high"),
     [
         ("pick_coke_can", "pearson", 0.94, 0.99),
         ("pick_coke_can", "mmrv", 0.0, 0.082),
@@ -100,10 +100,10 @@ def test_simpler_averages():
         ("carrot_on_plate", "pearson", 0.27, 0.99),
     ],
 )
-def test_bootstrap_over_real_trials(task, figure, low, high):
+def test_bootstrap_over_real_trials(task, metric, low, high):
     (trials, real, sim), _ = SIMPLER[task]
-    interval = bootstrap_figure(
-        getattr(ranking, figure),
+    interval = bootstrap_metric(
+        getattr(ranking, metric),
         real=PolicyScoreMatrix.of_table(real, trials),
         sim=PolicyScoreMatrix.of_table(sim, np.nan),  # as they stand, without noise of trials
     )
@@ -124,20 +124,20 @@ def test_realaigym_tables(table):
 def test_three_or_four_controllers_say_little():
     """Of ten trials each; the published correlations of −0.6 to 0 exclude hardly anything."""
     sim, _, real, _ = REALAIGYM["pendubot 2024"]
-    figure = predictivity(real=PolicyScoreMatrix.of_table(real, 10), sim=PolicyScoreMatrix.of_table(sim, np.nan))[
+    metric = predictivity(real=PolicyScoreMatrix.of_table(real, 10), sim=PolicyScoreMatrix.of_table(sim, np.nan))[
         "pearson"
     ]
-    assert figure.others.low < -0.95
-    assert figure.others.high > 0.8
+    assert metric.population.low < -0.95
+    assert metric.population.high > 0.8
 
 
 def test_a_correlation_of_one_that_rests_on_three_successes_is_no_certainty():
     (trials, real, sim), _ = SIMPLER["stack_cube"]
-    figure = predictivity(real=PolicyScoreMatrix.of_table(real, trials), sim=PolicyScoreMatrix.of_table(sim, trials))[
+    metric = predictivity(real=PolicyScoreMatrix.of_table(real, trials), sim=PolicyScoreMatrix.of_table(sim, trials))[
         "pearson"
     ]
-    assert figure.estimate == pytest.approx(1.0)
-    assert figure.these.low < -0.5
+    assert metric.estimate == pytest.approx(1.0)
+    assert metric.evaluated.low < -0.5
 
 
 @pytest.mark.slow

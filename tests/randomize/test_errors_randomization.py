@@ -24,8 +24,11 @@ def adaptive(**options):
         ({"visual": {"texture_pool": True}}, "a whole number of textures, at least 1; given True"),
         ({"params": {MASS: [False, True]}}, r"\[low, high\] with two numbers; given \[False, True\]"),
         ({"params": {MASS: {"low": 0.02, "high": 0.03, "tied": "no"}}}, "tied: true or false is expected; given 'no'"),
-        ({"params": {"joint/*/damping": {"scale": [0.5, 1], "add": [0, 1]}}}, "scale is the whole range; remove add"),
-        ({"params": {"joint/*/damping": {"scale": [0.5, 1], "low": 3}}}, "scale is the whole range; remove low"),
+        (
+            {"params": {"joint/*/damping": {"scale": [0.5, 1], "add": [0, 1]}}},
+            "scale gives the complete range. Remove add",
+        ),
+        ({"params": {"joint/*/damping": {"scale": [0.5, 1], "low": 3}}}, "scale gives the complete range. Remove low"),
         ({"params": {MASS: {"distribution": "choice", "values": 0.05}}}, "values: a list of numbers, such as"),
         ({"params": {MASS: {"low": [0.02, 0.03], "high": 0.04}}}, "low: a number is expected"),
         (

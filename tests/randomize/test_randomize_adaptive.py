@@ -150,7 +150,7 @@ def test_a_design_places_what_is_adaptive_too():
     ("section", "error", "message"),
     [
         ({"names": []}, InputError, "names: List should have at least 1 item"),
-        ({"names": [SLIDE], "evry": 3}, InputError, r"evry: Extra inputs.*Nearest existing: every"),
+        ({"names": [SLIDE], "evry": 3}, InputError, r"evry: This key does not exist.*Nearest existing: every"),
         ({"names": ["object/cube/fric"]}, UnknownNameError, "Unknown parameter 'object/cube/fric'"),
         ({"names": [SLIDE], "thresholds": [0.9, 0.6]}, InputError, "thresholds: two success rates from 0 to 1"),
         ({"names": [SLIDE], "step": 0}, InputError, "step: object/cube/friction/slide needs a positive step"),
@@ -168,7 +168,7 @@ def test_a_wrong_adaptive_section_is_refused_with_its_key(section, error, messag
     ("more", "message"),
     [
         ({"params": {SLIDE: [0.4, 1.0]}}, "object/cube/friction/slide is drawn twice"),
-        ({"constraints": [f"{SLIDE} < 1"]}, "whose ranges are adaptive: an evaluation at its boundary cannot be"),
+        ({"constraints": [f"{SLIDE} < 1"]}, "whose ranges are adaptive: the episodes that evaluate a boundary"),
         (
             {"design": {"kind": "grid", "levels": 3, "names": [SLIDE]}},
             "named by the design grid, but has adaptive ranges",

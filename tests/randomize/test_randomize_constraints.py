@@ -12,7 +12,7 @@ from scipy import stats
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.randomize import Draw, Plan, make_design, section_plan
-from twinloop.randomize.constraints import Constraint, RejectionLog, parse_constraint
+from twinloop.randomize.constraints import Constraint, RejectionCounter, parse_constraint
 from twinloop.randomize.distributions import LogUniform, MultivariateNormal, Uniform
 from twinloop.randomize.draws import JointDraw
 from twinloop.tasks import open_task
@@ -76,18 +76,18 @@ def test_what_is_undefined_does_not_hold():
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        (f"{X} + 1", InputError, "compares nothing, so it cannot hold or fail. Compare parameters with <"),
+        (f"{X} + 1", InputError, "is not a comparison. Compare parameters with <"),
         (f"{X} <", InputError, "cannot be read as arithmetic"),
         (f"__import__('os').system('true') < {X}", UnknownNameError, "Unknown function"),
         (f"open({X}) < 1", UnknownNameError, "Unknown function 'open'.*Existing: abs, cos"),
-        (f"{X}.real < 1", InputError, "holds Attribute, which is not arithmetic"),
-        (f"[{X}][0] < 1", InputError, "holds Subscript, which is not arithmetic"),
+        (f"{X}.real < 1", InputError, "contains Attribute, which is not arithmetic"),
+        (f"[{X}][0] < 1", InputError, "contains Subscript, which is not arithmetic"),
         (f"(lambda: 1)() < {X}", UnknownNameError, "Unknown function"),
-        (f"'a' < {X}", InputError, "holds Constant"),
-        (f"True < {X}", InputError, "holds Constant"),
-        (f"hypot({X}) < 1", InputError, "gives hypot 1 arguments; it takes 2"),
-        (f"{X} < 1 and {Y}", InputError, "joins something that is no comparison"),
-        (f"{X} in {Y}", InputError, "joins something that is no comparison"),
+        (f"'a' < {X}", InputError, "contains Constant"),
+        (f"True < {X}", InputError, "contains Constant"),
+        (f"hypot({X}) < 1", InputError, "calls hypot with 1 arguments, but it takes 2"),
+        (f"{X} < 1 and {Y}", InputError, "combines something that is not a comparison"),
+        (f"{X} in {Y}", InputError, "combines something that is not a comparison"),
         (
             "object/cube/positon/x < 1",
             UnknownNameError,
@@ -161,7 +161,7 @@ def test_a_constraint_that_accepts_almost_nothing_is_named_with_its_rate():
 
 def test_redrawing_ends():
     never = Constraint(name="never", names=(X,), holds=lambda table: np.zeros(table.nworld, dtype=bool))
-    rejection = RejectionLog([never], 1)
+    rejection = RejectionCounter([never], 1)
     table = ParamTable(names=(X,), values=np.zeros((1, 1)))
     with pytest.raises(InputError, match="'never' held for 0 of 10001 candidates"):
         while len(rejection.find_rejected(table, np.array([0]))):
@@ -171,20 +171,25 @@ def test_redrawing_ends():
 @pytest.mark.parametrize(
     ("text", "draws", "design", "message"),
     [
-        ("object/target/position/x < 1", DRAWS, "independent", "reads nothing that is drawn per episode, so it holds"),
+        ("object/target/position/x < 1", DRAWS, "independent", "contains no parameter that is drawn per episode, so"),
         (
             f"{X} < 0.2",
             (*DRAWS[1:], Draw(names=(X,), distribution=Uniform(low=0.1, high=0.3), scope="run")),
             "independent",
-            "reads nothing that is drawn per episode",
+            "contains no parameter that is drawn per episode",
         ),
         (
             f"{X} < {Y} + 1",
             (*DRAWS[1:], Draw(names=(X,), distribution=Uniform(low=0.1, high=0.3), scope="step")),
             "independent",
-            "which changes at every step",
+            "which changes at every control step",
         ),
-        (f"{X} < 0.2", DRAWS, {"kind": "grid", "levels": 3, "names": [X]}, "which is on the grid: a level that it"),
+        (
+            f"{X} < 0.2",
+            DRAWS,
+            {"kind": "grid", "levels": 3, "names": [X]},
+            "which is on the grid: a level that the constraint",
+        ),
     ],
 )
 def test_a_constraint_that_no_redraw_can_meet_is_refused(text, draws, design, message):
@@ -263,7 +268,7 @@ def test_a_constraint_that_the_task_offers_by_name_keeps_objects_that_go_in(twin
 
 def test_a_constraint_by_name_needs_something_to_condition():
     task = open_task("pick_and_place", PANDA)
-    with pytest.raises(InputError, match=f"The constraint '{FITS}' reads nothing that is drawn per episode"):
+    with pytest.raises(InputError, match=f"The constraint '{FITS}' contains no parameter that is drawn per episode"):
         section_plan(
             {"physics": {"object_mass_g": [20, 100]}, "constraints": [FITS]},
             PANDA,

@@ -18,7 +18,7 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import generate_states, resolve_config
 from twinloop.generate.coverage import dataset_coverage
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws
-from twinloop.randomize.axes import MarginAxis, plan_axes, to_unit_cube
+from twinloop.randomize.axes import UnitCubeAxis, plan_axes, to_unit_cube
 from twinloop.randomize.coverage import MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS, CoverageCounter, expected_occupancy
 from twinloop.randomize.distributions import Choice, LogUniform, MultivariateNormal, TruncatedNormal, Uniform
 from twinloop.twin import load_twin
@@ -29,7 +29,7 @@ SO101 = load_twin("so101_tabletop")
 def cube(d, low=0.0, high=1.0):
     """Axes that are uniform from ``low`` to ``high``."""
     return [
-        MarginAxis(
+        UnitCubeAxis(
             names=(f"p/{i}",),
             unit="m",
             to_unit=lambda x: (x - low) / (high - low),

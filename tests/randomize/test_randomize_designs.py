@@ -199,5 +199,5 @@ def test_a_design_that_does_not_fit_the_draws_is_refused():
         built({"kind": "grid", "levels": 2, "names": ["camera/x"]}, few)
     with pytest.raises(InputError, match="sobol places nothing, because no parameter is drawn per episode. Add"):
         built("sobol", ())
-    with pytest.raises(InputError, match="cells has more than can be visited. Name fewer"):
+    with pytest.raises(InputError, match="cells has more cells than can be visited. Name fewer"):
         built({"kind": "grid", "levels": 2, "names": ["*"]}, tuple(default_draws(SO101)))

@@ -112,13 +112,13 @@ def test_a_proposal_is_written_beside_its_range():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"proposal": [30, 100]}, InputError, "proposal reaches from 0.03 to 0.1 and would never draw the rest of"),
+        ({"proposal": [30, 100]}, InputError, r"proposal covers only \[0.03, 0.1\] of the range"),
         ({"proposal": [-20, 100]}, BoundsError, r"range \[-0.02, 0.1\] kg leaves the physical bounds"),
         ({"proposal": [20, 100], "scope": "step"}, InputError, "a proposal needs scope episode"),
         (
             {"proposal": {"distribution": "empirical", "samples": [20, 100]}},
             InputError,
-            "Empirical has no density to weigh with",
+            "Empirical has no density, which importance weights need",
         ),
         ({"proposal": {"distribution": "unifrom"}}, InputError, "Unknown distribution 'unifrom' in g.yaml.*proposal"),
     ],

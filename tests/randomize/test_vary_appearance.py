@@ -1,4 +1,4 @@
-"""Pictures change where the parameters of light, size and place say; what one ignores is carried all the same."""
+"""Images change where the parameters of light, size and place say; what one ignores is carried all the same."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def renderer(request: pytest.FixtureRequest, twin: Twin) -> Iterator[Renderer]:
         yield opened
 
 
-def picture(renderer: Renderer, twin: Twin, **values: float) -> np.ndarray:
+def render_image(renderer: Renderer, twin: Twin, **values: float) -> np.ndarray:
     """From above, x to the right and y up, ``(row, column, channel)`` with row 0 at the largest y."""
     named = {name.replace("__", "/"): value for name, value in values.items()}
     arrays = twin.fields(twin.table(1, named), visual=True).arrays
@@ -70,12 +70,12 @@ def test_shadows_fall_where_azimuth_and_elevation_say(renderer: Renderer, twin: 
     for azimuth, elevation in ((0.0, 0.7), (np.pi / 2, 0.7), (2.5, 0.6)):
         values = {"light__sun__direction__azimuth": azimuth, "light__sun__direction__elevation": elevation}
         expected = -0.2 / np.tan(elevation) * np.array([np.cos(azimuth), np.sin(azimuth)])
-        np.testing.assert_allclose(shadow(picture(renderer, twin, **values)), expected, atol=0.04)
+        np.testing.assert_allclose(shadow(render_image(renderer, twin, **values)), expected, atol=0.04)
 
 
 def test_a_light_that_is_off_leaves_the_ambient_only(renderer: Renderer, twin: Twin) -> None:
     on, off, dim = (
-        picture(renderer, twin, **values)[20, 20].sum()
+        render_image(renderer, twin, **values)[20, 20].sum()
         for values in ({}, {"light__sun__active": 0.0}, {"light__sun__intensity": 0.5})
     )
     assert off == pytest.approx(on / 3, rel=0.1)  # 0.3 of 0.9
@@ -84,30 +84,32 @@ def test_a_light_that_is_off_leaves_the_ambient_only(renderer: Renderer, twin: T
 
 def test_a_coloured_light_colours_what_is_grey_and_intensity_multiplies_it(renderer: Renderer, twin: Twin) -> None:
     blue = {"light__sun__color__r": 0.0, "light__sun__color__g": 0.3}
-    plain, coloured = picture(renderer, twin)[20, 20], picture(renderer, twin, **blue)[20, 20]
+    plain, coloured = render_image(renderer, twin)[20, 20], render_image(renderer, twin, **blue)[20, 20]
     np.testing.assert_allclose(coloured / plain, np.array([0.3, 0.6, 0.9]) / 0.9, atol=0.06)
-    half = picture(renderer, twin, light__sun__intensity=0.5, **blue)[20, 20]
+    half = render_image(renderer, twin, light__sun__intensity=0.5, **blue)[20, 20]
     np.testing.assert_allclose(half / plain, np.array([0.3, 0.45, 0.6]) / 0.9, atol=0.06)
 
 
 def test_what_is_larger_or_elsewhere_is_seen_so(renderer: Renderer, twin: Twin) -> None:
-    areas = [reddish(picture(renderer, twin, object__ball__size=size)).sum() for size in (1.0, 1.5)]
+    areas = [reddish(render_image(renderer, twin, object__ball__size=size)).sum() for size in (1.0, 1.5)]
     assert areas[1] / areas[0] == pytest.approx(1.5**2, rel=0.12)
     black = {f"background__sky__color__{channel}": 0.0 for channel in "rgb"}
-    bare, aside = (picture(renderer, twin, geom__table__position__x=x, **black) for x in (0.0, 0.6))
+    bare, aside = (render_image(renderer, twin, geom__table__position__x=x, **black) for x in (0.0, 0.6))
     assert bare[48, 4].sum() > 100
     assert aside[48, 4].sum() < 30  # the sky, where the table was
-    turned = picture(renderer, twin, geom__table__position__x=0.5, geom__table__rotation__z=np.pi / 4, **black)
+    turned = render_image(renderer, twin, geom__table__position__x=0.5, geom__table__rotation__z=np.pi / 4, **black)
     assert turned[4, 20].sum() < 30 < 100 < turned[48, 30].sum()
 
 
 def test_the_background_takes_its_factors_and_the_next_world_has_its_own_again(renderer: Renderer, twin: Twin) -> None:
     aside = {"geom__table__position__x": 1.5}
-    plain = picture(renderer, twin, **aside)[48, 8]
-    painted = picture(renderer, twin, background__sky__color__r=2.0, background__sky__color__g=0.25, **aside)[48, 8]
+    plain = render_image(renderer, twin, **aside)[48, 8]
+    painted = render_image(renderer, twin, background__sky__color__r=2.0, background__sky__color__g=0.25, **aside)[
+        48, 8
+    ]
     np.testing.assert_allclose(plain, 102, atol=2)  # 0.4 of 255
     np.testing.assert_allclose(painted, [204, 26, 102], atol=2)
-    np.testing.assert_array_equal(picture(renderer, twin, **aside)[48, 8], plain)
+    np.testing.assert_array_equal(render_image(renderer, twin, **aside)[48, 8], plain)
 
 
 def test_what_the_classic_renderers_ignore_is_carried_with_every_world(renderer: Renderer, twin: Twin) -> None:

@@ -37,7 +37,7 @@ def twin(tmp_path_factory):
     names = [
         kind.path(name)
         for kind in QUANTITIES
-        if kind.stage == "model" and kind.family in model_families and not kind.given
+        if kind.stage == "model" and kind.family in model_families and not kind.nominal_outside_model
         for name in find_members(plain, kind)
         if not kind.quantity.startswith("log_cholesky/")  # says what mass, com and inertia say
         if kind.quantity.startswith("com/") or kind.quantity == "payload" or has_quantity(plain, kind, name)

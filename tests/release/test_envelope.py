@@ -104,7 +104,7 @@ def test_a_command_within_the_limits_goes_through_bit_for_bit():
         wanted = ENVELOPE.units.from_si(motion.position) + random.uniform(-0.5, 0.5, 6)
         ruling = ENVELOPE.judge(motion, wanted, HOME)
         assert ruling.kind == "passed"
-        assert ruling.cuts == ()
+        assert ruling.changes == ()
         assert ruling.command.tobytes() == wanted.tobytes()
         motion = ruling.motion
 
@@ -119,10 +119,10 @@ def test_a_cut_says_joint_rule_and_how_much(change, rule):
         wanted[joint] += value
     ruling = ENVELOPE.judge(ENVELOPE.begin(HOME), wanted, HOME)
     assert ruling.kind == "limited"
-    [cut] = ruling.cuts
+    [cut] = ruling.changes
     [joint] = change
     assert (cut.joint, cut.rule) == (TWIN.robot.joints[joint], rule)
-    assert cut.wanted == wanted[joint]
+    assert cut.requested == wanted[joint]
     assert abs(cut.issued - HOME[joint]) < abs(wanted[joint] - HOME[joint])
     others = [j for j in range(6) if j != joint]
     assert ruling.command[others].tobytes() == wanted[others].tobytes()
@@ -132,7 +132,7 @@ def rules_on_the_way(envelope: Envelope, wanted, steps: int = 90):
     motion, seen, last = envelope.begin(HOME), set(), None
     for _ in range(steps):
         last = envelope.judge(motion, wanted)
-        seen |= {cut.rule for cut in last.cuts}
+        seen |= {cut.rule for cut in last.changes}
         motion = last.motion
     assert last is not None
     return seen, last
@@ -196,7 +196,7 @@ def test_clearance_to_the_table_is_what_measuring_each_shape_says():
 def test_the_jump_from_where_the_joint_is_holds_like_lerobots():
     envelope = Envelope(TWIN, EnvelopeSettings(max_relative_target={"shoulder_pan": 0.5}))
     ruling = envelope.judge(envelope.begin(HOME), off_home(1.0, 0.3, 0, 0, 0, 0), HOME)
-    assert [(cut.joint, cut.rule) for cut in ruling.cuts] == [("shoulder_pan", "jump")]
+    assert [(cut.joint, cut.rule) for cut in ruling.changes] == [("shoulder_pan", "jump")]
     assert ruling.command[0] == pytest.approx(HOME[0] + 0.5)
 
 

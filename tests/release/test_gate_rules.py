@@ -23,9 +23,9 @@ from twinloop.release.rules_effect import compare_pairs
 from twinloop.release.version import TrainingRecord
 from twinloop.stats import (
     PairedCounts,
-    least_values,
     log_e_mean,
     mcnemar,
+    min_value_count,
     paired_p_value,
     paired_p_values,
     quantile_upper,
@@ -52,7 +52,7 @@ def decided(changes: dict | None = None, candidate=None, champion=None, known=No
     config = parse_gate(ASKED | (changes or {}))
     mine = candidate or evaluation("new", outcomes(0.85, 1), slices=SLICES)
     theirs = champion or evaluation("old", outcomes(0.8, 2), slices=SLICES)
-    return gate(config, mine, theirs, known=known)
+    return gate(config, mine, theirs, context=known)
 
 
 def test_a_good_candidate_passes_and_says_on_what():
@@ -112,7 +112,7 @@ PLANTED = {
         r"is of new \(somebody\), but the candidate has the hash new",
         {"candidate": {"policy_hash": "somebody"}, "known": GateContext(candidate_hash="new")},
     ),
-    "spent": ("evidence", "missing", "α was spent", {"known": GateContext(spent="α was spent")}),
+    "spent": ("evidence", "missing", "α was spent", {"known": GateContext(look_used="α was spent")}),
 }
 
 
@@ -170,7 +170,7 @@ def test_one_effect_of_several_suffices_and_they_share_alpha():
     effects = [{"metric": "success", "slice": "0"}, {"metric": "success", "slice": "1"}, {"metric": "progress"}]
     found = decided({"improves": effects}, mine, theirs).rule("improves")
     assert found.verdict == "yes"
-    assert found.asked == "at least one of 3 effects, each at α = 0.017"
+    assert found.requirement == "at least one of 3 effects, each at α = 0.017"
 
 
 def test_a_first_champion_is_decided_by_the_floor():
@@ -219,7 +219,7 @@ def test_stored_failures_do_not_come_back(mine, theirs, stored, verdict, reason)
         parse_gate(ASKED | config),
         [base[0], failures("new", **mine)],
         [base[1], failures("old", **theirs)],
-        known=GateContext(stored=stored),
+        context=GateContext(stored_scenarios=stored),
     )
     assert found.rule("regressions").verdict == verdict
     assert re.search(reason, found.rule("regressions").reason)
@@ -261,7 +261,7 @@ def test_a_candidate_that_is_better_in_simulation_and_on_the_robot_passes(looks)
     assert found.passed, found.format_lines()
     assert found.robot_trials == 72
     assert found.format_lines()[0] == "YES: new against old"
-    assert found.rule("robot").asked == "on a robot not worse than old by 10 points or more"
+    assert found.rule("robot").requirement == "on a robot not worse than old by 10 points or more"
     assert {key: found.rule("robot").evidence[key] for key in ("pairs", "wins", "losses", "margin")} == {
         "pairs": 72,
         "wins": 10,
@@ -337,7 +337,7 @@ def test_a_first_champion_is_asked_for_the_floor_on_the_robot_too():
 def test_one_side_alone_on_the_robot_is_no_comparison():
     simulated = [evaluation(who, outcomes(0.9), slices=SLICES) for who in ("new", "old")]
     found = decided(None, [simulated[0], on_robot("new", 9, 0, side=True)], simulated[1])
-    assert "69 trials have no partner by the champion (real/0/t00000" in found.rule("evidence").reason
+    assert "69 trials have no partner: the champion has no trials with the same suite" in found.rule("evidence").reason
 
 
 def test_a_table_that_a_person_kept_is_taken_by_the_name_of_the_policy():
@@ -411,15 +411,17 @@ def offered_by_the_default_twin():
             "yes",
             r"1 identified parameters are within the ranges of 50 episodes \(1 more are not determined",
         ),
-        ((18.0, 40.0), "no", r"actuator/elbow_flex/kp \[15, 25\], drawn \[18, 40\]"),
-        (None, "no", r"actuator/elbow_flex/kp \[15, 25\], drawn never"),
+        ((18.0, 40.0), "no", r"actuator/elbow_flex/kp is \[15, 25\], but the training range is \[18, 40\]"),
+        (None, "no", r"actuator/elbow_flex/kp is \[15, 25\], but training did not vary it"),
     ],
 )
 def test_what_was_identified_lies_inside_what_was_drawn(tmp_path, offered, drawn, verdict, reason):
     _, contract = offered
     run = distribution(tmp_path / "run", 15.0, 25.0)
     ranges = {} if drawn is None else {"actuator/elbow_flex/kp": drawn}
-    known = GateContext(contract=contract, trained=TrainingRecord(episodes=50, twins=("x",), ranges=ranges), stored=[])
+    known = GateContext(
+        contract=contract, training=TrainingRecord(episodes=50, twins=("x",), ranges=ranges), stored_scenarios=[]
+    )
     context = {"context": {"twin": "so101_tabletop", "distribution": str(run)}}
     found = decided(context, known=known).rule("context")
     assert found.verdict == verdict, found
@@ -431,7 +433,7 @@ def test_a_contract_that_does_not_fit_is_named(offered):
     other = {**contract, "control_hz": 50.0, "cameras": {"top": [240, 320]}}
     found = decided({"context": {"twin": "so101_tabletop"}}, known=GateContext(contract=other)).rule("context")
     assert found.verdict == "no"
-    assert "the policy acts at 50 Hz, this runs at 30 Hz; observation.images.top: no such camera" in found.reason
+    assert "the policy needs 50 Hz, but 30 Hz is given; observation.images.top: no such camera" in found.reason
 
 
 def test_a_candidate_without_a_contract_fits_nothing():
@@ -444,7 +446,7 @@ def test_training_on_this_very_twin_covers_it(offered):
     context = {"context": {"twin": "so101_tabletop"}}
 
     def verdict(trained: TrainingRecord | None):
-        return decided(context, known=GateContext(contract=contract, trained=trained)).rule("context")
+        return decided(context, known=GateContext(contract=contract, training=trained)).rule("context")
 
     assert verdict(TrainingRecord(episodes=9, twins=(twin.hash,))).verdict == "yes"
     assert "they come from other" in verdict(TrainingRecord(episodes=9, twins=("other",))).reason
@@ -488,7 +490,7 @@ BOTH = "a rule is either waived or given, but this one is both: leave out waived
     [
         ({"within": 5}, "success.within: Input should be less than 1 (given: 5)"),
         (0.05, "success: Input should be a mapping, `key: value` (given: 0.05)"),
-        ({"whithin": 0.1}, "success.whithin: Extra inputs are not permitted (given: 0.1). Nearest existing: within"),
+        ({"whithin": 0.1}, "success.whithin: This key does not exist (given: 0.1). Nearest existing: within"),
         ({"waived": "x", "floor": 1}, f"success: {BOTH}, or floor (given: {{'waived': 'x', 'floor': 1}})"),
     ],
 )
@@ -506,12 +508,14 @@ def test_the_one_look_is_not_taken_at_trials_of_somebody_else():
     assert not swapped.is_tested
     assert swapped.rules[0].reason.endswith("no rule was evaluated, and the one look is still available")
     assert decided({"looks": "any"}, old, new, known).is_tested  # which may look again
-    spent = decided({"looks": "once"}, new, old, replace(known, spent="α was spent"))
+    spent = decided({"looks": "once"}, new, old, replace(known, look_used="α was spent"))
     assert spent.rules[0].reason == "α was spent; no rule was evaluated"
 
 
 def test_a_rule_that_is_left_out_is_asked_for():
-    with pytest.raises(InputError, match=r"latency: Field required[\s\S]*to waive one, write \{waived: WHY\}"):
+    with pytest.raises(
+        InputError, match=r"latency: This key is required, but missing[\s\S]*to waive one, write \{waived: WHY\}"
+    ):
         parse_gate({key: value for key, value in ASKED.items() if key != "latency"})
 
 
@@ -558,7 +562,7 @@ def test_the_bound_of_a_quantile_covers_it():
     missed = sum(bound is not None and bound < -np.log(0.1) for bound in bounds)
     assert missed / 800 <= 0.07
     assert quantile_upper(np.arange(58.0), 0.95) is None
-    assert least_values(0.95) == 59
+    assert min_value_count(0.95) == 59
     assert quantile_upper(np.arange(59.0), 0.95) == 58.0
 
 

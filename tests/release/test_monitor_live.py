@@ -107,7 +107,7 @@ def test_a_twin_beside_itself_is_right() -> None:
     initial = InitialState.home(alone, 2)
     run = rollout(open_backend("threads", nthread=1), alone, twin.table(2), initial, commands, STEPS)
     joints = run.qpos[..., alone.joint_qpos]
-    observers = ObserverBank(twin, wrong=[])
+    observers = ObserverBank(twin, hypotheses=[])
     observers.begin(joints[:, 0], initial.command)
     worst = [np.abs(observers.advance_step(commands[:, t], joints[:, t + 1])[0]).max() for t in range(STEPS)]
     assert max(worst) < 1e-6
@@ -126,7 +126,7 @@ def test_alpha_beta_by_kalata() -> None:
 def test_false_alarms_are_few_where_nothing_is_wrong() -> None:
     told = monitor_recorded(_waves(12, 50), LiveMonitor(_calibration(), _twin()))
     assert sum(bool(one.alarms) for one in told) <= 6  # 20 % are promised: of 12 more than 6 have a chance of 0.004
-    assert all(not one.course for one in told)
+    assert all(not one.drifts for one in told)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ class _Cell:
 def _shown(recorded: RecordedEpisodes, step: int) -> RobotObservation:
     x, y, z = recorded.observation[ENVIRONMENT][0, step]
     reading = recorded.observation[STATE][0, step]
-    return RobotObservation(arrays={STATE: reading, ENVIRONMENT: np.array([9.0, z, y, x])}, taken=step / 30.0)
+    return RobotObservation(arrays={STATE: reading, ENVIRONMENT: np.array([9.0, z, y, x])}, time_s=step / 30.0)
 
 
 def _watcher(on_alarm: OnAlarm) -> MonitorWatcher:

@@ -125,14 +125,14 @@ def test_a_fault_that_should_have_shown_before_is_unlike() -> None:
     rows = judge.mean + np.array([6.0, 0.0])
     late = np.where(np.arange(20)[:, None] < 15, judge.mean, rows)
     steps = np.arange(20)
-    assert judge.compute_likeness(judge.compute_evidence(rows, steps).sum(axis=0))["one"] == pytest.approx(
+    assert judge.compute_similarity(judge.compute_evidence(rows, steps).sum(axis=0))["one"] == pytest.approx(
         1.0, abs=0.02
     )
-    assert judge.compute_likeness(judge.compute_evidence(late, steps).sum(axis=0))["one"] == pytest.approx(
+    assert judge.compute_similarity(judge.compute_evidence(late, steps).sum(axis=0))["one"] == pytest.approx(
         0.5, abs=0.03
     )
     late[:15] = np.nan
-    assert judge.compute_likeness(judge.compute_evidence(late, steps).sum(axis=0))["one"] == pytest.approx(
+    assert judge.compute_similarity(judge.compute_evidence(late, steps).sum(axis=0))["one"] == pytest.approx(
         1.0, abs=0.02
     )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
 from twinloop.stats.change_points import cusum, cusum_run_length, cusum_threshold, self_starting_scores
-from twinloop.stats.conformal import estimate_curve_band, joint_band, least_curves
+from twinloop.stats.conformal import estimate_curve_band, joint_band, min_curve_count
 
 
 def test_run_lengths_are_the_published_ones() -> None:
@@ -117,7 +117,7 @@ def test_curves_that_end_early_are_judged_while_they_last() -> None:
 
 
 def test_too_few_episodes_says_how_many() -> None:
-    assert least_curves(0.05) == 19
+    assert min_curve_count(0.05) == 19
     with pytest.raises(InputError, match="5 % needs at least 19 calibration episodes, and there are 12.*7.7 % or more"):
         joint_band({"a": np.zeros(5)}, {"a": np.zeros(12)}, rate=0.05)
 

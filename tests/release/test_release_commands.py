@@ -54,18 +54,18 @@ def test_a_release_from_candidate_to_champion_and_back(root, capfd):
     assert (code, "no champion yet (champion: null), but old@1" in text) == (2, True)
     assert main(["gate", str(gate_file(root, "new", 2, 0.85, "champion"))]) == 0
     assert said(capfd, "promote", *at)[1].endswith("new@1 is the champion of main; the previous one is old@1.")
-    code, figures = asked(root, capfd, "policies", "list")
-    assert figures["aliases"] == {"champion": "new@1", "previous": "old@1"}
-    stages = {row["policy"]: row["stage"] for row in figures["policies"]}
+    code, metrics = asked(root, capfd, "policies", "list")
+    assert metrics["aliases"] == {"champion": "new@1", "previous": "old@1"}
+    stages = {row["policy"]: row["stage"] for row in metrics["policies"]}
     assert stages == {"old@1": "retired", "new@1": "champion", "other@1": "offline"}
     code, text = said(capfd, "rollback", "--reason", "drops cubes", *at)
     assert re.fullmatch(r"old@1 is the champion of main again, checked in 0\.\d+ s\.", text)
-    _, figures = asked(root, capfd, "policies", "audit")
-    told = [(entry["action"], entry["policy"]) for entry in figures["entries"]]
+    _, metrics = asked(root, capfd, "policies", "audit")
+    told = [(entry["action"], entry["policy"]) for entry in metrics["entries"]]
     assert told[-1] == ("rollback", "old@1")
     assert ("promote", "old@1") in told
-    assert "Ada" in {entry["who"] for entry in figures["entries"]}
-    assert said(capfd, "policies", "verify", "--head", figures["head"], *at)[0] == 0
+    assert "Ada" in {entry["who"] for entry in metrics["entries"]}
+    assert said(capfd, "policies", "verify", "--head", metrics["head"], *at)[0] == 0
     assert said(capfd, "policies", "verify", "--head", "1:" + "0" * 64, *at)[0] == 1
     assert "is not NUMBER:HASH" in said(capfd, "policies", "verify", "--head", "x", *at)[1]
     assert "gate" in said(capfd, "policies", "show", "new", *at)[1]
@@ -195,7 +195,7 @@ def test_drawn_releases_are_counted_by_what_is_true_of_them(monkeypatch):
     """A gate that always says yes shows the truths: which are wrong, harmful, and unseen without a robot."""
     monkeypatch.setattr(errors, "gate", lambda *_, **__: SimpleNamespace(passed=True))
     monkeypatch.setattr(errors.Planted, "evidence", lambda *_: ([], []))
-    shares = {(row["looks"], row["pairs"]): row for row in errors._mixed(4000, 1).figures}
+    shares = {(row["looks"], row["pairs"]): row for row in errors._mixed(4000, 1).metrics}
     assert shares["any", None]["releases"] == 4000
     blind, seen = shares["any", 0], shares["once", 60]
     assert (blind["releases"], seen["releases"]) == (1000, 1000)
@@ -213,7 +213,7 @@ def test_drawn_releases_are_counted_by_what_is_true_of_them(monkeypatch):
 
 def test_no_release_is_counted_to_which_the_gate_says_no(monkeypatch):
     monkeypatch.setattr(errors, "gate", lambda *_, **__: SimpleNamespace(passed=False))
-    for row in errors._mixed(8, 1).figures:
+    for row in errors._mixed(8, 1).metrics:
         assert sum(row[kind] for kind in ("wrong", "wrong and harmful", "right")) == 0
 
 
@@ -228,7 +228,7 @@ def test_planted_rates_are_those_drawn():
 def test_a_canary_that_is_as_good_is_rarely_aborted():
     """The false alarms of docs/evidence/release.md with fewer repetitions: 5 % and three standard errors of 2000."""
     [study] = GATE.chosen(["canary"])
-    for row in study.run(2000, 1).figures:
+    for row in study.run(2000, 1).metrics:
         if row["champion"] == row["canary"]:
             assert row["share 0.5"]["within 200"] / 2000 <= 0.065
 

@@ -26,9 +26,9 @@ CHAMPION = """
 def told(capsys, *words: str) -> dict:
     """The figures of a command that succeeds."""
     code = main([*words, "--json"])
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert code == 0, figures
-    return figures
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert code == 0, metrics
+    return metrics
 
 
 def rows(sql: str) -> list[dict]:

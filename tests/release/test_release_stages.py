@@ -307,7 +307,7 @@ def test_a_shadow_that_could_not_have_acted_is_at_fault(commands, latency, fault
 
 
 def test_a_champion_without_commands_is_no_comparison():
-    with pytest.raises(InputError, match=r"Step 0: the champion sent \[nan\] for 1 joints"):
+    with pytest.raises(InputError, match=r"Step 0: the champion's command \[nan\] must have one finite number"):
         ShadowLog().compare_step([float("nan")], [0.0])
 
 
@@ -315,8 +315,8 @@ def test_a_champion_without_commands_is_no_comparison():
     ("made", "message"),
     [
         (lambda: CanaryPlan(share=10), "share must be between 0 and 1, not 10. Write 10 % as 0.1"),
-        (lambda: CanaryPlan(episodes=0), "A canary of 0 episodes has no result"),
-        (lambda: ShadowPlan(limit=0.0), "A shadow needs a limit above 0"),
+        (lambda: CanaryPlan(episodes=0), "A canary stage of 0 episodes has no result"),
+        (lambda: ShadowPlan(limit=0.0), "A shadow stage needs a limit above 0"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(made, message):

@@ -54,9 +54,9 @@ def test_what_runs_is_a_batch_of_the_workspace_and_failures_are_found_there(poli
     capsys.readouterr()
     words = ["run", "--robot", ROBOT, "--policy", str(policy), "--output", "data/first", "--episodes", "2"]
     assert main([*words, "--seconds", "0.4", "--outcome", str(outcomes), "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    assert (figures["episodes"], figures["successes"], figures["judged"], figures["frames"]) == (2, 1, 2, 24)
-    assert figures["envelope"]["stopped"] == figures["envelope"]["held"] == 0
+    metrics = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert (metrics["episodes"], metrics["successes"], metrics["judged"], metrics["frames"]) == (2, 1, 2, 24)
+    assert metrics["envelope"]["stopped"] == metrics["envelope"]["held"] == 0
     with Workspace.open(tmp_path / "cell") as workspace:
         sql = "SELECT batch, actor, source, episode_index FROM episodes WHERE NOT success AND robot_type = ?"
         rows = workspace.query(sql, ["so101_follower"]).to_pylist()
@@ -70,8 +70,8 @@ def test_a_policy_that_does_not_fit_is_refused_with_the_difference_shown(tmp_pat
         run_policy(requested(wrong, tmp_path), console=said()[0])
     text = str(refused.value)
     assert "does not fit virtual:so101_tabletop?seed=3:" in text
-    assert "robot: the policy is for so100_follower, this is so101_follower" in text
-    assert "rate: the policy acts at 50 Hz, this runs at 30 Hz" in text
+    assert "robot: the policy is for so100_follower, but so101_follower is given" in text
+    assert "rate: the policy needs 50 Hz, but 30 Hz is given" in text
     assert "observation.images.front: no such camera" in text
     assert not (tmp_path / "out").exists()
 
@@ -138,13 +138,13 @@ def test_ctrl_c_ends_at_rest_with_what_was_recorded(policy, tmp_path, monkeypatc
 
     monkeypatch.setattr(LocalDecider, "act", pressed)
     console, text = said()
-    figures, code = run_policy(requested(policy, tmp_path, seconds=60.0, episodes=3), console=console)
+    metrics, code = run_policy(requested(policy, tmp_path, seconds=60.0, episodes=3), console=console)
     assert code == 1
-    assert figures["trips"] == [{"episode": 0, "kind": "hand", "reason": "stopped by hand"}]
+    assert metrics["trips"] == [{"episode": 0, "kind": "hand", "reason": "stopped by hand"}]
     assert "Ended early: stopped by hand" in text.getvalue()
     assert signal.getsignal(signal.SIGINT) == before
     reader = DatasetReader(tmp_path / "out")
-    assert reader.lengths[0] == figures["frames"] < 20
+    assert reader.lengths[0] == metrics["frames"] < 20
     events = open_side_table(tmp_path / "out", EVENTS).to_table().to_pylist()
     assert events[-1]["kind"] == "held" or events[-1]["message"] == "stopped by hand"
 
@@ -216,14 +216,14 @@ def test_a_server_that_is_killed_in_the_middle_ends_the_run_with_the_dataset_who
 def assert_cut_short(request: RunRequest) -> None:
     """The policy was lost after seven commands, and what was recorded until then is whole."""
     console, text = said()
-    figures, code = run_policy(request, console=console)
+    metrics, code = run_policy(request, console=console)
     assert code == 1
-    assert figures["episodes"] == 1
-    assert figures["trips"][0]["kind"] == "policy"
-    assert "was lost" in figures["trips"][0]["reason"]
+    assert metrics["episodes"] == 1
+    assert metrics["trips"][0]["kind"] == "policy"
+    assert "was lost" in metrics["trips"][0]["reason"]
     assert "Ended early: The policy server at" in text.getvalue()
     reader = DatasetReader(request.output)
-    assert 7 <= reader.lengths[0] == figures["frames"] < 60
+    assert 7 <= reader.lengths[0] == metrics["frames"] < 60
     assert reader.provenance(0).extra["run"]["trip"] == "policy"
     steps = open_side_table(request.output, STEPS).to_table()
     assert steps["ruling"].to_pylist()[:8] == ["passed"] * 7 + ["held"]
@@ -234,8 +234,8 @@ def test_a_judged_robot_says_success_at_every_step_and_fails_here(tmp_path):
     names = ("cube.x", "tool.z")  # some of the tracker's columns, in another order
     policy = saved_policy(tmp_path / "p", task="pick_and_place")
     robot = f"{ROBOT}&task=pick_and_place"
-    figures, _ = run_policy(requested(policy, tmp_path, robot=robot, episodes=2), console=said()[0])
-    assert (figures["judged"], figures["successes"]) == (2, 0)
+    metrics, _ = run_policy(requested(policy, tmp_path, robot=robot, episodes=2), console=said()[0])
+    assert (metrics["judged"], metrics["successes"]) == (2, 0)
     reader = DatasetReader(tmp_path / "out")
     assert set(names) <= set(reader.feature_names("observation.environment_state"))
     assert not reader.frames_table(0, ["next.success"])["next.success"].to_numpy(zero_copy_only=False).any()
@@ -311,8 +311,8 @@ def test_an_arm_of_ones_own_is_brought_home_slowly_and_run_in_its_own_time(polic
     request = requested(
         policy, tmp_path, robot=f"{tmp_path}/arm.py:Arm?away=8", twin="so101_tabletop", episodes=2, envelope=settings
     )
-    figures, code = run_policy(request, console=said()[0])
-    assert (code, figures["episodes"], figures["judged"], figures["trips"]) == (0, 2, 0, [])
+    metrics, code = run_policy(request, console=said()[0])
+    assert (code, metrics["episodes"], metrics["judged"], metrics["trips"]) == (0, 2, 0, [])
     reader = DatasetReader(tmp_path / "out")
     assert [reader.provenance(i).source for i in range(2)] == ["real", "real"]
     assert reader.provenance(0).success is None

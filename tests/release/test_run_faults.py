@@ -75,7 +75,7 @@ class Broken:
 def written(ran, folder, **notes):
     """The same as a dataset, read back."""
     facts = RunFacts(
-        origin=ROBOT.origin, source="sim", offered=CONTRACT, twin=TWIN.name, twin_hash=TWIN.hash, task="sway"
+        origin=ROBOT.origin, source="sim", contract=CONTRACT, twin=TWIN.name, twin_hash=TWIN.hash, task="sway"
     )
     writer = RunWriter(folder, facts)
     writer.add(ran, policy_hash="5" * 64, success=None, notes=notes)
@@ -90,11 +90,11 @@ def written(ran, folder, **notes):
 def test_a_policy_that_keeps_the_limits_is_sent_as_it_is():
     decider = Swaying()
     ran = ran_with(decider)
-    assert (ran.trip, ran.reason, len(ran.steps), ran.violations) == (None, "", 30, 0)
+    assert (ran.end_kind, ran.reason, len(ran.steps), ran.violations) == (None, "", 30, 0)
     for step, seen in zip(ran.steps, decider.seen, strict=True):
-        assert step.ruling.command.tobytes() == step.wanted.tobytes()
-        np.testing.assert_allclose(step.issued, step.wanted, rtol=0, atol=1e-12)
-        np.testing.assert_array_equal(step.seen.reading, seen[STATE])
+        assert step.decision.command.tobytes() == step.requested.tobytes()
+        np.testing.assert_allclose(step.issued, step.requested, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(step.observation.reading, seen[STATE])
     np.testing.assert_allclose(np.diff([step.time_s for step in ran.steps]), 1 / 30, atol=0.01)
     assert decider.told == []
 
@@ -104,7 +104,7 @@ def test_an_episode_alone_is_the_same_again_bit_for_bit():
     robots = [VirtualRobot(seed=3, session=4) for _ in range(2)]
     first, second = (ran_with(Swaying(), robot=robot, steps=12) for robot in robots)
     for one, other in zip(first.steps, second.steps, strict=True):
-        assert one.seen.reading.tobytes() == other.seen.reading.tobytes()
+        assert one.observation.reading.tobytes() == other.observation.reading.tobytes()
         assert one.time_s == other.time_s
 
 
@@ -122,7 +122,7 @@ def test_an_episode_alone_is_the_same_again_bit_for_bit():
 )
 def test_a_policy_that_says_what_is_no_command_is_held_and_then_stopped(fault, said, tmp_path):
     ran = ran_with(Swaying(fault))
-    assert ran.trip == "stopped"
+    assert ran.end_kind == "stopped"
     assert ran.reason == f"{said}, for 0.4 s"
     assert_came_to_rest(ran, by=14)
     kinds = [event.kind for event in ran.events]
@@ -142,8 +142,8 @@ def test_a_policy_that_says_what_is_no_command_is_held_and_then_stopped(fault, s
 def test_one_wrong_answer_is_a_short_hold_and_the_policy_hears_of_it():
     decider = Swaying(lambda command: command * np.nan, until=10)
     ran = ran_with(decider)
-    assert ran.trip is None
-    assert [step.ruling.kind for step in ran.steps][7:11] == ["passed", "held", "held", ran.steps[10].ruling.kind]
+    assert ran.end_kind is None
+    assert [step.decision.kind for step in ran.steps][7:11] == ["passed", "held", "held", ran.steps[10].decision.kind]
     assert len(decider.told) >= 2
     assert_came_to_rest(ran)
 
@@ -155,14 +155,14 @@ def test_a_policy_that_answers_late_is_not_waited_for():
         return command
 
     ran = ran_with(Swaying(slowly, until=9), patience_s=0.03)
-    kinds = [step.ruling.kind for step in ran.steps]
+    kinds = [step.decision.kind for step in ran.steps]
     assert kinds[8] == "held"
     assert kinds[-1] == "passed"
-    assert "the policy has taken 0.0" in ran.steps[8].ruling.reason
+    assert "the policy has taken 0.0" in ran.steps[8].decision.reason
     late = next(step for step in ran.steps[9:] if np.isfinite(step.latency_s))
     assert late.latency_s > 0.12
     assert late.age_s > 1 / 30
-    assert ran.trip is None
+    assert ran.end_kind is None
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_a_policy_that_never_answers_again_is_stopped():
 
     ran = ran_with(Swaying(never), patience_s=0.005)
     release.set()
-    assert ran.trip == "stopped"
+    assert ran.end_kind == "stopped"
     assert ran.reason.startswith("no command in time: the policy has had")
     assert_came_to_rest(ran, by=14)
 
@@ -198,7 +198,7 @@ def test_a_policy_that_raises_ends_the_episode_at_rest(tmp_path):
         raise ZeroDivisionError("no way out")
 
     ran = ran_with(Swaying(wrong))
-    assert ran.trip == "policy"
+    assert ran.end_kind == "policy"
     assert ran.reason.startswith("the policy failed: ZeroDivisionError: no way out")
     assert_came_to_rest(ran, by=-1)
     _, _, events = written(ran, tmp_path / "run")
@@ -213,18 +213,18 @@ def lost(answer):
 def test_a_robot_that_misses_one_answer_goes_on():
     robot = Broken(ROBOT, get_observation=(9, 10, lost), send_action=(20, 21, lost))
     ran = ran_with(Swaying(), robot=robot)
-    assert ran.trip is None
+    assert ran.end_kind is None
     robots = [event for event in ran.events if event.kind == "robot"]
     assert len(robots) == 2
     assert "does not answer: ConnectionError: there is no status packet" in robots[0].message
-    assert [step.ruling.kind for step in ran.steps].count("held") == 2  # once for each
+    assert [step.decision.kind for step in ran.steps].count("held") == 2  # once for each
     assert [step.sent for step in ran.steps].count(False) == 1
 
 
 def test_a_robot_that_stops_answering_ends_the_episode(tmp_path):
     robot = Broken(ROBOT, get_observation=(9, 10**6, lost), send_action=(12, 10**6, lost))
     ran = ran_with(Swaying(), robot=robot)
-    assert ran.trip == "robot"
+    assert ran.end_kind == "robot"
     assert ran.reason.startswith("the robot's last answer is 0.2")
     assert "ConnectionError: there is no status packet" in ran.reason
     assert len(ran.steps) < 25
@@ -242,7 +242,7 @@ def test_a_robot_whose_driver_hangs_ends_the_episode():
     robot = Broken(VirtualRobot(seed=3), get_observation=(9, 10**6, hang))
     ran = ran_with(Swaying(), robot=robot, robot_patience_s=0.05)
     release.set()
-    assert ran.trip == "robot"
+    assert ran.end_kind == "robot"
     assert "still has not answered" in ran.reason or "has not answered for 0.05 s" in ran.reason
 
 
@@ -250,8 +250,8 @@ def test_a_reading_that_is_not_a_number_holds_and_is_written_as_it_was_before(tm
     robot = Broken(ROBOT, get_observation=(9, 12, lambda answer: answer | {"elbow_flex.pos": np.nan}))
     decider = Swaying()
     ran = ran_with(decider, robot=robot)
-    assert ran.trip is None
-    held = [step.ruling.reason for step in ran.steps if step.ruling.kind == "held"]
+    assert ran.end_kind is None
+    held = [step.decision.reason for step in ran.steps if step.decision.kind == "held"]
     assert held == ["the reading of elbow_flex is not a number"] * 3
     assert all(np.isfinite(seen[STATE]).all() for seen in decider.seen)
     log, _, _ = written(ran, tmp_path / "run")
@@ -281,7 +281,7 @@ def test_a_watcher_raises_an_alarm_and_one_that_fails_stops_nothing():
             raise KeyError("lens")
 
     ran = ran_with(Swaying(), watchers=(Failing(), Alarmed()))
-    assert (ran.trip, ran.reason) == ("alarm", "far from home")
+    assert (ran.end_kind, ran.reason) == ("alarm", "far from home")
     assert [step.scores["ood"] for step in ran.steps[:11]] == list(range(1, 12))
     assert "Failing failed and is no longer used: KeyError" in ran.events[0].message
     assert_came_to_rest(ran, by=-1)
@@ -291,7 +291,7 @@ def test_a_watcher_raises_an_alarm_and_one_that_fails_stops_nothing():
 def test_a_person_stops_it_at_rest():
     count = iter(range(1000))
     ran = ran_with(Swaying(), interrupted=lambda: next(count) > 9)
-    assert (ran.trip, ran.reason) == ("hand", "stopped by hand")
+    assert (ran.end_kind, ran.reason) == ("hand", "stopped by hand")
     assert 11 <= len(ran.steps) < 30
     assert_came_to_rest(ran, by=-1)
 
@@ -308,10 +308,10 @@ def test_a_policy_that_cannot_begin_moves_nothing():
 @pytest.mark.slow
 def test_a_policy_that_pushes_into_the_table_is_held_above_it():
     ran = ran_with(Swaying(lambda command: command + np.array([0, 60, -20, 0, 0, 0])), steps=60)
-    assert ran.trip is None
+    assert ran.end_kind is None
     positions = ENVELOPE.units.to_si(np.array([step.issued for step in ran.steps]))
     assert ENVELOPE.space.find_first_fault(positions) is None
-    assert {cut.rule for step in ran.steps for cut in step.ruling.cuts} >= {"acceleration", "clearance"}
+    assert {cut.rule for step in ran.steps for cut in step.decision.changes} >= {"acceleration", "clearance"}
     assert ENVELOPE.settings.clearance_m == CLEARANCE
 
 

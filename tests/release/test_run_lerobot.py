@@ -173,7 +173,7 @@ def test_readings_mean_the_same_angle_whichever_unit_they_come_in(lerobot, degre
 def test_mixed_up_units_are_a_difference_that_is_shown(lerobot):
     wanted = offered_contract(arm(), hz=30.0)
     [first, *_] = wanted.find_differences(offered_contract(arm("&use_degrees=false"), hz=30.0))
-    assert first == "action of shoulder_pan: the policy means deg, this means range_m100_100"
+    assert first == "action of shoulder_pan: the policy uses deg, but range_m100_100 is given"
 
 
 def test_it_holds_where_it_is_when_it_connects_and_when_it_goes(lerobot):
@@ -198,7 +198,7 @@ def test_it_holds_where_it_is_when_it_connects_and_when_it_goes(lerobot):
     assert released._robot.log[-1] == ("disconnect", True)
 
 
-def test_a_runner_sees_joints_and_pictures(lerobot):
+def test_a_runner_sees_joints_and_images(lerobot):
     robot = arm()
     contract = offered_contract(robot, hz=30.0)
     assert contract.cameras == {"front": (48, 64)}

@@ -45,15 +45,15 @@ def requested(tmp_path, **changes) -> RunRequest:
 def test_a_policy_in_shadow_looks_on_and_its_divergence_is_told(registry, tmp_path):
     yes(registry, "second@1", StagePlan(shadow=ShadowPlan(limit=50.0), canary=None))
     promote(registry, "second", to="shadow")
-    figures, code = run_policy(requested(tmp_path, episodes=2), console=said()[0])
-    assert (code, figures["policy"]) == (0, "first@1")
+    metrics, code = run_policy(requested(tmp_path, episodes=2), console=said()[0])
+    assert (code, metrics["policy"]) == (0, "first@1")
     rows = registry.workspace.state.rows("SELECT episode, arm, stage, shadow FROM release_episodes ORDER BY episode")
     assert [(row["episode"], row["arm"], row["stage"]) for row in rows] == [
         (0, "champion", "shadow"),
         (1, "champion", "shadow"),
     ]
     scores = open_side_table(tmp_path / "out", SCORES).to_table().to_pylist()
-    assert len(scores) == figures["frames"]
+    assert len(scores) == metrics["frames"]
     assert {row["name"] for row in scores} == {"shadow"}
     assert all(row["value"] > 0.0 for row in scores)
     row = DatasetReader(tmp_path / "out").provenance(0)
@@ -83,9 +83,9 @@ def test_a_trip_rolls_back_where_that_is_asked_for(registry, tmp_path, monkeypat
     settings.write_text("stop_after_s: 0.2\n")
     console, text = said()
     request = requested(tmp_path, seconds=2.0, episodes=2, envelope=settings, on_trip="rollback")
-    figures, code = run_policy(request, console=console)
+    metrics, code = run_policy(request, console=console)
     assert code == 1
-    assert figures["trips"] == [
+    assert metrics["trips"] == [
         {"episode": 0, "kind": "stopped", "reason": "the command of shoulder_pan is not a number, for 0.2 s"}
     ]
     assert registry.aliases()["champion"] == "first@1"

@@ -1,4 +1,4 @@
-"""What a policy sees of a robot: joints, what a tracker sees and pictures, each under its own name and in its order."""
+"""What a policy sees of a robot: joints, what a tracker sees and images, each under its own name and in its order."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
-from twinloop.hardware.protocol import SEEN
+from twinloop.hardware.protocol import TRACKED_PREFIX
 from twinloop.release.running_robot import TimedRobot, offered_contract
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
 KEYS = [f"{joint}.pos" for joint in TWIN.robot.joints]
-SCENE = {f"{SEEN}cube_x": 0.1, f"{SEEN}cube_y": 0.2, f"{SEEN}target_x": 0.3}
-PICTURE = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
+SCENE = {f"{TRACKED_PREFIX}cube_x": 0.1, f"{TRACKED_PREFIX}cube_y": 0.2, f"{TRACKED_PREFIX}target_x": 0.3}
+IMAGE = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
 
 
 class Watched:
@@ -23,7 +23,7 @@ class Watched:
     name, source, origin, units = "so101_follower", "sim", "arm", TWIN.units
     is_calibrated, is_connected = True, False
     action_features = dict.fromkeys(KEYS, float)
-    observation_features = dict.fromkeys([*KEYS, *SCENE], float) | {"front": PICTURE.shape}
+    observation_features = dict.fromkeys([*KEYS, *SCENE], float) | {"front": IMAGE.shape}
 
     def __init__(self):
         self.clock = SimpleNamespace(now=lambda: 2.5, wait_until=lambda moment: None)
@@ -36,7 +36,7 @@ class Watched:
         pass
 
     def get_observation(self):
-        return {**SCENE, **{key: float(i) for i, key in enumerate(KEYS)}, "front": PICTURE}
+        return {**SCENE, **{key: float(i) for i, key in enumerate(KEYS)}, "front": IMAGE}
 
     def send_action(self, action):
         self.told = dict(action)
@@ -46,7 +46,7 @@ class Watched:
         self.is_connected = False
 
 
-def test_a_policy_reads_joints_tracker_and_pictures_each_in_its_order():
+def test_a_policy_reads_joints_tracker_and_images_each_in_its_order():
     spoken = TimedRobot(Watched(), patience_s=10.0)
     try:
         spoken.connect()
@@ -55,10 +55,10 @@ def test_a_policy_reads_joints_tracker_and_pictures_each_in_its_order():
         assert contract.cameras == {"front": (4, 6)}
         assert (contract.control_hz, contract.task, contract.robot_type) == (30.0, "pick", "so101_follower")
         seen = spoken.read_observation()
-        assert seen.taken == 2.5
+        assert seen.time_s == 2.5
         assert seen.arrays[STATE].tolist() == seen.reading.tolist() == list(range(len(KEYS)))
         assert seen.arrays[ENVIRONMENT].tolist() == [0.1, 0.2, 0.3]
-        assert np.array_equal(seen.arrays[f"{IMAGES}front"], PICTURE)
+        assert np.array_equal(seen.arrays[f"{IMAGES}front"], IMAGE)
         asked = SimpleNamespace(environment=("target_x", "cube_x"))
         columns = spoken.find_environment_columns(asked)
         shown = seen.copy_for_policy(columns)

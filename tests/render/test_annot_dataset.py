@@ -46,7 +46,7 @@ def test_png_returns_every_bit(values):
     assert encode_png(values) == encode_png(values.copy())
 
 
-def test_other_programs_read_the_pictures():
+def test_other_programs_read_the_images():
     cv2 = pytest.importorskip("cv2")
     rng = np.random.default_rng(0)
     for shape, kind in ((SHAPE, np.uint16), (SHAPE, np.uint8), ((*SHAPE, 3), np.uint16), ((*SHAPE, 3), np.uint8)):
@@ -86,7 +86,7 @@ def test_flow_errs_by_half_a_count(flow, seen):
     assert np.array_equal(told[1:], seen[1:])
 
 
-def test_what_is_no_picture_is_refused():
+def test_what_is_no_image_is_refused():
     with pytest.raises(DatasetError, match="4 bytes is not a PNG"):
         decode_png(b"none")
 
@@ -118,7 +118,7 @@ def test_an_episodes_truth_comes_back(written):
 
 
 def test_what_is_stored_reprojects(written):
-    """Centres of seen things, projected with the stored camera, lie where the stored pictures show them."""
+    """Centres of seen things, projected with the stored camera, lie where the stored images show them."""
     front = DatasetReader(written[0]).annotations(0, "front")
     cube = front.objects.filter(pc.equal(front.objects["name"], "cube"))
     for frame, (pinhole, pose, box) in enumerate(
@@ -167,7 +167,7 @@ def test_what_is_not_there_is_said(written, tmp_path):
     document = written[0] / annotations.DOCUMENT
     moved = document.rename(tmp_path / "gone.json")
     try:
-        with pytest.raises(DatasetError, match="has no annotations. Render it with annotations"):
+        with pytest.raises(DatasetError, match="has no annotations. Render the dataset with annotations"):
             reader.annotations(0, "front")
     finally:
         moved.rename(document)

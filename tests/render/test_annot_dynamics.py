@@ -19,7 +19,7 @@ from twinloop.randomize.distributions import Uniform
 from twinloop.randomize.plan import Draw
 from twinloop.rollout import run_batch
 from twinloop.rollout.contacts import _Steps, dynamics_tables
-from twinloop.rollout.substeps import Restepper
+from twinloop.rollout.substeps import PhysicsStepper
 from twinloop.simulate import open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
@@ -88,7 +88,7 @@ def test_generalized_forces_balance_at_every_step(grasp):
         forces = sum(column[name][step] for name in ("actuator", "passive", "constraint", "applied"))
         residuals.append(inertia @ column["acceleration"][step] + column["bias"][step] - forces)
 
-    Restepper.of_episode(twin, found).visit_steps(check)
+    PhysicsStepper.of_episode(twin, found).visit_steps(check)
     assert np.median(np.abs(residuals)) < 1e-12
     assert np.abs(residuals).max() < UNSOLVED
 
@@ -150,7 +150,7 @@ def test_action_is_minus_reaction_and_pushes_are_told(tmp_path):
     qvel[0], qvel[6] = 1.0, -1.0
     run = rollout(open_backend(), twin, table, start(twin, 1, qvel=qvel), np.zeros((1, 20, 0)), 20)
     steps = _Steps(twin, contacts=True, joints=True)
-    Restepper(twin, table, run.states[0], run.commands[0], np.zeros(0)).visit_steps(steps.append_step)
+    PhysicsStepper(twin, table, run.states[0], run.commands[0], np.zeros(0)).visit_steps(steps.append_step)
     tables = steps.tables(0)
     acceleration = {name: joint_column(tables, f"{name}/0", "acceleration", 20) for name in "ab"}
     on = {name: net_force(tables, name, 20)[:, 0] for name in "ab"}

@@ -105,9 +105,9 @@ def test_other_renderers_tell_the_same(worlds, told, name):
             if one["pixels"] > 30:
                 assert two["pixels"] == pytest.approx(one["pixels"], rel=0.1, abs=4)
                 assert two["visibility"] is None or two["visibility"] == pytest.approx(one["visibility"], abs=0.08)
-        pictures = [rows(tables, "frames", frame)[0] for tables in (told[0], other)]
-        ids = [decode_png(picture["instance"]) for picture in pictures]
-        depth = [decode_depth(decode_png(picture["depth"]), settings.depth_unit) for picture in pictures]
+        images = [rows(tables, "frames", frame)[0] for tables in (told[0], other)]
+        ids = [decode_png(image["instance"]) for image in images]
+        depth = [decode_depth(decode_png(image["depth"]), settings.depth_unit) for image in images]
         same = (ids[0] == ids[1]) & np.isfinite(depth[0]) & np.isfinite(depth[1])
         assert same.mean() > 0.4
         assert (ids[0] == ids[1]).mean() > 0.97
@@ -125,7 +125,7 @@ def test_the_table_of_a_twin_is_the_same_again(worlds):
     assert first == again
 
 
-def test_pictures_for_people_show_what_is_there():
+def test_images_for_people_show_what_is_there():
     instance = np.array([[0, 1], [2, 2]], dtype=np.uint16)
     shown = instance_image(instance)
     assert shown[0, 0].tolist() == [0, 0, 0]
@@ -142,7 +142,7 @@ def test_pictures_for_people_show_what_is_there():
 
 
 @needs_gl
-def test_a_picture_with_its_annotations(tmp_path):
+def test_a_image_with_its_annotations(tmp_path):
     from support.annot_dataset import write
     from twinloop.dataset.lerobot.reader import DatasetReader
 

@@ -103,5 +103,5 @@ def test_reading_refuses_what_is_not_there_newer_or_outside(tmp_path):
     pq.write_table(table, tmp_path / "outside.parquet")
     path.symlink_to(tmp_path / "outside.parquet")
     for read in (lambda: reader.side_table(NAME), lambda: reader.side_rows(NAME, 0)):
-        with pytest.raises(DatasetError, match="leads out of the dataset's folder"):
+        with pytest.raises(DatasetError, match="is a link to a file outside the dataset's folder"):
             read()

@@ -15,10 +15,10 @@ from twinloop.workflows.generate.requests import RenderRequest
 
 PAGE = section("guides/rendering.md", "Renderers")
 WORDS = [line.split("|")[1:3] for line in PAGE.split("| word | YAML | meaning |")[1].split("\n\n")[0].splitlines()[2:]]
-HANDLING = {"dataset", "output", "workers", "resume", "json"}  # of files and processes, not of pictures
+HANDLING = {"dataset", "output", "workers", "resume", "json"}  # of files and processes, not of images
 
 
-def test_what_is_drawn_in_the_example_is_a_picture_with_its_truth():
+def test_what_is_drawn_in_the_example_is_a_image_with_its_truth():
     if not probe_renderer("gl").available:
         pytest.skip("the gl renderer does not work here")
     code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[0]

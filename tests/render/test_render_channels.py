@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import UnknownNameError
-from twinloop.render import CHANNELS, Observed, Renderer, SceneStates, decode_srgb, open_renderer, probe_renderer
+from twinloop.render import CHANNELS, ChannelArrays, Renderer, SceneStates, decode_srgb, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.primitives import ROUND, intersect_primitives
 
 HEIGHT, WIDTH = 60, 80
 # What a renderer may leave of error, beside silhouettes: of depth, relatively, and degrees. The rasterizer's normals
-# have 8 bits on meshes and in orthographic pictures, where it also draws round things of flat faces.
+# have 8 bits on meshes and in orthographic images, where it also draws round things of flat faces.
 PRECISION = {"gl": (3e-5, 1e-4, 0.5), "warp": (1e-5, 0.05, 0.05)}
 FAR = 50.0
 FLAT = {"plane", "box", "tent", "terrain", "glass", "low"}
@@ -120,7 +120,7 @@ def renderer(request: pytest.FixtureRequest, model: mujoco.MjModel) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def seen(renderer: Renderer) -> Observed:
+def seen(renderer: Renderer) -> ChannelArrays:
     return renderer.observe(SceneStates(qpos=np.zeros((1, 0))), channels=renderer.channels)
 
 
@@ -134,7 +134,7 @@ CAMERAS = ("front", "lens", "flat", "under")
 
 @pytest.mark.parametrize("camera", CAMERAS)
 def test_ids_are_those_of_the_first_thing_on_the_ray(
-    renderer: Renderer, model: mujoco.MjModel, seen: Observed, truths: dict[str, Truth], camera: str
+    renderer: Renderer, model: mujoco.MjModel, seen: ChannelArrays, truths: dict[str, Truth], camera: str
 ) -> None:
     truth, geom = truths[camera], seen[camera]["geom"][0]
     same = geom == truth.geom
@@ -146,7 +146,7 @@ def test_ids_are_those_of_the_first_thing_on_the_ray(
 
 @pytest.mark.parametrize("camera", CAMERAS)
 def test_depth_and_normals_are_those_of_the_surface(
-    renderer: Renderer, model: mujoco.MjModel, seen: Observed, truths: dict[str, Truth], camera: str
+    renderer: Renderer, model: mujoco.MjModel, seen: ChannelArrays, truths: dict[str, Truth], camera: str
 ) -> None:
     truth, out = truths[camera], {name: values[0] for name, values in seen[camera].items()}
     relative, exact, drawn = PRECISION[renderer.name]
@@ -176,7 +176,7 @@ def test_normals_hold_up_to_the_outline(renderer: Renderer, model: mujoco.MjMode
     assert np.mean(away > 2.0) < 5e-4
 
 
-def test_where_there_is_nothing_every_channel_says_so(seen: Observed, truths: dict[str, Truth]) -> None:
+def test_where_there_is_nothing_every_channel_says_so(seen: ChannelArrays, truths: dict[str, Truth]) -> None:
     out = {name: values[0] for name, values in seen["front"].items()}
     nothing = (truths["front"].geom < 0) & ~truths["front"].edge
     assert nothing.any()
@@ -190,7 +190,7 @@ def test_where_there_is_nothing_every_channel_says_so(seen: Observed, truths: di
 
 
 def test_channels_have_the_types_that_are_declared_and_agree_whatever_is_asked_with_them(
-    renderer: Renderer, seen: Observed
+    renderer: Renderer, seen: ChannelArrays
 ) -> None:
     states = SceneStates(qpos=np.zeros((1, 0)))
     for name in renderer.channels:

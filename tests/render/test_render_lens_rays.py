@@ -46,14 +46,14 @@ def pinhole_rays(model: mujoco.MjModel) -> np.ndarray:
 
 
 def fisheye_rays(angle: float) -> np.ndarray:
-    """An equidistant fisheye that sees ``angle`` rad from the axis at the picture's left and right edges."""
+    """An equidistant fisheye that sees ``angle`` rad from the axis at the image's left and right edges."""
     column, row = np.meshgrid(np.arange(WIDTH) + 0.5 - WIDTH / 2, np.arange(HEIGHT) + 0.5 - HEIGHT / 2)
     radius = np.hypot(column, row)
     theta = radius / (WIDTH / 2) * angle
     return np.stack([np.sin(theta) * column / radius, np.sin(theta) * row / radius, np.cos(theta)], axis=-1)
 
 
-def test_the_rays_of_the_pinhole_give_its_picture(opened: Callable, model: mujoco.MjModel) -> None:
+def test_the_rays_of_the_pinhole_give_its_image(opened: Callable, model: mujoco.MjModel) -> None:
     channels = ("rgb", "depth", "geom", "normal")
     with opened() as plain, opened(rays={"front": pinhole_rays(model)}) as lensed:
         expected, got = plain.observe(STILL, channels=channels), lensed.observe(STILL, channels=channels)

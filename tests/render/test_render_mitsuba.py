@@ -127,19 +127,19 @@ def test_every_kind_of_geom_is_where_the_rasterizer_has_it(kinds: mujoco.MjModel
 @pytest.mark.slow
 def test_textures_lie_as_the_rasterizer_lays_them(kinds: mujoco.MjModel) -> None:
     needs_gl()
-    states, pictures = SceneStates(qpos=kinds.qpos0), []
+    states, images = SceneStates(qpos=kinds.qpos0), []
     with open_renderer("gl", kinds, height=240, width=320) as rasterizer:
-        pictures.append(rasterizer.observe(states, channels=("rgb", "geom")))
+        images.append(rasterizer.observe(states, channels=("rgb", "geom")))
     quality = MitsubaQuality(samples=16, denoise=False, max_depth=2)
     with MitsubaRenderer(kinds, height=240, width=320, quality=quality) as tracer:
-        pictures.append(tracer.observe(states, channels=("rgb", "geom")))
-    for camera in pictures[0]:
-        ids = pictures[0][camera]["geom"]
-        hues = [np.argmin(seen[camera]["rgb"].astype(int), axis=-1) for seen in pictures]
-        brightest = [np.argmax(seen[camera]["rgb"].astype(int), axis=-1) for seen in pictures]
+        images.append(tracer.observe(states, channels=("rgb", "geom")))
+    for camera in images[0]:
+        ids = images[0][camera]["geom"]
+        hues = [np.argmin(seen[camera]["rgb"].astype(int), axis=-1) for seen in images]
+        brightest = [np.argmax(seen[camera]["rgb"].astype(int), axis=-1) for seen in images]
         alike = (hues[0] == hues[1]) | (brightest[0] == brightest[1])
         for name in ("sheet", "box", "box2", "ball", "ball2", "egg", "can", "pill", "tent", "leaf"):
-            pixels = (ids == kinds.geom(name).id) & (pictures[1][camera]["geom"] == ids)
+            pixels = (ids == kinds.geom(name).id) & (images[1][camera]["geom"] == ids)
             assert pixels.sum() < 150 or np.mean(alike[pixels]) > 0.9, (camera, name)
 
 
@@ -157,16 +157,16 @@ def test_the_background_is_the_rasterizers(kinds: mujoco.MjModel) -> None:
     assert np.abs(drawn["rgb"].astype(int) - seen["rgb"])[sky].max() <= 2
 
 
-def test_the_same_again_is_the_same_picture_and_a_seed_is_another_noise(kinds: mujoco.MjModel) -> None:
+def test_the_same_again_is_the_same_image_and_a_seed_is_another_noise(kinds: mujoco.MjModel) -> None:
     states = SceneStates(qpos=kinds.qpos0)
     quality = {"samples": 2, "denoise": False}
-    pictures = []
+    images = []
     for seed in (0, 0, 1):
         with MitsubaRenderer(kinds, height=36, width=48, quality=MitsubaQuality(seed=seed, **quality)) as tracer:
-            pictures.append(tracer.observe(states, channels=("linear", "rgb"))["front"])
-    np.testing.assert_array_equal(pictures[0]["linear"], pictures[1]["linear"])
-    assert not np.array_equal(pictures[0]["linear"], pictures[2]["linear"])
-    np.testing.assert_array_equal(pictures[0]["rgb"], encode_srgb(pictures[0]["linear"]))
+            images.append(tracer.observe(states, channels=("linear", "rgb"))["front"])
+    np.testing.assert_array_equal(images[0]["linear"], images[1]["linear"])
+    assert not np.array_equal(images[0]["linear"], images[2]["linear"])
+    np.testing.assert_array_equal(images[0]["rgb"], encode_srgb(images[0]["linear"]))
 
 
 def test_what_moved_shrank_or_changed_colour_looks_as_if_it_had_always_been_so(kinds: mujoco.MjModel) -> None:
@@ -228,14 +228,14 @@ def test_variants_see_the_same_surfaces(kinds: mujoco.MjModel, variant: str) -> 
 @pytest.mark.slow
 def test_denoising_brings_few_samples_near_to_many() -> None:
     pytest.importorskip("pyoidn")
-    model, pictures = load_twin("so101_tabletop").model, {}
+    model, images = load_twin("so101_tabletop").model, {}
     for samples, denoise in ((256, False), (8, False), (8, True)):
         quality = MitsubaQuality(samples=samples, denoise=denoise)
         with MitsubaRenderer(model, height=120, width=160, cameras=["front"], quality=quality) as tracer:
             light = tracer.observe(SceneStates(qpos=model.key_qpos[0]), channels=("rgb",))["front"]["rgb"]
-            pictures[samples, denoise] = light.astype(float)
-    many = pictures[256, False]
-    noisy, cleaned = (10 * np.log10(255**2 / np.mean((pictures[8, denoise] - many) ** 2)) for denoise in (False, True))
+            images[samples, denoise] = light.astype(float)
+    many = images[256, False]
+    noisy, cleaned = (10 * np.log10(255**2 / np.mean((images[8, denoise] - many) ** 2)) for denoise in (False, True))
     assert cleaned > noisy + 3.0
     assert cleaned > 30.0
 
@@ -249,7 +249,7 @@ def test_what_cannot_be_done_is_said(kinds: mujoco.MjModel, monkeypatch: pytest.
         UnknownNameError, match=r"Unknown variant 'lvm' in the mitsuba renderer\. Nearest existing: llvm"
     ):
         MitsubaRenderer(kinds, quality=MitsubaQuality(variant="lvm"))
-    with pytest.raises(InputError, match="A picture of 0×320 pixels cannot be made"):
+    with pytest.raises(InputError, match="An image of 0×320 pixels is impossible"):
         MitsubaRenderer(kinds, height=0)
     closed = MitsubaRenderer(kinds, height=8, width=8, quality=QUICK)
     closed.close()
@@ -262,7 +262,7 @@ def test_what_cannot_be_done_is_said(kinds: mujoco.MjModel, monkeypatch: pytest.
         MitsubaRenderer(kinds, quality=MitsubaQuality(denoise=True))
 
 
-def test_a_texture_that_is_no_picture_and_a_lens_of_two_scales_are_refused() -> None:
+def test_a_texture_that_is_no_image_and_a_lens_of_two_scales_are_refused() -> None:
     spec = mujoco.MjSpec.from_string(
         """<mujoco><worldbody>
              <camera name="wide" resolution="64 64" sensorsize=".004 .003" focal=".003 .003"/>

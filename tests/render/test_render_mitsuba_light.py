@@ -55,13 +55,13 @@ def test_candela_are_lux_times_the_square_of_the_distance() -> None:
 def test_a_spot_lights_its_middle_as_a_point_does_and_nothing_outside_its_cone() -> None:
     spot = '<light type="spot" pos="0 0 1" dir="0 0 -1" cutoff="30" exponent="{}" intensity="500" diffuse="1 1 1"/>'
     wide = '<camera pos="0 0 3" fovy="60"/>'
-    picture = seen(SHEET + wide + spot.format(0), samples=256)[..., 1]
+    image = seen(SHEET + wide + spot.format(0), samples=256)[..., 1]
     away = np.abs((np.arange(48) + 0.5 - 24) / 24 * 3.0 * np.tan(np.radians(30)))
-    assert picture[24, 24] == pytest.approx(500.0 / WHITE_LUX, rel=0.05)
-    assert (picture[24][away > np.tan(np.radians(30)) + 0.06] == 0.0).all()
+    assert image[24, 24] == pytest.approx(500.0 / WHITE_LUX, rel=0.05)
+    assert (image[24][away > np.tan(np.radians(30)) + 0.06] == 0.0).all()
     angle = np.arctan(away)
     inside = away < np.tan(np.radians(28))
-    np.testing.assert_allclose(picture[24][inside], np.cos(angle[inside]) ** 3, rtol=0.1)
+    np.testing.assert_allclose(image[24][inside], np.cos(angle[inside]) ** 3, rtol=0.1)
     softer = seen(SHEET + wide + spot.format(10))[..., 1]
     half = np.abs(np.degrees(angle) - np.degrees(np.arccos(0.5**0.1))).argmin()
     assert softer[24, half] == pytest.approx(0.5 * np.cos(angle[half]) ** 3, rel=0.2)
@@ -163,13 +163,13 @@ def test_the_sky_makes_no_more_noise_than_paths_that_leave_by_themselves() -> No
     """Where paths ask for the sky's light beside that of lamps, this is 0.04, and 0.025 where not."""
     pytest.importorskip("mitsuba")
     twin = load_twin("so101_tabletop")
-    pictures = []
+    images = []
     for seed in (1, 2):
         quality = MitsubaQuality(samples=16, denoise=False, seed=seed)
         with MitsubaRenderer(twin.model, height=60, width=80, cameras=["front"], quality=quality) as tracer:
             seen = tracer.observe(SceneStates(qpos=twin.model.key_qpos[:1]), channels=("linear",))
-        pictures.append(seen["front"]["linear"][0].astype(np.float64))
-    assert np.sqrt(((pictures[1] - pictures[0]) ** 2).mean() / 2.0) < 0.030
+        images.append(seen["front"]["linear"][0].astype(np.float64))
+    assert np.sqrt(((images[1] - images[0]) ** 2).mean() / 2.0) < 0.030
 
 
 def test_metal_reflects_what_stands_on_it_and_roughness_blurs_that() -> None:
@@ -181,8 +181,8 @@ def test_metal_reflects_what_stands_on_it_and_roughness_blurs_that() -> None:
     red = []
     for metallic, roughness in ((0.0, 0.05), (1.0, 0.05), (1.0, 0.6)):
         fields = {"mat_metallic": np.array([metallic]), "mat_roughness": np.array([roughness])}
-        picture = seen(world, fields=fields, head=head, samples=64, size=64, depth=3)
-        mirrored = picture[40:46, 29:35].mean(axis=(0, 1))  # the floor before the box
+        image = seen(world, fields=fields, head=head, samples=64, size=64, depth=3)
+        mirrored = image[40:46, 29:35].mean(axis=(0, 1))  # the floor before the box
         red.append(mirrored[0] / max(mirrored[1], 1e-6))
     assert red[1] > 4.0 > red[2] > red[0]
 
@@ -203,9 +203,9 @@ def test_rougher_plastic_has_a_wider_and_weaker_highlight() -> None:
 def test_emission_shows_and_lights_what_is_beside_it() -> None:
     head = DARK + MATT.replace("</asset>", '<material name="glow" rgba="1 .5 .2 1" emission="1"/></asset>')
     world = SHEET + '<geom name="lamp" size=".2" pos="0 0 .3" material="glow"/><camera pos="0 0 2" fovy="40"/>'
-    picture = seen(world, head=head)
-    np.testing.assert_allclose(picture[24, 24], np.minimum(srgb_to_linear([1.0, 0.5, 0.2]), 0.999), rtol=0.05)
-    assert picture[24, 10, 0] > 2 * picture[24, 1, 0] > 0.0
+    image = seen(world, head=head)
+    np.testing.assert_allclose(image[24, 24], np.minimum(srgb_to_linear([1.0, 0.5, 0.2]), 0.999), rtol=0.05)
+    assert image[24, 10, 0] > 2 * image[24, 1, 0] > 0.0
 
 
 def test_half_transparent_things_let_half_of_the_light_through() -> None:
@@ -241,12 +241,12 @@ def test_parameters_that_the_rasterizer_ignores_show_here(tmp_path: Path, name: 
               <geom type="box" size=".1 .1 .2" pos="0 0 .2" rgba=".8 .2 .1 1"/>"""
     head = '<asset><material name="floor" rgba=".7 .7 .7 1"/></asset>'
     twin = make_world(tmp_path, body, [name], head=head)
-    states, pictures = SceneStates(qpos=np.zeros((1, 0))), []
+    states, images = SceneStates(qpos=np.zeros((1, 0))), []
     quality = MitsubaQuality(samples=64, denoise=False)
     with MitsubaRenderer(twin.model, height=60, width=80, quality=quality) as tracer:
         for values in ({}, {name: value}):
             fields = {
                 field: given[0] for field, given in twin.fields(twin.table(1, values), visual=True).arrays.items()
             }
-            pictures.append(tracer.render(states, fields)["eye"].astype(int))
-    assert np.mean(np.abs(pictures[0] - pictures[1]).max(axis=-1) > 8) > 0.003
+            images.append(tracer.render(states, fields)["eye"].astype(int))
+    assert np.mean(np.abs(images[0] - images[1]).max(axis=-1) > 8) > 0.003

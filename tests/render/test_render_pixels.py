@@ -60,17 +60,17 @@ def both_views(frames: dict[str, np.ndarray]) -> np.ndarray:
     return np.concatenate([frames["front"], frames["top"]], axis=1).astype(int)
 
 
-def reddish(picture: np.ndarray) -> np.ndarray:
-    red, green, blue = picture.astype(int).transpose(2, 0, 1)
+def reddish(image: np.ndarray) -> np.ndarray:
+    red, green, blue = image.astype(int).transpose(2, 0, 1)
     return (red > green + 60) & (red > blue + 60)
 
 
 def test_a_ball_appears_where_the_pinhole_projects_it(renderer: Renderer) -> None:
     positions = [(0.0, 0.0, 0.1), (0.2, 0.0, 0.25), (-0.15, 0.3, 0.0)]
-    pictures = renderer.render(ball_at(*positions))["front"]
+    images = renderer.render(ball_at(*positions))["front"]
     focal = HEIGHT / 2 / np.tan(np.radians(45) / 2)
-    for (x, y, z), picture in zip(positions, pictures, strict=True):
-        rows, columns = np.nonzero(reddish(picture))
+    for (x, y, z), image in zip(positions, images, strict=True):
+        rows, columns = np.nonzero(reddish(image))
         depth = y + 1.0
         expected = (HEIGHT / 2 - focal * (z - 0.1) / depth, WIDTH / 2 + focal * x / depth)
         assert rows.mean() + 0.5 == pytest.approx(expected[0], abs=1.0)
@@ -115,9 +115,9 @@ def test_every_frame_has_the_fields_of_its_own_world(renderer: Renderer, model: 
     together = renderer.render(states, own)
     for i in range(3):
         fields = {name: value if name == "mat_rgba" else value[i] for name, value in own.items()}
-        for camera, pictures in renderer.render(states.take([i]), fields).items():
-            np.testing.assert_array_equal(together[camera][i : i + 1], pictures)
-    assert [int(picture[0, 0, 0]) for picture in together["front"]] == [20, 90, 200]
+        for camera, images in renderer.render(states.take([i]), fields).items():
+            np.testing.assert_array_equal(together[camera][i : i + 1], images)
+    assert [int(image[0, 0, 0]) for image in together["front"]] == [20, 90, 200]
 
 
 FIELD_CHANGES = {
@@ -135,7 +135,7 @@ FIELD_CHANGES = {
 
 
 @pytest.mark.parametrize("name", FIELD_CHANGES)
-def test_every_visual_field_changes_the_picture(renderer: Renderer, model: mujoco.MjModel, name: str) -> None:
+def test_every_visual_field_changes_the_image(renderer: Renderer, model: mujoco.MjModel, name: str) -> None:
     states = ball_at((0, 0, -0.3))
     plain = both_views(renderer.render(states))
     changed = both_views(renderer.render(states, {name: np.asarray(FIELD_CHANGES[name](model))}))
@@ -157,8 +157,8 @@ def test_mocap_bodies_follow_the_states(renderer: Renderer) -> None:
         mocap_pos=np.array([[[0, 0, 0.1]], [[0.2, 0, 0.1]]]),
         mocap_quat=np.tile([1.0, 0, 0, 0], (2, 1, 1)),
     )
-    pictures = renderer.render(there)["front"].astype(int)
-    columns = [np.nonzero(picture[..., 1] > picture[..., 0] + 60)[1].mean() for picture in pictures]
+    images = renderer.render(there)["front"].astype(int)
+    columns = [np.nonzero(image[..., 1] > image[..., 0] + 60)[1].mean() for image in images]
     focal = HEIGHT / 2 / np.tan(np.radians(45) / 2)
     assert columns[1] - columns[0] == pytest.approx(0.2 * focal, abs=1.0)
 
@@ -170,7 +170,7 @@ def test_renderers_agree_on_silhouettes(model: mujoco.MjModel) -> None:
     states, masks = ball_at((0, 0, 0.1), (0.1, -0.4, 0.0)), []
     for name in ("gl", "warp"):
         with open_renderer(name, model, height=240, width=320, cameras=("front",)) as opened:
-            masks.append(np.stack([reddish(picture) for picture in opened.render(states)["front"]]))
+            masks.append(np.stack([reddish(image) for image in opened.render(states)["front"]]))
     assert (masks[0] & masks[1]).sum() / (masks[0] | masks[1]).sum() > 0.97
 
 
@@ -178,8 +178,8 @@ def test_cameras_come_in_the_order_asked(renderer: Renderer, model: mujoco.MjMod
     states = ball_at((0, 0, 0.1))
     with open_renderer(renderer.name, model, height=HEIGHT, width=WIDTH, cameras=("top", "front")) as swapped:
         assert swapped.cameras == ("top", "front")
-        for camera, pictures in renderer.render(states).items():
-            np.testing.assert_array_equal(swapped.render(states)[camera], pictures)
+        for camera, images in renderer.render(states).items():
+            np.testing.assert_array_equal(swapped.render(states)[camera], images)
 
 
 def test_unknown_names_and_wrong_shapes_are_refused(renderer: Renderer, model: mujoco.MjModel) -> None:
@@ -209,12 +209,12 @@ def test_no_camera_is_said(renderer: Renderer) -> None:
 def test_gl_settings_that_cost_time_can_be_asked_for(model: mujoco.MjModel) -> None:
     if not probe_renderer("gl").available:
         pytest.skip("renderer gl is not available")
-    states, pictures = ball_at((0, 0, -0.3), (0, 1.2, -0.1)), []  # the second is mirrored in the ground
+    states, images = ball_at((0, 0, -0.3), (0, 1.2, -0.1)), []  # the second is mirrored in the ground
     for quality in (GlQuality(), GlQuality(reflections=True), GlQuality(shadow_lights=0), GlQuality(samples=4)):
         with GlRenderer(model, height=HEIGHT, width=WIDTH, quality=quality) as opened:
-            pictures.append(both_views(opened.render(states)))
-    for other in pictures[1:]:
-        assert np.abs(pictures[0] - other).max() > 8
+            images.append(both_views(opened.render(states)))
+    for other in images[1:]:
+        assert np.abs(images[0] - other).max() > 8
     assert model.vis.quality.offsamples == 4, "the given model is not written to"
 
 

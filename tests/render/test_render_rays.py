@@ -122,7 +122,7 @@ def test_a_ray_sees_the_bodies_at_its_own_moment(engine) -> None:
     motion = BodyMotion.of(model, SceneStates(qpos=qpos))
     moments = np.linspace(0.0, 1.0, 41)
     options = {"slices": None} if engine == "mujoco" else {}
-    hits = caster(engine, model, **options).cast(motion, [2.0, 0, 0], np.tile([-1.0, 0, 0], (41, 1)), moments=moments)
+    hits = caster(engine, model, **options).cast(motion, [2.0, 0, 0], np.tile([-1.0, 0, 0], (41, 1)), times=moments)
     angle = 0.6 * moments  # the face x' = 0.1 of a box that has gone 0.4 m and turned by that
     np.testing.assert_allclose(hits.distance, 2.0 - 0.4 * moments - 0.1 / np.cos(angle), atol=1e-6)
     np.testing.assert_allclose(hits.normal[:, :2], np.stack([np.cos(angle), np.sin(angle)], axis=1), atol=1e-6)
@@ -134,7 +134,7 @@ def test_moments_of_the_slow_engine_are_rounded_as_it_says() -> None:
     )
     motion = BodyMotion.of(model, SceneStates(qpos=[[0, 0, 0, 1, 0, 0, 0], [1.0, 0, 0, 1, 0, 0, 0]]))
     moments = np.linspace(0.0, 1.0, 101)
-    hits = MujocoCaster(model, slices=8).cast(motion, [9.0, 0, 0], np.tile([-1.0, 0, 0], (101, 1)), moments=moments)
+    hits = MujocoCaster(model, slices=8).cast(motion, [9.0, 0, 0], np.tile([-1.0, 0, 0], (101, 1)), times=moments)
     assert np.abs(hits.distance - (8.9 - moments)).max() == pytest.approx(1 / 16, abs=0.005)
     assert len(np.unique(hits.distance.round(9))) == 9
 
@@ -149,8 +149,8 @@ def test_moving_bodies_of_a_twin_are_met_alike_by_both() -> None:
     rng = np.random.default_rng(1)
     origins, directions = toward(np.array([0.2, 0.0, 0.2]), 300, wide=0.2)
     moments = rng.uniform(0.0, 1.0, len(origins))
-    slow = MujocoCaster(twin.model, slices=None).cast(motion, origins, directions, moments=moments)
-    fast = open_caster("embree", twin.model).cast(motion, origins, directions, moments=moments)
+    slow = MujocoCaster(twin.model, slices=None).cast(motion, origins, directions, times=moments)
+    fast = open_caster("embree", twin.model).cast(motion, origins, directions, times=moments)
     same = slow.geom == fast.geom
     assert same.mean() > 0.99
     ray = directions / np.linalg.norm(directions, axis=1, keepdims=True)
@@ -188,7 +188,7 @@ def test_what_collides_with_nothing_or_grew_is_met_like_all_else(engine) -> None
         assert [model.geom(geom).name for geom in together.geom] == [name] * 3
 
 
-def test_a_renderers_pictures_are_what_rays_meet() -> None:
+def test_a_renderers_images_are_what_rays_meet() -> None:
     if not probe_renderer("gl").available:
         pytest.skip("the gl renderer does not work here")
     twin = load_twin("so101_tabletop")
@@ -278,8 +278,8 @@ def test_wrong_rays_are_refused(shapes) -> None:
         cast.cast(motion, np.zeros((2, 3)), np.ones((4, 3)))
     with pytest.raises(InputError, match="A ray without a direction"):
         cast.cast(motion, np.zeros(3), np.zeros((1, 3)))
-    with pytest.raises(InputError, match="moments 0.5 to 0.5; the motion has the frames 0 to 0"):
-        cast.cast(motion, np.zeros(3), np.ones((1, 3)), moments=0.5)
+    with pytest.raises(InputError, match="times from frame 0.5 to 0.5, but the motion has frames 0 to 0"):
+        cast.cast(motion, np.zeros(3), np.ones((1, 3)), times=0.5)
 
 
 def test_an_unknown_or_missing_engine_is_named(shapes, monkeypatch) -> None:

@@ -49,8 +49,8 @@ def pixel(position: tuple[float, float, float]) -> np.ndarray:
     return LENS.project([x, -z, y + 1.0])
 
 
-def at(position: tuple[float, float, float], picture: np.ndarray) -> np.ndarray:
-    return picture[tuple(pixel(position).astype(int)[::-1])]
+def at(position: tuple[float, float, float], image: np.ndarray) -> np.ndarray:
+    return image[tuple(pixel(position).astype(int)[::-1])]
 
 
 def centre(red: np.ndarray) -> np.ndarray:
@@ -160,16 +160,16 @@ def test_a_file_gives_back_what_was_written_in_its_conventions(tmp_path: Path) -
 
 def test_files_that_hold_no_splats_are_refused(tmp_path: Path) -> None:
     columns = columns_of(splat((0, 0, 0)))
-    with pytest.raises(InputError, match="is no PLY file"):
+    with pytest.raises(InputError, match="is not a PLY file"):
         read_splats(write_text(tmp_path / "a.ply", "solid stl\n"))
-    with pytest.raises(InputError, match="not written as binary_little_endian"):
+    with pytest.raises(InputError, match="not in the PLY format binary_little_endian"):
         read_splats(write_ply(tmp_path / "b.ply", columns, head="ascii 1.0"))
     some = {name: values for name, values in columns.items() if name not in {"opacity", "rot_3"}}
-    with pytest.raises(InputError, match=r"holds no Gaussian splats: its vertices have no opacity, rot_3\."):
+    with pytest.raises(InputError, match=r"has no Gaussian splats, because its vertices have no opacity, rot_3\."):
         read_splats(write_ply(tmp_path / "c.ply", some))
     whole = write_ply(tmp_path / "d.ply", columns).read_bytes()
     (tmp_path / "d.ply").write_bytes(whole[:-4])
-    with pytest.raises(InputError, match="ends early"):
+    with pytest.raises(InputError, match="is incomplete"):
         read_splats(tmp_path / "d.ply")
     with pytest.raises(InputError, match=r"e\.ply does not exist\. Check the path"):
         read_splats(tmp_path / "e.ply")

@@ -22,9 +22,9 @@ def at_home(twin: Twin, renderer: str, **options) -> Frames:
 def test_every_camera_shows_something(name: str) -> None:
     frames = at_home(load_twin(name), "gl")
     assert frames
-    for picture in frames.values():
-        assert picture.std() > 10
-        assert 40 < picture.mean() < 220
+    for image in frames.values():
+        assert image.std() > 10
+        assert 40 < image.mean() < 220
 
 
 @pytest.mark.slow
@@ -32,8 +32,8 @@ def test_every_camera_shows_something(name: str) -> None:
 def test_the_ray_tracer_shows_what_the_rasterizer_shows(name: str) -> None:
     twin = load_twin(name)
     rasterized, traced = at_home(twin, "gl"), at_home(twin, "warp")
-    for camera, picture in rasterized.items():
-        difference = np.abs(picture[0].astype(int) - traced[camera][0]).max(axis=-1)
+    for camera, image in rasterized.items():
+        difference = np.abs(image[0].astype(int) - traced[camera][0]).max(axis=-1)
         # Edges and the coarse border of rasterized shadows differ; flat areas do not.
         assert np.median(difference) <= 4
         assert np.mean(difference > 40) < 0.03

@@ -110,5 +110,5 @@ def test_how_many_are_traced_at_once_changes_no_pixel(model: mujoco.MjModel, sta
 def test_a_device_that_is_not_there_and_a_place_that_is_none_are_refused(model: mujoco.MjModel) -> None:
     with pytest.raises(MissingDependencyError, match="There is no device cuda:7 for the warp renderer; there are"):
         open_renderer("warp", model, quality={"device": "cuda:7"})
-    with pytest.raises(UnknownNameError, match=r"Unknown place to move bodies 'gpu'\. Existing: device, host"):
+    with pytest.raises(UnknownNameError, match=r"Unknown value of moving 'gpu'\. Existing: device, host"):
         open_renderer("warp", model, quality={"moving": "gpu"})

@@ -1,4 +1,4 @@
-"""Rendering in worker processes: the same pictures in the same order as in one, and a death that names its job."""
+"""Rendering in worker processes: the same images in the same order as in one, and a death that names its job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(SCENE)
 
 
-def pictures(number: int) -> Frames:
+def images(number: int) -> Frames:
     states = SceneStates(qpos=np.linspace(0, 0.1 * (number + 1), 3)[:, None])
     with open_renderer("gl", model(), height=32, width=48) as renderer:
         return renderer.render(states, {"light_diffuse": np.full((1, 3), 0.2 * (number + 1))})
@@ -40,13 +40,13 @@ def pictures(number: int) -> Frames:
 
 def brightness_after_a_while(number: int) -> tuple[float, int]:
     time.sleep(0.3 if number == 0 else 0.0)  # the first is the last to finish
-    return float(pictures(number)["top"].mean()), os.getpid()
+    return float(images(number)["top"].mean()), os.getpid()
 
 
 def die(number: int) -> Frames:
     if number == 1:
         os._exit(1)
-    return pictures(number)
+    return images(number)
 
 
 def wrong(number: int) -> Frames:
@@ -59,9 +59,9 @@ def ordered_map(function: Callable, items: Iterable[int], *, workers: int) -> It
         yield from engine.map(function, items)
 
 
-def test_two_workers_make_the_pictures_that_one_makes_in_the_same_order() -> None:
-    alone = list(ordered_map(pictures, range(4), workers=1))
-    both = list(ordered_map(pictures, range(4), workers=2))
+def test_two_workers_make_the_images_that_one_makes_in_the_same_order() -> None:
+    alone = list(ordered_map(images, range(4), workers=1))
+    both = list(ordered_map(images, range(4), workers=2))
     assert [number for number, _ in both] == [number for number, _ in alone] == [0, 1, 2, 3]
     for (_, one), (_, two) in zip(alone, both, strict=True):
         for camera in ("top", "side"):

@@ -8,9 +8,9 @@ import pytest
 from support.pages import ends, level_lines, panels, titles, traces, upright_lines
 from twinloop.core.errors import InputError
 from twinloop.report.figure import BLUE, GREY, INK, ORANGE, VIOLET
-from twinloop.report.gap_attribution import index_matrix, share_bars, share_forest, share_panels
-from twinloop.report.gap_plots import ErrorCurve, clip_series, error_over_horizon
-from twinloop.report.gap_sensors import allan_pair, spectra_pair
+from twinloop.report.gap_attribution import plot_index_matrix, plot_share_bars, plot_share_forest, plot_share_panels
+from twinloop.report.gap_plots import ErrorCurve, plot_clip_series, plot_error_over_horizon
+from twinloop.report.gap_sensors import plot_allan_pair, plot_spectra_pair
 from twinloop.stats import AllanCurve, Interval, Spectrum
 
 CHANNELS = ["pan", "lift", "roll", "grip"]
@@ -26,7 +26,7 @@ def horizon(**changed):
     twins = [curve("old", 2.0, 0.3), curve("new", 1.0, 0.2)]
     baselines = [curve("hold", 5.0), curve("speed", 3.0)]
     given = {"twins": twins, "baselines": baselines, "floor": curve("floor", 0.4, 0.1)} | changed
-    return error_over_horizon(CHANNELS, ["rad", "m", "", "N"], EDGES, **given)
+    return plot_error_over_horizon(CHANNELS, ["rad", "m", "", "N"], EDGES, **given)
 
 
 def axis_of(figure, trace, letter="y"):
@@ -52,7 +52,9 @@ def test_every_channel_has_a_panel_with_every_curve_at_the_ends_of_its_bins():
     assert under == ["time since the beginning / s"] * 3
     assert [axis.title.text for axis in figure.select_xaxes(row=1)] == [None] * 3
     assert {axis.rangemode for axis in figure.select_xaxes()} == {"tozero"}
-    assert horizon().layout.height > error_over_horizon(["a"], [""], EDGES, [curve("t", 1.0)], [], None).layout.height
+    assert (
+        horizon().layout.height > plot_error_over_horizon(["a"], [""], EDGES, [curve("t", 1.0)], [], None).layout.height
+    )
 
 
 def test_the_last_twin_is_in_full_blue_and_guesses_are_broken_lines_of_unlike_kinds():
@@ -104,7 +106,7 @@ def test_a_panel_has_room_for_twins_floor_and_the_best_guess_but_not_for_worse_o
 
 def test_one_channel_of_a_clip_is_drawn_as_measured_and_simulated():
     times = np.array([0.0, 0.1, 0.4])
-    figure = clip_series(times, {"real": times + 1, "twin": times * 2, "old": times - 3}, "pan", "rad")
+    figure = plot_clip_series(times, {"real": times + 1, "twin": times * 2, "old": times - 3}, "pan", "rad")
     assert [(t.name, t.line.color, t.mode) for t in figure.data] == [
         ("real", INK, "lines"),
         ("twin", BLUE, "lines"),
@@ -121,7 +123,7 @@ def test_one_channel_of_a_clip_is_drawn_as_measured_and_simulated():
 def test_a_spectrum_shows_the_median_and_the_middle_half_of_the_episodes_on_the_longest_grid():
     short = Spectrum(frequency=np.array([1.0, 9.0]), density=np.array([2.0, 10.0]))
     long = [Spectrum(frequency=np.array([1.0, 2.0, 9.0]), density=np.array(d)) for d in ([1.0, 5.0, 6.0], [7.0, 8, 9])]
-    figure = spectra_pair([short, None, *long], [None], "m/s")
+    figure = plot_spectra_pair([short, None, *long], [None], "m/s")
     band, line = figure.data
     densities = np.array([[2.0, 3.0, 10.0], [1.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
     low, middle, high = (np.percentile(densities, q, axis=0) for q in (25, 50, 75))
@@ -135,7 +137,7 @@ def test_a_spectrum_shows_the_median_and_the_middle_half_of_the_episodes_on_the_
     assert titles(figure) == ("frequency / Hz", "density / ((m/s)²/Hz)")
     assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
     assert line.hovertemplate == "real<br>%{x:.3g} Hz<br>%{y:.3g} (m/s)²/Hz<extra></extra>"
-    figure = spectra_pair([], [short], "rad")
+    figure = plot_spectra_pair([], [short], "rad")
     assert [(t.name, t.fillcolor) for t in figure.data] == [(None, ORANGE), ("simulated", None)]
     assert figure.layout.yaxis.title.text == "density / (rad²/Hz)"
 
@@ -144,7 +146,7 @@ def test_allan_deviations_are_drawn_with_their_intervals_and_a_missing_one_is_le
     values, low, high = np.array([3.0, 2.0, 1.0]), np.array([2.5, 1.0, 0.1]), np.array([4.0, 2.1, 1.7])
     found = Interval(estimate=values, low=low, high=high, level=0.9, method="")
     one = AllanCurve(time=np.array([0.1, 0.5, 2.0]), deviation=found, freedom=values)
-    figure = allan_pair(None, one, "rad/s")
+    figure = plot_allan_pair(None, one, "rad/s")
     band, line = figure.data
     assert (line.name, line.mode, line.line.color, band.fillcolor) == ("simulated", "lines", ORANGE, ORANGE)
     assert (list(line.x), list(line.y)) == ([0.1, 0.5, 2.0], [3.0, 2.0, 1.0])
@@ -154,7 +156,7 @@ def test_allan_deviations_are_drawn_with_their_intervals_and_a_missing_one_is_le
     assert titles(figure) == ("averaging time / s", "Allan deviation / rad/s")
     assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
     assert line.hovertemplate.startswith("simulated<br>%{x:.3g} s<br>%{y:.3g} [%{customdata[0]:.3g}, ")
-    assert [t.name for t in allan_pair(one, one, "").data] == [None, "real", None, "simulated"]
+    assert [t.name for t in plot_allan_pair(one, one, "").data] == [None, "real", None, "simulated"]
 
 
 def shares(**changed):
@@ -162,7 +164,7 @@ def shares(**changed):
     values = [[0.5, -0.1, 0.2], [0.3, 0.0], [0.9]]
     bounds = [([0.4, -0.3, 0.15], [0.7, -0.05, 0.4]), ([0.1, np.nan], [0.35, np.nan]), ([0.8], [0.95])]
     claimed = [[True, True, True], [False, True], [True]]
-    return share_panels(["pan", "lift", "grip"], names, values, bounds, claimed, rest="rest", **changed)
+    return plot_share_panels(["pan", "lift", "grip"], names, values, bounds, claimed, rest="rest", **changed)
 
 
 def test_shares_are_bars_in_per_cent_whose_colour_says_what_is_claimed():
@@ -199,7 +201,7 @@ def test_panels_of_shares_have_the_heights_that_their_causes_need():
     stacked = shares(columns=1)
     assert stacked.layout.yaxis3.domain[1] < stacked.layout.yaxis2.domain[0]
     assert stacked.layout.height - figure.layout.height == 22 * 3 + 46, "a panel of 2 + 1 rows and what is between"
-    alone = share_panels(["a"], [["x"]], [[0.1]], [([0.0], [0.2])], [[True]])
+    alone = plot_share_panels(["a"], [["x"]], [[0.1]], [([0.0], [0.2])], [[True]])
     assert alone.layout.yaxis.domain == (0.0, 1.0)
     assert alone.layout.xaxis.domain == (0.0, 1.0)
 
@@ -209,13 +211,13 @@ def test_panels_of_shares_refuse_lists_of_unlike_lengths(short):
     given = [["a"], [["x"]], [[0.1]], [([0.0], [0.2])], [[True]]]
     given[short] = given[short] * 2
     with pytest.raises(InputError, match=r"panels were given . lists of names and . of shares"):
-        share_panels(*given)
+        plot_share_panels(*given)
 
 
 def test_indices_are_mapped_with_groups_down_and_channels_across():
     total = [[0.1, 0.25, np.nan], [0.9, 0.0, 1.0]]
     words = [["a", "b", "c"], ["d", "e", "f"]]
-    figure = index_matrix(["mass", "play"], ["pan", "lift", "grip"], total, words)
+    figure = plot_index_matrix(["mass", "play"], ["pan", "lift", "grip"], total, words)
     (heat,) = figure.data
     assert (list(heat.x), list(heat.y)) == (["pan", "lift", "grip"], ["mass", "play"])
     assert np.asarray(heat.z) == pytest.approx(np.array(total), nan_ok=True)
@@ -232,7 +234,7 @@ def test_indices_are_mapped_with_groups_down_and_channels_across():
 
 def test_parts_of_an_error_are_stacked_by_channel_in_per_cent():
     parts = {"bias": [0.5, 0.25], "delay": [0.2, 0.7], "rest": [0.3, 0.05]}
-    figure = share_bars(["pan", "lift"], parts)
+    figure = plot_share_bars(["pan", "lift"], parts)
     assert [(bar.name, bar.marker.color, bar.orientation) for bar in figure.data] == [
         ("bias", BLUE, "h"),
         ("delay", ORANGE, "h"),
@@ -245,13 +247,13 @@ def test_parts_of_an_error_are_stacked_by_channel_in_per_cent():
     assert figure.layout.barmode == "relative"
     assert figure.layout.xaxis.title.text == "share of the mean squared error / %"
     assert figure.layout.yaxis.autorange == "reversed"
-    assert share_bars(["a", "b", "c"], {}).layout.height - figure.layout.height == 26, "a row's pixels"
+    assert plot_share_bars(["a", "b", "c"], {}).layout.height - figure.layout.height == 26, "a row's pixels"
     with pytest.raises(InputError, match="2 rows was given bias"):
-        share_bars(["pan", "lift"], {"bias": [1.0]})
+        plot_share_bars(["pan", "lift"], {"bias": [1.0]})
 
 
 def test_rows_that_stand_out_are_coloured_and_keep_their_places_and_words():
-    figure = share_forest(
+    figure = plot_share_forest(
         ["turn", "stop", "touch"],
         [1.5, 0.9, 3.0],
         ([1.2, 0.5, 2.0], [1.9, 1.4, 3.5]),
@@ -261,8 +263,8 @@ def test_rows_that_stand_out_are_coloured_and_keep_their_places_and_words():
         words=["a", "b", "c"],
     )
     out, other = figure.data
-    assert (out.name, out.marker.color, list(out.x), list(out.y)) == ("stands out", ORANGE, [1.5, 3.0], [0, 2])
-    assert (other.name, other.marker.color, list(other.x), list(other.y)) == ("does not", GREY, [0.9], [1])
+    assert (out.name, out.marker.color, list(out.x), list(out.y)) == ("significant", ORANGE, [1.5, 3.0], [0, 2])
+    assert (other.name, other.marker.color, list(other.x), list(other.y)) == ("not significant", GREY, [0.9], [1])
     assert ends(out) == (pytest.approx([1.2, 2.0]), pytest.approx([1.9, 3.5]))
     assert ends(other) == (pytest.approx([0.5]), pytest.approx([1.4]))
     assert (list(out.text), list(other.text)) == (["a", "c"], ["b"])
@@ -275,8 +277,8 @@ def test_rows_that_stand_out_are_coloured_and_keep_their_places_and_words():
 
 
 def test_no_row_stands_out_where_none_was_found():
-    figure = share_forest(["a"], [1.0], ([0.5], [2.0]), [False], title="", null=0.0, words=[""])
-    assert [trace.name for trace in figure.data] == ["does not"]
+    figure = plot_share_forest(["a"], [1.0], ([0.5], [2.0]), [False], title="", null=0.0, words=[""])
+    assert [trace.name for trace in figure.data] == ["not significant"]
     assert figure.layout.height == 90 + 26, "a frame and a row"
     with pytest.raises(InputError, match="an interval"):
-        share_forest(["a"], [1.0], ([0.5, 1], [2.0]), [False], title="", null=0.0, words=[""])
+        plot_share_forest(["a"], [1.0], ([0.5, 1], [2.0]), [False], title="", null=0.0, words=[""])

@@ -9,12 +9,12 @@ from support.pages import ends, level_lines, titles, traces, upright_lines
 from twinloop.core.errors import InputError
 from twinloop.report.figure import BLUE, GREY, INK, ORANGE
 from twinloop.report.gap_policies import (
-    confidence_sequence,
-    gap_rows,
-    interval_rows,
-    power_curve,
-    score_scatter,
-    wealth_curves,
+    plot_confidence_sequence,
+    plot_gap_rows,
+    plot_interval_rows,
+    plot_power_curve,
+    plot_score_scatter,
+    plot_wealth_curves,
 )
 
 POLICIES = ["act", "bc", "dp"]
@@ -26,7 +26,7 @@ def scores(policies=POLICIES, real=REAL, sim=SIM, **changed):
         "real_ends": (np.array(real) - 0.1, np.array(real) + 0.05),
         "sim_ends": (np.array(sim) - 0.2, np.array(sim) + 0.15),
     }
-    return score_scatter(policies, real, sim, **(given | changed))
+    return plot_score_scatter(policies, real, sim, **(given | changed))
 
 
 def test_a_policy_is_a_dot_with_its_simulated_score_across_and_its_real_one_up():
@@ -72,19 +72,21 @@ def test_a_name_is_on_the_side_of_its_dot_that_is_away_from_the_nearest_one_and_
 
 def test_scores_that_do_not_fit_the_policies_are_refused():
     with pytest.raises(InputError, match="real scores"):
-        score_scatter(POLICIES, [0.1], SIM, real_ends=(0, 1), sim_ends=(0, 1))
+        plot_score_scatter(POLICIES, [0.1], SIM, real_ends=(0, 1), sim_ends=(0, 1))
     with pytest.raises(InputError, match="simulated scores"):
-        score_scatter(POLICIES, REAL, [0.1], real_ends=(0, 1), sim_ends=(0, 1))
+        plot_score_scatter(POLICIES, REAL, [0.1], real_ends=(0, 1), sim_ends=(0, 1))
 
 
 def test_gaps_by_row_are_marked_where_they_are_shown():
     bounds = ([-0.4, float("nan"), 0.2], [0.1, 0.3, 0.7])
-    figure = gap_rows(["dark", "far", "heavy"], [-0.2, 0.05, 0.5], bounds, marked=[False, False, True], unit="success")
+    figure = plot_gap_rows(
+        ["dark", "far", "heavy"], [-0.2, 0.05, 0.5], bounds, significant=[False, False, True], unit="success"
+    )
     grey, orange = figure.data
-    assert (grey.name, grey.marker.color) == ("not shown to differ", GREY)
+    assert (grey.name, grey.marker.color) == ("not significant", GREY)
     assert (list(grey.x), list(grey.y), list(grey.customdata)) == ([-0.2, 0.05], [0, 1], ["dark", "far"])
     assert ends(grey) == (pytest.approx([-0.4, 0.05]), pytest.approx([0.1, 0.3]))
-    assert (orange.name, orange.marker.color) == ("differs, all rows tested together", ORANGE)
+    assert (orange.name, orange.marker.color) == ("significant, all rows tested together", ORANGE)
     assert (list(orange.x), list(orange.y), list(orange.customdata)) == ([0.5], [2], ["heavy"])
     assert ends(orange) == (pytest.approx([0.2]), pytest.approx([0.7]))
     assert {(t.mode, t.hovertemplate) for t in figure.data} == {("markers", "%{customdata}: %{x:+.3f}<extra></extra>")}
@@ -96,13 +98,13 @@ def test_gaps_by_row_are_marked_where_they_are_shown():
     assert axis.range[0] - axis.range[1] < 4
     assert figure.layout.xaxis.title.text == "simulated − real success"
     assert figure.layout.xaxis.range == (-1.04, 1.04)
-    one = gap_rows(["a"], [0.1], (0.0, 0.3), marked=[True], unit="")
-    assert [trace.name for trace in one.data] == ["differs, all rows tested together"]
+    one = plot_gap_rows(["a"], [0.1], (0.0, 0.3), significant=[True], unit="")
+    assert [trace.name for trace in one.data] == ["significant, all rows tested together"]
     assert figure.layout.height - one.layout.height == 60, "30 pixels a row"
 
 
 def test_e_values_are_drawn_in_powers_of_ten_up_to_the_line_that_decides():
-    figure = wealth_curves({"better": np.log([2.0, 10.0, 500.0]), "worse": np.log([0.5, 1e-9])}, alpha=0.05)
+    figure = plot_wealth_curves({"better": np.log([2.0, 10.0, 500.0]), "worse": np.log([0.5, 1e-9])}, alpha=0.05)
     better, worse, line = figure.data
     assert (list(better.x), list(worse.x)) == ([1, 2, 3], [1, 2])
     assert list(better.y) == pytest.approx([0.30103, 1, 2.69897])
@@ -114,7 +116,7 @@ def test_e_values_are_drawn_in_powers_of_ten_up_to_the_line_that_decides():
     ]
     assert better.hovertemplate == "pair %{x}: e-value %{customdata:.3g}<extra>better</extra>"
     assert (list(line.x), list(line.y)) == ([1, 3], pytest.approx([np.log10(20)] * 2))
-    assert (line.name, line.mode, line.line.dash) == ("decides: 1/α = 20", "lines", "dash")
+    assert (line.name, line.mode, line.line.dash) == ("decision at 1/α = 20", "lines", "dash")
     axis = figure.layout.yaxis
     assert list(axis.tickvals) == [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3]
     assert list(axis.ticktext) == ["1e-06", "1e-05", "0.0001", "0.001", "0.01", "0.1", "1", "10", "100", "1000"]
@@ -123,56 +125,56 @@ def test_e_values_are_drawn_in_powers_of_ten_up_to_the_line_that_decides():
 
 
 def test_small_e_values_leave_the_deciding_line_in_view():
-    figure = wealth_curves({"a": np.log([1.5, 0.9])}, alpha=0.001)
+    figure = plot_wealth_curves({"a": np.log([1.5, 0.9])}, alpha=0.001)
     assert figure.layout.yaxis.range == pytest.approx((-1.2, 3.3))
     assert list(figure.layout.yaxis.tickvals) == [-1, 0, 1, 2, 3]
-    low = wealth_curves({"a": np.log([0.02])}, alpha=0.1)
+    low = plot_wealth_curves({"a": np.log([0.02])}, alpha=0.1)
     assert low.layout.yaxis.range == pytest.approx((np.log10(0.02) - 0.2, 1.3))
     assert list(low.data[-1].x) == [1, 1]
 
 
 def test_single_pairs_are_marked_while_there_are_fewer_than_eighty():
-    modes = [wealth_curves({"a": np.zeros(n)}, alpha=0.1).data[0].mode for n in (79, 80)]
+    modes = [plot_wealth_curves({"a": np.zeros(n)}, alpha=0.1).data[0].mode for n in (79, 80)]
     assert modes == ["lines+markers", "lines"]
 
 
 def test_e_values_beyond_the_largest_float_are_drawn():
-    figure = wealth_curves({"a": [1000.0, -1000.0]}, alpha=0.1)
+    figure = plot_wealth_curves({"a": [1000.0, -1000.0]}, alpha=0.1)
     assert list(figure.data[0].customdata) == pytest.approx([np.exp(300.0), np.exp(-300.0)], rel=1e-9, abs=0)
     assert (figure.layout.yaxis.ticktext[0], figure.layout.yaxis.ticktext[-1]) == ("1e-06", "1e+435")
 
 
 def test_a_confidence_sequence_fills_from_its_low_to_its_high_end():
-    low, high, seen = [-0.9, -0.5, -0.1], [0.95, 0.8, 0.4], [0.1, 0.2, 0.15]
-    figure = confidence_sequence(low, high, seen, within=0.3)
+    low, high, running_difference = [-0.9, -0.5, -0.1], [0.95, 0.8, 0.4], [0.1, 0.2, 0.15]
+    figure = plot_confidence_sequence(low, high, running_difference, margin=0.3)
     above, below, line = figure.data
     assert [list(t.x) for t in figure.data] == [[1, 2, 3]] * 3
-    assert [list(t.y) for t in figure.data] == [high, low, seen]
+    assert [list(t.y) for t in figure.data] == [high, low, running_difference]
     assert (above.fill, above.showlegend) == (None, False)
     assert (below.fill, below.name) == ("tonexty", "confidence sequence")
     assert [t.mode for t in figure.data] == ["lines"] * 3
     assert [t.line.width for t in (above, below)] == [0, 0]
     assert (line.name, np.asarray(line.customdata).tolist()) == (
-        "difference as seen",
+        "observed difference",
         [[-0.9, 0.95], [-0.5, 0.8], [-0.1, 0.4]],
     )
     assert line.hovertemplate.startswith("pair %{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]")
     assert level_lines(figure) == [-0.3, 0.0, 0.3]
     assert [shape.line.dash for shape in figure.layout.shapes] == ["dot", "solid", "dot"]
-    assert level_lines(confidence_sequence(low, high, seen)) == [0.0]
+    assert level_lines(plot_confidence_sequence(low, high, running_difference)) == [0.0]
     assert titles(figure) == ("pairs of trials", "difference")
     assert figure.layout.yaxis.range == (-1.02, 1.02)
 
 
 def test_intervals_are_coloured_by_group_and_stay_in_their_rows():
-    figure = interval_rows(
+    figure = plot_interval_rows(
         ["a", "b", "c"],
         [0.1, -0.2, 0.4],
         [0.0, -0.5, 0.3],
         [0.3, -0.1, 0.9],
         title="difference",
         groups=["new", "old", "new"],
-        within=0.25,
+        margin=0.25,
         zero=True,
     )
     new, old = figure.data
@@ -192,11 +194,11 @@ def test_intervals_are_coloured_by_group_and_stay_in_their_rows():
 
 
 def test_intervals_without_groups_have_no_legend_and_lines_only_where_asked():
-    figure = interval_rows(["a"], [0.1], [0.0], [0.3], title="score")
+    figure = plot_interval_rows(["a"], [0.1], [0.0], [0.3], title="score")
     assert [(t.showlegend, t.marker.color) for t in figure.data] == [(False, BLUE)]
     assert upright_lines(figure) == []
-    assert upright_lines(interval_rows(["a"], [0.1], [0.0], [0.3], title="", zero=True)) == [0.0]
-    many = interval_rows(list("abcde"), *[np.arange(5.0)] * 3, title="", groups=list("vwxyz"))
+    assert upright_lines(plot_interval_rows(["a"], [0.1], [0.0], [0.3], title="", zero=True)) == [0.0]
+    many = plot_interval_rows(list("abcde"), *[np.arange(5.0)] * 3, title="", groups=list("vwxyz"))
     assert [t.name for t in many.data] == list("vwxyz"), "colours begin again after the last"
     assert many.data[4].marker.color == BLUE
 
@@ -208,11 +210,11 @@ def test_intervals_without_groups_have_no_legend_and_lines_only_where_asked():
 def test_intervals_that_do_not_fit_their_rows_are_refused(changed):
     given = {"estimates": [0.1], "low": [0.0], "high": [0.3]} | changed
     with pytest.raises(InputError, match="A plot of 1 intervals"):
-        interval_rows(["a"], title="", **given)
+        plot_interval_rows(["a"], title="", **given)
 
 
 def test_power_is_drawn_with_the_wish_and_the_trials_that_reach_it():
-    figure = power_curve([10, 20, 50], [0.2, 0.5, 0.9], wished=0.8, needed=44, name="sign test")
+    figure = plot_power_curve([10, 20, 50], [0.2, 0.5, 0.9], required_power=0.8, required_trials=44, name="sign test")
     (line,) = figure.data
     assert (list(line.x), list(line.y), line.name) == ([10, 20, 50], [0.2, 0.5, 0.9], "sign test")
     assert line.mode == "lines+markers"

@@ -9,17 +9,17 @@ from support.pages import ends, panels, titles, upright_lines
 from twinloop.core.errors import InputError
 from twinloop.report.figure import BLUE, GREY, ORANGE
 from twinloop.report.identification import (
-    correlation_map,
-    drift_panels,
-    predicted_band,
-    prior_and_posterior,
-    residual_correlation,
-    structure_gains,
+    plot_correlation_map,
+    plot_drift_panels,
+    plot_predicted_band,
+    plot_prior_and_posterior,
+    plot_residual_correlation,
+    plot_structure_gains,
 )
 
 
 def test_estimates_are_drawn_in_standard_deviations_of_their_prior():
-    figure = prior_and_posterior(["kp", "mass", "play"], [0.5, -1.0, 2.0], [0.1, 0.2, 3.0], [True, True, False])
+    figure = plot_prior_and_posterior(["kp", "mass", "play"], [0.5, -1.0, 2.0], [0.1, 0.2, 3.0], [True, True, False])
     prior, known, unknown = figure.data
     assert (list(prior.x), list(prior.y), prior.error_x.value) == ([0, 0, 0], [0, 1, 2], 2.0)
     assert (list(known.x), list(known.y), list(known.customdata)) == ([0.5, -1.0], [0, 1], ["kp", "mass"])
@@ -33,16 +33,16 @@ def test_estimates_are_drawn_in_standard_deviations_of_their_prior():
 
 def test_correlations_are_mapped_from_minus_one_to_one():
     matrix = [[1.0, -0.3], [-0.3, 1.0]]
-    (heat,) = correlation_map(["kp", "mass"], matrix).data
+    (heat,) = plot_correlation_map(["kp", "mass"], matrix).data
     assert np.asarray(heat.z).tolist() == matrix
     assert (list(heat.x), list(heat.y), heat.zmin, heat.zmax) == (["kp", "mass"], ["kp", "mass"], -1, 1)
     assert [colour for _, colour in heat.colorscale][::2] == [ORANGE, BLUE]
     with pytest.raises(InputError, match="2 parameters was given correlations in shape"):
-        correlation_map(["kp", "mass"], [[1.0, 0.0]])
+        plot_correlation_map(["kp", "mass"], [[1.0, 0.0]])
 
 
 def test_structures_that_are_missing_are_in_full_colour():
-    figure = structure_gains(["play", "lag"], [0.3, 0.01], [0.2, -0.05], [0.5, 0.02], [True, False])
+    figure = plot_structure_gains(["play", "lag"], [0.3, 0.01], [0.2, -0.05], [0.5, 0.02], [True, False])
     missing, other = figure.data
     assert (missing.marker.color, list(missing.x), list(missing.y)) == (BLUE, [0.3], [0])
     assert (other.marker.color, list(other.x), list(other.y), list(other.customdata)) == (GREY, [0.01], [1], ["lag"])
@@ -53,7 +53,7 @@ def test_structures_that_are_missing_are_in_full_colour():
 
 def test_residuals_are_drawn_by_channel_over_the_band_of_white_noise():
     table = np.array([[1.0, 0.9], [0.4, -0.2], [0.1, 0.3]])
-    figure = residual_correlation([0.0, 0.1, 0.3], table, ["pan", "lift"], 0.15)
+    figure = plot_residual_correlation([0.0, 0.1, 0.3], table, ["pan", "lift"], 0.15)
     for trace, name, values in zip(figure.data, ("pan", "lift"), table.T, strict=True):
         assert (trace.name, list(trace.x), list(trace.y)) == (name, [0.0, 0.1, 0.3], list(values))
     assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(-0.15, 0.15)]
@@ -62,7 +62,7 @@ def test_residuals_are_drawn_by_channel_over_the_band_of_white_noise():
 
 def test_drift_has_a_panel_per_parameter_with_intervals_of_95_per_cent():
     values, errors = [[1.0, 2.0], [5.0, 3.0], [7.0, 9.0]], [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]
-    figure = drift_panels(["mon", "tue"], ["kp", "mass", "play"], values, errors, ["N", "kg", ""])
+    figure = plot_drift_panels(["mon", "tue"], ["kp", "mass", "play"], values, errors, ["N", "kg", ""])
     assert panels(figure) == ["kp / N", "mass / kg", "play"]
     for trace, value, error in zip(figure.data, values, errors, strict=True):
         assert (list(trace.x), list(trace.y)) == (["mon", "tue"], value)
@@ -70,12 +70,12 @@ def test_drift_has_a_panel_per_parameter_with_intervals_of_95_per_cent():
     assert [trace.yaxis for trace in figure.data] == ["y", "y2", "y3"]
     assert figure.layout.yaxis3.domain[1] < figure.layout.yaxis.domain[0], "two panels side by side"
     with pytest.raises(InputError, match="3 parameters over 2 groups"):
-        drift_panels(["mon", "tue"], ["kp", "mass", "play"], values, errors[:2], ["", "", ""])
+        plot_drift_panels(["mon", "tue"], ["kp", "mass", "play"], values, errors[:2], ["", "", ""])
 
 
 def test_a_predicted_band_reaches_as_far_above_the_prediction_as_below():
     seen, centre, half = np.array([[1.0], [4.0]]), np.array([[2.0], [3.0]]), np.array([[0.5], [0.7]])
-    figure = predicted_band([0.0, 0.2], ["pan"], seen, centre, half, units=["rad"])
+    figure = plot_predicted_band([0.0, 0.2], ["pan"], seen, centre, half, units=["rad"])
     high, low, measured, simulated = figure.data
     assert [list(t.y) for t in (high, low)] == [pytest.approx([2.5, 3.7]), pytest.approx([1.5, 2.3])]
     assert (measured.name, list(measured.y), simulated.name, list(simulated.y)) == (
@@ -88,4 +88,4 @@ def test_a_predicted_band_reaches_as_far_above_the_prediction_as_below():
     assert [t.showlegend for t in figure.data] == [False, True, True, True]
     assert panels(figure) == ["pan / rad"]
     with pytest.raises(InputError, match=r"1 channels and 2 frames was given values in shape \(1, 1\)"):
-        predicted_band([0.0, 0.2], ["pan"], seen, centre, half[:1], units=["rad"])
+        plot_predicted_band([0.0, 0.2], ["pan"], seen, centre, half[:1], units=["rad"])

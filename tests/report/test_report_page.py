@@ -17,7 +17,7 @@ from PIL import Image
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.page import format_cell
-from twinloop.report.plots import error_by_joint
+from twinloop.report.plots import plot_error_by_joint
 
 VOID = {"meta", "img", "br", "hr", "link"}
 FETCHING = {"src", "href", "srcset", "data", "action", "poster", "xlink:href", "background"}
@@ -53,18 +53,18 @@ class Page(HTMLParser):
 
 
 def small_figure():
-    return error_by_joint(["pan", "lift"], {"nominal": [1.0, 2.0], "identified": [0.5, 0.7]}, unit="±100")
+    return plot_error_by_joint(["pan", "lift"], {"nominal": [1.0, 2.0], "identified": [0.5, 0.7]}, unit="±100")
 
 
 def full_report() -> ReportPage:
-    picture = np.full((8, 12, 3), 90, dtype=np.uint8)
+    image = np.full((8, 12, 3), 90, dtype=np.uint8)
     return (
         ReportPage("SO-101 & friends <1>", "real log, 50 episodes")
         .key_metrics([KeyMetric(label="Yield", value=0.875, unit="1", source="229 attempts", tone="good")])
         .section("Gap", "One.\n\nTwo < three.")
         .table(["joint", "error"], [["pan", 0.25], ["lift", 1.5]], caption="MAE", tones={(1, 1): "bad"})
         .plot(small_figure(), "Held-out error.")
-        .image(picture, "Front camera.")
+        .image(image, "Front camera.")
     )
 
 
@@ -109,7 +109,7 @@ def test_a_plot_arrives_with_its_data() -> None:
 
 def test_text_that_looks_like_markup_stays_text() -> None:
     evil = "</script><script>alert(1)</script>"
-    figure = error_by_joint([evil], {evil: [1.0]})
+    figure = plot_error_by_joint([evil], {evil: [1.0]})
     report = ReportPage(evil, evil).section(evil, evil).table([evil], [[evil]], caption=evil).plot(figure, evil)
     report.key_metrics([KeyMetric(label=evil, value=evil, unit=evil, source=evil)]).image(
         np.zeros((2, 2, 3), np.uint8), evil
@@ -119,7 +119,7 @@ def test_text_that_looks_like_markup_stays_text() -> None:
     assert "<script>alert" not in text
 
 
-def test_pictures_come_as_they_are_or_as_jpeg(tmp_path: Path) -> None:
+def test_images_come_as_they_are_or_as_jpeg(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
     page = Page(ReportPage("P").image(tmp_path / "a.png", alt="noise").image(np.full((6, 5, 3), 80, np.uint8)).html())
@@ -133,7 +133,7 @@ def test_pictures_come_as_they_are_or_as_jpeg(tmp_path: Path) -> None:
     assert np.abs(decoded[1].astype(int) - 80).max() <= 2
 
 
-def test_what_is_not_a_picture_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(InputError, match=r"a\.txt is not an image\. A report takes PNG, JPEG or GIF"):
         ReportPage("P").image(tmp_path / "a.txt")

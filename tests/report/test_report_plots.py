@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.report.identification import profile_curves
-from twinloop.report.plots import episode_series, error_by_joint, parameter_draws, parameter_forest
+from twinloop.report.identification import plot_profile_curves
+from twinloop.report.plots import plot_episode_series, plot_error_by_joint, plot_parameter_draws, plot_parameter_forest
 
 JOINTS = ["pan", "lift", "gripper"]
 PARAMS = ["joint/pan/damping", "joint/lift/damping", "actuator/pan/kp", "object/cube/mass"]
@@ -19,7 +19,7 @@ def traces(figure, name: str) -> list:
 
 def test_errors_and_their_intervals_land_at_the_joint() -> None:
     errors = {"hold": np.array([2.0, 3.0, 1.0]), "twin": np.array([0.5, 0.7, 0.2])}
-    figure = error_by_joint(
+    figure = plot_error_by_joint(
         JOINTS, errors, intervals={"twin": ([0.4, 0.6, 0.1], [0.7, 0.9, 0.4])}, target=[0.3, 0.8, 0.9]
     )
     (twin,) = traces(figure, "twin")
@@ -33,7 +33,7 @@ def test_errors_and_their_intervals_land_at_the_joint() -> None:
 
 
 def test_dots_of_different_methods_never_share_a_height() -> None:
-    figure = error_by_joint(JOINTS, {f"method {i}": np.ones(3) for i in range(6)})
+    figure = plot_error_by_joint(JOINTS, {f"method {i}": np.ones(3) for i in range(6)})
     heights = np.concatenate([trace.y for trace in figure.data])
     assert len(np.unique(np.round(heights, 6))) == 18
 
@@ -41,7 +41,9 @@ def test_dots_of_different_methods_never_share_a_height() -> None:
 def test_every_joint_has_a_panel_with_every_series() -> None:
     time = np.arange(5) / 30
     measured = np.arange(15.0).reshape(5, 3)
-    figure = episode_series(time, JOINTS, {"commanded": measured + 1, "measured": measured}, units=["deg", "deg", "%"])
+    figure = plot_episode_series(
+        time, JOINTS, {"commanded": measured + 1, "measured": measured}, units=["deg", "deg", "%"]
+    )
     shown = traces(figure, "measured")
     np.testing.assert_array_equal(np.stack([trace.y for trace in shown], axis=1), measured)
     assert len({(trace.xaxis, trace.yaxis) for trace in shown}) == 3
@@ -51,7 +53,7 @@ def test_every_joint_has_a_panel_with_every_series() -> None:
 
 def test_estimates_are_grouped_by_quantity_and_undetermined_ones_have_no_interval() -> None:
     estimate = np.array([1.0, 2.0, 18.0, 0.03])
-    figure = parameter_forest(
+    figure = plot_parameter_forest(
         PARAMS,
         estimate,
         estimate * 0.9,
@@ -72,7 +74,7 @@ def test_estimates_are_grouped_by_quantity_and_undetermined_ones_have_no_interva
 
 def test_draws_are_counted_over_their_ranges() -> None:
     draws = np.column_stack([np.linspace(0, 1, 1000), np.full(1000, 5.0), np.full(1000, 0.3)])
-    figure = parameter_draws(PARAMS[:3], draws, [0, 4, 0.3], [1, 6, 0.3], bins=10)
+    figure = plot_parameter_draws(PARAMS[:3], draws, [0, 4, 0.3], [1, 6, 0.3], bins=10)
     counts = figure.data[0].z
     np.testing.assert_array_equal(counts[0], np.full(10, 100))
     assert counts[1].tolist() == [0] * 5 + [1000] + [0] * 4
@@ -83,10 +85,19 @@ def test_draws_are_counted_over_their_ranges() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: error_by_joint(JOINTS, {"twin": [1.0, 2.0]}), r"3 rows was given the errors of twin in shape \(2,\)"),
-        (lambda: episode_series([0, 1], JOINTS, {"measured": np.zeros((3, 3))}), r"Series measured has shape \(3, 3\)"),
-        (lambda: parameter_draws(PARAMS, np.zeros((5, 3)), [0] * 4, [1] * 4), "3 columns for 4 parameter names"),
-        (lambda: parameter_forest(PARAMS, [1, 2], [0, 1], [2, 3]), r"4 rows was given the parameters in shape \(2,\)"),
+        (
+            lambda: plot_error_by_joint(JOINTS, {"twin": [1.0, 2.0]}),
+            r"3 rows was given the errors of twin in shape \(2,\)",
+        ),
+        (
+            lambda: plot_episode_series([0, 1], JOINTS, {"measured": np.zeros((3, 3))}),
+            r"Series measured has shape \(3, 3\)",
+        ),
+        (lambda: plot_parameter_draws(PARAMS, np.zeros((5, 3)), [0] * 4, [1] * 4), "3 columns for 4 parameter names"),
+        (
+            lambda: plot_parameter_forest(PARAMS, [1, 2], [0, 1], [2, 3]),
+            r"4 rows was given the parameters in shape \(2,\)",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(make, message: str) -> None:
@@ -98,7 +109,7 @@ def test_arrays_that_do_not_fit_are_refused(make, message: str) -> None:
 def test_panels_of_a_forest_leave_the_same_pixels_for_titles_however_many_rows_they_have(depth: int) -> None:
     quantities = ("damping", "frictionloss", "armature", "kp", "delay", "bias")
     names = [f"joint/j{i}/{quantity}" for quantity in quantities for i in range(depth)]
-    figure = parameter_forest(names, np.ones(len(names)), np.zeros(len(names)), np.full(len(names), 2.0))
+    figure = plot_parameter_forest(names, np.ones(len(names)), np.zeros(len(names)), np.full(len(names), 2.0))
     inner = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
     first, second = figure.layout.yaxis.domain, figure.layout.yaxis3.domain
     assert 45 < (first[0] - second[1]) * inner < 70
@@ -106,7 +117,7 @@ def test_panels_of_a_forest_leave_the_same_pixels_for_titles_however_many_rows_t
 
 
 def test_a_profile_is_drawn_with_the_rise_that_ends_its_interval() -> None:
-    figure = profile_curves(["joint/pan/damping"], ["N·m·s/rad"], [[1.0, 2.0, 3.0]], [[4.0, 0.0, 9.0]], [3.8])
+    figure = plot_profile_curves(["joint/pan/damping"], ["N·m·s/rad"], [[1.0, 2.0, 3.0]], [[4.0, 0.0, 9.0]], [3.8])
     (rise,) = traces(figure, "rise of the loss")
     (limit,) = traces(figure, "limit of the interval")
     np.testing.assert_array_equal(rise.y, [4.0, 0.0, 9.0])
@@ -115,5 +126,5 @@ def test_a_profile_is_drawn_with_the_rise_that_ends_its_interval() -> None:
 
 
 def test_a_forest_of_a_single_parameter_is_one_panel() -> None:
-    figure = parameter_forest(["joint/pan/damping"], [1.0], [0.5], [2.0])
+    figure = plot_parameter_forest(["joint/pan/damping"], [1.0], [0.5], [2.0])
     assert figure.layout.yaxis.domain == (0.0, 1.0)

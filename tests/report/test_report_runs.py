@@ -7,12 +7,12 @@ import pytest
 
 from support.pages import ends, level_lines, titles, upright_lines
 from twinloop.core.headline import HeadlineMetric
-from twinloop.report.curves import error_curves, history_curves, loss_curve, score_strips
+from twinloop.report.curves import plot_error_curves, plot_history_curves, plot_loss_curve, plot_score_strips
 from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, VIOLET
 
 
 def test_a_loss_is_drawn_over_its_steps_on_a_logarithmic_axis():
-    figure = loss_curve((10, 20, 50), (0.5, 0.3, 0.01))
+    figure = plot_loss_curve((10, 20, 50), (0.5, 0.3, 0.01))
     (line,) = figure.data
     assert (list(line.x), list(line.y), line.mode) == ([10, 20, 50], [0.5, 0.3, 0.01], "lines+markers")
     assert (line.line.color, line.hovertemplate) == (INK, "step %{x}: %{y:.4g}<extra></extra>")
@@ -22,7 +22,7 @@ def test_a_loss_is_drawn_over_its_steps_on_a_logarithmic_axis():
 
 
 def test_errors_have_a_line_per_source_and_a_mark_at_the_kept_step():
-    figure = error_curves((10, 30), {"real": (0.5, 0.2), "sim": (0.4, 0.1)}, unit="rad", kept=30)
+    figure = plot_error_curves((10, 30), {"real": (0.5, 0.2), "sim": (0.4, 0.1)}, unit="rad", policy_step=30)
     assert [(t.name, list(t.x), list(t.y), t.line.color) for t in figure.data] == [
         ("real", [10, 30], [0.5, 0.2], ORANGE),
         ("sim", [10, 30], [0.4, 0.1], BLUE),
@@ -33,13 +33,13 @@ def test_errors_have_a_line_per_source_and_a_mark_at_the_kept_step():
     assert titles(figure) == ("step", "error / rad")
     assert figure.layout.yaxis.rangemode == "tozero"
     assert figure.layout.height == 320
-    first = error_curves((0, 30), {}, unit="rad", kept=0)
+    first = plot_error_curves((0, 30), {}, unit="rad", policy_step=0)
     assert upright_lines(first) == [0], "the first step is a step like others"
-    assert upright_lines(error_curves((10,), {}, unit="rad", kept=None)) == []
+    assert upright_lines(plot_error_curves((10,), {}, unit="rad", policy_step=None)) == []
 
 
 def test_colours_of_sources_begin_again_after_the_fifth():
-    figure = error_curves((1,), dict.fromkeys("abcdef", (1.0,)), unit="m", kept=None)
+    figure = plot_error_curves((1,), dict.fromkeys("abcdef", (1.0,)), unit="m", policy_step=None)
     assert [t.line.color for t in figure.data] == [ORANGE, BLUE, GREEN, VIOLET, GREY, ORANGE]
 
 
@@ -48,7 +48,7 @@ def test_figures_of_checks_are_points_near_their_row_in_the_colour_of_their_verd
         "jumps": [(0.5, "good", "a"), (1.5, "suspect", "b"), (500.0, "bad", "c")],
         "gaps": [(0.001, "good", "d"), (0.9, "good", "e"), (3.0, "unreadable", "f"), (2.0, "unknown", "g")],
     }
-    figure = score_strips(rows)
+    figure = plot_score_strips(rows)
     points = {t.name: t for t in figure.data}
     assert list(points) == ["good", "suspect", "bad", "unknown", "unreadable"]
     assert [t.marker.color for t in figure.data] == [BLUE, ORANGE, "#c8382f", GREY, "#c8382f"]
@@ -60,14 +60,14 @@ def test_figures_of_checks_are_points_near_their_row_in_the_colour_of_their_verd
     assert upright_lines(figure) == [1.0]
     axis = figure.layout.yaxis
     assert (list(axis.tickvals), list(axis.ticktext), axis.autorange) == ([0, 1], ["jumps", "gaps"], "reversed")
-    assert (figure.layout.xaxis.type, figure.layout.xaxis.title.text) == ("log", "figure / limit")
+    assert (figure.layout.xaxis.type, figure.layout.xaxis.title.text) == ("log", "metric / limit")
     assert figure.layout.xaxis.range == pytest.approx((-2.1, 2.1))
     assert figure.layout.height == 110 + 26 * 2, "a frame and two rows"
-    assert [t.name for t in score_strips({"jumps": [(1.0, "suspect", "")]}).data] == ["suspect"]
+    assert [t.name for t in plot_score_strips({"jumps": [(1.0, "suspect", "")]}).data] == ["suspect"]
 
 
 def test_points_of_a_row_are_spread_evenly_within_its_height():
-    (trace,) = score_strips({"jumps": [(1.0, "good", "")] * 21}).data
+    (trace,) = plot_score_strips({"jumps": [(1.0, "good", "")] * 21}).data
     heights = np.sort(np.asarray(trace.y))
     golden = (np.sqrt(5) - 1) / 2
     assert heights == pytest.approx(np.sort([0.6 * (k * golden % 1) - 0.3 for k in range(21)]), abs=1e-6)
@@ -81,7 +81,7 @@ def test_a_figure_over_runs_has_its_interval_in_each_and_a_gap_where_a_run_lacks
         HeadlineMetric(name="skill", estimate=0.5, low=0.4, high=0.7, unit="rad"),
         HeadlineMetric(name="skill", estimate=0.3, unit="m"),
     ]
-    figure = history_curves(["a", "b", "c"], figures)
+    figure = plot_history_curves(["a", "b", "c"], figures)
     (line,) = figure.data
     assert list(line.x) == [0, 1, 2]
     assert np.asarray(line.y) == pytest.approx(np.array([nan, 0.5, 0.3]), nan_ok=True)
@@ -98,5 +98,5 @@ def test_a_figure_over_runs_has_its_interval_in_each_and_a_gap_where_a_run_lacks
 
 def test_runs_that_all_lack_a_figure_take_the_unit_of_the_first():
     nan = float("nan")
-    figure = history_curves(["a", "b"], [HeadlineMetric(name="x", estimate=nan, unit=unit) for unit in ("s", "m")])
+    figure = plot_history_curves(["a", "b"], [HeadlineMetric(name="x", estimate=nan, unit=unit) for unit in ("s", "m")])
     assert figure.layout.yaxis.title.text == "s"

@@ -26,8 +26,8 @@ def run(capsys, *words):
 
 
 def read(path) -> np.ndarray:
-    with Image.open(path) as picture:
-        return np.asarray(picture)
+    with Image.open(path) as image:
+        return np.asarray(image)
 
 
 @pytest.fixture(scope="module")
@@ -54,19 +54,19 @@ def test_a_twin_without_a_robot_falls():
 @pytest.mark.parametrize(
     ("words", "stages"),
     [
-        (["--camera", "wrist"], ["clean", "lens", "shutter", "noise", "mjpeg", "what the robot has then"]),
-        (["--sensor", "front", "--device", "imx477"], ["clean", "noise", "tone", "what the robot has then"]),
-        (["--device", "ideal"], ["clean", "tone", "what the robot has then"]),
+        (["--camera", "wrist"], ["clean", "lens", "shutter", "noise", "mjpeg", "delivered to the robot"]),
+        (["--sensor", "front", "--device", "imx477"], ["clean", "noise", "tone", "delivered to the robot"]),
+        (["--device", "ideal"], ["clean", "tone", "delivered to the robot"]),
     ],
 )
 def test_a_sheet_shows_each_stage(capsys, tmp_path, words, stages):
     path = tmp_path / "sheet.png"
     size = ["--size", "64x48", "--output", path, "--json"]
-    code, figures, said = run(capsys, "sensors", "show", "so101_tabletop", *words, *size)
+    code, metrics, said = run(capsys, "sensors", "show", "so101_tabletop", *words, *size)
     assert code == 0
     assert "after home: clean, lens" in said.replace("\n", " ")
     for stage in stages:
-        assert any(label.startswith(stage) for label in figures["stages"]), stage
+        assert any(label.startswith(stage) for label in metrics["stages"]), stage
     sheet = read(path)
     assert sheet.shape[1] == 4 * (64 + 6) + 6
     cells = [sheet[6:54, 6 + 70 * k : 70 + 70 * k].astype(float) for k in range(2)]
@@ -76,17 +76,17 @@ def test_a_sheet_shows_each_stage(capsys, tmp_path, words, stages):
 @needs_gl
 def test_a_depth_camera_is_shown_beside_the_true_depth(capsys, tmp_path):
     words = ["--sensor", "front_depth", "--size", "64x48", "--output", tmp_path / "depth.png", "--json"]
-    _, figures, _ = run(capsys, "sensors", "show", "panda_tabletop", *words)
-    assert [label.split(",")[0] for label in figures["stages"]] == ["clean", "true depth", "d435", "error"]
+    _, metrics, _ = run(capsys, "sensors", "show", "panda_tabletop", *words)
+    assert [label.split(",")[0] for label in metrics["stages"]] == ["clean", "true depth", "d435", "error"]
     assert read(tmp_path / "depth.png").shape[1] == 4 * (64 + 6) + 6
 
 
 def test_every_device_is_listed_with_its_sources(capsys):
-    _, figures, said = run(capsys, "sensors", "list", "--json")
-    assert {row["name"] for row in figures["devices"]} == set(device_presets())
-    assert {row["kind"] for row in figures["devices"]} == {"camera", "depth", "lidar", "imu", "force_torque", "servo"}
+    _, metrics, said = run(capsys, "sensors", "list", "--json")
+    assert {row["name"] for row in metrics["devices"]} == set(device_presets())
+    assert {row["kind"] for row in metrics["devices"]} == {"camera", "depth", "lidar", "imu", "force_torque", "servo"}
     assert "uvc_webcam" in said
-    webcam = next(row for row in figures["devices"] if row["name"] == "uvc_webcam")
+    webcam = next(row for row in metrics["devices"] if row["name"] == "uvc_webcam")
     assert webcam["values"]["readout"] == 0.03
     assert webcam["sources"].keys() == webcam["values"].keys()
 
@@ -99,10 +99,10 @@ def test_every_device_is_listed_with_its_sources(capsys):
             "Unknown camera 'frnt' in twin so101_tabletop. Nearest existing: front",
         ),
         (["so101_tabletop", "--device", "uvc_webcm"], "Unknown device 'uvc_webcm'"),
-        (["so101_tabletop", "--device", "mid360"], "what cameras and depth cameras see"),
+        (["so101_tabletop", "--device", "mid360"], "Only cameras and depth cameras"),
         (["so101_tabletop", "--sensor", "eye"], "Unknown sensor 'eye' in twin so101_tabletop"),
         (["so101_tabletop", "--size", "0x48"], "'0x48' is not an image size"),
-        (["cube_toss"], "carries no sensor that looks from side. Name a device: --device uvc_webcam"),
+        (["cube_toss"], "has no sensor at the camera side. Name a device: --device uvc_webcam"),
     ],
 )
 def test_wrong_words_are_told(capsys, words, message):

@@ -114,17 +114,17 @@ def test_an_ideal_camera_shows_what_is_rendered_to_the_bit(rail, draw):
     np.testing.assert_array_equal(shots.take_images(range(20)), clean)
 
 
-def test_a_picture_is_as_old_as_its_latency(rail, draw):
+def test_a_image_is_as_old_as_its_latency(rail, draw):
     fresh, late = seen(rail, draw, 0.5), seen(rail, draw, 0.5, latency=3 * STEP)
     shown = late.take_images(range(12))
     np.testing.assert_array_equal(shown[3:], fresh.take_images(range(12))[:9])
     np.testing.assert_array_equal(shown[:3], shown[[3, 3, 3]], "before, the first picture stands")
 
 
-def test_a_camera_of_its_own_rate_shows_each_picture_as_often_as_it_stands(rail, draw):
+def test_a_camera_of_its_own_rate_shows_each_image_as_often_as_it_stands(rail, draw):
     shots = seen(rail, draw, 0.5, frame_rate=10.0)
-    pictures = shots.take_images(range(12))
-    same = [bool((one == next_).all()) for one, next_ in itertools.pairwise(pictures)]
+    images = shots.take_images(range(12))
+    same = [bool((one == next_).all()) for one, next_ in itertools.pairwise(images)]
     assert same == [one == next_ for one, next_ in itertools.pairwise(shots.captures.number[0, :12])]
     assert 7 <= sum(same) <= 9
 
@@ -192,7 +192,7 @@ def test_what_happens_by_chance_depends_on_world_and_capture_alone(rail, draw):
         CameraCaptures(TwinCamera.of(twin, twin.table(1), "front", height=32, width=32), one.world, lambda s, f: None)
 
 
-def test_motion_in_pictures_is_that_of_the_pinhole(rail):
+def test_motion_in_images_is_that_of_the_pinhole(rail):
     twin = rail()
     pinhole = intrinsics(twin.model, "front", height=HEIGHT, width=WIDTH)
     motion = ImageMotion(twin.model, "front")
@@ -228,7 +228,7 @@ def test_sensors_are_found_by_their_cameras_and_refused_by_kind(rail):
         camera_sensors(twice)
 
 
-def test_pictures_say_which_lens_bent_them(rail, draw):
+def test_images_say_which_lens_bent_them(rail, draw):
     said = seen(rail, draw, lens_k1=-0.1, lens_p2=0.002, lens_k3=0.01).camera.to_json()
     assert said["distortion"] == [-0.1, 0.0, 0.0, 0.002, 0.01, 0.0, 0.0, 0.0]
     assert said["intrinsics"]["fx"] == pytest.approx(focal())

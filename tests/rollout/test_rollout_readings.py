@@ -15,7 +15,7 @@ from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import run_batch
 from twinloop.rollout.readings import BodySensors, reading_columns, select_sensors
 from twinloop.rollout.sensing import joint_readings
-from twinloop.rollout.substeps import Restepper
+from twinloop.rollout.substeps import PhysicsStepper
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
@@ -59,7 +59,7 @@ def felt(twin, *, nstep=50, qpos=None, qvel=None, values=None, commands=None, se
     issued = np.zeros((1, nstep, twin.model.nu)) if commands is None else commands
     run = rollout(open_backend(), twin, table, start, issued, nstep)
     sensors = BodySensors(twin)
-    world = Restepper(twin, table, run.states[0], issued[0], start.command[0], model=sensors.model)
+    world = PhysicsStepper(twin, table, run.states[0], issued[0], start.command[0], model=sensors.model)
     return sensors.read_world(world), run
 
 
@@ -257,7 +257,7 @@ def test_what_cannot_be_read_says_why(robot, tmp_path):
     steps = {"sensor/wrist_imu/gyro_bias_x": np.zeros((1, 20))}
     table = made.params.take([0]).with_steps(steps)
     sensors = BodySensors(twin)
-    world = Restepper(
+    world = PhysicsStepper(
         twin, table, made.trajectories.states[0], made.trajectories.commands[0], np.zeros(6), model=sensors.model
     )
     with pytest.raises(InputError, match="changes at every control step, but the sensor samples between them"):

@@ -85,5 +85,5 @@ def test_what_cannot_be_replayed_says_why(made):
     bare = dataclasses.replace(episode.provenance, extra={})
     with pytest.raises(InputError, match="Episode 0 holds no 'initial_command' in its provenance"):
         replay_episode(made.twin, dataclasses.replace(episode, provenance=bare))
-    with pytest.raises(InputError, match="A state of 3 numbers for"):
+    with pytest.raises(InputError, match="The state has 3 numbers, but states of"):
         initial_from_state(made.twin, np.zeros(3), made.initial.command[0])

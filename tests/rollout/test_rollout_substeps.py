@@ -19,7 +19,7 @@ from twinloop.randomize import Plan, default_draws
 from twinloop.randomize.distributions import Uniform
 from twinloop.randomize.plan import Draw
 from twinloop.rollout import run_batch
-from twinloop.rollout.substeps import Restepper
+from twinloop.rollout.substeps import PhysicsStepper
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.twin import builtin_names, load_twin
@@ -37,7 +37,9 @@ def moving(twin, nworld=3):
     initial = InitialState.home(twin, nworld)
     run = rollout(open_backend(), twin, table, initial, commands, NSTEP)
     assert run.valid.all()
-    return [Restepper(twin, table.take([w]), run.states[w], commands[w], initial.command[w]) for w in range(nworld)]
+    return [
+        PhysicsStepper(twin, table.take([w]), run.states[w], commands[w], initial.command[w]) for w in range(nworld)
+    ]
 
 
 @pytest.fixture(scope="module", params=["so101_tabletop", "so101_tabletop_geared"])
@@ -73,7 +75,7 @@ def test_every_control_step_ends_in_the_next_stored_state(name):
 
 
 def test_all_at_once_is_stepped_to_the_bit(hard):
-    made = Restepper.of_episode(*hard).run(record=("actuator_force", "voltage", "temperature_rise"))
+    made = PhysicsStepper.of_episode(*hard).run(record=("actuator_force", "voltage", "temperature_rise"))
     np.testing.assert_array_equal(made.states[:, -1], hard[1].states[1:])
     assert np.ptp(np.diff(made.time)) > 1e-6  # the loop keeps no exact time
     assert made.records["actuator_force"].shape == (25, 16, 6)
@@ -82,8 +84,8 @@ def test_all_at_once_is_stepped_to_the_bit(hard):
 
 
 def test_some_steps_alone_are_those_of_the_whole(hard):
-    whole = Restepper.of_episode(*hard).run(record=("qacc",))
-    some = Restepper.of_episode(*hard)
+    whole = PhysicsStepper.of_episode(*hard).run(record=("qacc",))
+    some = PhysicsStepper.of_episode(*hard)
     for steps in ([7], [20, 3, 3], [4]):
         part = some.run(steps, record=("qacc",))
         np.testing.assert_array_equal(part.states, whole.states[steps])
@@ -92,7 +94,7 @@ def test_some_steps_alone_are_those_of_the_whole(hard):
 
 def test_what_is_known_before_the_next_command_is_of_the_last(hard):
     """At the end of a control step the force is the old controls'; at the beginning of the next the new ones'."""
-    world = Restepper.of_episode(*hard)
+    world = PhysicsStepper.of_episode(*hard)
     made = world.run(record=("actuator_force", "ctrl"))
     np.testing.assert_array_equal(made.ends["ctrl"], made.records["ctrl"][:, -1])
     jump = np.abs(made.records["actuator_force"][1:, 0] - made.ends["actuator_force"][:-1]).max(axis=0)
@@ -108,7 +110,7 @@ def test_another_engines_states_are_kept_within_a_control_step():
     world = moving(load_twin("so101_tabletop"), 1)[0]
     rounded = world.states.astype(np.float32).astype(np.float64)
     rounded[:, 0] = world.states[:, 0]
-    made = Restepper(world.twin, world.params, rounded, world._commands, world._initial[0]).run()
+    made = PhysicsStepper(world.twin, world.params, rounded, world._commands, world._initial[0]).run()
     np.testing.assert_array_equal(made.states[:, 0], rounded[:-1])
     assert 0 < np.abs(made.qpos[:-1, -1] - made.qpos[1:, 0]).max() < 1e-4
 
@@ -119,7 +121,7 @@ def test_pushes_are_felt_between_steps(tmp_path):
     twin = make_world(tmp_path, body, names, option='gravity="0 0 0"')
     table = twin.table(1, {"push/box/force": 4.0, "push/box/time": 0.0235, "push/box/duration": 0.004})
     run = rollout(open_backend(), twin, table, start(twin, 1), np.zeros((1, 5, 0)), 5)
-    made = Restepper(twin, table, run.states[0], np.zeros((5, 0)), []).run([2], record=("qacc",))
+    made = PhysicsStepper(twin, table, run.states[0], np.zeros((5, 0)), []).run([2], record=("qacc",))
     np.testing.assert_array_equal(made.states[0, -1], run.states[0, 3])
     share = [0, 0, 0, 0.5, 1, 1, 1, 0.5, 0, 0]  # of each millisecond from 20 ms on
     np.testing.assert_allclose(made.records["qacc"][0, :, 0], 2.0 * np.array(share), atol=1e-9)
@@ -130,7 +132,7 @@ def test_poses_between_steps_lie_on_the_way(tmp_path):
     twin = make_world(tmp_path, body, [], option='gravity="0 0 0"')
     speed = np.array([0.3, 0.0, -0.2, 0.0, 0.0, 5.0])  # spins about a principal axis: a rotation known in closed form
     run = rollout(open_backend(), twin, twin.table(1), start(twin, 1, qvel=speed), np.zeros((1, 20, 0)), 20)
-    world = Restepper(twin, twin.table(1), run.states[0], np.zeros((20, 0)), [])
+    world = PhysicsStepper(twin, twin.table(1), run.states[0], np.zeros((20, 0)), [])
     times = uniforms(1, "times", range(40))[:, 0] * world.time[-1]
     qpos = world.poses_at(times).qpos
     np.testing.assert_allclose(qpos[:, :3], times[:, None] * speed[:3], atol=1e-12)
@@ -139,7 +141,7 @@ def test_poses_between_steps_lie_on_the_way(tmp_path):
 
 
 def test_poses_at_physics_steps_are_theirs_to_the_bit_and_rest_outside(hard):
-    world = Restepper.of_episode(*hard)
+    world = PhysicsStepper.of_episode(*hard)
     made = world.run([0, 11])
     states = world.poses_at(made.time.ravel())
     np.testing.assert_array_equal(states.qpos, made.qpos.reshape(-1, made.qpos.shape[-1]))
@@ -155,7 +157,7 @@ def test_a_variant_with_more_sensors_moves_alike():
     variant.add_sensor(
         name="felt", type=mujoco.mjtSensor.mjSENS_ACCELEROMETER, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site.name
     )
-    again = Restepper(
+    again = PhysicsStepper(
         twin, world.params, world.states, world._commands, world._initial[0], model=variant.compile()
     ).run(record=("sensordata",))
     np.testing.assert_array_equal(again.states[:, -1], world.states[1:])
@@ -164,20 +166,20 @@ def test_a_variant_with_more_sensors_moves_alike():
 
 def test_what_does_not_fit_says_why(hard):
     twin, episode = hard
-    world = Restepper.of_episode(twin, episode)
-    with pytest.raises(InputError, match="Control step 25 of an episode of 25. They are numbered from 0"):
+    world = PhysicsStepper.of_episode(twin, episode)
+    with pytest.raises(InputError, match="no control step 25. Its 25 control steps are numbered from 0"):
         world.run([3, 25])
-    with pytest.raises(InputError, match="this is cube_toss .* Step it with the version"):
-        Restepper.of_episode(load_twin("cube_toss"), episode)
+    with pytest.raises(InputError, match="this is cube_toss .* Use the version"):
+        PhysicsStepper.of_episode(load_twin("cube_toss"), episode)
     bare = dataclasses.replace(episode, provenance=dataclasses.replace(episode.provenance, extra={}))
-    with pytest.raises(InputError, match="holds no 'initial_command' in its provenance"):
-        Restepper.of_episode(twin, bare)
+    with pytest.raises(InputError, match="has no 'initial_command' in its provenance"):
+        PhysicsStepper.of_episode(twin, bare)
     with pytest.raises(InputError, match=r"Give T \+ 1 states and T commands"):
-        Restepper(twin, twin.table(1), episode.states[:-1], episode.commands, np.zeros(6))
+        PhysicsStepper(twin, twin.table(1), episode.states[:-1], episode.commands, np.zeros(6))
     with pytest.raises(InputError, match="2 rows of parameters for one episode"):
-        Restepper(twin, twin.table(2), episode.states, episode.commands, np.zeros(6))
+        PhysicsStepper(twin, twin.table(2), episode.states, episode.commands, np.zeros(6))
     jitter = twin.table(1, {"timing/command/jitter": 0.01})
     with pytest.raises(InputError, match="no seed path"):
-        Restepper(twin, jitter, episode.states, episode.commands, np.zeros(6))
+        PhysicsStepper(twin, jitter, episode.states, episode.commands, np.zeros(6))
     seeded = jitter.with_seeds(SeedPath.of(0, [1]))
-    assert len(Restepper(twin, seeded, episode.states, episode.commands, np.zeros(6))) == 25
+    assert len(PhysicsStepper(twin, seeded, episode.states, episode.commands, np.zeros(6))) == 25

@@ -71,7 +71,7 @@ def test_doses_scale_and_shift_each_worlds_own_value(twin):
     [
         ("object/cube/mass", "is not understood"),
         ("=0.1", "is not understood"),
-        ("object/cube/mass=heavy", "'heavy' are not doses"),
+        ("object/cube/mass=heavy", "'heavy' is not a list of doses"),
         ("object/cube/mass=0.1..0.2:1", "give 2 to 64 values"),
         ("object/cube/mass=inf", "finite"),
     ],
@@ -104,7 +104,7 @@ def test_the_planted_term_comes_first_and_the_idle_ones_are_named(twin):
         return (row["actuator/elbow_flex/delay"] < 0.1) & (row["object/cube/mass"] < 0.4 + 0.2 * luck)
 
     attempt = attempts(twin, table, law)
-    found = ablate(attempt, attempt({}), table, find_terms(twin, pictures=False))
+    found = ablate(attempt, attempt({}), table, find_terms(twin, images=False))
     assert [row.term.name for row in found.terms][:1] == ["command delay"]
     first = found.terms[0]
     assert first.gain_without == pytest.approx(
@@ -113,9 +113,9 @@ def test_the_planted_term_comes_first_and_the_idle_ones_are_named(twin):
     assert first.loss_alone == 1.0
     assert first.verdict() == "needed and enough"
     assert first.parameters == tuple(n for n in twin.params if n.startswith("actuator/") and n.endswith("/delay"))
-    assert "backlash" not in found.idle  # this twin has no gears
-    assert "supply sag" in found.idle
-    assert found.bare.successes == N
+    assert "backlash" not in found.untested  # this twin has no gears
+    assert "supply sag" in found.untested
+    assert found.all_off.successes == N
 
 
 def test_two_terms_that_fail_together_are_both_needed_and_neither_is_enough(twin):
@@ -144,10 +144,8 @@ def test_terms_cover_the_twin_once_each_and_know_their_names(twin):
         twin.params[name].low <= value <= twin.params[name].high for t in terms for name, value in t.neutral.items()
     )
     assert {"object/cube/friction/slide", "joint/elbow_flex/frictionloss", "sensor/elbow_flex/offset"} <= set(told)
-    assert not any(
-        name.startswith(("light/", "camera/")) for t in find_terms(twin, pictures=False) for name in t.neutral
-    )
-    assert [t.name for t in find_terms(twin, ["light"], pictures=False)] == ["light"]
+    assert not any(name.startswith(("light/", "camera/")) for t in find_terms(twin, images=False) for name in t.neutral)
+    assert [t.name for t in find_terms(twin, ["light"], images=False)] == ["light"]
     with pytest.raises(UnknownNameError, match="Nearest existing: backlash"):
         find_terms(twin, ["backlsh"])
     with pytest.raises(InputError, match="no parameter of backlash"):

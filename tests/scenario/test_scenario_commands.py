@@ -17,14 +17,14 @@ from twinloop.core.params import SeedPath
 from twinloop.generate.config import read_config
 from twinloop.release import PolicyRegistry
 from twinloop.rollout import ExpertActor, run_batch
-from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import read_pinned, rewrite_pinned, write_pinned
-from twinloop.scenario.regress import format_expectation
+from twinloop.rollout.scenario import Scenario
+from twinloop.rollout.scenario_files import read_scenario, rewrite_scenario, write_scenario
+from twinloop.scenario.regress import format_stored_outcomes
 from twinloop.scenario.trials import TrialOutcomes, try_actor
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
-from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.augment import write_plan
 from twinloop.workflows.scenario.failure import RebuiltWorld, find_actor
 
@@ -33,13 +33,13 @@ TRIES = 5  # the fewest of which, where all turn, chance is below 5 %: 2⁻⁵
 
 
 def pin(name, **values):
-    """A world of the expert with these parameters, pinned after its first steps."""
+    """A world of the expert with these parameters, stored after its first steps."""
     twin = load_twin("so101_tabletop")
     task = open_task("pick_and_place", twin)
     task.nstep = 5
     table = twin.table(1, values).with_seeds(SeedPath.of(3, [0]))
     made = run_batch(twin, task, table, run_seed=3, episodes=[0], backend=open_backend(nthread=1))
-    return PinnedWorld.of_episode(made.episode(0), twin, task, name=name)
+    return Scenario.of_episode(made.episode(0), twin, task, name=name)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,9 @@ def said(capsys, *words):
 
 def test_a_scenario_that_succeeded_and_now_fails_fails_the_build(slippery, tmp_path, capsys):
     was = TrialOutcomes.of_outcomes("1" * TRIES, "a better one")
-    write_pinned(replace(slippery, evidence={"expected": format_expectation("expert", was)}), tmp_path / "slippery")
+    write_scenario(
+        replace(slippery, evidence={"expected": format_stored_outcomes("expert", was)}), tmp_path / "slippery"
+    )
     code, found = said(capsys, "regress", "--scenarios", str(tmp_path))
     assert code == 1
     assert found["regressed"] == ["slippery"]
@@ -83,34 +85,34 @@ def test_the_box_lies_around_the_scenario_and_within_what_is_possible(slippery, 
     with pytest.raises(InputError, match="--episodes 0"):
         write_plan(slippery, tmp_path / "none.yaml", episodes=0)
     with pytest.raises(InputError, match="has only nominal parameters"):
-        write_plan(replace(slippery, departs=()), tmp_path / "none.yaml", episodes=2)
+        write_plan(replace(slippery, non_nominal=()), tmp_path / "none.yaml", episodes=2)
 
 
 def test_what_is_not_there_is_named_with_what_is(slippery, tmp_path, monkeypatch):
-    write_pinned(slippery, tmp_path / "slippery")
+    write_scenario(slippery, tmp_path / "slippery")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownNameError, match="Nearest existing: slippery"):
-        places.open_scenario("slipery", tmp_path)
-    assert places.open_scenario(str(tmp_path / "slippery"), tmp_path / "elsewhere")[1].name == "slippery"
+        references.open_scenario("slipery", tmp_path)
+    assert references.open_scenario(str(tmp_path / "slippery"), tmp_path / "elsewhere")[1].name == "slippery"
     with pytest.raises(InputError, match="holds no scenario. Make one of a failed episode"):
-        places.open_scenarios((), tmp_path / "none")
-    with pytest.raises(InputError, match="is no LeRobot dataset with an episode '3'"):
-        places.locate_episode("some/where:3")
+        references.open_scenarios((), tmp_path / "none")
+    with pytest.raises(InputError, match="is not a LeRobot dataset with an episode '3'"):
+        references.locate_episode("some/where:3")
     with pytest.raises(InputError, match="no workspace here to look it up in"):
-        places.locate_episode("0a1b2c")
+        references.locate_episode("0a1b2c")
     with pytest.raises(InputError, match="not a policy's folder"):
-        places.policy_folder("champion")
+        references.policy_folder("champion")
 
 
 def test_questions_without_sense_end_with_two_and_store_nothing(slippery, tmp_path, capsys):
-    write_pinned(slippery, tmp_path / "slippery")
+    write_scenario(slippery, tmp_path / "slippery")
     where = ["--scenarios", str(tmp_path), "--policy", "expert"]
     for words, text in [
         (["counterfactual", "slippery"], "Give the change"),
         (["counterfactual", "slippery", "--change", SLIP, "--tries", "1"], "is not understood"),
         (["ablate", "slippery", "--tries", "0"], "give at least one"),
         (["ablate", "slippery", "--term", "frictoin", "--tries", "1"], "joint friction"),
-        (["regress"], "has no stored expectation"),
+        (["regress"], "has no stored outcomes to compare with"),
         (["show", "slipery"], "slippery"),
     ]:
         code, found = said(capsys, *words, *(where if words[0] != "show" else where[:2]))
@@ -130,9 +132,9 @@ def test_the_cause_that_was_planted_in_a_world_comes_first(tmp_path, capsys):
     delays = {name: 0.28 for name in twin.params if name.startswith("actuator/") and name.endswith("/delay")}
     stuck = {name: 0.5 for name in twin.params if name.startswith("joint/") and name.endswith("/frictionloss")}
     for cause, values in (("command delay", delays), ("object friction", {SLIP: 0.06}), ("joint friction", stuck)):
-        pinned = pin("planted", **{**off, **values})
+        scenario = pin("planted", **{**off, **values})
         folder = tmp_path / cause.replace(" ", "-")
-        write_pinned(pinned, folder / "planted")
+        write_scenario(scenario, folder / "planted")
         code, found = said(capsys, "ablate", "planted", "--policy", "expert", "--scenarios", str(folder))
         assert code == 0
         first = found["terms"][0]
@@ -162,16 +164,18 @@ def test_a_failure_of_a_dataset_becomes_a_scenario_with_its_evidence(tmp_path, c
     assert code == 0
     assert found["bit_for_bit"] is True
     assert found["expected"]["failures"] >= 6
-    pinned = read_pinned(tmp_path / "scenarios/slips")
-    twin, task = pinned.open()
-    again = try_actor(pinned, twin, task, ExpertActor(task=task), 8, backend=open_backend("reference"))
+    scenario = read_scenario(tmp_path / "scenarios/slips")
+    twin, task = scenario.open()
+    again = try_actor(scenario, twin, task, ExpertActor(task=task), 8, backend=open_backend("reference"))
     assert again.outcomes == found["expected"]["outcomes"]  # on another backend too
-    assert pinned.reason.split(":")[0] in ("grasp_missed", "dropped", "pushed_away")
+    assert scenario.reason.split(":")[0] in ("grasp_missed", "dropped", "pushed_away")
     assert said(capsys, *words, "slips")[0] == 2  # the name is taken
     code, found = said(capsys, "regress", "--scenarios", home)
     assert (code, found["scenarios"][0]["verdict"]) == (0, "unchanged")
-    better = replace(pinned, evidence={"expected": format_expectation("expert", TrialOutcomes.of_outcomes("1" * 8))})
-    rewrite_pinned(better, tmp_path / "scenarios/slips")
+    better = replace(
+        scenario, evidence={"expected": format_stored_outcomes("expert", TrialOutcomes.of_outcomes("1" * 8))}
+    )
+    rewrite_scenario(better, tmp_path / "scenarios/slips")
     assert said(capsys, "regress", "--scenarios", home)[0] == 1
     assert said(capsys, "regress", "--scenarios", home, "--accept")[0] == 0
     assert said(capsys, "regress", "--scenarios", home)[0] == 0

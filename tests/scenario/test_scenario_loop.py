@@ -11,10 +11,10 @@ import pytest
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
-from twinloop.workflows.scenario.requests import LoopRequest
+from twinloop.workflows.scenario.requests import RetrainRequest
 from twinloop.workflows.scenario.retrain import ScenarioChange, _add_scenario_suite, _decide_gate, _training_sources
 
-ASKED = LoopRequest(name="miss", policy="old", output=Path("out"), within=0.1)
+ASKED = RetrainRequest(name="miss", policy="old", output=Path("out"), within=0.1)
 
 
 def tried(policy, suite, slices):
@@ -95,9 +95,11 @@ def test_nobody_trains_on_without_knowing_what_was_trained_on(tmp_path):
         _training_sources(ASKED, tmp_path)
     write_json(tmp_path / "result.json", {"config": {"sources": [{"data": "sim", "units": "deg"}]}})
     assert _training_sources(ASKED, tmp_path) == [{"data": "sim", "units": "deg"}]
-    assert _training_sources(LoopRequest(name="miss", policy="old", output=Path("out"), data=("a", "b")), tmp_path) == [
+    assert _training_sources(
+        RetrainRequest(name="miss", policy="old", output=Path("out"), data=("a", "b")), tmp_path
+    ) == [
         {"data": "a", "kind": "sim"},
         {"data": "b", "kind": "sim"},
     ]
     with pytest.raises(InputError, match="--share 1"):
-        _training_sources(LoopRequest(name="miss", policy="old", output=Path("out"), share=1.0), tmp_path)
+        _training_sources(RetrainRequest(name="miss", policy="old", output=Path("out"), share=1.0), tmp_path)

@@ -21,7 +21,7 @@ from twinloop.workflows.scenario.retrain import ScenarioChange, changes_section,
 LEVEL = 0.9
 WHAT = ParameterChange(pattern="object/cube/mass", names=("object/cube/mass",), op="scale", doses=(0.5, 2.0))
 PINNED: Any = SimpleNamespace(
-    name="miss", meaning="it slips", reason="", departs={"a": 1, "b": 2}, task="pick", twin="arm", commands=None
+    name="miss", meaning="it slips", reason="", non_nominal={"a": 1, "b": 2}, task="pick", twin="arm", commands=None
 )
 
 
@@ -59,7 +59,7 @@ P = [2 * mcnemar(PairedCounts(both=1, only_a=4, only_b=1, neither=4)), 1.0]  # H
 
 def test_doses_are_told_under_their_headings_and_plotted_where_there_are_several():
     page = KeptReport()
-    crossing = HalfSuccessDose(what=WHAT.text, low=0.5, high=2.0, rates=(0.5, 0.1))
+    crossing = HalfSuccessDose(change=WHAT.text, low=0.5, high=2.0, rates=(0.5, 0.1))
     doses_section(page, [WHAT], asked(), [crossing], BASE, LEVEL)
     (table,) = page.tables
     assert table.pop("p (Holm)") == pytest.approx(P)
@@ -67,7 +67,7 @@ def test_doses_are_told_under_their_headings_and_plotted_where_there_are_several
     ((plot, caption),) = page.plots
     assert list(plot.data[0].x) == [0.5, 2.0]
     assert list(plot.data[0].y) == pytest.approx([0.5, 0.1])
-    assert caption == "Bars are exact 90% intervals. Half of the worlds turn between 0.5 and 2."
+    assert caption == "Bars are exact 90% intervals. Half of the worlds succeed between 0.5 and 2."
     alone = KeptReport()
     doses_section(alone, [WHAT], asked()[:1], [], BASE, LEVEL)
     assert alone.plots == []
@@ -87,7 +87,7 @@ def test_how_often_a_scenario_fails_counts_failures():
     page = KeptReport()
     scenario_section(page, PINNED, BASE, LEVEL)
     rate = clopper_pearson(8, 10, level=LEVEL)
-    told = {label: (value, source) for label, value, source in page.key_figures}
+    told = {label: (value, source) for label, value, source in page.shown_metrics}
     assert told["fails as it is"] == ("80%", f"8 of 10 worlds, {float(rate.low):.0%} to {float(rate.high):.0%}")
     assert told["own parameters"][0] == 2
     assert page.heads == ["miss"]
@@ -99,9 +99,9 @@ def test_terms_are_told_with_what_is_needed_and_what_is_enough():
     bare = tried("1" * 10)
     without = compare_outcomes("delay", ("d",), 0.0, BASE, tried("1111111110"), level=LEVEL, alternative="greater")
     alone = compare_outcomes("delay", ("d",), 0.0, bare, tried("0000011111"), level=LEVEL, alternative="less")
-    row = TermEffect(term=term, parameters=("actuator/a/delay",), without=without, alone=alone)
+    row = TermEffect(term=term, parameters=("actuator/a/delay",), term_off=without, only_term_on=alone)
     page = KeptReport()
-    terms_section(page, AblationResult(base=BASE, bare=bare, terms=(row,), idle=("play",)), LEVEL)
+    terms_section(page, AblationResult(base=BASE, all_off=bare, terms=(row,), untested=("play",)), LEVEL)
     (table,) = page.tables
     assert table["gained without"] == pytest.approx([0.7])
     assert table["lost alone"] == pytest.approx([0.5])
@@ -113,8 +113,8 @@ def test_terms_are_told_with_what_is_needed_and_what_is_enough():
         ["commands come late"],
         ["actuator/a/delay"],
     )
-    assert page.words[0].startswith("With all of these terms switched off 100%")
-    assert page.words[-1] == "Neutral in this world, and not tried: play."
+    assert page.words[0].startswith("With all of these effects (terms) switched off, 100%")
+    assert page.words[-1] == "Not tried, because they have no effect in this world: play."
 
 
 def test_a_change_is_told_before_and_after_and_whether_it_is_mended():
@@ -124,7 +124,7 @@ def test_a_change_is_told_before_and_after_and_whether_it_is_mended():
     page = KeptReport()
     changes_section(page, PINNED, [change], decision, {"episodes": 3, "attempted": 4})
     before, after = clopper_pearson(12, 20).percent(), clopper_pearson(17, 20).percent()
-    assert page.key_figures == [("miss", f"{before} → {after}", "20 trials in the same worlds")]
+    assert page.shown_metrics == [("miss", f"{before} → {after}", "20 trials in the same worlds")]
     assert page.tables[0] == {
         "trials": ["miss"],
         "before": [before],

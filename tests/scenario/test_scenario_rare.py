@@ -32,7 +32,7 @@ def half_space(threshold, *, both=False):
         score = threshold - z[:, :3] @ WAY
         if both:
             score = np.minimum(score, threshold + 0.3 + z[:, :3] @ WAY[::-1])
-        return ScoredPoints(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
+        return ScoredPoints(z=z, score=score, failed=score < 0, invalid=np.zeros(len(z), dtype=bool))
 
     return tried
 
@@ -50,7 +50,7 @@ def test_one_in_a_hundred_thousand_among_149_axes():
     covered, ratio, rates = coverage(4.3, 149, 8)
     assert covered >= 0.75
     assert np.abs(ratio - 1).max() < 0.5
-    assert all(rate.plain > 100 * rate.draws for rate in rates)
+    assert all(rate.equivalent_draws > 100 * rate.draws for rate in rates)
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_what_never_happened_and_what_rests_on_one_draw_are_said():
     heavy = weighted_rate(np.arange(100) < 40, np.where(np.arange(100) == 0, 5.0, 0.0))
     assert heavy.warning.startswith("One draw accounts for 79% of the estimate")
     few = weighted_rate(np.arange(100) < 8, np.zeros(100))
-    assert "It happened in only 8 draws" in few.warning
+    assert "The event happened in only 8 draws" in few.warning
     with pytest.raises(InputError, match="give no rate"):
         weighted_rate([True], [0.0])
 
@@ -104,14 +104,14 @@ def test_what_never_happened_and_what_rests_on_one_draw_are_said():
 def test_without_a_search_it_is_plain_counting():
     found = estimate_failure_rate(half_space(1.0), 5, SearchOptions(rounds=0, draws=4000, seed=3))
     assert found.proposal.modes == 0
-    assert float(found.rate.interval.estimate) == found.seen.failed.mean()
+    assert float(found.rate.interval.estimate) == found.points.failed.mean()
     assert float(found.rate.interval.low) < norm.sf(1.0) < float(found.rate.interval.high)
 
 
 def test_lost_worlds_are_no_failures():
     def tried(z):
         seen = half_space(1.0)(z)
-        return ScoredPoints(z=z, score=seen.score, failed=seen.failed & (z[:, 4] < 0), lost=z[:, 4] >= 0)
+        return ScoredPoints(z=z, score=seen.score, failed=seen.failed & (z[:, 4] < 0), invalid=z[:, 4] >= 0)
 
     found = estimate_failure_rate(tried, 5, SearchOptions(rounds=3, draws=4000, seed=3))
     assert float(found.rate.interval.low) < norm.sf(1.0) / 2 < float(found.rate.interval.high)
@@ -120,20 +120,20 @@ def test_lost_worlds_are_no_failures():
 def test_the_archive_holds_the_most_probable_failure_of_each_cell():
     tried = half_space(2.0)
     found = estimate_failure_rate(tried, 6, SearchOptions(seed=2))
-    axes = choose_map_axes([f"p{i}" for i in range(6)], (), found.proposal, found.seen)
+    axes = choose_map_axes([f"p{i}" for i in range(6)], (), found.proposal, found.points)
     assert set(axes) < {0, 1, 2}
-    archive = FailureMap.of(axes, found.seen)
+    archive = FailureMap.of(axes, found.points)
     before = len(archive.failures)
     active = np.arange(6) < 3
     extend_failure_map(archive, tried, active, worlds=128, rounds=4, rng=np.random.default_rng(0))
     assert len(archive.failures) > before
     best = archive.failures[0]
-    assert 2.0 <= np.linalg.norm(archive.seen.z[best]) < 2.9  # the nearest failure lies at 2.0
-    failures = np.flatnonzero(archive.seen.failed & ~archive.seen.lost)
-    assert best == failures[np.argmax(log_density(archive.seen.z[failures]))]
+    assert 2.0 <= np.linalg.norm(archive.points.z[best]) < 2.9  # the nearest failure lies at 2.0
+    failures = np.flatnonzero(archive.points.failed & ~archive.points.invalid)
+    assert best == failures[np.argmax(log_density(archive.points.z[failures]))]
     assert np.isfinite(archive.log_density_drop).sum() == len(archive.failures) <= CELLS**2
     for (i, j), row in archive.rows.items():
-        quantile = norm.cdf(archive.seen.z[row][list(axes)])
+        quantile = norm.cdf(archive.points.z[row][list(axes)])
         assert (i, j) == tuple(np.minimum((quantile * CELLS).astype(int), CELLS - 1))
 
 
@@ -142,7 +142,7 @@ def test_what_a_failure_does_not_need_goes_back_to_the_middle():
 
     def tried(z):
         score = 3.0 - z[:, 3] - z[:, 7]
-        return ScoredPoints(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
+        return ScoredPoints(z=z, score=score, failed=score < 0, invalid=np.zeros(len(z), dtype=bool))
 
     rng = np.random.default_rng(0)
     z = rng.normal(size=(3, 40))

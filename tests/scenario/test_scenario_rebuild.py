@@ -13,7 +13,7 @@ from twinloop.core.seeds import uniforms
 from twinloop.hardware.hidden import make_hidden_cell
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.observing import TrackerNoise
-from twinloop.rollout.pinned import WorldOrigin
+from twinloop.rollout.scenario import WorldOrigin
 from twinloop.scenario.rebuild import TABLE, TRACKER_OFFSET_M, LoggedEpisode, place_objects, scenario_from_log
 from twinloop.scenario.trials import try_actor, try_commands
 from twinloop.simulate import open_backend
@@ -85,25 +85,25 @@ def test_frames_after_a_thing_was_moved_do_not_count(twin, short):
 def test_joints_begin_where_their_readings_say_and_the_draws_spread_as_far_as_is_unknown(twin, short):
     log, _, made = short
     task = open_task("pick_and_place", twin)
-    pinned = scenario_from_log(log, twin, task, name="x", ndraw=200)
-    joints = pinned.initial.qpos[0, twin.joint_qpos]
+    scenario = scenario_from_log(log, twin, task, name="x", ndraw=200)
+    joints = scenario.initial.qpos[0, twin.joint_qpos]
     assert joints == pytest.approx(log.units.to_si(log.state[0]))
     true = made.trajectories.qpos[0, 0, made.twin.joint_qpos]
     assert np.abs(joints - true).max() < 0.035  # what the hidden encoders are off
-    assert pinned.commands == pytest.approx(log.units.to_si(log.action))
-    begun = pinned.make_worlds(200, twin=twin, task=task)
+    assert scenario.commands == pytest.approx(log.units.to_si(log.action))
+    begun = scenario.make_worlds(200, twin=twin, task=task)
     places = np.stack([begun.params[f"object/{thing}/position/x"][1:] for thing in ("cube", "target")])
     assert places.std(axis=1) == pytest.approx(TRACKER_OFFSET_M, rel=0.2)
     shift = places - places.mean(axis=1, keepdims=True)
     assert np.corrcoef(shift)[0, 1] > 0.9  # the tracker's frame moves all things together
     assert np.ptp(begun.initial.qpos[:, twin.joint_qpos], axis=0).min() > 0.005  # encoders are not known either
-    assert (begun.initial.command == pinned.initial.command).all()
+    assert (begun.initial.command == scenario.initial.command).all()
 
 
 def test_the_arm_is_held_where_it_begins(twin, short):
     task = open_task("pick_and_place", twin)
-    pinned = scenario_from_log(short[0], twin, task, name="x", ndraw=0)
-    still = replace(pinned, commands=np.tile(pinned.initial.command, (10, 1)))
+    scenario = scenario_from_log(short[0], twin, task, name="x", ndraw=0)
+    still = replace(scenario, commands=np.tile(scenario.initial.command, (10, 1)))
     begun = still.make_worlds(twin=twin, task=task)
     from twinloop.simulate import rollout
 
@@ -140,12 +140,12 @@ def test_a_table_of_another_height_is_read_off_the_things_on_it(twin, short):
     log, _, _ = short
     task = open_task("pick_and_place", twin)
     level = scenario_from_log(log, twin, task, name="level", ndraw=8)
-    assert TABLE not in level.departures  # within what a tracker errs by
+    assert TABLE not in level.non_nominal_values  # within what a tracker errs by
     high = scenario_from_log(lifted(log, cube=0.02, target=0.02), twin, task, name="high", ndraw=64)
-    assert high.departures[TABLE] == pytest.approx(0.02, abs=3 * TRACKER_OFFSET_M)
+    assert high.non_nominal_values[TABLE] == pytest.approx(0.02, abs=3 * TRACKER_OFFSET_M)
     cube = twin.model.jnt_qposadr[twin.model.body("cube").jntadr[0]]
     rise = high.initial.qpos[0, cube + 2] - level.initial.qpos[0, cube + 2]
-    assert rise == pytest.approx(high.departures[TABLE], abs=1e-9)
+    assert rise == pytest.approx(high.non_nominal_values[TABLE], abs=1e-9)
     assert high.draws is not None
     drawn = high.draws[:, high.params.names.index(TABLE)]
     assert drawn.std() == pytest.approx(TRACKER_OFFSET_M, rel=0.4)

@@ -10,8 +10,8 @@ from twinloop.scenario.regress import (
     RegressionVerdict,
     compare_trials,
     decide_verdicts,
-    format_expectation,
-    parse_expectation,
+    format_stored_outcomes,
+    parse_stored_outcomes,
 )
 from twinloop.scenario.trials import TrialOutcomes
 
@@ -25,19 +25,19 @@ def test_worlds_that_turn_decide_and_those_that_were_lost_do_not():
     assert (row.gained, row.lost) == (1, 8)
     assert row.p_fell == pytest.approx(10 / 2**9)  # at least 8 of 9 coins
     (verdict,) = decide_verdicts([row])
-    assert verdict.word == "regressed"
+    assert verdict.verdict == "regressed"
     assert verdict.fails_build
 
 
 def test_better_is_no_regression_but_on_a_new_twin_a_real_failure_must_not_vanish():
     rows = [compare_trials(name, tried("0" * 12), tried("1" * 12)) for name in ("sim", "real")]
-    assert [row.word for row in decide_verdicts(rows)] == ["improved", "improved"]
-    assert [row.word for row in decide_verdicts(rows, real=[False, True])] == ["improved", "gone"]
+    assert [row.verdict for row in decide_verdicts(rows)] == ["improved", "improved"]
+    assert [row.verdict for row in decide_verdicts(rows, real=[False, True])] == ["improved", "gone"]
 
 
 def test_what_cannot_be_run_fails_a_build():
-    refused = RegressionVerdict(name="b", word="refused", was=tried("01"), now=None, note="no such parameter")
-    words = {row.name: row.word for row in decide_verdicts([compare_trials("a", tried("01"), tried("01")), refused])}
+    refused = RegressionVerdict(name="b", verdict="refused", before=tried("01"), after=None, note="no such parameter")
+    words = {row.name: row.verdict for row in decide_verdicts([compare_trials("a", tried("01"), tried("01")), refused])}
     assert words == {"a": "unchanged", "b": "refused"}
     assert refused.to_json(0.95)["now"] is None
 
@@ -54,19 +54,19 @@ def test_false_alarms_over_all_scenarios_stay_below_what_was_promised():
             )
             for i in range(10)
         ]
-        alarms += any(row.word == "regressed" for row in decide_verdicts(rows, alpha=0.05))
+        alarms += any(row.verdict == "regressed" for row in decide_verdicts(rows, alpha=0.05))
     assert alarms / 100 <= 0.05
 
 
 def test_what_was_stored_is_read_back_and_what_was_not_says_how():
-    stored = {"expected": format_expectation("policies/mine", tried("01x1"))}
-    reference, again = parse_expectation(stored, "a")
+    stored = {"expected": format_stored_outcomes("policies/mine", tried("01x1"))}
+    reference, again = parse_stored_outcomes(stored, "a")
     assert reference == "policies/mine"
     assert again.outcomes == "01x1"
     assert stored["expected"]["failures"] == 1
-    with pytest.raises(InputError, match="has no stored expectation"):
-        parse_expectation({}, "a")
+    with pytest.raises(InputError, match="has no stored outcomes to compare with"):
+        parse_stored_outcomes({}, "a")
     with pytest.raises(InputError, match="Use only 0, 1 and x"):
-        parse_expectation({"expected": {"reference": "", "actor": "", "outcomes": "0101?"}}, "a")
-    with pytest.raises(InputError, match="no world is valid both then and now"):
+        parse_stored_outcomes({"expected": {"reference": "", "actor": "", "outcomes": "0101?"}}, "a")
+    with pytest.raises(InputError, match="no world is valid in both the earlier and the present trials"):
         compare_trials("a", tried("x0"), tried("1x"))

@@ -74,7 +74,7 @@ def test_a_world_that_is_run_again_is_the_same(plan, task):
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"params": {"object/cube/size": [0.9, 1.0]}, "constraints": [FITS]}, "cannot be searched under constraints"),
+        ({"params": {"object/cube/size": [0.9, 1.0]}, "constraints": [FITS]}, "does not support constraints"),
         ({}, "No parameter is drawn per episode"),
     ],
 )

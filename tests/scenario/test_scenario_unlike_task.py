@@ -22,7 +22,7 @@ def test_a_reach_that_fails_for_soft_servos_names_them(tmp_path, monkeypatch, ca
     assert main(["scenario", "counterfactual", "soft", "--change", "actuator/*/kp*=10", "--tries", "2"]) == 0
     capsys.readouterr()
     assert main(["scenario", "ablate", "soft", "--tries", "2", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    first = figures["terms"][0]
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    first = metrics["terms"][0]
     assert (first["term"], first["without"]["outcomes"]) == ("servo stiffness", "11")
-    assert all(term["without"]["outcomes"] == "00" for term in figures["terms"][1:])
+    assert all(term["without"]["outcomes"] == "00" for term in metrics["terms"][1:])

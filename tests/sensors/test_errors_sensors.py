@@ -31,24 +31,33 @@ def load(tmp_path, twin):
 @pytest.mark.parametrize(
     ("twin", "message"),
     [
-        (sensor(""), "is no name of a sensor, whose parameters are sensor/NAME/"),
-        (sensor("a/b"), "sensors.a/b is no name of a sensor"),
-        (sensor("elbow_flex"), "sensors.elbow_flex is named as a joint is"),
+        (sensor(""), "'' is not a valid name, because parameters are named sensor/NAME/"),
+        (sensor("a/b"), "sensors: 'a/b' is not a valid name"),
+        (sensor("elbow_flex"), "sensors.elbow_flex has the name of a joint"),
         (sensor(device="webcam"), "Unknown device 'webcam' in .*sensors.eye. Nearest existing: uvc_webcam"),
         (sensor(camera="frnt"), "Unknown camera 'frnt' in .*sensors.eye. Nearest existing: front"),
-        (sensor(site="tcp"), "sensors.eye.site: a device of kind camera takes a camera. Remove site"),
+        (sensor(site="tcp"), "sensors.eye.site: a device of kind camera is attached to a camera. Remove site"),
         (
             sensor(device="bmi055"),
-            "sensors.eye.camera: a device of kind imu takes a site. Remove camera, and give `site",
+            "sensors.eye.camera: a device of kind imu is attached to a site. Remove camera, and give `site",
         ),
-        (sensor(device="sts3215_feedback"), "kind servo belongs to the robot, and takes no place. Remove camera.$"),
+        (
+            sensor(device="sts3215_feedback"),
+            "kind servo belongs to the robot and is attached to no element. Remove camera.$",
+        ),
         (settings(lens="fish"), "Unknown setting 'lens' in .*sensors.eye. Existing: .*codec"),
-        (settings(bits="ten"), r"sensors.eye.settings.bits is a whole number, as the device's own 10; given 'ten'"),
-        (settings(bits=9.5), r"settings.bits is a whole number, as the device's own 10; given 9.5"),
-        (settings(bits=True), r"settings.bits is a whole number, .*; given True"),
-        (settings(mains_hz=float("nan")), r"settings.mains_hz is a whole number, as the device's own 50; given nan"),
-        (settings(codec=3), "settings.codec is a text, as the device's own 'mjpeg'; given 3"),
-        (settings(tone_curve="gamma"), "settings.tone_curve is a list of numbers, .*; given 'gamma'"),
+        (
+            settings(bits="ten"),
+            r"sensors.eye.settings.bits must be a whole number, as in the device \(10\); given 'ten'",
+        ),
+        (settings(bits=9.5), r"settings.bits must be a whole number, as in the device \(10\); given 9.5"),
+        (settings(bits=True), r"settings.bits must be a whole number, .*; given True"),
+        (
+            settings(mains_hz=float("nan")),
+            r"settings.mains_hz must be a whole number, as in the device \(50\); given nan",
+        ),
+        (settings(codec=3), r"settings.codec must be a text, as in the device \('mjpeg'\); given 3"),
+        (settings(tone_curve="gamma"), "settings.tone_curve must be a list of numbers, .*; given 'gamma'"),
         (
             {"params": [{"name": "sensor/front/gain", "source": "x", "nominal": -1}]},
             r"sensor/front/gain = -1 .* outside its physical bounds \[1, 256\]",
@@ -66,7 +75,7 @@ def test_no_setting_of_any_device_takes_a_value_of_another_kind(tmp_path, device
     place = PLACES.get(preset.kind, {"site": "tcp"})
     for key, setting in preset.settings.items():
         wrong = 3 if isinstance(setting.value, str) else "rubbish"
-        with pytest.raises(InputError, match=rf"sensors.eye.settings.{key} is (a|true)"):
+        with pytest.raises(InputError, match=rf"sensors.eye.settings.{key} must be (a|true)"):
             load(tmp_path, {"sensors": {"eye": {"device": device, **place, "settings": {key: wrong}}}})
 
 
@@ -77,7 +86,7 @@ def test_no_setting_of_any_device_takes_a_value_of_another_kind(tmp_path, device
         (MINE + "eye: {base: my, values: [1]}", r"eye.values is a mapping, `NAME: {value: …, source: …}`; given \[1\]"),
         (MINE + "eye: {base: mine}", "Unknown device 'mine' in .*base of eye. Existing: my"),
         (MINE.replace("}", ", values: {gainn: {value: 1, source: x}}}"), "Unknown camera quantity 'gainn'"),
-        (MINE.replace("}", ", values: {gain: {value: 1}}}"), "values.gain.source: Field required"),
+        (MINE.replace("}", ", values: {gain: {value: 1}}}"), "values.gain.source: This key is required, but missing"),
         (
             MINE.replace("}", ", values: {gain: {value: 1, source: x, range: [2, 1]}}}"),
             r"values.gain: the range must be \[low, high\], given \[2.0, 1.0\]",

@@ -1,4 +1,4 @@
-"""A camera's own clock: which picture stands when, what is late, lost and repeated, and how often."""
+"""A camera's own clock: which image stands when, what is late, lost and repeated, and how often."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def seen(time, seeds=SEEDS, **clock):
 
 class TestClock:
     def test_25_hz_under_30_hz_is_a_staircase(self):
-        """Of six steps of 1/30 s, five see a new picture and one the same again."""
+        """Of six steps of 1/30 s, five see a new image and one the same again."""
         taken, number, _ = seen(steps(600, rate=30.0), frame_rate=25.0)
         advances = np.diff(number[0])
         assert set(advances.tolist()) == {0, 1}
@@ -56,14 +56,14 @@ class TestClock:
         assert (age <= latency + 1.0 / rate + 1e-6).all()
         np.testing.assert_allclose(arrived[shown], (taken + latency)[shown], atol=1e-9)
 
-    def test_without_a_rate_a_picture_is_taken_when_asked_for(self):
+    def test_without_a_rate_a_image_is_taken_when_asked_for(self):
         time = steps(50)
         taken, number, arrived = seen(time)
         assert np.array_equal(taken, time)
         assert np.array_equal(number[0], np.arange(1, 51))
         assert np.array_equal(arrived, time)
         late = seen(time, latency=0.1)
-        np.testing.assert_allclose(late.taken, np.maximum(time - 0.1, 0.0))
+        np.testing.assert_allclose(late.capture_time, np.maximum(time - 0.1, 0.0))
 
     def test_worlds_have_clocks_of_their_own(self):
         time, seeds = steps(300, nworld=3), SeedPath.of(7, [3, 4, 5])
@@ -78,7 +78,7 @@ class TestClock:
 
 
 def replayed(time, clock, nstep):
-    """One world, picture by picture as a host would live through it: the slow twin."""
+    """One world, image by image as a host would live through it: the slow twin."""
     last = nstep + 200
     chance = np.stack([SEEDS.uniforms("sensor/front/captures", size=3, step=k)[0] for k in range(last)])
     here, host = [(0.0, 0.0, 0)], 0.0  # of each arrival: when, of which time, which number
@@ -108,15 +108,15 @@ class TestChance:
         assert (arrived <= time).all()
         assert (taken <= time).all()
 
-    def test_the_shares_of_lost_and_repeated_pictures(self):
+    def test_the_shares_of_lost_and_repeated_images(self):
         time = steps(40_000, rate=30.0)
-        pictures = 40_000
+        images = 40_000
         for name in ("drop_rate", "duplicate_rate"):
             number = seen(time, frame_rate=30.0, **{name: 0.15}).number[0]
-            missing = pictures - len(np.unique(number))
-            assert missing / pictures == pytest.approx(0.15, abs=4 * np.sqrt(0.15 * 0.85 / pictures))
+            missing = images - len(np.unique(number))
+            assert missing / images == pytest.approx(0.15, abs=4 * np.sqrt(0.15 * 0.85 / images))
 
-    def test_of_a_lost_picture_the_host_knows_nothing_and_a_repeated_one_looks_new(self):
+    def test_of_a_lost_image_the_host_knows_nothing_and_a_repeated_one_looks_new(self):
         time = steps(3000, rate=30.0)
         lost = seen(time, frame_rate=30.0, drop_rate=0.3)
         again = seen(time, frame_rate=30.0, duplicate_rate=0.3)
@@ -128,7 +128,7 @@ class TestChance:
         np.testing.assert_allclose(np.diff(again.arrived[0])[stood], 1 / 30, atol=1e-6)
 
     def test_the_age_is_uniform_between_latency_and_latency_and_jitter(self):
-        """Slow pictures asked for often: when each first stands says when it arrived."""
+        """Slow images asked for often: when each first stands says when it arrived."""
         time = steps(400_000, rate=2000.0)
         taken, number, _ = seen(time, frame_rate=10.0, latency=0.05, latency_jitter=0.04)
         first = np.nonzero(np.diff(number[0]) == 1)[0] + 1
@@ -142,7 +142,7 @@ class TestChance:
         clock = {"frame_rate": 30.0, "latency": 0.03, "latency_jitter": 0.05, "drop_rate": 0.2, "duplicate_rate": 0.1}
         fine, coarse = seen(steps(1000, rate=200.0), **clock), seen(steps(100, rate=20.0), **clock)
         assert np.array_equal(fine.number[:, ::10], coarse.number)
-        np.testing.assert_allclose(fine.taken[:, ::10], coarse.taken, atol=1e-9)
+        np.testing.assert_allclose(fine.capture_time[:, ::10], coarse.capture_time, atol=1e-9)
         short = seen(steps(20, rate=20.0), **clock)
         assert np.array_equal(short.number, coarse.number[:, :20])
 

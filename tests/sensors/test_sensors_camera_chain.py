@@ -1,4 +1,4 @@
-"""The whole way from light to pictures: its order, its two ways of computing, what it is a function of."""
+"""The whole way from light to images: its order, its two ways of computing, what it is a function of."""
 
 import dataclasses
 
@@ -66,9 +66,7 @@ def test_stages_stand_in_the_order_of_light():
     noise=st.sampled_from([0.0, 1.0]),
     steep=st.floats(0.5, 2.0),
 )
-def test_machine_code_makes_the_same_picture_to_the_bit(
-    height, width, mosaic, demosaic, bits, base, well, noise, steep
-):
+def test_machine_code_makes_the_same_image_to_the_bit(height, width, mosaic, demosaic, bits, base, well, noise, steep):
     pytest.importorskip("numba")
     model = preset(base, **EVERYTHING, mosaic=mosaic, demosaic=demosaic, bits=bits, black_level=9.0 if bits else 0.0)
     model = dataclasses.replace(model, full_well=well, noise_scale=noise, contrast=steep, gamma=2.0 - steep / 2.0)
@@ -79,22 +77,22 @@ def test_machine_code_makes_the_same_picture_to_the_bit(
 def test_machine_code_in_bands_of_rows_is_the_same_as_in_one(monkeypatch):
     pytest.importorskip("numba")
     light, model = scene(70, 33), preset("uvc_webcam", **EVERYTHING)
-    pictures = []
+    images = []
     for threads in ("1", "4"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        pictures.append(seen(model, light, compiled=True))
-    assert np.array_equal(*pictures)
+        images.append(seen(model, light, compiled=True))
+    assert np.array_equal(*images)
 
 
 @pytest.mark.parametrize("name", CAMERAS)
-def test_every_preset_makes_a_picture_of_the_scene(name):
+def test_every_preset_makes_a_image_of_the_scene(name):
     light, model = scene(120, 160, count=2), preset(name)
-    pictures = seen(model, light)
-    assert pictures.shape == light.shape
-    assert pictures.dtype == np.uint8
+    images = seen(model, light)
+    assert images.shape == light.shape
+    assert images.dtype == np.uint8
     clean = seen(CameraModel(), light)
     for colour in range(3):
-        assert np.corrcoef(pictures[1, ..., colour].ravel(), clean[1, ..., colour].ravel())[0, 1] > 0.93
+        assert np.corrcoef(images[1, ..., colour].ravel(), clean[1, ..., colour].ravel())[0, 1] > 0.93
 
 
 def test_developing_is_the_stages_one_after_another():
@@ -103,10 +101,10 @@ def test_developing_is_the_stages_one_after_another():
     whole = camera.develop(light, time=[0.0, 0.1], numbers=[4, 7])
     by_stage = CameraPipeline(model, camera_seeds())
     shown = list(by_stage.iterate_stages(light, time=[0.0, 0.1], numbers=[4, 7]))
-    for picture, steps in zip(whole, shown, strict=True):
+    for image, steps in zip(whole, shown, strict=True):
         assert [name for name, _ in steps] == ["light", *(stage.name for stage in list_stages(model)), "mjpeg"]
-        assert all(view.shape == picture.shape and view.dtype == np.uint8 for _, view in steps)
-        assert np.array_equal(steps[-1][1], picture)
+        assert all(view.shape == image.shape and view.dtype == np.uint8 for _, view in steps)
+        assert np.array_equal(steps[-1][1], image)
     last = develop_steps(light, model, time=[0.0, 0.1], numbers=[4, 7], seeds=camera_seeds())
     assert np.array_equal(dict(last)["mjpeg"], whole[1])
     assert open_codec(model) is not None
@@ -168,8 +166,8 @@ def test_a_twins_values_become_its_camera(tmp_path):
         (lambda: CameraModel(mosaic="rgbg"), UnknownNameError, "Unknown mosaic 'rgbg' in a camera's settings"),
         (lambda: CameraModel(bits=3), InputError, "cannot have 3 bits and a black level of 0. Bits are 4 to 16"),
         (lambda: CameraModel(bits=10, black_level=1023), InputError, "the black level must be below"),
-        (lambda: CameraModel(colour_matrix=(1.0,) * 9), InputError, "9, row by row, that can be inverted"),
-        (lambda: CameraModel(tone_curve=(0, 0, 1, 0.9)), InputError, "rising from 0, 0 to 1, 1"),
+        (lambda: CameraModel(colour_matrix=(1.0,) * 9), InputError, "It must be an invertible 3x3 matrix"),
+        (lambda: CameraModel(tone_curve=(0, 0, 1, 0.9)), InputError, "that increase from 0, 0 to 1, 1"),
         (lambda: CameraModel.from_values({"gains": 1.0}, {}), UnknownNameError, "Nearest existing: gain"),
         (lambda: CameraModel.from_values({}, {"mosiac": "rggb"}), UnknownNameError, "Nearest existing: mosaic"),
     ],
@@ -188,7 +186,7 @@ def test_what_cannot_be_is_refused_with_the_next_step(make, kind, message):
         (CameraModel(codec="h264"), scene(), "H.264 cannot encode images of 75x61"),
     ],
 )
-def test_pictures_that_a_camera_cannot_deliver_are_refused(model, light, message):
+def test_images_that_a_camera_cannot_deliver_are_refused(model, light, message):
     with pytest.raises(InputError) as raised:
         seen(model, light)
     assert message in str(raised.value)
@@ -196,6 +194,6 @@ def test_pictures_that_a_camera_cannot_deliver_are_refused(model, light, message
 
 def test_develop_is_a_camera_used_once():
     light = scene(count=2)
-    pictures = develop(light, preset("imx477"), time=[0, 0.03], numbers=[0, 1], seeds=camera_seeds())
+    images = develop(light, preset("imx477"), time=[0, 0.03], numbers=[0, 1], seeds=camera_seeds())
     camera = CameraPipeline(preset("imx477"), camera_seeds())
-    assert np.array_equal(pictures, camera.develop(light, time=[0, 0.03], numbers=[0, 1]))
+    assert np.array_equal(images, camera.develop(light, time=[0, 0.03], numbers=[0, 1]))

@@ -1,4 +1,4 @@
-"""What compression leaves of pictures."""
+"""What compression leaves of images."""
 
 import dataclasses
 
@@ -12,15 +12,15 @@ from twinloop.sensors.camera.codec import encode_decode_jpeg, encode_decode_yuyv
 CLEAN = develop(scene(96, 128, count=1), CameraModel(), time=[0.0], numbers=[0])[0]
 
 
-def block_edges(picture):
-    """Steps across the edges of blocks of 8 pixels against those elsewhere, in what is no part of the clean picture."""
-    added = picture.astype(float).mean(axis=-1) - CLEAN.astype(float).mean(axis=-1)
+def block_edges(image):
+    """Steps across the edges of blocks of 8 pixels against those elsewhere, in what is no part of the clean image."""
+    added = image.astype(float).mean(axis=-1) - CLEAN.astype(float).mean(axis=-1)
     steps = np.abs(np.diff(added, axis=1)).mean(axis=0)
     return steps[7::8].mean() / np.delete(steps, np.s_[7::8]).mean()
 
 
-def rms(picture):
-    return float(np.sqrt(np.mean((picture.astype(float) - CLEAN) ** 2)))
+def rms(image):
+    return float(np.sqrt(np.mean((image.astype(float) - CLEAN) ** 2)))
 
 
 def test_the_grid_of_jpeg_is_seen_at_eight_pixels():
@@ -57,7 +57,7 @@ def test_yuyv_shares_colour_between_two_pixels_and_keeps_luma():
     assert np.abs(encode_decode_yuyv(grey).astype(int) - grey).max() <= 1
 
 
-def test_a_picture_of_odd_width_goes_through_yuyv():
+def test_a_image_of_odd_width_goes_through_yuyv():
     odd = CLEAN[:, :31]
     assert np.abs(encode_decode_yuyv(odd)[:, -1].astype(int) - odd[:, -1]).max() <= 3
 
@@ -68,7 +68,7 @@ def test_yuyv_in_machine_code_is_the_same(width):
     assert np.array_equal(encode_decode_yuyv(CLEAN[:, :width], fast=True), encode_decode_yuyv(CLEAN[:, :width]))
 
 
-def test_h264_leans_on_the_pictures_before_and_goes_on_from_picture_to_picture():
+def test_h264_leans_on_the_images_before_and_goes_on_from_image_to_image():
     moving = np.stack([np.roll(scene(64, 96)[0], 3 * i, axis=1) for i in range(5)])
     time, numbers = np.arange(5) / 30.0, np.arange(5)
     errors = []

@@ -27,8 +27,8 @@ def seen(model, light):
     return develop(light, model, time=np.zeros(len(light)), numbers=np.arange(len(light)))
 
 
-def linear(picture):
-    return linear_of_display(picture / 255.0, CameraModel())
+def linear(image):
+    return linear_of_display(image / 255.0, CameraModel())
 
 
 @pytest.mark.parametrize("mosaic", ["none", *MOSAICS])
@@ -36,9 +36,9 @@ def test_a_sensor_that_knows_its_filters_gives_true_colours(mosaic):
     model = CameraModel(bits=14, mosaic=mosaic, red_response=0.4, blue_response=0.7, colour_matrix=PI, full_well=1e5)
     colours = np.array([[0.5, 0.5, 0.5], [0.6, 0.3, 0.2], [0.2, 0.5, 0.3], [0.15, 0.2, 0.6]], dtype=np.float32)
     for colour in colours:
-        picture = seen(model, np.broadcast_to(colour, (1, 16, 16, 3)))
+        image = seen(model, np.broadcast_to(colour, (1, 16, 16, 3)))
         wanted = seen(CameraModel(), np.broadcast_to(colour, (1, 16, 16, 3)))
-        assert np.abs(picture.astype(int) - wanted).max() <= 1
+        assert np.abs(image.astype(int) - wanted).max() <= 1
 
 
 def test_filters_let_white_through_alike():
@@ -72,9 +72,9 @@ def test_drift_is_a_function_of_time_whatever_was_asked_before():
 
 def test_no_saturation_is_grey_of_the_same_luma():
     light = np.broadcast_to(np.array([0.6, 0.3, 0.1], dtype=np.float32), (1, 8, 8, 3))
-    picture = seen(CameraModel(saturation=0.0), light)
-    assert np.all(picture == picture[..., :1])
-    assert linear(picture).mean() == pytest.approx(light[0, 0, 0] @ LUMA, abs=0.005)
+    image = seen(CameraModel(saturation=0.0), light)
+    assert np.all(image == image[..., :1])
+    assert linear(image).mean() == pytest.approx(light[0, 0, 0] @ LUMA, abs=0.005)
 
 
 @pytest.mark.parametrize("mosaic", MOSAICS)
@@ -90,7 +90,7 @@ def test_demosaicing_keeps_what_is_known_and_slopes_of_grey(mosaic, malvar):
 
 
 def test_malvar_is_nearer_to_the_truth_than_bilinear_as_its_authors_found():
-    """On average 5 dB over bilinear in their pictures, whose colours differ less between pixels than brightness."""
+    """On average 5 dB over bilinear in their images, whose colours differ less between pixels than brightness."""
     y, x = np.mgrid[:96, :120]
     texture = 1.0 + 0.3 * np.sin(0.9 * x + 0.4 * y) + 0.2 * np.sin(0.5 * x - 0.8 * y)
     truth = texture[None, :, :, None] * np.array([0.5, 0.4, 0.3])
@@ -131,9 +131,9 @@ def test_contrast_keeps_black_white_and_the_middle():
 
 
 def test_sharpening_leaves_even_places_and_overshoots_at_edges():
-    picture = np.full((20, 20, 3), 100, dtype=np.uint8)
-    picture[:, 10:] = 160
-    sharp = sharpen_image(picture, 1.0).astype(int)
+    image = np.full((20, 20, 3), 100, dtype=np.uint8)
+    image[:, 10:] = 160
+    sharp = sharpen_image(image, 1.0).astype(int)
     assert np.all(sharp[:, :9] == 100)
     assert np.all(sharp[:, 11:] == 160)
     assert np.all(sharp[:, 9] == 100 - 15)  # a quarter of the step, which the mean over 1, 2, 1 takes away

@@ -55,5 +55,5 @@ def test_the_pages_example_runs():
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     scope = {}
     exec(block.replace("480, 640", "48, 64").replace("print", "str"), scope)  # smaller, and silent
-    assert scope["pictures"].shape == (2, 48, 64, 3)
-    assert scope["pictures"].dtype == np.uint8
+    assert scope["images"].shape == (2, 48, 64, 3)
+    assert scope["images"].dtype == np.uint8

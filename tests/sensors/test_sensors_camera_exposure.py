@@ -23,14 +23,14 @@ LIT = CameraModel(exposure_time=0.02, electron_rate=1e5, full_well=4e3)
 AUTO = dataclasses.replace(LIT, exposure="auto", exposure_target=0.2)
 
 
-def level(picture):
-    """Mean linear level of a delivered picture."""
-    return float(linear_of_display(picture / 255.0, CameraModel()).mean())
+def level(image):
+    """Mean linear level of a delivered image."""
+    return float(linear_of_display(image / 255.0, CameraModel()).mean())
 
 
 def levels(model, lights, spacing=0.1):
-    pictures = develop(np.concatenate(lights), model, time=spacing * np.arange(len(lights)), numbers=range(len(lights)))
-    return np.array([level(picture) for picture in pictures])
+    images = develop(np.concatenate(lights), model, time=spacing * np.arange(len(lights)), numbers=range(len(lights)))
+    return np.array([level(image) for image in images])
 
 
 @settings(deadline=None, max_examples=30)
@@ -52,7 +52,7 @@ def test_an_instant_fills_the_wells_with_white():
     assert develop(flat(1.0, 4, 4), CameraModel(), time=[0.0], numbers=[0]).min() == 255
 
 
-def test_automatic_exposure_is_at_rest_before_the_first_picture():
+def test_automatic_exposure_is_at_rest_before_the_first_image():
     for light in (0.05, 0.3, 0.9):
         assert levels(AUTO, [flat(light, 16, 16)] * 3) == pytest.approx(0.2, abs=0.004)
 
@@ -75,17 +75,17 @@ def test_automatic_exposure_settles_with_its_time_constant():
 def test_irregular_captures_settle_by_time_not_by_number():
     model, time = dataclasses.replace(AUTO, exposure_lag=0.3), np.array([0.0, 0.05, 0.35, 0.4, 1.0])
     light = np.concatenate([flat(0.1, 16, 16), *[flat(0.25, 16, 16)] * 4])
-    seen = [level(picture) for picture in develop(light, model, time=time, numbers=range(5))]
+    seen = [level(image) for image in develop(light, model, time=time, numbers=range(5))]
     excess = np.log(2.5) * np.exp(-(time[1:] - time[1]) / 0.3)
     assert np.log(np.array(seen[1:]) / 0.2) == pytest.approx(excess, abs=0.02)
 
 
-def test_without_lag_the_next_picture_is_right():
+def test_without_lag_the_next_image_is_right():
     seen = levels(AUTO, [flat(0.1, 16, 16), flat(0.3, 16, 16), flat(0.3, 16, 16)])
     assert seen == pytest.approx([0.2, 0.6, 0.2], abs=0.01)
 
 
-def test_a_bright_picture_of_which_little_is_seen_takes_several_to_come_down():
+def test_a_bright_image_of_which_little_is_seen_takes_several_to_come_down():
     seen = levels(AUTO, [flat(0.01, 16, 16)] + [flat(1.0, 16, 16)] * 5)
     assert seen[1] == 1.0  # cut off: the camera knows no better than five times too bright
     assert seen[2] == 1.0
@@ -134,15 +134,15 @@ def test_rest_is_where_nothing_more_is_wanted():
     assert settle_exposure(AUTO, lambda product: 0.0123 / product) == pytest.approx(0.0123, rel=1e-6)
 
 
-def test_it_is_told_beforehand_how_long_the_next_picture_gathers_light():
+def test_it_is_told_beforehand_how_long_the_next_image_gathers_light():
     model, camera = AUTO, CameraPipeline(dataclasses.replace(AUTO, exposure_lag=0.1))
     assert camera.next_exposure_time(0.0) is None
     lights = [0.5, 0.8, 0.8, 0.6]
     for number, light in enumerate(lights):
         told = camera.next_exposure_time(0.05 * number)
-        picture = camera.develop(flat(light, 16, 16), time=[0.05 * number], numbers=[number])
+        image = camera.develop(flat(light, 16, 16), time=[0.05 * number], numbers=[number])
         if told is not None:  # at a gain of 1 the level says how long it was
-            assert level(picture) / light * full_scale_exposure(model) == pytest.approx(told, rel=0.02)
+            assert level(image) / light * full_scale_exposure(model) == pytest.approx(told, rel=0.02)
     assert CameraPipeline(LIT).next_exposure_time(0.0) == 0.02
     assert CameraPipeline(CameraModel()).next_exposure_time(0.0) == 0.0
 
@@ -153,7 +153,7 @@ def test_an_exposure_of_whole_flashes_of_lamps_is_not_cut(flashes):
     assert split_exposure(model, flashes / 100.0) == pytest.approx((flashes / 100.0, 1.0))
 
 
-def test_a_camera_goes_on_where_its_last_pictures_ended():
+def test_a_camera_goes_on_where_its_last_images_ended():
     light = np.concatenate([scene(count=3), 3.0 * scene(count=3)])
     model = dataclasses.replace(AUTO, exposure_lag=0.2)
     time, numbers = 0.05 * np.arange(6), np.arange(6)

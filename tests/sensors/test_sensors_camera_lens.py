@@ -164,16 +164,16 @@ class TestView:
         small = Intrinsics(
             fx=view.fx, fy=view.fy, cx=view.cx - 2, cy=view.cy - 2, width=view.width - 4, height=view.height - 4
         )
-        with pytest.raises(InputError, match="pixels look beyond the drawn view"):
+        with pytest.raises(InputError, match="pixels are outside the rendered view"):
             Remap.of(lens, small, target)
 
-    def test_a_perfect_lens_with_no_margin_needs_nothing_but_the_picture(self):
+    def test_a_perfect_lens_with_no_margin_needs_nothing_but_the_image(self):
         view = rendered_view(Lens(), TARGET, margin=0.0)
         assert view == TARGET
         remap = Remap.of(Lens(), view, TARGET)
         assert remap.is_identity
-        picture = np.random.default_rng(0).uniform(0, 1, (2, 48, 64, 3)).astype(np.float32)
-        assert np.array_equal(remap.apply(picture), picture)
+        image = np.random.default_rng(0).uniform(0, 1, (2, 48, 64, 3)).astype(np.float32)
+        assert np.array_equal(remap.apply(image), image)
         assert not Remap.of(Lens(), rendered_view(Lens(), TARGET), TARGET).is_identity
 
     @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ class TestView:
             np.testing.assert_allclose(remap.column[channel], places[..., 0], atol=2e-5)
             np.testing.assert_allclose(remap.row[channel], places[..., 1], atol=2e-5)
 
-    def test_what_is_too_wide_for_a_flat_picture_has_rays(self):
+    def test_what_is_too_wide_for_a_flat_image_has_rays(self):
         target = Intrinsics(fx=20.0, fy=20.0, cx=32.0, cy=24.0, width=64, height=48)
         lens = Lens(model="fisheye", lens_k1=-0.01)
         with pytest.raises(
@@ -247,7 +247,7 @@ def drawn_line(view, offset, width=4.0):
         Lens(model="fisheye", lens_k1=-0.02, lens_k2=0.004),
     ],
 )
-def test_a_straight_line_is_bent_in_the_picture_and_straight_again_undone(lens):
+def test_a_straight_line_is_bent_in_the_image_and_straight_again_undone(lens):
     target = Intrinsics.from_fovy(math.radians(60.0), width=320, height=240)
     view = rendered_view(lens, target, density=2.0)
     offset = 0.4
@@ -265,17 +265,17 @@ def test_a_straight_line_is_bent_in_the_picture_and_straight_again_undone(lens):
 
 
 def test_colours_part_by_their_magnification():
-    """Dots in a distorted picture: the red ones lie further out by that part of their radius, the blue ones nearer."""
+    """Dots in a distorted image: the red ones lie further out by that part of their radius, the blue ones nearer."""
     lens = Lens(lens_k1=-0.1, chromatic_red=1.01, chromatic_blue=0.985)
     target = Intrinsics.from_fovy(math.radians(55.0), width=320, height=240)
     view = rendered_view(lens, target)
     places = np.array([[0.4, 0.1], [-0.3, 0.3], [0.2, -0.35], [-0.5, -0.2]])
     pixel = view.pixel_centres()
-    picture = np.zeros((1, view.height, view.width, 3), dtype=np.float32)
+    image = np.zeros((1, view.height, view.width, 3), dtype=np.float32)
     for place in places:
         square = ((pixel - (place * view.fx + [view.cx, view.cy])) ** 2).sum(axis=-1)
-        picture[0] += np.exp(-square / (2 * 2.5**2))[..., None].astype(np.float32)
-    seen = Remap.of(lens, view, target).apply(picture)[0].astype(np.float64)
+        image[0] += np.exp(-square / (2 * 2.5**2))[..., None].astype(np.float32)
+    seen = Remap.of(lens, view, target).apply(image)[0].astype(np.float64)
     middle = np.array([target.cx, target.cy])
     for place in places:
         true = lens.distort(place) * target.fx + middle

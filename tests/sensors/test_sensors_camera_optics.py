@@ -11,7 +11,7 @@ from twinloop.sensors.camera.shading import CELL, compute_glare, dust_shadows, i
 
 def through(light, **how):
     spread = compute_glare(light, **{"scattered": 0.0, "width": 0.3, "ghost": 0.0, **how})
-    return spread.kept * light + spread.interpolate_pixels(*light.shape[1:3])
+    return spread.direct_share * light + spread.interpolate_pixels(*light.shape[1:3])
 
 
 @settings(deadline=None, max_examples=30)
@@ -32,7 +32,7 @@ def test_no_vignetting_leaves_light_as_it_is_and_corners_lose_what_they_are_said
 
 @settings(deadline=None, max_examples=20)
 @given(scattered=st.floats(0, 0.5), ghost=st.floats(0, 0.3), height=st.integers(17, 90), width=st.integers(17, 90))
-def test_an_even_picture_stays_even(scattered, ghost, height, width):
+def test_an_even_image_stays_even(scattered, ghost, height, width):
     light = flat(0.4, height, width)
     assert through(light, scattered=scattered, ghost=ghost) == pytest.approx(light, rel=1e-5)
 
@@ -83,7 +83,7 @@ def test_dust_takes_light_at_places_that_stay_and_as_many_as_expected():
     assert np.array_equal(again, shades[7])
 
 
-def test_dust_lies_at_the_same_places_of_pictures_of_other_sizes():
+def test_dust_lies_at_the_same_places_of_images_of_other_sizes():
     small, large = (dust_shadows(64 * k, 96 * k, camera_seeds(1), count=6, radius=0.03, depth=0.5) for k in (1, 4))
     shrunk = large.reshape(64, 4, 96, 4).mean(axis=(1, 3))
     assert np.corrcoef(shrunk.ravel(), small.ravel())[0, 1] > 0.98

@@ -1,4 +1,4 @@
-"""Pictures put behind a lens and spread by it: OpenCV's remap, planes, ids; spots; compiled and not the same."""
+"""Images put behind a lens and spread by it: OpenCV's remap, planes, ids; spots; compiled and not the same."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ def random_maps(maps, height=40, width=50, grid=None, seed=0):
 
 
 class TestRemap:
-    PICTURES = np.random.default_rng(5).uniform(0, 2, (2, 45, 60, 3)).astype(np.float32)
+    IMAGES = np.random.default_rng(5).uniform(0, 2, (2, 45, 60, 3)).astype(np.float32)
 
     def test_it_is_opencvs(self):
         """OpenCV rounds places to 1/32 of a pixel; at such places the results are the same."""
         cv2 = pytest.importorskip("cv2")
         remap = random_maps(1, grid=32)
-        for ours, picture in zip(remap.apply(self.PICTURES), self.PICTURES, strict=True):
-            theirs = cv2.remap(
-                picture, remap.column[0], remap.row[0], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
-            )
+        for ours, image in zip(remap.apply(self.IMAGES), self.IMAGES, strict=True):
+            theirs = cv2.remap(image, remap.column[0], remap.row[0], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
         ids = np.arange(45 * 60, dtype=np.float32).reshape(1, 45, 60)
         near = cv2.remap(ids[0], remap.column[0], remap.row[0], cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
@@ -46,9 +44,9 @@ class TestRemap:
     def test_compiled_and_not_it_is_the_same(self, maps, monkeypatch):
         pytest.importorskip("numba")
         remap = random_maps(maps)
-        fast = remap.apply(self.PICTURES)
+        fast = remap.apply(self.IMAGES)
         monkeypatch.setattr(remap_module, "has_numba", lambda: False)
-        np.testing.assert_allclose(fast, remap.apply(self.PICTURES), atol=2.5e-7)  # one unit in the last place of 2
+        np.testing.assert_allclose(fast, remap.apply(self.IMAGES), atol=2.5e-7)  # one unit in the last place of 2
 
     def test_bilinear_is_exact_on_planes(self):
         columns, rows = np.arange(60.0), np.arange(45.0)[:, None]
@@ -65,10 +63,12 @@ class TestRemap:
         assert near.shape == (2, 40, 50)
         assert set(np.unique(near)) <= set(range(-1, 9))
 
-    def test_wrong_pictures_are_refused(self):
+    def test_wrong_images_are_refused(self):
         with pytest.raises(InputError, match=r"shape \(2, 60, 45, 3\) do not have 60×45 pixels, \(n, 45, 60, …\)"):
-            random_maps(1).apply(self.PICTURES.transpose(0, 2, 1, 3))
-        with pytest.raises(InputError, match="Images of 4 channels for a lens that separates red, green and blue"):
+            random_maps(1).apply(self.IMAGES.transpose(0, 2, 1, 3))
+        with pytest.raises(
+            InputError, match="The images have 4 channels, but a lens with chromatic aberration needs 3"
+        ):
             random_maps(3).apply(np.zeros((1, 45, 60, 4), dtype=np.float32))
 
 
@@ -91,11 +91,11 @@ class TestBlur:
         if fast:
             pytest.importorskip("numba")
         monkeypatch.setattr(blur_module, "has_numba", lambda: fast)
-        picture = np.zeros((2, 41, 51, 3), dtype=np.float32)
-        picture[1, 20, 25] = [1.0, 2.0, 3.0]
-        before = picture.copy()
-        seen = blur_images(picture, 2.0)
-        assert np.array_equal(picture, before)
+        image = np.zeros((2, 41, 51, 3), dtype=np.float32)
+        image[1, 20, 25] = [1.0, 2.0, 3.0]
+        before = image.copy()
+        seen = blur_images(image, 2.0)
+        assert np.array_equal(image, before)
         assert (seen[0] == 0.0).all()
         rows, columns = np.arange(41) - 20, np.arange(51) - 25
         for channel, light in enumerate((1.0, 2.0, 3.0)):
@@ -107,12 +107,12 @@ class TestBlur:
 
     def test_compiled_and_not_it_is_the_same(self, monkeypatch):
         pytest.importorskip("numba")
-        picture = np.random.default_rng(0).uniform(0, 2, (2, 40, 33, 3)).astype(np.float32)
-        for blur in (0.4, 1.3, 20.0):  # the last is wider than the picture
+        image = np.random.default_rng(0).uniform(0, 2, (2, 40, 33, 3)).astype(np.float32)
+        for blur in (0.4, 1.3, 20.0):  # the last is wider than the image
             monkeypatch.undo()
-            fast = blur_images(picture, blur)
+            fast = blur_images(image, blur)
             monkeypatch.setattr(blur_module, "has_numba", lambda: False)
-            np.testing.assert_allclose(fast, blur_images(picture, blur), atol=3e-6)
+            np.testing.assert_allclose(fast, blur_images(image, blur), atol=3e-6)
 
     def test_even_light_stays_even_and_no_blur_is_nothing(self):
         even = np.full((1, 20, 30, 3), 0.7, dtype=np.float32)
@@ -120,7 +120,7 @@ class TestBlur:
         assert blur_images(even, 0.0) is even
 
     def test_what_is_no_spot_is_refused(self):
-        with pytest.raises(InputError, match="A spot of 65 pixels standard deviation is not made"):
+        with pytest.raises(InputError, match=r"A blur of 65 pixels \(standard deviation\) is impossible. Use 0 to 64"):
             compute_spot(65.0)
 
 

@@ -20,20 +20,20 @@ TIMES = st.floats(1e-4, 0.1)
 
 
 def edge(position):
-    """A picture ``(n, WIDTH)`` whose light begins at ``position`` ``(n,)`` in pixels, in exact coverage."""
+    """An image ``(n, WIDTH)`` whose light begins at ``position`` ``(n,)`` in pixels, in exact coverage."""
     return np.clip(np.arange(1, WIDTH + 1) - np.asarray(position)[:, None], 0.0, 1.0)
 
 
 def moving_edge(shutter, count, speed):
-    """Looks at a vertical edge at column 40 at the picture's time, moving at ``speed`` in pixels per second."""
+    """Looks at a vertical edge at column 40 at the image's time, moving at ``speed`` in pixels per second."""
     places = 40.0 + speed * (subframe_times(shutter, count) - shutter.middle)
     rows = np.repeat(edge(places)[:, None], HEIGHT, axis=1)
     return np.repeat(rows[..., None], 3, axis=-1).astype(np.float32)
 
 
-def edge_places(picture):
+def edge_places(image):
     """Where the edge of each row lies: what is dark, in pixels."""
-    return WIDTH - picture[..., 0].astype(np.float64).sum(axis=1)
+    return WIDTH - image[..., 0].astype(np.float64).sum(axis=1)
 
 
 class TestWeights:
@@ -71,7 +71,7 @@ class TestWeights:
         means = row_weights(shutter, count, height) @ subframe_times(shutter, count)
         np.testing.assert_allclose(means, np.arange(height) * readout / height + exposure / 2, atol=1e-9)
 
-    def test_looks_span_the_picture_and_its_time_is_their_middle(self):
+    def test_looks_span_the_image_and_its_time_is_their_middle(self):
         shutter = Shutter(exposure_time=0.01, readout=0.03)
         np.testing.assert_allclose(subframe_times(shutter, 5), [0.0, 0.01, 0.02, 0.03, 0.04])
         assert subframe_times(shutter, 1).tolist() == [shutter.middle] == [0.02]
@@ -86,7 +86,7 @@ class TestMotion:
         places = edge_places(combine_subframes(moving_edge(shutter, 65, self.SPEED), shutter))
         slope, at_middle = np.polyfit(np.arange(HEIGHT) - HEIGHT / 2, places, 1)
         assert slope * HEIGHT == pytest.approx(0.03 * self.SPEED, rel=1e-3)
-        assert at_middle == pytest.approx(40.0, abs=0.01)  # the picture's time is that of its middle row
+        assert at_middle == pytest.approx(40.0, abs=0.01)  # the image's time is that of its middle row
         np.testing.assert_allclose(places, 40.0 + slope * (np.arange(HEIGHT) - HEIGHT / 2), atol=0.02)
 
     def test_a_moving_edge_blurs_by_exposure_times_speed(self):
@@ -101,9 +101,9 @@ class TestMotion:
 
     def test_a_global_shutter_does_not_skew(self):
         shutter = Shutter(exposure_time=0.01, readout=0.03, kind="global")
-        picture = combine_subframes(moving_edge(shutter, 17, self.SPEED), shutter)
-        assert np.array_equal(picture, np.broadcast_to(picture[:1], picture.shape))
-        np.testing.assert_allclose(edge_places(picture), 40.0, atol=1e-3)
+        image = combine_subframes(moving_edge(shutter, 17, self.SPEED), shutter)
+        assert np.array_equal(image, np.broadcast_to(image[:1], image.shape))
+        np.testing.assert_allclose(edge_places(image), 40.0, atol=1e-3)
 
     def test_a_turning_bar_is_bent_as_its_rows_see_it(self):
         """Of a bar through the middle that turns at ω, row r shows the angle that it has when row r is read."""
@@ -129,7 +129,7 @@ class TestMotion:
         assert (rates > 1.8).all()
 
     @given(count=st.integers(1, 9), seed=st.integers(0, 2**31))
-    def test_at_rest_the_picture_is_what_every_look_shows_to_the_bit(self, count, seed):
+    def test_at_rest_the_image_is_what_every_look_shows_to_the_bit(self, count, seed):
         look = np.random.default_rng(seed).uniform(0, 4, (12, 8, 3)).astype(np.float32)
         looks = np.repeat(look[None], count, axis=0)
         before = looks.copy()
@@ -138,7 +138,7 @@ class TestMotion:
         assert np.array_equal(looks, before)
 
     @given(seed=st.integers(0, 2**31), count=st.integers(1, 12))
-    def test_a_picture_is_its_weighted_looks(self, seed, count):
+    def test_a_image_is_its_weighted_looks(self, seed, count):
         looks = np.random.default_rng(seed).uniform(0, 4, (count, 24, 5, 3)).astype(np.float32)
         shutter = Shutter(exposure_time=0.004, readout=0.03)
         plain = np.einsum("hk,khwc->hwc", row_weights(shutter, count, 24), looks.astype(np.float64))
@@ -147,7 +147,7 @@ class TestMotion:
 
 @pytest.mark.parametrize("red", [1.0, 1.01])
 @pytest.mark.parametrize("kind", ["rolling", "global"])
-def test_through_a_lens_it_is_the_picture_of_looks_through_the_lens(red, kind):
+def test_through_a_lens_it_is_the_image_of_looks_through_the_lens(red, kind):
     target = Intrinsics.from_fovy(1.0, width=32, height=24)
     lens = Lens(lens_k1=-0.1, chromatic_red=red)
     view = rendered_view(lens, target)
@@ -163,7 +163,7 @@ def test_through_a_lens_it_is_the_picture_of_looks_through_the_lens(red, kind):
 def test_what_is_no_shutter_is_refused():
     with pytest.raises(UnknownNameError, match=r"Unknown shutter 'rollin'.*rolling"):
         Shutter(kind="rollin")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"readout of -0\.1 s is none"):
+    with pytest.raises(InputError, match=r"readout of -0\.1 s is impossible"):
         Shutter(readout=-0.1)
     with pytest.raises(InputError, match="An image of 0 subframes is impossible"):
         subframe_times(Shutter(), 0)

@@ -307,8 +307,8 @@ def test_every_devices_settings_are_known_to_its_model() -> None:
         assert set(device.settings) - {"model", "width", "height"} <= known
 
 
-def test_pictures_that_do_not_fit_are_refused() -> None:
+def test_images_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match=r"Depth of shape \(1, 4, 4\) for a camera of 320×120"):
         seen(np.ones((1, 4, 4)))
-    with pytest.raises(InputError, match=r"normals of shape \(1, 4, 4\) beside depth"):
+    with pytest.raises(InputError, match=r"normals of shape \(1, 4, 4\) do not fit depth"):
         seen(wall(1.0), normals=np.ones((1, 4, 4)))

@@ -124,7 +124,7 @@ def test_a_signal_that_jumps_is_followed_from_what_it_jumps_to():
     time = np.linspace(0.0, 1.0, 41)
     arrives, leaves = np.zeros((2, 1, 41, 1))
     arrives[0, 11:], leaves[0, 10:] = 1.0, 1.0  # from 0 to 1 at the tenth point
-    out = low_pass(time[None], leaves, 3.0, ends=arrives)[0, :, 0]
+    out = low_pass(time[None], leaves, 3.0, left_limits=arrives)[0, :, 0]
     expected = np.where(time > time[10], 1.0 - np.exp(-(time - time[10]) * 2 * np.pi * 3.0), 0.0)
     np.testing.assert_allclose(out, expected, atol=1e-12)
-    np.testing.assert_array_equal(low_pass(time[None], leaves, 0.0, ends=arrives), arrives)
+    np.testing.assert_array_equal(low_pass(time[None], leaves, 0.0, left_limits=arrives), arrives)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinloop.sensors.force_torque import CHANCE, COMPONENTS, COUPLINGS, ForceTorque, force_torque_readings
+from twinloop.sensors.force_torque import COMPONENTS, COUPLINGS, NORMALS_PER_SAMPLE, ForceTorque, force_torque_readings
 from twinloop.twin.devices import device_presets
 
 
@@ -15,7 +15,7 @@ def preset(name, **changed):
 
 
 def chance(nworld, n, seed=0):
-    return np.random.default_rng(seed).standard_normal((nworld, n, CHANCE))
+    return np.random.default_rng(seed).standard_normal((nworld, n, NORMALS_PER_SAMPLE))
 
 
 def test_an_ideal_sensor_reports_the_truth():
@@ -36,7 +36,7 @@ def test_crosstalk_is_a_matrix_in_parts_of_the_ranges():
     np.testing.assert_allclose(diagonal, np.broadcast_to([1.01] * 3 + [0.98] * 3, diagonal.shape))
     quiet = preset("ati_mini45", crosstalk=0.015, force_step=0.0, torque_step=0.0)
     load = np.random.default_rng(2).uniform(-0.3, 0.3, (2000, 4, 6)) * span
-    said = force_torque_readings(quiet, load, period=0.001, specimen=uniform)
+    said = force_torque_readings(quiet, load, period=0.001, unit_uniforms=uniform)
     np.testing.assert_allclose(said, np.einsum("wij,wnj->wni", quiet.coupling_matrix(uniform), load), atol=1e-12)
 
 
@@ -44,7 +44,7 @@ def test_one_load_makes_every_component_speak_but_without_crosstalk_its_own_only
     load = np.zeros((1, 3, 6))
     load[..., 2] = 100.0
     uniform = np.random.default_rng(3).uniform(size=(1, COUPLINGS))
-    assert (force_torque_readings(ForceTorque(crosstalk=0.01), load, period=0.01, specimen=uniform) != 0).all()
+    assert (force_torque_readings(ForceTorque(crosstalk=0.01), load, period=0.01, unit_uniforms=uniform) != 0).all()
     assert not force_torque_readings(ForceTorque(), load, period=0.01)[..., [0, 1, 3, 4, 5]].any()
 
 
@@ -61,7 +61,7 @@ def test_hysteresis_is_a_loop_in_parts_of_the_range():
 def test_noise_and_drift_are_those_of_the_parameters():
     sensor = ForceTorque(force_noise_x=1.2, force_noise_z=0.5, torque_noise_y=0.02, force_walk=0.1)
     still = np.zeros((800, 300, 6))
-    said = force_torque_readings(sensor, still, period=0.01, chance=chance(800, 300))
+    said = force_torque_readings(sensor, still, period=0.01, normals=chance(800, 300))
     time = 0.01 * np.arange(300)
     variance = said.var(axis=0)
     np.testing.assert_allclose(variance[:, 0], 1.44 + 0.01 * time, rtol=0.2)

@@ -9,7 +9,7 @@ import pytest
 
 from twinloop.core.params import SeedPath
 from twinloop.sensors.force_torque import ForceTorque
-from twinloop.sensors.imu import CHANCE, Imu, imu_readings
+from twinloop.sensors.imu import NORMALS_PER_SAMPLE, Imu, imu_readings
 from twinloop.sensors.servo import ServoFeedback
 from twinloop.stats import allan_curve, allan_noise
 from twinloop.twin.devices import device_presets
@@ -24,9 +24,9 @@ def values_of(name):
 
 def at_rest(unit, n, *, seed=0, nworld=1):
     """Readings of a unit that lies still, after the chance of one episode per world."""
-    chance = np.random.default_rng(seed).standard_normal((nworld, n, CHANCE))
+    chance = np.random.default_rng(seed).standard_normal((nworld, n, NORMALS_PER_SAMPLE))
     still = np.zeros((nworld, n, 3))
-    return imu_readings(unit, still, np.broadcast_to([0.0, 0.0, G], still.shape), period=1 / unit.rate, chance=chance)
+    return imu_readings(unit, still, np.broadcast_to([0.0, 0.0, G], still.shape), period=1 / unit.rate, normals=chance)
 
 
 @pytest.mark.parametrize(("kind", "model"), [("imu", Imu), ("force_torque", ForceTorque), ("servo", ServoFeedback)])

@@ -15,7 +15,7 @@ from twinloop.core.records import Provenance, SimEpisode
 from twinloop.rollout.depth import sensor_settings
 from twinloop.rollout.episodes import INITIAL_COMMAND, STEP_PARAMS
 from twinloop.rollout.lidar import COLUMNS, lidar_model, lidar_scans, reflectivity
-from twinloop.rollout.substeps import Restepper
+from twinloop.rollout.substeps import PhysicsStepper
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.twin import Twin, load_twin
 
@@ -165,7 +165,7 @@ def test_a_lidar_that_hangs_in_the_room_sees_the_room(twin, engine) -> None:
 def test_a_turning_lidar_sees_the_room_skewed_by_its_rate_times_time(twin, engine) -> None:
     episode = recorded(twin, turn=2.0)
     got = columns(lidar_scans(twin, episode, "scanner", caster=engine))
-    angle = Restepper.of_episode(twin, episode).poses_at(got["time"]).qpos[:, twin.model.joint("turn").qposadr[0]]
+    angle = PhysicsStepper.of_episode(twin, episode).poses_at(got["time"]).qpos[:, twin.model.joint("turn").qposadr[0]]
     assert angle.max() > 0.05, "the head turned"
     here = np.stack([0.05 - got["y"], got["x"]], axis=1)  # as if the head had stood at 0
     cosine, sine = np.cos(angle), np.sin(angle)

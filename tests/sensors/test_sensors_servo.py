@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinloop.sensors.servo import CHANCE, REPORTS, ServoFeedback, motor_state, servo_readings
+from twinloop.sensors.servo import NORMALS_PER_SAMPLE, REPORTS, ServoFeedback, motor_state, servo_readings
 from twinloop.twin.devices import device_presets
 from twinloop.twin.servos import servo_presets
 
@@ -31,7 +31,7 @@ def reported(servo, *, chance=None, **truth):
     names = ("velocity", "current", "load", "voltage", "rise", "position")
     columns = np.broadcast_arrays(*(np.atleast_1d(truth.get(name, 7.4 * (name == "voltage"))) for name in names))
     whole = np.stack(columns[:5], axis=-1)[None, :, None].astype(float)
-    said = servo_readings(servo, whole, columns[5][None, :, None], chance=chance)
+    said = servo_readings(servo, whole, columns[5][None, :, None], normals=chance)
     return {str(name): column for name, column in zip(REPORTS, said[0, :, 0].T, strict=True)}
 
 
@@ -91,7 +91,7 @@ def test_a_tachometer_ripples_with_the_turn():
 
 def test_noise_scale_and_bias_of_the_current():
     servo = ServoFeedback(current_noise=0.02, current_bias=0.05, current_scale_error=0.1, velocity_noise=0.3)
-    chance = np.random.default_rng(0).standard_normal((1, 40_000, 1, CHANCE))
+    chance = np.random.default_rng(0).standard_normal((1, 40_000, 1, NORMALS_PER_SAMPLE))
     said = reported(servo, current=np.full(40_000, 1.0), chance=chance)
     assert said["current"].mean() == pytest.approx(1.15, abs=5e-4)
     assert said["current"].std() == pytest.approx(0.02, rel=0.02)

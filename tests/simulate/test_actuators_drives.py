@@ -84,7 +84,7 @@ class TestSag:
 
     def test_it_needs_to_know_the_motors(self, tmp_path):
         twin = joints_twin(tmp_path, robot={"servo": "torque_controlled_12nm", "control": "torque"})
-        with pytest.raises(InputError, match="need the motors' constants, and joints names no servo that has them"):
+        with pytest.raises(InputError, match="need the motors' constants, but joints has no servo with such constants"):
             at_full_duty(twin, {"supply/bus/resistance": 0.1}, 0.05)
 
 

@@ -100,7 +100,7 @@ def test_wrong_shapes_and_names_are_named():
     twin = load_twin("double_pendulum")
     with pytest.raises(InputError, match=r"Commands have shape \(1, 3, 9\), expected \(1, 3, 2\)"):
         rollout(open_backend(), twin, twin.table(1), InitialState.home(twin, 1), np.zeros((1, 3, 9)), 3)
-    with pytest.raises(InputError, match="2 worlds of parameters for 1 initial states"):
+    with pytest.raises(InputError, match="The parameters are for 2 worlds, but there are 1 initial states"):
         rollout(open_backend(), twin, twin.table(2), InitialState.home(twin, 1), np.zeros((1, 3, 2)), 3)
     with pytest.raises(UnknownNameError, match="Unknown backend 'thread'. Nearest existing: threads"):
         open_backend("thread")

@@ -90,7 +90,7 @@ class Saboteur:
 
     def __init__(self, engine, harm):
         self._engine, self._harm = engine, harm
-        self.workers, self.threads, self.elsewhere = engine.workers, engine.threads, engine.elsewhere
+        self.workers, self.threads, self.in_other_processes = engine.workers, engine.threads, engine.in_other_processes
         self.worked = []
 
     def map(self, function, items) -> Iterator:
@@ -125,9 +125,9 @@ def test_a_killed_worker_and_a_lost_node_cost_nothing(local, cluster, tmp_path):
     with open_engine(f"ray:{machines.address}") as engine:
         assert engine.workers == 3
         saboteur = Saboteur(engine, harm)
-        figures = generate_states(config(tmp_path), output, engine=saboteur)
+        metrics = generate_states(config(tmp_path), output, engine=saboteur)
     assert saboteur.worked == list(range(0, 40, 4)), "every batch once and in order"
-    assert figures == result
+    assert metrics == result
     assert sha256_tree(output) == sha256_tree(expected)
 
 
@@ -169,7 +169,7 @@ def test_errors_arrive_as_themselves_and_items_are_read_only_as_needed(cluster):
         with pytest.raises(UnknownNameError, match="Unknown engine 'spark'. Existing: local"):
             list(engine.map(open_engine, ["spark"]))
         with pytest.raises(
-            TwinloopError, match=r"Ray gave up on .*SIGKILL.*: its process died 6 times, or the cluster"
+            TwinloopError, match=r"Ray could not finish .*SIGKILL.*: its process died 6 times, or the cluster"
         ):
             list(engine.map(signal.raise_signal, [signal.SIGKILL]))
 

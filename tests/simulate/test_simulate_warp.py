@@ -58,7 +58,7 @@ def both(twin, table, commands, *, warp=None, start=None, **options):
 
 
 def largest(runs, part):
-    return np.abs(runs[0].part(int(part)) - runs[1].part(int(part))).max(initial=0.0)
+    return np.abs(runs[0].state_component(int(part)) - runs[1].state_component(int(part))).max(initial=0.0)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_worlds_begin_anew_on_a_gpu_as_on_the_cpu(twin):
 
 
 def test_unknown_and_missing_devices_are_said_by_name(monkeypatch):
-    with pytest.raises(InputError, match="Unknown Warp device 'tpu'. Name cuda, cuda:0"):
+    with pytest.raises(InputError, match="Unknown Warp device 'tpu'. Use cuda, cuda:0"):
         open_backend("warp:tpu")
     monkeypatch.setattr("warp.is_cuda_available", lambda: False)
     with pytest.raises(MissingDependencyError, match="finds no CUDA device.*warp:cpu") as caught:

@@ -24,9 +24,9 @@ def search(folder, *, high=2e-4, warning="", level=0.95):
 
 
 def test_one_in_a_thousand_needs_three_thousand_trials(capsys):
-    code, figures, said = evidence(capsys, "--failure-rate", "1e-3", "--confidence", "0.95")
+    code, metrics, said = evidence(capsys, "--failure-rate", "1e-3", "--confidence", "0.95")
     assert code == 0
-    rows = figures["demonstrations"]
+    rows = metrics["demonstrations"]
     assert [row["trials"] for row in rows] == [trials_to_claim(1e-3, failures=k) for k in range(4)]
     assert rows[0]["trials"] == 2995
     assert all(row["watched_trials"] > row["trials"] for row in rows)
@@ -36,7 +36,7 @@ def test_one_in_a_thousand_needs_three_thousand_trials(capsys):
 
 def test_a_claim_is_kept_and_can_fail_a_build(capsys, tmp_path):
     words = ("--failure-rate", "0.05", "--seen-trials", "50", "--output", str(tmp_path / "claim"))
-    code, figures, said = evidence(capsys, *words, "--fail-if", "more_without_failure > 0")
+    code, metrics, said = evidence(capsys, *words, "--fail-if", "more_without_failure > 0")
     assert code == 1
     assert "FAILED more_without_failure > 0: more_without_failure is 9 trials" in said
     stored = json.loads((tmp_path / "claim" / "result.json").read_text())
@@ -45,34 +45,34 @@ def test_a_claim_is_kept_and_can_fail_a_build(capsys, tmp_path):
     page = (tmp_path / "claim" / "report.html").read_text()
     assert "needed for the claim" in page
     assert "Without an assumption on the sim-to-real gap: nothing." in page
-    code, figures, _ = evidence(capsys, *words)
-    assert (code, "holds an earlier run. Choose another --output" in figures["message"]) == (2, True)
-    code, figures, _ = evidence(capsys, "--failure-rate", "0.05", "--fail-if", "trails > 3")
-    assert (code, "Nearest existing: trials" in figures["message"]) == (2, True)
+    code, metrics, _ = evidence(capsys, *words)
+    assert (code, "holds an earlier run. Choose another --output" in metrics["message"]) == (2, True)
+    code, metrics, _ = evidence(capsys, "--failure-rate", "0.05", "--fail-if", "trails > 3")
+    assert (code, "Nearest existing: trials" in metrics["message"]) == (2, True)
 
 
 def test_what_was_seen_counts(capsys):
-    _, figures, _ = evidence(
+    _, metrics, _ = evidence(
         capsys, "--failure-rate", "0.05", "--seen-trials", "50", "--seen-failures", "1", "--failures", "1"
     )
-    assert figures["seen"]["more_without_failure"] == trials_to_claim(0.05, failures=1) - 50
-    assert figures["seen"]["rate_shown"] > 0.05
+    assert metrics["seen"]["more_without_failure"] == trials_to_claim(0.05, failures=1) - 50
+    assert metrics["seen"]["rate_shown"] > 0.05
 
 
 def test_each_assumption_buys_what_it_says(capsys, tmp_path):
-    _, figures, said = evidence(
+    _, metrics, said = evidence(
         capsys,
         *("--failure-rate", "1e-3", "--gap", "5e-4", "--sim", search(tmp_path), "--correlation", "0.9"),
         *("--region", "0.05"),
     )
-    found = figures["simulation"]
+    found = metrics["simulation"]
     assert found["gap"]["simulated_trials"] == trials_to_claim(5e-4)
     assert found["gap"]["bound"] == pytest.approx(7e-4)
     assert "which supports the claim" in said
     assert found["paired"]["trials_at_best"] == round(2995 * 0.19)
     assert found["region"]["real_trials"] == trials_to_claim(0.02)
-    _, figures, said = evidence(capsys, "--failure-rate", "1e-3", "--gap", "2e-3")
-    assert figures["simulation"]["gap"]["simulated_trials"] is None
+    _, metrics, said = evidence(capsys, "--failure-rate", "1e-3", "--gap", "2e-3")
+    assert metrics["simulation"]["gap"]["simulated_trials"] is None
     assert "nothing: the assumed gap of 0.002 alone is not below the claimed rate of 0.001" in said
 
 
@@ -91,17 +91,17 @@ def test_each_assumption_buys_what_it_says(capsys, tmp_path):
     ],
 )
 def test_wrong_words_are_told(capsys, words, said):
-    code, figures, _ = evidence(capsys, *words)
+    code, metrics, _ = evidence(capsys, *words)
     assert code == 2
-    assert said in figures["message"]
+    assert said in metrics["message"]
 
 
 def test_a_search_that_warns_or_is_too_wide_carries_nothing(capsys, tmp_path):
-    code, figures, _ = evidence(
+    code, metrics, _ = evidence(
         capsys, "--failure-rate", "0.1", "--sim", search(tmp_path, warning="One draw carries 90% of the estimate")
     )
-    assert (code, "cannot support a claim: One draw" in figures["message"]) == (2, True)
-    code, figures, _ = evidence(
+    assert (code, "cannot support a claim: One draw" in metrics["message"]) == (2, True)
+    code, metrics, _ = evidence(
         capsys, "--failure-rate", "0.1", "--confidence", "0.99", "--sim", search(tmp_path / "b")
     )
-    assert (code, "Search again with --level 0.98" in figures["message"]) == (2, True)
+    assert (code, "Search again with --level 0.98" in metrics["message"]) == (2, True)

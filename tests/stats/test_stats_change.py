@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinloop.stats import correlation_at_lags, cross_lag, raw_correlation, slope_change
+from twinloop.stats import correlation_at_lags, cross_lag, slope_change, uncentered_correlation
 
 
 def band_limited(shift: float, *, nframe: int = 400, seed: int = 0) -> np.ndarray:
@@ -52,6 +52,6 @@ def test_a_slope_that_changes_is_found_at_its_row():
 
 
 def test_a_raw_correlation_is_the_cosine_between_two_series():
-    assert raw_correlation([3.0, 4.0], [4.0, 3.0]) == pytest.approx(24 / 25)
-    assert raw_correlation([1.0, 2.0], [-2.0, -4.0]) == pytest.approx(-1)
-    assert raw_correlation([1.0, 2.0], [0.0, 0.0]) == 0
+    assert uncentered_correlation([3.0, 4.0], [4.0, 3.0]) == pytest.approx(24 / 25)
+    assert uncentered_correlation([1.0, 2.0], [-2.0, -4.0]) == pytest.approx(-1)
+    assert uncentered_correlation([1.0, 2.0], [0.0, 0.0]) == 0

@@ -10,10 +10,10 @@ from twinloop.stats import (
     ContingencyTable,
     bootstrap_of_means,
     bounded_difference,
+    classify_difference,
     equivalent_means,
     equivalent_rates,
     permutation_of_means,
-    verdict,
 )
 from twinloop.stats.equivalence import equivalence_p_values
 from twinloop.stats.two_by_two import table_chances
@@ -29,10 +29,10 @@ def test_rates_at_the_edge_of_the_margin_pass_at_most_at_alpha(p):
 def test_few_alike_trials_are_undecided_and_many_are_equivalent():
     few = ContingencyTable(successes_a=8, trials_a=10, successes_b=8, trials_b=10)
     many = ContingencyTable(successes_a=160, trials_a=200, successes_b=160, trials_b=200)
-    assert verdict(1.0, equivalent_rates(few, margin=0.15).p_value) == "undecided"
-    assert verdict(1.0, equivalent_rates(many, margin=0.15).p_value) == "equivalent"
-    assert verdict(0.001, 0.4) == "differs"
-    assert verdict(0.6, None) == "undecided"
+    assert classify_difference(1.0, equivalent_rates(few, margin=0.15).p_value) == "undecided"
+    assert classify_difference(1.0, equivalent_rates(many, margin=0.15).p_value) == "equivalent"
+    assert classify_difference(0.001, 0.4) == "differs"
+    assert classify_difference(0.6, None) == "undecided"
 
 
 def test_means_at_the_edge_of_the_margin_pass_at_most_at_alpha():

@@ -34,7 +34,7 @@ ARGUMENTS = {
     "energy_distance": TWO_SAMPLES,
     "kid": TWO_SAMPLES,
     "krippendorff_alpha": {"values": ROWS},
-    "least_clips": {},
+    "min_clip_count": {},
     "mmd": TWO_SAMPLES,
     "paired_test": {"differences": X - Y},
     "precision_recall_density_coverage": TWO_SAMPLES,

@@ -11,7 +11,7 @@ from scipy.special import erf
 from twinloop.core.errors import InputError
 from twinloop.core.records import Embedding, require_same_encoder
 from twinloop.stats import energy_distance, kid, mmd
-from twinloop.stats.two_sample import least_p_value, relabel_episodes, two_samples
+from twinloop.stats.two_sample import min_p_value, relabel_episodes, two_samples
 
 KINDS = (mmd, kid, energy_distance)
 
@@ -162,7 +162,7 @@ def test_few_relabellings_are_all_tried_and_their_p_value_is_exact():
     found = mmd(x, y, **keys, draws=100)
     assert found.exact
     assert found.p_value * 70 == pytest.approx(round(found.p_value * 70))
-    assert found.p_value >= least_p_value(4, 4) == pytest.approx(2 / 70)
+    assert found.p_value >= min_p_value(4, 4) == pytest.approx(2 / 70)
 
 
 def test_many_episodes_are_bundled_and_the_distance_stays_the_same_within_its_spread(monkeypatch):

@@ -78,11 +78,11 @@ def test_the_sequential_test_is_timed():
 
 
 def test_impossible_wishes_are_named():
-    with pytest.raises(InputError, match="do not differ; no number of trials would show it"):
+    with pytest.raises(InputError, match="do not differ, so no number of trials shows a difference"):
         trials_for_rates(0.5, 0.5)
     with pytest.raises(InputError, match=r"About 4\d\d trials of each would be needed"):
         trials_for_rates(0.6, 0.7)
-    with pytest.raises(InputError, match=r"are not within 0\.1"):
+    with pytest.raises(InputError, match=r"differ by 0\.1 or more"):
         trials_for_equivalence(0.5, 0.8, margin=0.1)
     with pytest.raises(InputError, match="Write 60 % as 0.6"):
         trials_for_rates(60, 92)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
+from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_metric
 from twinloop.core.errors import InputError
 from twinloop.stats import ranking
 from twinloop.stats.predictivity import predictivity
@@ -28,7 +28,7 @@ def _slow_mmrv(real, sim):
 
 @settings(max_examples=60)
 @given(tables)
-def test_figures_equal_slow_twins_and_scipy_ties_included(table):
+def test_metrics_equal_slow_twins_and_scipy_ties_included(table):
     real, sim = (np.array(side) / 4 for side in table)
     assert ranking.mmrv(real=real, sim=sim) == pytest.approx(_slow_mmrv(real, sim))
     if np.ptp(real) > 0 and np.ptp(sim) > 0:
@@ -36,8 +36,8 @@ def test_figures_equal_slow_twins_and_scipy_ties_included(table):
         assert ranking.spearman(real=real, sim=sim) == pytest.approx(stats.spearmanr(real, sim).statistic)
         assert ranking.kendall(real=real, sim=sim) == pytest.approx(stats.kendalltau(real, sim).statistic)
     else:
-        for figure in (ranking.pearson, ranking.spearman, ranking.kendall):
-            assert np.isnan(figure(real=real, sim=sim))
+        for metric in (ranking.pearson, ranking.spearman, ranking.kendall):
+            assert np.isnan(metric(real=real, sim=sim))
 
 
 @settings(max_examples=60)
@@ -112,18 +112,18 @@ def test_constant_scores_are_answered_in_words():
     answer = predictivity(
         real=PolicyScoreMatrix.of_table(np.full(4, 1.0), 10), sim=PolicyScoreMatrix.of_table(np.full(4, 1.0), 10)
     )
-    figure = answer["pearson"]
-    assert figure.reason.startswith("all 4 real scores are 1: there is no order to predict")
-    assert figure.to_json()["estimate"] is None
+    metric = answer["pearson"]
+    assert metric.reason.startswith("all 4 real scores are 1: there is no order to predict")
+    assert metric.to_json()["estimate"] is None
     assert answer["mmrv"].estimate == answer["bias"].estimate == 0
-    assert answer["bias"].these.high > 0.05
-    for figure in answer.figures:
-        assert figure.reason or np.isfinite(figure.estimate)
+    assert answer["bias"].evaluated.high > 0.05
+    for metric in answer.metrics:
+        assert metric.reason or np.isfinite(metric.estimate)
     with pytest.raises(InputError, match="2 policies cannot show .* Score at least 3"):
         predictivity(real=PolicyScoreMatrix.of_table([0.1, 0.9], 10), sim=PolicyScoreMatrix.of_table([0.1, 0.8], 9))
 
 
-def test_expected_figures_are_zero_where_nothing_can_go_wrong_and_grow_with_it():
+def test_expected_metrics_are_zero_where_nothing_can_go_wrong_and_grow_with_it():
     table = simulate_expected_metrics(5)
     assert np.all(np.diff(table.mmrv) < 0)
     assert table.interpolate_metric("mmrv", np.array(0.999)) < 0.05
@@ -146,15 +146,15 @@ def test_intervals_hold_where_the_bootstrap_of_publications_does_not():
     true_r, true_s, real, sim = _planted(rng, 150, 10, 10, 0.9)
     population = draw_population(real=real, sim=sim, draws=400, rng=rng)
     r, s = draw_true_scores(population, real=real, sim=sim, rng=rng)
-    for figure in (ranking.pearson, ranking.mmrv, ranking.kendall):
-        low, high = np.quantile(figure(real=r, sim=s), [0.025, 0.975], axis=-1)
-        truth = figure(real=true_r, sim=true_s)
+    for metric in (ranking.pearson, ranking.mmrv, ranking.kendall):
+        low, high = np.quantile(metric(real=r, sim=s), [0.025, 0.975], axis=-1)
+        truth = metric(real=true_r, sim=true_s)
         assert np.mean((low <= truth) & (truth <= high)) > 0.9
     low, high = np.quantile(population.correlation, [0.025, 0.975], axis=-1)
     assert np.mean((low <= 0.9) & (high >= 0.9)) > 0.9
-    published = bootstrap_figure(ranking.pearson, real=real, sim=sim, draws=400)
+    published = bootstrap_metric(ranking.pearson, real=real, sim=sim, draws=400)
     assert np.mean(published.covers(ranking.pearson(real=true_r, sim=true_s))) < 0.5
-    both = bootstrap_figure(ranking.pearson, real=real, sim=sim, policies=True, draws=400)
+    both = bootstrap_metric(ranking.pearson, real=real, sim=sim, policies=True, draws=400)
     assert np.mean(both.high - both.low) > np.mean(published.high - published.low)
 
 
@@ -163,7 +163,7 @@ def test_many_trials_of_many_policies_find_the_planted_correlation():
     z = rng.standard_normal((2, 80))
     true_r, true_s = 0.5 + 0.1 * z[0], 0.4 + 0.1 * (0.8 * z[0] + 0.6 * z[1])
     real, sim = (PolicyScoreMatrix.of_table(rng.binomial(20, np.clip(x, 0, 1)) / 20, 20) for x in (true_r, true_s))
-    figure = predictivity(real=real, sim=sim, draws=200)["pearson"]
-    assert figure.estimate < 0.6  # pulled down by the noise of twenty trials
-    assert figure.corrected == pytest.approx(0.8, abs=0.12)
-    assert figure.others.low < 0.8 < figure.others.high
+    metric = predictivity(real=real, sim=sim, draws=200)["pearson"]
+    assert metric.estimate < 0.6  # pulled down by the noise of twenty trials
+    assert metric.corrected == pytest.approx(0.8, abs=0.12)
+    assert metric.population.low < 0.8 < metric.population.high

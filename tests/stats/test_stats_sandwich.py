@@ -113,7 +113,7 @@ def test_a_penalty_narrows_and_what_nothing_determines_is_refused():
     firm = bias_reduced_sandwich(curvatures, scores, 1e3 * np.eye(3))
     assert (np.diag(firm.covariance) < np.diag(free.covariance)).all()
     curvatures[:, 0] = curvatures[:, :, 0] = 0.0
-    with pytest.raises(InputError, match="neither by the clusters nor by a prior. Fix a parameter"):
+    with pytest.raises(InputError, match="neither by the data nor by a prior. Fix one of the parameters"):
         bias_reduced_sandwich(curvatures, scores)
     with pytest.raises(InputError, match="1 cluster does not show how clusters differ"):
         bias_reduced_sandwich(curvatures[:1], scores[:1])

@@ -112,7 +112,7 @@ def test_scores_of_zero_and_one_agree_with_rates_about_the_verdict():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(InputError, match="Arm b has a block whose number of successes is no integer from 0 to 1"):
+    with pytest.raises(InputError, match="Arm b has a block whose number of successes is not an integer from 0 to 1"):
         log_e_rates([1, 0], [0.5, 1])
     with pytest.raises(InputError, match="Give both arms of every block"):
         log_e_rates([1, 0, 1], [1, 1])

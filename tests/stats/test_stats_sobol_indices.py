@@ -98,7 +98,7 @@ def test_an_output_that_does_not_vary_has_no_indices():
 def test_mistakes_are_named():
     with pytest.raises(InputError, match="power of two from 8"):
         sobol_rows(3, 100)
-    with pytest.raises(InputError, match="each has at least one"):
+    with pytest.raises(InputError, match="Each factor needs at least one"):
         sobol_rows(2, 64, sizes=[1, 0])
     with pytest.raises(InputError, match="not finite"):
         sobol_terms(np.full((3, 8), np.inf))

@@ -64,7 +64,7 @@ def planted(number: int) -> SimEpisode:
     )
 
 
-def pictures(number: int, length: int) -> dict[str, np.ndarray]:
+def images(number: int, length: int) -> dict[str, np.ndarray]:
     """Smooth moving frames, a function of the episode number."""
     result = {}
     for offset, camera in enumerate(CAMERAS):
@@ -79,7 +79,7 @@ def pictures(number: int, length: int) -> dict[str, np.ndarray]:
 
 def commit(writer: DatasetWriter, block: int) -> None:
     episodes = [planted(number) for number in KEPT[block]]
-    frames = (pictures(e.number, len(e)) for e in episodes) if writer.spec.cameras else None
+    frames = (images(e.number, len(e)) for e in episodes) if writer.spec.cameras else None
     writer.commit_block(block, episodes, frames=frames, outcome={"attempted": 4, "success": len(episodes)})
 
 
@@ -95,4 +95,4 @@ def encode_under_a_limit(folder: Path) -> None:
     """Encode two cameras where no file may grow beyond a few kilobytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
     paths = {camera.name: folder / f"{camera.name}.mp4" for camera in CAMERAS}
-    encode_block([pictures(0, 60)] * 3, CAMERAS, paths, fps=30)
+    encode_block([images(0, 60)] * 3, CAMERAS, paths, fps=30)

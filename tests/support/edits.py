@@ -25,8 +25,8 @@ SIZE = (48, 64)
 KEY = "observation.images.top"
 
 
-def picture(episode: int, frame: int) -> np.ndarray:
-    """A smooth moving picture, a function of episode and frame alone."""
+def image(episode: int, frame: int) -> np.ndarray:
+    """A smooth moving image, a function of episode and frame alone."""
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
     waves = [
         np.sin((x + 9 * frame) / 11 + episode),
@@ -50,7 +50,7 @@ def video(
         count = 0
         for number, length in episodes:
             for t in range(length):
-                frame = av.VideoFrame.from_ndarray(picture(number, t), format="rgb24")
+                frame = av.VideoFrame.from_ndarray(image(number, t), format="rgb24")
                 frame.pts, frame.time_base = count, Fraction(1, 30)
                 if force and t == 0:
                     frame.pict_type = av.video.frame.PictureType.I
@@ -118,7 +118,7 @@ def foreign(
             row |= {f"videos/{KEY}/chunk_index": 0, f"videos/{KEY}/file_index": 0}
             row |= {f"videos/{KEY}/from_timestamp": start / 30, f"videos/{KEY}/to_timestamp": (start + length) / 30}
             chosen = sample_indices(length)
-            shown = np.stack([picture(first + index, int(t)) for t in chosen])
+            shown = np.stack([image(first + index, int(t)) for t in chosen])
             stats = image_stats(pixel_histogram(shown), len(chosen))
             row |= {f"stats/{KEY}/{name}": value for name, value in stats.items()}
         rows.append(row)
@@ -169,7 +169,7 @@ def _frames(number: int, index: int, start: int, length: int, scale: float, *, i
         "task_index": pa.array(np.full(length, number % tasks)),
     }
     if images:
-        cells = [{"bytes": _png(picture(number, t)), "path": f"frame-{t:06d}.png"} for t in frame]
+        cells = [{"bytes": _png(image(number, t)), "path": f"frame-{t:06d}.png"} for t in frame]
         columns["observation.images.still"] = pa.array(cells)
     return pa.table(columns)
 
@@ -202,4 +202,4 @@ def whole(root: Path) -> dict[str, np.ndarray]:
     return {key: np.array(tables[key].to_pylist(), dtype=np.float64).reshape(len(tables), -1) for key in numeric}
 
 
-__all__ = ["KEY", "SIZE", "foreign", "picture", "stats_of", "video", "whole"]
+__all__ = ["KEY", "SIZE", "foreign", "image", "stats_of", "video", "whole"]

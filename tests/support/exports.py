@@ -1,4 +1,4 @@
-"""Small datasets to export: one with pictures, true times and contacts, and one out of a simulation with a mesh."""
+"""Small datasets to export: one with images, true times and contacts, and one out of a simulation with a mesh."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def times(number: int) -> np.ndarray:
     return 0.25 + np.concatenate([[0.0], np.cumsum(steps)])
 
 
-def pictures(number: int) -> dict[str, np.ndarray]:
+def images(number: int) -> dict[str, np.ndarray]:
     """Smooth moving frames, a function of the episode number."""
     made = {}
     for offset, camera in enumerate(CAMERAS):
@@ -94,7 +94,7 @@ def contacts(number: int) -> pa.Table:
 BODIES = ("body1", "body2", "geom1", "geom2")
 
 
-def picture_dataset(path: Path) -> Path:
+def image_dataset(path: Path) -> Path:
     """Three simulated episodes with two cameras, readings, contacts and an unsteady clock."""
     spec = DatasetSpec(
         name="planted",
@@ -111,7 +111,7 @@ def picture_dataset(path: Path) -> Path:
         writer.commit_block(
             0,
             [planted(number) for number in numbers],
-            frames=(pictures(number) for number in numbers),
+            frames=(images(number) for number in numbers),
             outcome={"attempted": 4, "success": 3},
             tables={"annotations/contacts": pa.concat_tables(map(contacts, numbers))},
         )
@@ -174,7 +174,7 @@ _MODEL = """
 
 
 def generated_dataset(folder: Path) -> Path:
-    """Three episodes of a two-jointed mast with a hand out of a mesh file, without pictures."""
+    """Three episodes of a two-jointed mast with a hand out of a mesh file, without images."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mast.yaml").write_text(_TWIN)
     (folder / "mast.xml").write_text(_MODEL)

@@ -41,10 +41,10 @@ class Fragile:
             self._perhaps_die(qpos[0])
             self._posed.pose(states, i)
             light = 100.0 * self._posed.model.light_diffuse[0, 0] if self._posed.model.nlight else 0.0
-            for name, pictures in seen.items():
+            for name, images in seen.items():
                 value = [30.0 * self._ids[name] + 0.2 * light + row, 160.0 + 50.0 * qpos[0] + 0.0 * row, 0.0 * row]
                 value = np.concatenate(value, axis=-1) * np.ones((1, self.width, 1))
-                pictures["rgb"][i] = np.clip(value, 0, 255)
+                images["rgb"][i] = np.clip(value, 0, 255)
         return seen
 
     def _perhaps_die(self, position):
@@ -70,7 +70,7 @@ class Fragile:
 
 
 class Slow(Fragile):
-    """The same, and it says to take two seconds for a picture of 24×16."""
+    """The same, and it says to take two seconds for an image of 24×16."""
 
     seconds = 1600.0
 

@@ -12,4 +12,4 @@ ROOT = Path(__file__).parents[2]
 FRAGILE = f"{ROOT / 'tests/support/fragile.py'}:Fragile"
 
 
-PICTURES = RenderConfig(renderer=FRAGILE, height=16, width=24)
+IMAGES = RenderConfig(renderer=FRAGILE, height=16, width=24)

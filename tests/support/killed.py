@@ -84,7 +84,7 @@ def work(what: str, root: Path) -> None:
         elif what == "bury":
             ws.exclude_episodes(ws.query("SELECT min(episode_id) AS n FROM places")["n"].to_pylist(), "why", "who")
         elif what == "compact":
-            compact(ws.parts, least=1)
+            compact(ws.parts, min_files=1)
         elif what == "rewrite":
             ws.add(root / "data" / "first")
         elif what.startswith("release "):

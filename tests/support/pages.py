@@ -13,15 +13,15 @@ from twinloop.stats import Interval
 class KeptReport(ReportPage):
     """What was added to a page, in the order of its adding.
 
-    ``heads``, ``words``, ``key_figures`` with ``tones_of_figures`` and ``units_of_figures`` by label, ``tables``
+    ``heads``, ``words``, ``shown_metrics`` with ``tones_of_metrics`` and ``units_of_metrics`` by label, ``tables``
     (dicts of columns) with ``rows`` (of which two columns may share a name), ``captions`` and ``marks``, ``plots``,
     and ``images`` with their captions.
     """
 
     def __init__(self, title="page", subtitle=""):
         super().__init__(title, subtitle)
-        self.heads, self.words, self.key_figures, self.tables, self.plots = [], [], [], [], []
-        self.tones_of_figures, self.units_of_figures = {}, {}
+        self.heads, self.words, self.shown_metrics, self.tables, self.plots = [], [], [], [], []
+        self.tones_of_metrics, self.units_of_metrics = {}, {}
         self.rows, self.captions, self.marks, self.images = [], [], [], []
 
     def section(self, title, text=""):
@@ -32,12 +32,12 @@ class KeptReport(ReportPage):
         self.words.append(text)
         return super().text(text)
 
-    def key_metrics(self, figures):
-        figures = list(figures)
-        self.key_figures += [(one.label, one.value, one.source) for one in figures]
-        self.units_of_figures |= {one.label: one.unit for one in figures}
-        self.tones_of_figures |= {one.label: one.tone for one in figures}
-        return super().key_metrics(figures)
+    def key_metrics(self, metrics):
+        metrics = list(metrics)
+        self.shown_metrics += [(one.label, one.value, one.source) for one in metrics]
+        self.units_of_metrics |= {one.label: one.unit for one in metrics}
+        self.tones_of_metrics |= {one.label: one.tone for one in metrics}
+        return super().key_metrics(metrics)
 
     def table(self, columns, rows, **more):
         rows = [list(row) for row in rows]
@@ -51,9 +51,9 @@ class KeptReport(ReportPage):
         self.plots.append((figure, caption))
         return super().plot(figure, caption)
 
-    def image(self, picture, caption="", **more):
-        self.images.append((picture, caption))
-        return super().image(picture, caption, **more)
+    def image(self, content, caption="", **more):
+        self.images.append((content, caption))
+        return super().image(content, caption, **more)
 
     @property
     def said(self):
@@ -87,35 +87,35 @@ def ends(trace, axis="x"):
     return (values - np.asarray(bars.arrayminus, dtype=float)).tolist(), (values + np.asarray(bars.array)).tolist()
 
 
-def lines_at(figure, axis):
+def lines_at(metric, axis):
     """Where straight lines across a plot stand, in the order of their adding."""
-    return [getattr(shape, f"{axis}0") for shape in figure.layout.shapes]
+    return [getattr(shape, f"{axis}0") for shape in metric.layout.shapes]
 
 
-def traces(figure, name):
+def traces(metric, name):
     """The traces of a plot that carry this name, in their order."""
-    return [trace for trace in figure.data if trace.name == name]
+    return [trace for trace in metric.data if trace.name == name]
 
 
-def titles(figure):
+def titles(metric):
     """Titles of the first panel's axes, across and up."""
-    return figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
+    return metric.layout.xaxis.title.text, metric.layout.yaxis.title.text
 
 
-def panels(figure):
+def panels(metric):
     """Titles of the panels."""
-    return [note.text for note in figure.layout.annotations]
+    return [note.text for note in metric.layout.annotations]
 
 
-def upright_lines(figure):
+def upright_lines(metric):
     """Where lines cross a plot from its bottom to its top."""
-    shapes = [shape for shape in figure.layout.shapes if shape.yref.endswith("domain")]
+    shapes = [shape for shape in metric.layout.shapes if shape.yref.endswith("domain")]
     assert all(shape.x0 == shape.x1 for shape in shapes)
     return [shape.x0 for shape in shapes]
 
 
-def level_lines(figure):
+def level_lines(metric):
     """Where lines cross a plot from its left to its right."""
-    shapes = [shape for shape in figure.layout.shapes if shape.xref.endswith("domain")]
+    shapes = [shape for shape in metric.layout.shapes if shape.xref.endswith("domain")]
     assert all(shape.y0 == shape.y1 for shape in shapes)
     return [shape.y0 for shape in shapes]

@@ -43,7 +43,7 @@ def episode(number: int, *, success: bool = True) -> SimEpisode:
     )  # fmt: skip
 
 
-def pictures(number: int) -> dict[str, np.ndarray]:
+def images(number: int) -> dict[str, np.ndarray]:
     """A bright square that goes with the first two joints, before a texture of each camera's own."""
     moves = motion(number)
     made = {}
@@ -67,7 +67,7 @@ def write_dataset(path: Path, *, episodes: int = EPISODES, cameras: bool = True,
     )  # fmt: skip
     made = [episode(number, success=number not in failed) for number in range(episodes)]
     with DatasetWriter.open(path, spec) as writer:
-        frames = (pictures(e.number) for e in made) if cameras else None
+        frames = (images(e.number) for e in made) if cameras else None
         writer.commit_block(0, made, frames=frames, outcome={"attempted": episodes})
         writer.finish()
     return path

@@ -29,6 +29,6 @@ def plan_of(seconds=1.5, **changes) -> ExcitationPlan:
         "commands": HOME + blend * [0.3, -0.2, 0.2, -0.3, 0.4, 0.2],
         "home": HOME,
         "limits": LIMITS,
-        "following": np.full(6, 0.25),
+        "tracking_error": np.full(6, 0.25),
     }
     return ExcitationPlan(**{**value, **changes})

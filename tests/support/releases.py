@@ -37,7 +37,7 @@ def registry_of(ws: Workspace) -> PolicyRegistry:
 
 def yes(registry: PolicyRegistry, reference: str, plan: StagePlan, *, passed: bool = True) -> GateDecision:
     """A decision about a version against the present champion, as a gate would have made it."""
-    rule = RuleVerdict(rule="success", verdict="yes" if passed else "no", asked="planted", reason="planted")
+    rule = RuleVerdict(rule="success", verdict="yes" if passed else "no", requirement="planted", reason="planted")
     made = GateDecision(
         candidate=reference,
         candidate_hash=registry.version(reference).hash,

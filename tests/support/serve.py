@@ -46,5 +46,5 @@ class Adding:
 
 
 def observation(value: float = 1.0) -> dict[str, np.ndarray]:
-    picture = np.full((24, 32, 3), 2, dtype=np.uint8)
-    return {STATE: np.full(6, value), ENVIRONMENT: np.array([0.2, 0.1]), f"{IMAGES}front": picture}
+    image = np.full((24, 32, 3), 2, dtype=np.uint8)
+    return {STATE: np.full(6, value), ENVIRONMENT: np.array([0.2, 0.1]), f"{IMAGES}front": image}

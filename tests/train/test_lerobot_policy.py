@@ -65,14 +65,14 @@ def _one_thread():
         yield
 
 
-def generated(folder: Path, *, pictures: bool, episodes: int = 4, seed: int = 0) -> Path:
+def generated(folder: Path, *, images: bool, episodes: int = 4, seed: int = 0) -> Path:
     """Episodes of the SO-101, watched by a tracker or by a camera."""
-    render = "render: {cameras: [front], height: 48, width: 64}" if pictures else ""
+    render = "render: {cameras: [front], height: 48, width: 64}" if images else ""
     file = folder / "generate.yaml"
-    file.write_text(GENERATED.format(tracker="false" if pictures else "true", render=render))
+    file.write_text(GENERATED.format(tracker="false" if images else "true", render=render))
     words = ["generate", str(file), "--output", str(folder / "set"), "--episodes", str(episodes), "--seed", str(seed)]
     assert main(words) == 0
-    return folder / ("set-images" if pictures else "set")
+    return folder / ("set-images" if images else "set")
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +80,16 @@ def states(tmp_path_factory):
     """ACT on joints and tracker."""
     root = tmp_path_factory.mktemp("states")
     said = {"policy": "lerobot:act", "settings": SMALL_ACT, "lr": 0.0, "steps": 4, "batch": 8}
-    train_lerobot(config(generated(root, pictures=False), **said), root / "act")
+    train_lerobot(config(generated(root, images=False), **said), root / "act")
     return root / "act"
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     """A diffusion policy on joints and a camera; it looks back one step and draws by chance."""
-    root = tmp_path_factory.mktemp("pictures")
+    root = tmp_path_factory.mktemp("images")
     said = {"policy": "lerobot:diffusion", "settings": SMALL_DIFFUSION, "lr": 0.0, "steps": 2, "batch": 2}
-    train_lerobot(config(generated(root, pictures=True), **said), root / "diffusion")
+    train_lerobot(config(generated(root, images=True), **said), root / "diffusion")
     return root / "diffusion"
 
 
@@ -176,8 +176,8 @@ def test_ensembling_is_lerobots(states, tmp_path):
     assert np.abs(ours - theirs).max() < 1e-3
 
 
-def test_a_policy_with_memory_pictures_and_chance_does_too(pictures, tmp_path):
-    ours, theirs = compared(pictures, tmp_path, nstep=7, nworld=2)
+def test_a_policy_with_memory_images_and_chance_does_too(images, tmp_path):
+    ours, theirs = compared(images, tmp_path, nstep=7, nworld=2)
     difference = float(np.abs(ours - theirs).max())
     print(f"diffusion: {difference:.2g} deg of {np.ptp(theirs):.0f}")  # noqa: T201 - the figure of docs/guides/training.md
     assert difference < 1e-3
@@ -243,16 +243,16 @@ def test_a_mixture_of_two_sources_has_its_shares_and_trains_on(tmp_path, capsys)
     """Six simulated episodes and two that are called real, half and half; trained by the command, and gone on with."""
     (tmp_path / "real").mkdir()
     (tmp_path / "sim").mkdir()
-    sim = generated(tmp_path / "sim", pictures=False, episodes=6)
-    real = called_real(generated(tmp_path / "real", pictures=False, episodes=2, seed=1))
+    sim = generated(tmp_path / "sim", images=False, episodes=6)
+    real = called_real(generated(tmp_path / "real", images=False, episodes=2, seed=1))
     out = tmp_path / "mixed"
     words = ["train", "--policy", "lerobot:act", "--data", str(sim), str(real), "--sim-fraction", "0.5", "--json"]
     words += ["--steps", "10", "--batch", "4", "--output", str(out), "--set"]
     words += [f"{key}={json.dumps(value)}" for key, value in SMALL_ACT.items()]
     capsys.readouterr()
     assert main(words) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    of_sim, of_real = figures["sources"]
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    of_sim, of_real = metrics["sources"]
     lengths = [DatasetReader(folder).lengths.sum() for folder in (sim, real)]
     assert (of_sim["episodes"], of_sim["written"], of_sim["frames"], of_sim["real"]) == (6, 6, lengths[0], False)
     assert (of_real["episodes"], of_real["real"]) == (2, True)
@@ -261,12 +261,12 @@ def test_a_mixture_of_two_sources_has_its_shares_and_trains_on(tmp_path, capsys)
     mixture = DatasetReader(tmp_path / "mixed.lerobot" / "dataset")
     assert len(mixture) == 6 + of_real["written"]
     assert int(mixture.lengths.sum()) == of_sim["frames"] + of_real["frames"]
-    assert [step for step, _ in figures["losses"]] == list(range(1, 11))
+    assert [step for step, _ in metrics["losses"]] == list(range(1, 11))
 
     (out / "result.json").unlink()
     again = ["14" if word == "10" else word for word in words]
     assert main([*again[: again.index("--set")], "--resume"]) == 0
     resumed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert resumed["losses"][0][0] == 11
-    assert resumed["hash"] != figures["hash"]
+    assert resumed["hash"] != metrics["hash"]
     assert open_policy(out).hash == resumed["hash"]

@@ -46,7 +46,7 @@ def test_a_method_moves_what_it_says_and_the_folder_opens_like_any_other(method,
     trained = adapting(folders, tmp_path / "p", method)
     moved = changes(folders, trained)
     opened, base = open_policy(tmp_path / "p"), open_policy(folders[2])
-    assert opened.hash == trained.figures["hash"] != base.hash
+    assert opened.hash == trained.metrics["hash"] != base.hash
     assert set(opened.state_dict()) == set(base.state_dict())
     assert not any(did for name, did in moved.items() if name.startswith("normalizer"))
     matrices = {f"network.{n}.weight" for n, m in base.network.named_modules() if isinstance(m, torch.nn.Linear)}
@@ -56,7 +56,7 @@ def test_a_method_moves_what_it_says_and_the_folder_opens_like_any_other(method,
         "low_rank": matrices,
     }[method]
     assert {name for name, did in moved.items() if did} == expected
-    facts = trained.figures["adaptation"]
+    facts = trained.metrics["adaptation"]
     assert (facts["base_hash"], facts["method"]) == (base.hash, method)
     assert opened.statistics.source == base.statistics.source
     assert base.hash in (tmp_path / "p" / "README.md").read_text()
@@ -110,11 +110,11 @@ def test_where_the_base_was_better_the_result_says_so(tmp_path):
     sim, real = dataset(tmp_path / "sim", range(12), length=6), dataset(tmp_path / "real", range(20, 32), real=True)
     train(config(sim, real, steps=25, evaluations=1), tmp_path / "base")
     made = (sim, real, tmp_path / "base")
-    worse = adapting(made, tmp_path / "p", holdout=0.2, steps=5, lr=1.0).figures
+    worse = adapting(made, tmp_path / "p", holdout=0.2, steps=5, lr=1.0).metrics
     before, after = worse["adaptation"]["held_out_before"][0]["scaled"], worse["held_out"][0]["scaled"]
     assert after > before
     assert f"the held-out error on real grew from {before:.3g} to {after:.3g} standard deviations" in worse["notes"][0]
-    better = adapting(made, tmp_path / "q", holdout=0.2, steps=15, lr=3e-3).figures
+    better = adapting(made, tmp_path / "q", holdout=0.2, steps=15, lr=3e-3).metrics
     assert not any("grew" in note for note in better["notes"])
 
 
@@ -134,8 +134,8 @@ def test_a_run_that_is_broken_and_resumed_gives_the_same_policy(method, folders,
     with pytest.raises(KeyboardInterrupt):
         adapting(folders, tmp_path / "broken", method, **dict(said))
     monkeypatch.setattr(TrainingLoop, "_step", step)
-    again = train(TrainConfig.of(whole.figures["config"]), tmp_path / "broken", resume=True)
-    assert again.figures["hash"] == whole.figures["hash"]
+    again = train(TrainConfig.of(whole.metrics["config"]), tmp_path / "broken", resume=True)
+    assert again.metrics["hash"] == whole.metrics["hash"]
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_in_a_workspace_the_policy_names_its_base(tmp_path, capsys):
     words = ["train", "--adapt", str(out / "base"), "--method", "low_rank", "--data", str(real), str(sim)]
     words += ["--sim-fraction", "0.25", "--steps", "2", "--batch", "8", "--holdout", "0", "--output", str(out / "own")]
     assert main([*words, "--rank", "2", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [row["samples"] for row in figures["sources"]] == [12, 4]
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["samples"] for row in metrics["sources"]] == [12, 4]
     with Workspace.open(tmp_path / "cell") as held:
         rows = held.query("SELECT policy, base FROM policies WHERE name = 'own'").to_pylist()
-    assert rows == [{"policy": figures["hash"], "base": open_policy(out / "base").hash}]
+    assert rows == [{"policy": metrics["hash"], "base": open_policy(out / "base").hash}]
     page = (out / "own" / "report.html").read_text()
     assert f"hash {rows[0]['base'][:16]}. A change of rank 2 was added to every matrix," in page

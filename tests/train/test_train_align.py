@@ -115,10 +115,10 @@ def test_the_verdict_says_which_case_it_is(after, case, text):
 @pytest.mark.parametrize("method", ["coral", "mmd"])
 def test_alignment_comes_with_its_diagnosis(method, folders, tmp_path):
     said = {"sim_fraction": 0.5, "align": {"method": method, "weight": 10.0}, "steps": 30, "lr": 1e-2, "holdout": 0.2}
-    figures = train(config(*folders, **said), tmp_path / "p").figures
-    found = figures["adaptation"]["alignment"]
-    page = train_page(figures)
-    adaptation_section(page, figures)
+    metrics = train(config(*folders, **said), tmp_path / "p").metrics
+    found = metrics["adaptation"]["alignment"]
+    page = train_page(metrics)
+    adaptation_section(page, metrics)
     assert f"Alignment: {escape(found['verdict'])}." in page.html()
     assert found["case"] in {"collapsed", "discernible", "aligned", "apart"}
     for moment in (found["before"], found["after"]):
@@ -130,7 +130,7 @@ def test_alignment_comes_with_its_diagnosis(method, folders, tmp_path):
 
 def test_with_too_little_held_out_the_diagnosis_says_so(folders, tmp_path):
     said = {"sim_fraction": 0.5, "align": {}, "steps": 1, "holdout": 0}
-    found = train(config(*folders, **said), tmp_path / "p").figures["adaptation"]["alignment"]
+    found = train(config(*folders, **said), tmp_path / "p").metrics["adaptation"]["alignment"]
     assert found["verdict"].startswith("unknown: 0 real and 0 simulated episodes are held out")
 
 
@@ -141,7 +141,7 @@ def test_the_adversarial_term_of_the_page_runs_and_learns(folders, tmp_path):
     (tmp_path / "dann.py").write_text(code.group(1))
     said = {"sim_fraction": 0.5, "holdout": 0, "align": {"method": f"{tmp_path / 'dann.py'}:Dann", "warmup": 0}}
     hashes = [
-        train(config(*folders, **said, steps=steps), tmp_path / str(steps)).figures["losses"][-1][1]
+        train(config(*folders, **said, steps=steps), tmp_path / str(steps)).metrics["losses"][-1][1]
         for steps in (1, 12)
     ]
     assert np.isfinite(hashes).all()

@@ -29,15 +29,15 @@ def test_in_a_workspace_the_episodes_are_frozen_and_the_policy_is_recorded(tmp_p
     sim = dataset(tmp_path / "cell" / "data" / "sim", range(12), failed=(3,))
     output = tmp_path / "cell" / "policies" / "bc"
     assert main(["train", "--data", str(sim), "--output", str(output), *SMALL, "--json"]) == 0
-    figures = said(capsys)
+    metrics = said(capsys)
     assert (output / "result.json").is_file()
     assert (output / "report.html").read_text().count("<h2>") == 3
     with Workspace.open(tmp_path / "cell") as held:
-        frozen = held.find_dataset_version(figures["dataset"])
+        frozen = held.find_dataset_version(metrics["dataset"])
         assert len(frozen) == 9  # of 12, one failed and two are held out
         rows = held.query("SELECT policy, name, run_id FROM policies").to_pylist()
-        assert [(row["policy"], row["name"]) for row in rows] == [(figures["hash"], "bc")]
-        seen = held.query("SELECT episode_id FROM policy_episodes WHERE policy = ?", [figures["hash"]])
+        assert [(row["policy"], row["name"]) for row in rows] == [(metrics["hash"], "bc")]
+        seen = held.query("SELECT episode_id FROM policy_episodes WHERE policy = ?", [metrics["hash"]])
         assert set(seen["episode_id"].to_pylist()) == set(frozen.episode_ids)
         run = held.query("SELECT verb, run_id FROM runs").to_pylist()
         assert run == [{"verb": "train", "run_id": rows[0]["run_id"]}]
@@ -46,11 +46,11 @@ def test_in_a_workspace_the_episodes_are_frozen_and_the_policy_is_recorded(tmp_p
     monkeypatch.chdir(tmp_path / "cell")
     sql = "SELECT episode_id FROM dataset_episodes WHERE name = 'train-bc'"
     hashes = []
-    for name, data in (("again", figures["dataset"]), ("third", sql)):
+    for name, data in (("again", metrics["dataset"]), ("third", sql)):
         words = ["train", "--data", data, "--output", f"policies/{name}", "--holdout", "0", *SMALL, "--json"]
         assert main(words) == 0
         hashes.append(said(capsys)["hash"])
-    assert hashes[0] == hashes[1] != figures["hash"]
+    assert hashes[0] == hashes[1] != metrics["hash"]
 
 
 def test_a_file_says_what_flags_do_not(tmp_path, capsys):

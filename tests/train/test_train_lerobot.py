@@ -166,28 +166,28 @@ def test_in_a_workspace_the_checkpoint_becomes_a_policy_that_is_recorded(program
     output = tmp_path / "cell" / "policies" / "act"
     words = ["train", "--policy", "lerobot:act", "--data", str(real), "--steps", "200", "--output", str(output)]
     assert main([*words, "--lerobot-python", str(program), "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert figures["checkpoint"] == "act.lerobot/run/checkpoints/000200/pretrained_model"
-    assert figures["losses"] == [[2, 0.01], [4, 0.005]]
-    assert figures["versions"]["lerobot"] == "0.4.4"
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert metrics["checkpoint"] == "act.lerobot/run/checkpoints/000200/pretrained_model"
+    assert metrics["losses"] == [[2, 0.01], [4, 0.005]]
+    assert metrics["versions"]["lerobot"] == "0.4.4"
     kept = json.loads((output / "config.json").read_text())
-    assert (kept["kind"], kept["hash"], kept["parameters"]) == ("lerobot", figures["hash"], 6)
+    assert (kept["kind"], kept["hash"], kept["parameters"]) == ("lerobot", metrics["hash"], 6)
     assert kept["settings"]["type"] == "act"
     assert (kept["settings"]["chunk_size"], kept["settings"]["n_action_steps"]) == (100, 50)
     assert kept["contract"]["cameras"] == {}
     assert "A policy of kind lerobot, act. 6 parameters" in (output / "README.md").read_text()
     assert read_card(output).name == "act"
-    assert shlex.split(figures["command"])[1:] == (tmp_path / "words").read_text().splitlines()
+    assert shlex.split(metrics["command"])[1:] == (tmp_path / "words").read_text().splitlines()
     with Workspace.open(tmp_path / "cell") as held:
         rows = held.query("SELECT policy, name FROM policies").to_pylist()
-        assert len(held.find_dataset_version(figures["dataset"])) == 3
-    assert rows == [{"policy": figures["hash"], "name": "act"}]
+        assert len(held.find_dataset_version(metrics["dataset"])) == 3
+    assert rows == [{"policy": metrics["hash"], "name": "act"}]
 
     (output / "result.json").unlink()
     again = config(real, policy="lerobot:act", settings={}, steps=200, lr=0.0, batch=0)
     resumed = train_lerobot(again, output, python=program, resume=True)
-    assert resumed.figures["losses"] == [(122, 0.01), (124, 0.005)]
-    assert resumed.figures["sources"] == figures["sources"]
+    assert resumed.metrics["losses"] == [(122, 0.01), (124, 0.005)]
+    assert resumed.metrics["sources"] == metrics["sources"]
     last = lerobot_run_folder(output) / "run" / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     assert (tmp_path / "words").read_text().splitlines() == [
         f"--config_path={last.resolve()}", "--resume=true", "--steps=200"
@@ -203,8 +203,8 @@ def test_what_goes_wrong_is_said(folders, program, tmp_path):
     with pytest.raises(InputError, match="no run to resume: mixture.json is missing"):
         train_lerobot(config(*folders, **plain), tmp_path / "c", python=program, resume=True)
     for said, text in (
-        ({"align": {}}, "lerobot-train has no align. Leave it out, or train mlp, act or flow"),
-        ({"lr": 1e-4}, "has no lr.*Set the rate with --set optimizer_lr="),
+        ({"align": {}}, "lerobot-train does not support align. Leave it out, or train mlp, act or flow"),
+        ({"lr": 1e-4}, "does not support lr.*Set the rate with --set optimizer_lr="),
         ({"policy": "lerobot:"}, "write lerobot:TYPE"),
     ):
         with pytest.raises(InputError, match=text):

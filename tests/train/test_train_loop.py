@@ -63,10 +63,10 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(folders, tmp_pa
     runs = [train(config(*folders, seed=seed), tmp_path / name) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
     hashes = [open_policy(tmp_path / name).hash for name in "abc"]  # of the bytes of all tensors
     assert hashes[0] == hashes[1] != hashes[2]
-    assert runs[0].figures["losses"] == runs[1].figures["losses"]
+    assert runs[0].metrics["losses"] == runs[1].metrics["losses"]
     assert torch.equal(torch.get_rng_state(), state)
     assert not (tmp_path / "a" / FILE).exists()
-    assert hashes[0] == runs[0].figures["hash"]
+    assert hashes[0] == runs[0].metrics["hash"]
 
 
 def test_a_run_that_was_killed_and_resumed_has_the_weights_of_an_unbroken_one(folders, tmp_path):
@@ -134,37 +134,37 @@ def test_a_batch_that_breaks_is_named_and_the_checkpoint_before_it_is_kept(folde
 
 def test_training_ends_early_on_the_real_held_out_error_and_keeps_the_best(folders, tmp_path):
     said = config(*folders, steps=400, evaluations=40, patience=2, lr=0.05, warmup=0)
-    figures = train(said, tmp_path / "out").figures
-    assert figures["judges"] == ["real"]
-    assert figures["steps"] < 400
-    seen = [row["figure"] for row in figures["evaluations"]]
-    assert figures["kept_step"] == figures["evaluations"][int(np.argmin(seen))]["step"]
+    metrics = train(said, tmp_path / "out").metrics
+    assert metrics["judges"] == ["real"]
+    assert metrics["steps"] < 400
+    seen = [row["metric"] for row in metrics["evaluations"]]
+    assert metrics["kept_step"] == metrics["evaluations"][int(np.argmin(seen))]["step"]
     assert min(seen) == seen[-3]
-    real = next(row for row in figures["held_out"] if row["source"] == "real")
+    real = next(row for row in metrics["held_out"] if row["source"] == "real")
     assert real["scaled"] == pytest.approx(min(seen), rel=1e-6)
-    assert any("stopped early" in note for note in figures["notes"])
+    assert any("stopped early" in note for note in metrics["notes"])
 
 
 def test_a_policy_learns_and_its_result_says_what_it_was_made_of(folders, tmp_path):
-    figures = train(config(*folders, steps=150, sim_fraction=0.75, seed=2), tmp_path / "out").figures
-    assert figures["losses"][-1][1] < 0.5 * figures["losses"][0][1]
-    sim, real = figures["sources"]
+    metrics = train(config(*folders, steps=150, sim_fraction=0.75, seed=2), tmp_path / "out").metrics
+    assert metrics["losses"][-1][1] < 0.5 * metrics["losses"][0][1]
+    sim, real = metrics["sources"]
     assert (sim["samples"], real["samples"]) == (150 * 12, 150 * 4)
     assert sim["share_realized"] == 0.75
     assert (sim["episodes"], sim["held_out"]) == (18, 2)
-    assert figures["normalization"] == "frames of sim 0.75, real 0.25"
-    errors = {row["source"]: row["by_unit"]["deg"] for row in figures["held_out"]}
+    assert metrics["normalization"] == "frames of sim 0.75, real 0.25"
+    errors = {row["source"]: row["by_unit"]["deg"] for row in metrics["held_out"]}
     assert all(row["low"] <= row["estimate"] <= row["high"] for row in errors.values())
-    assert json.loads((tmp_path / "out" / RESULT).read_text())["hash"] == figures["hash"]
+    assert json.loads((tmp_path / "out" / RESULT).read_text())["hash"] == metrics["hash"]
     with pytest.raises(InputError, match="holds a finished run. Choose another --output"):
         train(config(*folders), tmp_path / "out")
 
 
 def test_without_anything_held_out_the_result_says_that_no_error_is_known(folders, tmp_path):
-    figures = train(config(folders[0], holdout=0.0, steps=2), tmp_path / "out").figures
-    assert figures["held_out"] == []
-    assert any("no episodes are held out" in note for note in figures["notes"])
-    said = train(config(folders[0], steps=2), tmp_path / "sim").figures
+    metrics = train(config(folders[0], holdout=0.0, steps=2), tmp_path / "out").metrics
+    assert metrics["held_out"] == []
+    assert any("no episodes are held out" in note for note in metrics["notes"])
+    said = train(config(folders[0], steps=2), tmp_path / "sim").metrics
     assert any("no real episode is held out: the deciding error is that of sim" in n for n in said["notes"])
 
 
@@ -198,5 +198,5 @@ def test_additions_choose_weights_change_batches_and_add_to_the_loss(folders, tm
     assert moved == {"network.head.weight", "network.head.bias"}
     assert len(seen) == 3
     assert all(row == sorted(row) for row in seen)
-    assert tuned.figures["adaptation"] == {"method": "head"}
-    assert math.isfinite(tuned.figures["losses"][-1][1])
+    assert tuned.metrics["adaptation"] == {"method": "head"}
+    assert math.isfinite(tuned.metrics["losses"][-1][1])

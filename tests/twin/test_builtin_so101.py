@@ -169,7 +169,7 @@ def test_friction_of_the_object_rules_its_contacts(twin):
 @pytest.mark.parametrize("name", ["so101_tabletop", "panda_tabletop"])
 @pytest.mark.parametrize("camera", ["front", "wrist"])
 def test_cameras_see_cube_target_and_gripper(name, camera):
-    """Counted by casting the camera's rays, one per picture element of 60 x 80."""
+    """Counted by casting the camera's rays, one per image element of 60 x 80."""
     twin = load_twin(name)
     model, data = twin.model, mujoco.MjData(twin.model)
     data.qpos[:] = twin.home()[0]

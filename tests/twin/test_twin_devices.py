@@ -96,7 +96,7 @@ def test_what_a_device_says_is_part_of_the_twins_hash_and_none_leaves_it_as_it_w
         ("{front: {device: mine.yaml:base}}", "Unknown device 'base'"),
         ("{frnt: {device: mine.yaml}}", "Unknown camera 'frnt'"),
         ("{eye: {device: mine.yaml, camera: frnt}}", "Unknown camera 'frnt'"),
-        ("{gripper: {device: mine.yaml}}", "named as a joint is"),
+        ("{gripper: {device: mine.yaml}}", "has the name of a joint"),
         ("{front: {device: mine.yaml, settings: {codek: h264}}}", "Unknown setting 'codek'"),
         ("{front: {devise: mine.yaml}}", "Nearest existing: device"),
     ],

@@ -190,7 +190,7 @@ def test_menagerie_models_come_from_its_package(tmp_path, monkeypatch):
 
 
 def test_a_misspelled_key_in_a_spec_is_named():
-    with pytest.raises(InputError, match=r"my.yaml has errors:\n(.*\n)*  control_hertz: Extra inputs"):
+    with pytest.raises(InputError, match=r"my.yaml has errors:\n(.*\n)*  control_hertz: This key does not exist"):
         parse_spec({"name": "x", "model": "x.xml", "control_hertz": 3, "substeps": 1}, where="my.yaml")
 
 

@@ -15,7 +15,7 @@ from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
-from twinloop.twin.servos import FULL_EFFORT_ERROR, LEAST_STEPS
+from twinloop.twin.servos import FULL_EFFORT_ERROR, MIN_STEPS
 
 LINK = (
     '<link name="{}"><inertial><origin xyz="0.1 0 0"/><mass value="{}"/>'
@@ -63,7 +63,7 @@ def test_a_feather_with_a_strong_motor_stays_stable(tmp_path):
     path.write_text(urdf(effort=100.0, inertia=1e-5).replace('mass value="0.3"', 'mass value="0.001"'))
     twin = load_twin(path)
     inertia = 1e-5 + 0.001 * 0.1**2
-    assert twin.params["actuator/elbow/kp"].nominal == pytest.approx(inertia / (LEAST_STEPS * 0.002) ** 2)
+    assert twin.params["actuator/elbow/kp"].nominal == pytest.approx(inertia / (MIN_STEPS * 0.002) ** 2)
     report = run_checks(twin)
     assert report.passed, report.text()
 

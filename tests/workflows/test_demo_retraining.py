@@ -43,7 +43,7 @@ def test_the_loop_closes_from_a_relative_folder(tmp_path, monkeypatch):
     assert rules["context"]["evidence"]["episodes"] > SMALL.demos / 2  # the workspace knows what trained both policies
     assert half.champion == f"pick-and-place@{1 + half.gate['passed']}"
     page = ReportPage("demo")
-    page.key_metrics([figure for figure in [transfer_metric(half)] if figure is not None])
+    page.key_metrics([metric for metric in [transfer_metric(half)] if metric is not None])
     retraining_section(page, half, None)
     html = page.write(Path("out/page.html")).read_text()
     assert "the retraining from it" in html

@@ -75,10 +75,10 @@ def measured(*, coverage_floor=0.97, recordings=(None, None), **changed):
             success=np.array([1.0, 0.0, NAN]),
         ),
         "coverage": RealCoverage(
-            figures=shares(coverage_floor),
+            metrics=shares(coverage_floor),
             nearest=np.array([0.5, 3.0, 5.0, 1.0, 7.0]),
             nearest_sim=np.array([0, 1, 2, 0, 2]),
-            own=np.array([1.0, 2.0, 2.0, 1.0, 2.0]),
+            own_distance=np.array([1.0, 2.0, 2.0, 1.0, 2.0]),
             k=3,
         ),
         "holes": HOLES,
@@ -267,9 +267,9 @@ def test_the_plain_form_lists_uncovered_clips_the_furthest_first_and_boxes_in_si
     assert [row["episode"] for row in result_to_json(drawn)["uncovered"]] == ["4", "2", "real0"]
 
 
-def test_the_answer_comes_first_in_figures(page):
+def test_the_answer_comes_first_in_metrics(page):
     kept = page()
-    assert kept.key_figures == [
+    assert kept.shown_metrics == [
         ("of reality covered", 62.5, "45.0 to 90.0 %, over episodes"),
         ("recall of reality", 50.0, "35.0 to 60.0 %, over episodes"),
         ("precision of simulation", 40.0, "30.0 to 55.0 %, over episodes"),
@@ -281,8 +281,8 @@ def test_the_answer_comes_first_in_figures(page):
 
 def test_the_map_shows_both_sides_with_clips_in_their_holes(page):
     kept = page(holes=HOLES[:1])
-    figure, _ = kept.plots[0]
-    sim, covered, others, hole = figure.data
+    metric, _ = kept.plots[0]
+    sim, covered, others, hole = metric.data
     assert {tuple(row) for row in zip(sim.x, sim.y, strict=True)} == {(0.5, 0.75), (1.5, 1.25), (2.5, 3.75)}
     assert (covered.name, list(covered.x), list(covered.y)) == ("real, covered", [0.0, 8.0], [1.0, 9.0])
     assert (others.name, list(others.x)) == ("real, other holes", [10.0])
@@ -307,26 +307,26 @@ def test_the_largest_hole_and_those_of_several_episodes_are_shown_with_their_cli
         f"neighbours. Of its 4 judged episodes {wilson(1, 4)} failed. In its middle: real 1, from frame 20."
     )
     assert "judged" not in second
-    figure, _ = kept.plots[1]
-    elbow = [trace for trace in figure.data if trace.xaxis == "x"]
+    metric, _ = kept.plots[1]
+    elbow = [trace for trace in metric.data if trace.xaxis == "x"]
     assert [(trace.name, list(trace.x), list(trace.y)) for trace in elbow] == [
         ("nearest simulated", [0.0, 0.5], [5206.0, 5206.5]),  # of clip 2, simulated episode 2 from frame 6
         ("nearest simulated", [0.0, 0.5], [5103.0, 5103.5]),
         ("real, in the hole", [0.0, 0.5], [120.0, 120.5]),
         ("real, in the hole", [0.0, 0.5], [10.0, 10.5]),
     ]
-    assert list(figure.data[-1].y) == [10.25, 10.75]
-    assert [one.text for one in figure.layout.annotations] == ["elbow", "wrist"]
-    assert figure.layout.yaxis.title.text == "rad"
+    assert list(metric.data[-1].y) == [10.25, 10.75]
+    assert [one.text for one in metric.layout.annotations] == ["elbow", "wrist"]
+    assert metric.layout.yaxis.title.text == "rad"
     mixed = ClipSettings(clip_s=1.5, rate_hz=2.0, channels=("a", "b"), units=("rad", "m"), command="", si=True)
     assert page(settings=mixed).plots[1][0].layout.yaxis.title.text == "unit of the channel"
 
 
 class Recording:
-    """Pictures whose brightness is the camera's number and the frame."""
+    """Images whose brightness is the camera's number and the frame."""
 
     def __init__(self, cameras=("front", "wrist"), frames=22, gone=False):
-        self.cameras, self.frames, self.gone = cameras, frames, gone
+        self.cameras, self.frame_count, self.gone = cameras, frames, gone
 
     def read_images(self, camera, frames):
         if self.gone:
@@ -339,7 +339,7 @@ def strips(page, real, sim, **changed):
     return page(recordings=([real] * 4, [sim] * 3), holes=HOLES[:1], **changed)
 
 
-def test_holes_are_shown_in_pictures_where_the_robot_has_a_camera(page):
+def test_holes_are_shown_in_images_where_the_robot_has_a_camera(page):
     kept = strips(page, Recording(), Recording())
     (real, _), (sim, _) = kept.images
     # Half a clip of 1.5 s at 2 Hz, rounded, is 2 frames after the first one: 22 is beyond the last.
@@ -351,7 +351,7 @@ def test_holes_are_shown_in_pictures_where_the_robot_has_a_camera(page):
 
 
 @pytest.mark.parametrize("bad", [Recording(cameras=()), Recording(gone=True)])
-def test_without_pictures_of_a_side_the_page_shows_what_there_is(page, bad):
+def test_without_images_of_a_side_the_page_shows_what_there_is(page, bad):
     assert len(strips(page, Recording(), bad).images) == 1
     kept = strips(page, bad, Recording())
     assert kept.images == []
@@ -393,7 +393,7 @@ def test_the_parameter_space_has_boxes_pairs_and_cells_by_how_much_they_tell(pag
 
 def test_parameters_in_boxes_come_before_those_that_tell_more(page):
     named = space(failures=(), holes=(box((0,), (0,), (4,), 3, 1, 0.01),))
-    mass, friction = (figure.layout.xaxis.title.text for figure, _ in page(space=named, holes=()).plots[-2:])
+    mass, friction = (metric.layout.xaxis.title.text for metric, _ in page(space=named, holes=()).plots[-2:])
     assert (mass, friction) == ("mass / kg", "friction")
 
 
@@ -415,6 +415,6 @@ def test_what_was_compared_by_parameters_has_holes_in_words_alone(page):
     ]
     kept = page(**made)
     assert kept.tables[0]["clip in its middle"] == ["friction 4, mass 13"]  # 4 of 0 to 1, 6 of 1 to 3
-    figure, _ = kept.plots[0]
-    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("friction", "mass")
+    metric, _ = kept.plots[0]
+    assert (metric.layout.xaxis.title.text, metric.layout.yaxis.title.text) == ("friction", "mass")
     assert len(kept.plots) == 3

@@ -22,7 +22,7 @@ from twinloop.stats import clopper_pearson
 from twinloop.workflows.curate.report import curate_section
 from twinloop.workflows.curate.scores import CurateResult
 from twinloop.workflows.data.label_requests import LabelRulesRequest
-from twinloop.workflows.data.labels import list_words
+from twinloop.workflows.data.labels import list_rules
 from twinloop.workflows.evaluate.evaluate import format_invalid, print_summary
 
 NS: Any = SimpleNamespace
@@ -30,10 +30,16 @@ CHECKS: Any = [NS(name="physics/speed", meaning="too fast"), NS(name="recording/
 
 
 class Recording:
-    """An episode whose pictures are as bright as their frames."""
+    """An episode whose images are as bright as their frames."""
 
     def __init__(self, name, *, cameras=(), frames=40, gone=False):
-        self.episode_id, self.where, self.cameras, self.frames, self.gone = name, f"log {name}", cameras, frames, gone
+        self.episode_id, self.where, self.cameras, self.frame_count, self.gone = (
+            name,
+            f"log {name}",
+            cameras,
+            frames,
+            gone,
+        )
         self.asked, self.forgotten = [], False
 
     def read_images(self, camera, rows):
@@ -75,8 +81,8 @@ def test_what_was_found_is_counted_by_check_and_episodes_come_worst_first():
         score("a", "unknown", check="recording/still", limit=2.0),
         score("b", "good", check="recording/still"),
     )
-    assert [figure[:2] for figure in page.key_figures] == [("bad", 1), ("suspect", 1), ("good", 1), ("unknown", 1)]
-    assert page.tones_of_figures == {"bad": "bad", "suspect": None, "good": None, "unknown": None}
+    assert [metric[:2] for metric in page.shown_metrics] == [("bad", 1), ("suspect", 1), ("good", 1), ("unknown", 1)]
+    assert page.tones_of_metrics == {"bad": "bad", "suspect": None, "good": None, "unknown": None}
     found, episodes, checks = page.tables
     assert found == {
         "check": ["physics/speed", "recording/still"],
@@ -118,7 +124,7 @@ def test_an_episode_that_is_wrong_as_a_whole_says_so():
     assert page.plots == []
 
 
-def test_where_nothing_is_wrong_the_page_says_so_and_shows_the_figures():
+def test_where_nothing_is_wrong_the_page_says_so_and_shows_the_metrics():
     page = curated([Recording("a")], score("a", "good", value=0.0, limit=2.0))
     assert "No episode is suspect or bad." in page.words
     assert page.heads == ["Metrics relative to their limits", "Checks"]
@@ -132,14 +138,14 @@ def test_long_lists_are_cut_and_say_so(count, more):
     assert page.heads[0] == "Unreadable episodes"
     assert page.tables[0]["episode"] == [f"log {name}" for name in names[:20]]
     assert page.tables[0]["reason"][1] == "physics/speed of e1 is unreadable"
-    assert page.tones_of_figures == {"unreadable": "bad"}
+    assert page.tones_of_metrics == {"unreadable": "bad"}
     assert (more in page.words) if more else not any("more episodes" in words for words in page.words)
     page = curated([Recording(name) for name in names], *(score(name, "bad") for name in names))
     assert len(table_after(page, "frames")["episode"]) == 20
     assert (more in page.words) if more else not any("more episodes" in words for words in page.words)
 
 
-def pictured(*scores, **given):
+def has_images(*scores, **given):
     recording = Recording("a", cameras=("front", "wrist"), **given)
     return curated([recording], *scores), recording
 
@@ -155,7 +161,7 @@ def pictured(*scores, **given):
     ],
 )
 def test_frames_are_shown_around_what_is_concerned(first, last, frames):
-    page, recording = pictured(score("a", "bad", channel="wrist/depth", first_frame=first, last_frame=last))
+    page, recording = has_images(score("a", "bad", channel="wrist/depth", first_frame=first, last_frame=last))
     assert recording.asked == [("wrist", frames)]
     ((strip, caption),) = page.images
     assert strip.shape == (160, 5 * 240 + 4 * 4, 3)
@@ -166,14 +172,14 @@ def test_frames_are_shown_around_what_is_concerned(first, last, frames):
 
 
 def test_a_camera_is_chosen_by_what_is_wrong_with_it_else_the_first():
-    _, recording = pictured(score("a", "bad", channel="elbow"), score("a", "suspect", channel="wrist"))
+    _, recording = has_images(score("a", "bad", channel="elbow"), score("a", "suspect", channel="wrist"))
     assert recording.asked[0][0] == "wrist"
-    _, recording = pictured(score("a", "bad", channel="elbow"))
+    _, recording = has_images(score("a", "bad", channel="elbow"))
     assert recording.asked[0][0] == "front"
 
 
-def test_pictures_that_are_gone_are_told():
-    page, _ = pictured(score("a", "bad"), gone=True)
+def test_images_that_are_gone_are_told():
+    page, _ = has_images(score("a", "bad"), gone=True)
     assert "log a: no file" in page.words
     assert page.images == []
     assert "Images" not in curated([Recording("a")], score("a", "bad")).heads
@@ -185,7 +191,7 @@ def test_pictures_that_are_gone_are_told():
 def listed(workspace, folder, monkeypatch):
     monkeypatch.chdir(folder)
     output = io.StringIO()
-    return list_words(
+    return list_rules(
         LabelRulesRequest(workspace=workspace), console=Console(file=output, width=300)
     ), output.getvalue()
 
@@ -247,7 +253,7 @@ def printed(made):
     return output.getvalue()
 
 
-def test_a_summary_prints_slices_their_figures_and_the_worst():
+def test_a_summary_prints_slices_their_metrics_and_the_worst():
     text = printed(evaluation(twin="arm", extra={"left_out": ["trial 7"], "episodes_per_minute": 41.6, "backend": "t"}))
     assert "act in picks on arm" in text
     half, whole, overall = clopper_pearson(1, 2), clopper_pearson(2, 2), clopper_pearson(3, 4)

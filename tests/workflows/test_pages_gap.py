@@ -30,7 +30,7 @@ def run():
         interval=interval(0.15, -0.2, 0.5, method="betting"),
     )
     above, below = NS(log_e=np.array([0.2, 0.3, 0.7])), NS(log_e=np.array([-0.3, -0.5, -0.8]))
-    return NS(test=test, above=above, below=below, seen=np.array([0.1, 0.25, 0.15]), pairs=3)
+    return NS(test=test, above=above, below=below, running_difference=np.array([0.1, 0.25, 0.15]), pairs=3)
 
 
 def task(name="pick", **changed):
@@ -51,9 +51,9 @@ def task(name="pick", **changed):
     return NS(**(made | changed))
 
 
-def compared(*tasks, within=0.3):
+def compared(*tasks, margin=0.3):
     page = KeptReport()
-    found = NS(a="new", b="old", within=within, level=MARGIN_LEVEL, domain="real", tasks=tasks)
+    found = NS(a="new", b="old", margin=margin, level=MARGIN_LEVEL, domain="real", tasks=tasks)
     comparison_section(page, found, {one.arms.task: f"words on {one.arms.task}" for one in tasks})
     return page
 
@@ -84,11 +84,11 @@ def test_a_task_tells_its_answer_its_intervals_from_the_top_and_its_tests():
         "test": ["Barnard", "Fisher", "stratified", "equivalence within 0.3: two one-sided tests"],
         "p-value": [0.21, 0.33, 0.44, 0.07],
     }
-    assert page.captions[0] == "success of each by itself, real"
+    assert page.captions[0] == "success of each policy, real"
 
 
 def test_a_task_without_a_name_or_margin_has_neither_in_its_heading_and_plot():
-    page = compared(task(""), within=None)
+    page = compared(task(""), margin=None)
     assert page.heads[0] == "new against old"
     assert list(page.plots[0][0].layout.yaxis.ticktext) == ["Newcombe", "Chan and Zhang"]
     assert lines_at(page.plots[0][0], "x") == [0.0]
@@ -121,7 +121,7 @@ def test_without_both_tests_of_the_margin_only_no_difference_is_bet_against(miss
     half = run()
     setattr(half, missing, None)
     page = compared(task(sequential=half))
-    assert [curve.name for curve in page.plots[0][0].data] == ["against no difference", "decides: 1/α = 5"]
+    assert [curve.name for curve in page.plots[0][0].data] == ["against no difference", "decision at 1/α = 5"]
 
 
 def power(**more):
@@ -249,14 +249,14 @@ def states(**changed):
 def test_trajectories_that_are_told_apart_are_marked_and_counted_on_the_right_side():
     page = states()
     assert page.heads == [
-        "Can simulated trajectories be told from real ones?",
-        "What gives it away",
-        "How far every feature was moved",
+        "Can simulated trajectories be distinguished from real ones?",
+        "Which features differ",
+        "Difference of each feature",
         "Distances",
     ]
-    assert [unit for unit in page.units_of_figures.values() if unit] == ["%", "%"]
+    assert [unit for unit in page.units_of_metrics.values() if unit] == ["%", "%"]
     assert page.words[0].startswith("log A (real) against log B. Episodes were cut into clips of 1.5 s at 30 Hz")
-    assert {label: (value, source) for label, value, source in page.key_figures} == {
+    assert {label: (value, source) for label, value, source in page.shown_metrics} == {
         "area under the curve": (0.9, "0.7 to 0.97"),
         "real clips that have simulated ones nearby": (60.0, ""),
         "simulated clips that have real ones nearby": (40.0, ""),
@@ -264,21 +264,21 @@ def test_trajectories_that_are_told_apart_are_marked_and_counted_on_the_right_si
         "episodes": ("6 and 5", ""),
     }
     assert page.words[1] == "resampled"
-    assert page.tones_of_figures["area under the curve"] == "bad"
-    assert states(classifier=auc(0.6, 0.4, 0.8, 0.26)).tones_of_figures["area under the curve"] is None
-    assert states(paired=True).key_figures[-1][0] == "pairs of the same trials"
+    assert page.tones_of_metrics["area under the curve"] == "bad"
+    assert states(classifier=auc(0.6, 0.4, 0.8, 0.26)).tones_of_metrics["area under the curve"] is None
+    assert states(paired=True).shown_metrics[-1][0] == "pairs of the same trials"
 
 
 def test_groups_of_features_stand_out_where_their_adjusted_test_finds_them():
     (channels, first), (families, second), *_ = states().plots
     assert [(one.name, list(one.y), list(one.x)) for one in channels.data] == [
-        ("told apart", ["elbow"], [0.8]),
-        ("not told apart", ["wrist"], [0.55]),
+        ("distinguishable", ["elbow"], [0.8]),
+        ("not distinguishable", ["wrist"], [0.55]),
     ]
     assert ends(channels.data[0]) == (pytest.approx([0.6]), pytest.approx([0.9]))
     assert [(one.name, list(one.y)) for one in families.data] == [
-        ("told apart", ["commands"]),
-        ("not told apart", ["speeds"]),
+        ("distinguishable", ["commands"]),
+        ("not distinguishable", ["speeds"]),
     ]
     assert first == "elbow: p = 0.25; wrist: p = 0.4"
     assert second == "commands: p = 0.02"  # no test was asked for of the others
@@ -327,27 +327,27 @@ def test_distances_are_told_with_what_they_are_without_a_gap():
     ]
 
 
-def figure(name, number, *, others=(0.3, 0.99), reason="", better="higher"):
+def metric(name, number, *, others=(0.3, 0.99), reason="", better="higher"):
     return PredictivityMetric(
         name=name,
         estimate=number,
         corrected=number + 0.01,
-        these=interval(number, number - 0.2, number + 0.3, level=0.8),
-        others=interval(number, *others, level=0.8),
+        evaluated=interval(number, number - 0.2, number + 0.3, level=0.8),
+        population=interval(number, *others, level=0.8),
         better=better,
         meaning=f"what {name} means",
         reason=reason,
     )
 
 
-class Figures(dict):
-    figures = property(lambda self: tuple(self.values()))
+class Metrics(dict):
+    metrics = property(lambda self: tuple(self.values()))
     best_policy, noise_share = 0.37, (0.25, 0.4)
 
 
 def predicted(name="", *, violations=(("p", "r", 0.15),), known=True):
-    rows = (figure("pearson", 0.7), figure("mmrv", 0.1, others=(NAN, NAN), better="lower"))
-    rows += (figure("pairwise_accuracy", 0.6), figure("bias", 0.05, others=(NAN, NAN), reason="one policy only"))
+    rows = (metric("pearson", 0.7), metric("mmrv", 0.1, others=(NAN, NAN), better="lower"))
+    rows += (metric("pairwise_accuracy", 0.6), metric("bias", 0.05, others=(NAN, NAN), reason="one policy only"))
     scores = NS(
         policies=("p", "q", "r"),
         real=NS(mean=np.array([0.7, 0.2, 0.55]), has_trial_counts=known),
@@ -356,7 +356,7 @@ def predicted(name="", *, violations=(("p", "r", 0.15),), known=True):
     return NS(
         name=name or "all",
         scores=scores,
-        result=Figures({row.name: row for row in rows}),
+        result=Metrics({row.name: row for row in rows}),
         real=interval([0.7, 0.2, 0.55], [0.5, 0.1, 0.3], [0.9, 0.4, 0.75], level=0.8),
         sim=interval([0.6, 0.3, 0.8], [0.45, 0.2, 0.7], [0.65, 0.5, 0.85]),
         violations=violations,
@@ -369,10 +369,10 @@ def predictivity(*tasks, average=None):
     return page
 
 
-def test_scores_of_one_task_are_drawn_against_each_other_with_all_figures():
+def test_scores_of_one_task_are_drawn_against_each_other_with_all_metrics():
     page = predictivity(predicted())
     assert page.words[0].startswith("3 policies were scored")
-    assert {label: (value, source) for label, value, source in page.key_figures} == {
+    assert {label: (value, source) for label, value, source in page.shown_metrics} == {
         "correlation (Pearson)": (0.7, "80% of such policies: 0.300 to 0.990"),
         "MMRV": (0.1, "80% of such policies: -0.100 to 0.400"),
         "pairs right": (0.6, "80% of such policies: 0.300 to 0.990"),
@@ -391,7 +391,7 @@ def test_scores_of_one_task_are_drawn_against_each_other_with_all_figures():
     assert caption.startswith("A dot per policy; bars are 80% intervals from its trials. An orange")
     rows, wrong = page.tables
     assert rows == {
-        "figure": ["pearson", "MMRV", "pairs right", "bias"],
+        "metric": ["pearson", "MMRV", "pairs right", "bias"],
         "value": [0.7, 0.1, 0.6, 0.05],
         "without noise of trials": pytest.approx([0.71, 0.11, 0.61, 0.06]),
         "of these policies": ["0.500 to 1.000", "-0.100 to 0.400", "0.400 to 0.900", "-0.150 to 0.350"],
@@ -465,7 +465,7 @@ def columns(*rows):
 def test_success_is_compared_overall_by_condition_by_policy_and_in_each_cell():
     page = policies()
     assert page.heads == ["Does simulation show the same success rate as reality?"]
-    assert page.key_figures == [
+    assert page.shown_metrics == [
         ("simulated − real success rate", 0.1, "90%: -0.100 to 0.300; Newcombe"),
         ("conditions that differ", "1 of 2", "Holm's test at 5%"),
     ]
@@ -489,7 +489,7 @@ def test_success_is_compared_overall_by_condition_by_policy_and_in_each_cell():
 def test_one_condition_and_one_policy_have_no_plots_and_one_table():
     page = policies(measure="score", policies=(row("p", 1),), conditions=(row("bright", 3),))
     assert page.heads == ["Does simulation show the same score as reality?"]
-    assert [label for label, *_ in page.key_figures] == ["simulated − real score"]
+    assert [label for label, *_ in page.shown_metrics] == ["simulated − real score"]
     assert page.plots == []
     assert page.tables == [columns(("all", 0, 0.5), ("p", 1, 0.5))]
     assert page.captions == ["Overall and by policy."]

@@ -1,4 +1,4 @@
-"""Pages on why and where a twin errs, on pictures, sensors, horizons and failure classes, read number by number."""
+"""Pages on why and where a twin errs, on images, sensors, horizons and failure classes, read number by number."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def test_classes_that_fire_are_told_first_then_every_check_and_what_was_not_look
     skipped = {"weak_in_simulation": "no simulated trials"}
     classes_section(page, FailureDiagnosis(checks=(fires, quiet), skipped=skipped))
     assert page.words[0].startswith(
-        "1 classes fire on 2 checks. A check fires only on evidence that is significant at 5%"
+        "1 failure classes apply, by 2 checks. A class applies only if the evidence of a check is significant at 5%"
     )
     fired, every = page.tables
     assert fired == {
         "class": ["drift since calibration"],
-        "of": ["wrist"],
+        "subject": ["wrist"],
         "evidence": ["ratio 2"],
         "what to do": ["a; b"],
     }
     assert every == {
         "class": ["drift since calibration", "the gap is too wide"],
-        "of": ["wrist", "elbow"],
-        "fires": ["yes", "no"],
+        "subject": ["wrist", "elbow"],
+        "applies": ["yes", "no"],
         "p (Holm)": ["0.012", "–"],
         "evidence": ["ratio 2", "0.1 rad"],
-        "what it lacks": ["–", "more episodes"],
+        "missing data": ["–", "more episodes"],
     }
     assert page.words[-1] == "Not checked, the policy fails in simulation as well: no simulated trials."
 
@@ -99,7 +99,7 @@ def sensors(*rows, bands=()):
     gap = SensorGap(
         differences=rows,
         bands=bands,
-        figures={"elbow": (side(1.0), side(2.0)), "wrist": (side(3.0, at_rest(0.6)), side(4.0))},
+        metrics={"elbow": (side(1.0), side(2.0)), "wrist": (side(3.0, at_rest(0.6)), side(4.0))},
         units={"elbow": "rad", "wrist": "rad/s"},
         episodes=(6, 5),
     )
@@ -108,7 +108,7 @@ def sensors(*rows, bands=()):
 
 
 def test_readings_that_differ_are_told_with_their_remedy_and_plotted_first():
-    remedy = NS(parameter="sensor/wrist/noise", value=0.01234, how="white")
+    remedy = NS(parameter="sensor/wrist/noise", value=0.01234, remark="white")
     page = sensors(
         reading("elbow", "noise", NAN),
         reading("elbow", "lag", 0.051),
@@ -126,13 +126,13 @@ def test_readings_that_differ_are_told_with_their_remedy_and_plotted_first():
     found, every = page.tables
     assert found == {
         "channel": ["elbow", "wrist"],
-        "figure": ["jitter", "noise"],
+        "metric": ["jitter", "noise"],
         "real": ["0.5", "1.5"],
         "simulated": ["0.75", "1.25"],
         "unit": ["rad", "rad"],
         "real − simulated, 95 %": ["-0.25 [-0.35, 0.05]", "0.25 [0.15, 0.55]"],
         "p (Holm)": ["0.04", "0.05"],
-        "what closes it": ["no parameter of a twin does", "sensor/wrist/noise = 0.01234 (white)"],
+        "recommended change": ["none: no parameter of a twin has this effect", "sensor/wrist/noise = 0.01234 (white)"],
     }
     assert every == {
         "channel": ["elbow", "wrist"],
@@ -144,7 +144,7 @@ def test_readings_that_differ_are_told_with_their_remedy_and_plotted_first():
         "repeated": ["–", "–"],
         "step": ["–", "–"],
     }
-    assert page.heads[1:] == ["Spectra", "Noise at rest", "Every figure"]
+    assert page.heads[1:] == ["Spectra", "Noise at rest", "All metrics"]
     (elbow, first), (wrist, second), (rest, third) = page.plots
     assert first == "elbow. No octave differs beyond chance."
     assert second == "wrist. The real spectrum is higher or lower at 2 to 4 Hz: -3.0 dB [-5.0, -1.0]."
@@ -167,23 +167,23 @@ def test_readings_that_agree_have_one_table_and_channels_in_their_own_order():
 
 
 def test_a_remedy_without_a_value_or_a_way_is_the_parameter_alone():
-    plain = NS(parameter="sensor/a/lag", value=NAN, how="")
+    plain = NS(parameter="sensor/a/lag", value=NAN, remark="")
     assert remedy_text(reading("a", "lag", 0.1, remedy=plain)) == "sensor/a/lag"
     assert remedy_text(reading("a", "lag", 0.1)) == ""
 
 
-# Pictures
+# Images
 
 
-def pictures(level):
-    """Six pictures of which each is of one brightness, so that one sees which were chosen."""
+def images(level):
+    """Six images of which each is of one brightness, so that one sees which were chosen."""
     return tuple(np.full((1, 12, 16, 3), level + number, dtype=np.uint8) for number in range(6))
 
 
 def regions(level):
     grid = level + np.arange(6.0).reshape(2, 3) / 10
     by = (("a", "b", "c"), ("d", "e", "f"))
-    return RegionScores(auc=grid, low=grid - 0.1, high=grid + 0.05, p_value=grid - 0.5, apart=3 * grid, by=by)
+    return RegionScores(auc=grid, low=grid - 0.1, high=grid + 0.05, p_value=grid - 0.5, separation=3 * grid, by=by)
 
 
 def camera_remedy(**changed):
@@ -192,16 +192,16 @@ def camera_remedy(**changed):
 
 
 class Embedded(list):
-    """Numbers of the episodes that pictures are of."""
+    """Numbers of the episodes that images are of."""
 
     clusters = property(np.array)
 
 
-def pictured(**changed):
+def has_images(**changed):
     names = ("r0", "r1"), ("s0", "s1")
     clusters = [4, 4, 7], [5, 9, 9, 9]
     real, sim = (
-        NS(embedding=Embedded(rows), names=name, kept=pictures(level))
+        NS(embedding=Embedded(rows), names=name, sampled_images=images(level))
         for rows, name, level in zip(clusters, names, (40, 140), strict=True)
     )
     made = {
@@ -239,7 +239,7 @@ def pictured(**changed):
             ),
         ),
         "remedies": (camera_remedy(closes=("red", "noise"), share=0.6),),
-        "left": 0.25,
+        "remaining": 0.25,
         "regions": regions(0.5),
         "regions_left": regions(0.375),
     }
@@ -249,20 +249,20 @@ def pictured(**changed):
 def vision(**changed):
     page = KeptReport()
     tones = {name: np.full((3, 13), level) for name, level in (("real", 0.4), ("sim", 0.2), ("remedied", 0.3))}
-    vision_section(page, pictured(**changed), tones, pictures(200))
+    vision_section(page, has_images(**changed), tones, images(200))
     return page
 
 
-def test_pictures_are_counted_measured_and_shown_in_a_sheet_of_four_of_each_side():
+def test_images_are_counted_measured_and_shown_in_a_sheet_of_four_of_each_side():
     page = vision()
     assert page.words[0].startswith("3 images of 2 real episodes and 4 of 2 simulated ones, encoded by tiny")
     assert "(0123456789ab, 32 features per image)" in page.words[0]
-    assert page.key_figures == [
+    assert page.shown_metrics == [
         ("AUC, held out", 0.9, "95 %: 0.7 to 0.95"),
         ("MMD²", 0.3, "95 %: 0.1 to 0.45"),
         ("KID", 0.2, "95 %: 0.05 to 0.35"),
         ("statistics that differ", "1 of 2", ""),
-        ("regions that tell", "1 of 6", ""),
+        ("regions that differ", "1 of 6", ""),
     ]
     ((sheet, _),) = page.images
     levels, pixels = np.unique(sheet[..., 0], return_counts=True)
@@ -296,7 +296,7 @@ def test_remedies_and_statistics_stand_under_their_headings():
     whole = ("MMD²", "KID", "AUC of the classifier", "accuracy of the classifier")
     said = ("0.3 [0.1, 0.45]", "0.2 [0.05, 0.35]", "0.9 [0.7, 0.95]", "0.8 [0.65, 0.85]")
     assert distances == {
-        "figure": [*whole, *("precision", "recall", "density", "coverage")],
+        "metric": [*whole, *("precision", "recall", "density", "coverage")],
         "estimate, 95 %": [*said, "0.41 [0.3, 0.5]", "0.52 [0.4, 0.6]", "0.63 [0.5, 0.7]", "0.74 [0.6, 0.8]"],
         "p": pytest.approx([0.011, 0.012, 0.05, *[NAN] * 5], nan_ok=True),
     }
@@ -323,29 +323,31 @@ def test_regions_are_shown_before_and_after_the_remedies_and_scores_by_episode()
     assert list(chance.data[0].x) == [0.0, 0.02, 0.05, -0.01]
     assert third == "p = 0.011."
     real, sim = scores.data
-    assert (list(real.x), list(real.text)) == ([2.0, 0.0], ["r0", "r1"])  # of the last no fold held a picture out
+    assert (list(real.x), list(real.text)) == ([2.0, 0.0], ["r0", "r1"])  # of the last no fold held an image out
     assert (list(sim.x), list(sim.text)) == ([-1.0, -3.5], ["s0", "s1"])
 
 
 def test_without_remedies_there_is_no_table_of_them_and_one_map():
-    page = vision(remedies=(), regions_left=None, left=NAN)
+    page = vision(remedies=(), regions_left=None, remaining=NAN)
     assert len(page.tables) == 2
     assert any(words.startswith("None: no parameter") for words in page.words)
     assert len(page.plots) == 4
-    unknown = vision(remedies=(camera_remedy(),), left=NAN)
+    unknown = vision(remedies=(camera_remedy(),), remaining=NAN)
     assert (unknown.tables[0]["of MMD² closed"], unknown.tables[0]["statistics that it closes"]) == (["–"], ["–"])
     assert not any("of MMD² remain" in words for words in unknown.words)
-    assert any("together 0% of MMD² remain" in words for words in vision(left=-0.2).words)
+    assert any("together 0% of MMD² remain" in words for words in vision(remaining=-0.2).words)
 
 
 def test_the_verdict_names_the_first_remedy_only_where_a_gap_is_shown():
     opening = "A classifier separates held-out images with an AUC of 0.9 [0.7, 0.95] (½ is chance)"
-    assert verdict(pictured()) == (f"{opening}, p = 0.05; first to change: sensor/cam/gain: 1 → 1.5 [1.25, 1.875] dB.")
-    assert verdict(pictured(remedies=())) == f"{opening}, p = 0.05; no camera parameter closes it."
+    assert verdict(has_images()) == (
+        f"{opening}, p = 0.05; first to change: sensor/cam/gain: 1 → 1.5 [1.25, 1.875] dB."
+    )
+    assert verdict(has_images(remedies=())) == f"{opening}, p = 0.05; no camera parameter closes it."
     unsure = NS(auc=interval(0.9, 0.7, 0.95), p_value=0.051)
-    assert verdict(pictured(classifier=unsure)).startswith(f"{opening}, p = 0.051: no significant gap")
+    assert verdict(has_images(classifier=unsure)).startswith(f"{opening}, p = 0.051: no significant gap")
     untested = NS(auc=interval(0.9, 0.7, 0.95), p_value=NAN)
-    assert verdict(pictured(classifier=untested)).startswith(f"{opening}, without a test; first to change")
+    assert verdict(has_images(classifier=untested)).startswith(f"{opening}, without a test; first to change")
     unknown = StatisticDifference(name="red", unit="1", real=1, sim=2, difference=interval(NAN, NAN, NAN), p_value=NAN)
     assert difference_row(unknown)[4] == "–"
 
@@ -386,7 +388,7 @@ def unexplained(**changed):
         "reference": "nominal",
         **SHARES,
         "noise_source": "repeats",
-        "places": (
+        "events": (
             place("still", ratio=3.0, share=None),
             place("fast", ratio=2.0, share=0.05, p_value=0.05),
             place("contact", ratio=None),
@@ -415,13 +417,13 @@ def test_what_no_parameter_explains_is_shared_out_by_channel():
     bars = page.plots[0][0].data
     assert [(bar.name, list(bar.x), list(bar.y)) for bar in bars] == [
         ("explained by parameters", pytest.approx([60, 0]), ["elbow", "speed"]),
-        ("explained by nothing in the twin", pytest.approx([30, 90]), ["elbow", "speed"]),
+        ("not explained by the twin", pytest.approx([30, 90]), ["elbow", "speed"]),
         ("noise", pytest.approx([10, 20]), ["elbow", "speed"]),
     ]
     channels, tried, moments = page.tables
     assert channels == {
         "channel": ["elbow", "speed"],
-        "error left (RMS)": ["0.02 (0.01 to 0.05)", "0.04 (0.03 to 0.07)"],
+        "remaining error (RMS)": ["0.02 (0.01 to 0.05)", "0.04 (0.03 to 0.07)"],
         "unit": ["rad", "m/s"],
         "explained": ["60 % (50 to 70)", "-10 % (-20 to 5)"],
         "unexplained": ["30 % (20 to 45)", "90 % (70 to 95)"],
@@ -432,9 +434,9 @@ def test_what_no_parameter_explains_is_shared_out_by_channel():
         "channel": ["position/elbow"],
         "where": ["reversals"],
         "model term to try": ["friction"],
-        "behind it": ["42%"],
+        "share": ["42%"],
         "evidence": ["one; two"],
-        "the test of it": [
+        "command that tests it": [
             "twinloop identify --twin TWIN --data LOG --compare --structures stribeck --output hypotheses"
         ],
     }
@@ -444,19 +446,19 @@ def test_what_no_parameter_explains_is_shared_out_by_channel():
         "time / s": [1.23, 0.5],
         "new error": [0.5, 0.25],
         "unit": ["rad", "m/s"],
-        "what happens then": ["still, fast", "–"],
+        "events": ["still, fast", "–"],
     }
 
 
 def test_events_and_states_that_stand_out_come_first_and_are_coloured():
     page = unexplained()
-    assert page.heads[1:] == ["When it arises", "What it depends on"]
+    assert page.heads[1:] == ["Events at which it arises", "States on which it depends"]
     assert "6 events and channels and 4 states are tested together (Holm, 5%)" in page.words[-2]
     _, (events, _), (states, _) = page.plots
     names = ["elbow: reversal", "elbow: fast", "elbow: effort", "elbow: breakaway", "elbow: still"]
     assert list(events.layout.yaxis.ticktext) == names
     shown, quiet = events.data
-    assert (shown.name, list(shown.x), list(shown.y)) == ("stands out", [2.5, 2.0], [0, 1])
+    assert (shown.name, list(shown.x), list(shown.y)) == ("significant", [2.5, 2.0], [0, 1])
     assert ends(shown) == (pytest.approx([2.0, 1.5]), pytest.approx([3.2, 2.7]))
     assert (list(quiet.x), list(quiet.y)) == ([9.0, 8.0, 3.0], [2, 3, 4])
     assert shown.text[0] == (
@@ -474,8 +476,8 @@ def test_events_and_states_that_stand_out_come_first_and_are_coloured():
 
 
 def test_what_was_not_tested_is_not_drawn():
-    page = unexplained(places=(place("contact", ratio=None),), states=(), hints=())
-    assert page.heads == ["What no parameter explains"]
+    page = unexplained(events=(place("contact", ratio=None),), states=(), hints=())
+    assert page.heads == ["Error that no parameter explains"]
     assert (len(page.plots), len(page.tables)) == (1, 2)
 
 
@@ -489,13 +491,13 @@ def test_nested_models_are_told_with_their_interval_and_the_others_with_their_re
         {
             "structure": ["stribeck"],
             "physics": ["sticks"],
-            "error it takes away": ["+42.0% (+30.0% to +51.0%)"],
+            "removed error": ["+42.0% (+30.0% to +51.0%)"],
             "p (Holm)": ["0.0012"],
             "verdict": ["MISSING"],
         }
     ]
     assert page.captions == ["a was not compared: no; b was not compared: never"]
-    assert page.words[0].startswith("Nested models: stribeck (sticks) takes 42%")
+    assert page.words[0].startswith("Nested models: stribeck (sticks) removes 42%")
 
 
 # Why it errs
@@ -504,12 +506,22 @@ def test_nested_models_are_told_with_their_interval_and_the_others_with_their_re
 def explanation(channel, *causes):
     rows = tuple(
         ErrorCause(
-            groups=groups, share=interval(share, share - 0.1, share + 0.2), p_value=0.01, claimed=claimed, needed=False
+            groups=groups,
+            share=interval(share, share - 0.1, share + 0.2),
+            p_value=0.01,
+            significant=significant,
+            needed=False,
         )
-        for groups, share, claimed in causes
+        for groups, share, significant in causes
     )
     return ChannelExplanation(
-        channel=channel, unit="rad", nominal=0.2, identified=0.1, causes=rows, left=interval(0.3, 0.25, 0.4), floor=NAN
+        channel=channel,
+        unit="rad",
+        nominal=0.2,
+        identified=0.1,
+        causes=rows,
+        remaining=interval(0.3, 0.25, 0.4),
+        floor=NAN,
     )
 
 
@@ -518,7 +530,7 @@ def shares(level):
     return NS(interval=interval(estimate, estimate - 0.05, estimate + 0.15))
 
 
-def why(*, moved=None, ndraw=4, held=("x", "y"), where=None):
+def why(*, moved=None, ndraw=4, undetermined=("x", "y"), where=None):
     found = NS(
         episodes=(3, 5, 8),
         note="2 windows",
@@ -531,14 +543,14 @@ def why(*, moved=None, ndraw=4, held=("x", "y"), where=None):
         columns=("position/elbow", "all"),
         names=("gain", "delay"),
         share=shares(0.0),
-        alone=shares(0.4),
-        back=shares(-0.9),
+        join_first_gain=shares(0.4),
+        join_last_gain=shares(-0.9),
         groups=(NS(name="gain", text=lambda: "gain: a, b: c"), NS(name="delay", text=lambda: "delay: d")),
         worlds=40,
         coalitions="all 4 coalitions",
         ndraw=ndraw,
         interactions=np.array([NAN, 0.07, 0.02]),
-        held=held,
+        undetermined=undetermined,
     )  # fmt: skip
     page = KeptReport()
     why_section(page, ["first", "second"], found, where, moved)
@@ -550,12 +562,12 @@ def test_causes_are_bars_with_what_is_left_last_and_coloured_by_what_may_be_said
     assert "windows of 3 episodes (2 windows)" in page.words[0]
     assert page.words[1:3] == ["first", "second"]
     elbow, speed = page.plots[0][0].data
-    assert list(elbow.y) == ["gain with damping", "delay", "bias", "nothing in the twin"]
+    assert list(elbow.y) == ["gain with damping", "delay", "bias", "not explained by the twin"]
     assert list(elbow.x) == pytest.approx([50, -20, 10, 30])
     assert ends(elbow) == (pytest.approx([40, -30, 0, 25]), pytest.approx([70, 0, 30, 40]))
     assert list(elbow.marker.color) == [BLUE, ORANGE, GREY, VIOLET]
     assert list(elbow.marker.opacity) == [0.9, 0.9, 0.5, 0.9]  # what may not be said is faint
-    assert (list(speed.y), list(speed.marker.color)) == (["gain", "nothing in the twin"], [BLUE, VIOLET])
+    assert (list(speed.y), list(speed.marker.color)) == (["gain", "not explained by the twin"], [BLUE, VIOLET])
     assert [one.text for one in page.plots[0][0].layout.annotations] == ["elbow", "speed"]
 
 
@@ -570,11 +582,11 @@ def test_exchanges_are_tables_by_group_and_channel():
     assert page.captions[2].startswith("Only this group nominal")
     assert groups == {"group": ["gain", "delay"], "parameters": ["a, b: c", "d"]}
     assert page.captions[3] == (
-        "What is in each group. 40 worlds were replayed: all 4 coalitions, and 4 draws of the identified parameters. "
-        "Beyond pairs, groups interact by up to 7 % of a channel's error. Unidentifiable and fixed at their "
+        "Parameters of each group. 40 worlds were replayed: all 4 coalitions, and 4 draws of the identified parameters."
+        " Beyond pairs, groups interact by up to 7 % of a channel's error. Unidentifiable and fixed at their "
         "estimates: x, y."
     )
-    plain = why(ndraw=0, held=()).captions[3]
+    plain = why(ndraw=0, undetermined=()).captions[3]
     assert "all 4 coalitions. Beyond" in plain
     assert plain.endswith("error.")
 
@@ -600,8 +612,8 @@ def sensitivity(**changed):
 
 def test_what_moves_predictions_is_a_map_and_a_table_of_both_indices():
     page = why(moved=sensitivity())
-    assert "what identification leaves open, group by group independently, in 64 worlds" in page.words[-1]
-    assert page.heads == ["Why the twin errs", "What moves the predictions"]
+    assert "the identified distribution, group by group independently, in 64 worlds" in page.words[-1]
+    assert page.heads == ["Causes of the twin's error", "Sensitivity of the predictions"]
     (cells,) = page.plots[1][0].data
     assert (list(cells.y), list(cells.x)) == (["gain", "delay"], ["elbow", "speed"])
     assert np.array(cells.z, dtype=float) == pytest.approx(np.array([[0.1, 0.2], [0.3, NAN]]), nan_ok=True)
@@ -616,7 +628,7 @@ def test_what_moves_predictions_is_a_map_and_a_table_of_both_indices():
     plain = why(moved=sensitivity(over="ranges", fixed=()))
     assert "drawn from the twin's default ranges" in plain.words[-1]
     assert plain.captions[-1].endswith("and episodes.")
-    assert why().heads == ["Why the twin errs"]
+    assert why().heads == ["Causes of the twin's error"]
 
 
 # The error over the horizon and the worst clips
@@ -629,7 +641,7 @@ def curve(level):
 
 def gap(**changed):
     made = {
-        "joints": ("elbow", "wrist"),
+        "channel_labels": ("elbow", "wrist"),
         "log_units": ("rad", "deg"),
         "edges": np.array([0.0, 0.5, 1.5]),
         "names": ("nominal", "identified"),
@@ -707,7 +719,7 @@ def test_a_clip_is_a_strip_of_rows_and_its_worst_channel(monkeypatch):
     assert clips(monkeypatch)[1]["values"] is None
 
 
-def test_the_robots_own_pictures_stand_above_the_others_where_there_are_some(monkeypatch):
+def test_the_robots_own_images_stand_above_the_others_where_there_are_some(monkeypatch):
     told = []
 
     def camera(episode, times):
@@ -720,13 +732,13 @@ def test_the_robots_own_pictures_stand_above_the_others_where_there_are_some(mon
     assert list(dict.fromkeys(rows)) == [30, 60, 100, 80]
 
 
-def test_a_twin_that_cannot_be_drawn_leaves_the_page_without_pictures(monkeypatch):
+def test_a_twin_that_cannot_be_drawn_leaves_the_page_without_images(monkeypatch):
     page, _ = clips(monkeypatch, error=InputError("no camera"))
     assert page.words[-1] == "No images: no camera"
     assert (page.images, page.plots) == ([], [])
 
 
-def test_the_recorded_picture_nearest_in_time_is_taken_in_the_size_of_a_strip(monkeypatch, tmp_path):
+def test_the_recorded_image_nearest_in_time_is_taken_in_the_size_of_a_strip(monkeypatch, tmp_path):
     read = []
 
     def frames(rows):
@@ -741,15 +753,15 @@ def test_the_recorded_picture_nearest_in_time_is_taken_in_the_size_of_a_strip(mo
     assert camera is not None
     shown = camera(3, np.array([0.6, 0.1, 0.55]))
     assert read == [[0, 2]]
-    assert [picture.shape for picture in shown] == [(6, 8, 3)] * 3
-    assert [int(picture[0, 0, 0]) for picture in shown] == [20, 0, 20]
-    assert camera(4, np.array([0.1])) == []  # no pictures were kept of it
+    assert [image.shape for image in shown] == [(6, 8, 3)] * 3
+    assert [int(image[0, 0, 0]) for image in shown] == [20, 0, 20]
+    assert camera(4, np.array([0.1])) == []  # no images were kept of it
     other: Any = NS(index=5, origin=str(tmp_path / "other"), time=time)
     assert open_recorded_camera([*episodes, other]) is None
     assert open_recorded_camera([other]) is None
 
 
-def test_a_folder_without_pictures_has_no_camera(monkeypatch, tmp_path):
+def test_a_folder_without_images_has_no_camera(monkeypatch, tmp_path):
     def none(folder):
         raise InputError("no pictures")
 

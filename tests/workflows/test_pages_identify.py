@@ -109,11 +109,11 @@ def test_estimates_stand_beside_their_nominal_values_with_intervals_where_determ
         "90% interval": ["[1.125, 1.5]", "at most 0.06 (on its bound)", "not determined: too little motion"],
     }
     assert page.words[1] == "a note"
-    figure = page.plots[0][0]
-    assert [one.text for one in figure.layout.annotations] == ["mass / kg", "delay / s", "bias / rad"]
-    nominal = [list(trace.x) for trace in figure.data if trace.name == "nominal"]
+    metric = page.plots[0][0]
+    assert [one.text for one in metric.layout.annotations] == ["mass / kg", "delay / s", "bias / rad"]
+    nominal = [list(trace.x) for trace in metric.data if trace.name == "nominal"]
     assert nominal == [[1.0], [0.02], [0.5]]
-    mass, delay, bias = (trace for trace in figure.data if trace.name != "nominal")
+    mass, delay, bias = (trace for trace in metric.data if trace.name != "nominal")
     assert mass.name == delay.name != bias.name
     assert [list(trace.x) for trace in (mass, delay, bias)] == [[1.25], [0.05], [0.75]]
     assert ends(mass) == (pytest.approx([1.125]), pytest.approx([1.5]))
@@ -124,11 +124,11 @@ def test_estimates_stand_beside_their_nominal_values_with_intervals_where_determ
 def test_priors_are_drawn_of_parameters_that_have_one(monkeypatch):
     page = identified(monkeypatch)
     assert page.words[2].startswith("Condition number of the scaled normal equations: 1.23e+03. Directions that")
-    assert page.words[2].endswith("leave open: 2.")
+    assert page.words[2].endswith("do not determine: 2.")
     assert page.tables[1] == {"not determined by these data": ["mass and delay together", "bias"]}
-    figure = page.plots[1][0]
-    assert list(figure.layout.yaxis.ticktext) == ["mass", "bias"]
-    _, known, open_ = figure.data
+    metric = page.plots[1][0]
+    assert list(metric.layout.yaxis.ticktext) == ["mass", "bias"]
+    _, known, open_ = metric.data
     assert (list(known.x), list(known.customdata)) == ([0.5], ["mass"])  # (1.25 − 1) / 0.5
     assert ends(known) == (pytest.approx([0.5 - 1.96 * 0.4]), pytest.approx([0.5 + 1.96 * 0.4]))  # 0.2 / 0.5
     assert (list(open_.x), list(open_.customdata)) == ([0.25], ["bias"])
@@ -158,12 +158,12 @@ def test_profiles_are_curves_with_their_limits_and_words(monkeypatch):
         name="mass", unit="kg", values=values, rise=rise, others={}, limit=3.5, low=1.1, high=None, level=0.9
     )
     page = identified(monkeypatch, profiles=(profile,))
-    figure, caption = page.plots[3]
-    curve, limit = figure.data
+    metric, caption = page.plots[3]
+    curve, limit = metric.data
     assert caption.startswith("Profile likelihood")
     assert (list(curve.x), list(curve.y)) == ([1.0, 1.25, 1.75], [5.0, 0.0, 3.0])
     assert (list(limit.x), list(limit.y)) == ([1.0, 1.75], [3.5, 3.5])
-    assert figure.layout.xaxis.title.text == "kg"
+    assert metric.layout.xaxis.title.text == "kg"
     assert "Profile of mass: [1.1, open above 1.75] kg at 90%." in page.words
 
 
@@ -179,22 +179,22 @@ def test_residuals_are_the_identified_twin_less_what_was_measured(monkeypatch):
         ("twin", ["e0", "e1"], FitConfig().replay),
         ("table", 1, {"damping": 3.0, "mass": 1.25, "delay": 0.05}),
     ]
-    figure, _ = page.plots[-1]
-    elbow, wrist = figure.data
+    metric, _ = page.plots[-1]
+    elbow, wrist = metric.data
     assert (elbow.name, wrist.name) == ("elbow", "wrist")
     assert list(elbow.x) == [0.0, 0.25, 0.5, 0.75, 1.0]  # a second of lags
     for number, trace in enumerate((elbow, wrist)):
         clips = replayed.residual[0, :, number], replayed.residual[1, :14, number]
         expected = [np.mean([correlation(clip, lag) for clip in clips]) for lag in range(5)]
         assert list(trace.y) == pytest.approx(expected)
-    (band,) = figure.layout.shapes
+    (band,) = metric.layout.shapes
     assert (band.y0, band.y1) == (pytest.approx(-1.96 / 17**0.5), pytest.approx(1.96 / 17**0.5))  # 17 frames on average
 
 
 def test_lags_end_with_the_shortest_clip_and_two_are_needed(monkeypatch):
     page = identified(monkeypatch, told(frames=20, short=5))
     assert list(page.plots[-1][0].data[0].x) == [0.0, 0.25, 0.5, 0.75]
-    assert identified(monkeypatch, told(frames=20, short=4)).heads[-1] == "What is left over"
+    assert identified(monkeypatch, told(frames=20, short=4)).heads[-1] == "Residuals"
     assert identified(monkeypatch, told(frames=20, short=3)).heads[-1] == "Priors, correlation, identifiability"
 
 
@@ -267,8 +267,8 @@ def test_ranges_tell_their_factor_the_noise_and_how_many_test_clips_they_hold(mo
             "from parameters": [0.25, 0.75],
         }
     ]
-    figure, caption = page.plots[0]
-    high, low, _, plain, calibrated = figure.data
+    metric, caption = page.plots[0]
+    high, low, _, plain, calibrated = metric.data
     for trace, values in ((high, [0.65, 0.95]), (low, [0.3, 0.7]), (plain, [0.2, 0.6]), (calibrated, [0.45, 0.85])):
         assert (list(trace.x), list(trace.y)) == ([0.5, 0.9], values)
     assert (plain.name, calibrated.name) == ("as fitted", "calibrated")
@@ -279,17 +279,17 @@ def test_ranges_tell_their_factor_the_noise_and_how_many_test_clips_they_hold(mo
 
 def test_two_held_out_clips_are_drawn_in_their_range(monkeypatch):
     page = ranged(monkeypatch)
-    (_, _), (figure, first), (_, second) = page.plots
+    (_, _), (metric, first), (_, second) = page.plots
     assert (first.split(",")[0], second.split(",")[0]) == ("Episode 4", "Episode 5")
     assert Ahead.made[3] == {"damping": 3.0, "mass": 1.25}
-    above, below, measured, simulated = figure.data[:4]
+    above, below, measured, simulated = metric.data[:4]
     assert list(measured.x) == [0.0, 0.25]
     assert list(measured.y) == [0.0, 2.0]
     assert list(simulated.y) == pytest.approx([0.1, 2.3])
     # 2 · √2.25 · sd
     assert list(above.y) == pytest.approx([0.1 + 3 * 0.01, 2.3 + 3 * 0.03])
     assert list(below.y) == pytest.approx([0.1 - 3 * 0.01, 2.3 - 3 * 0.03])
-    assert [one.text for one in figure.layout.annotations] == ["elbow / rad", "wrist / deg"]
+    assert [one.text for one in metric.layout.annotations] == ["elbow / rad", "wrist / deg"]
 
 
 def test_without_calibration_or_held_out_clips_none_are_drawn(monkeypatch):
@@ -322,11 +322,13 @@ def test_structures_that_are_missing_or_needed_stand_out():
         structure("contact", reason="no contacts"),
     )
     assert (
-        page.words[0].split("judged ")[1].startswith("on 12 episodes that neither had seen, cross-fitted over 5 folds.")
+        page.words[0]
+        .split("without it, ")[1]
+        .startswith("on 12 episodes that neither fit used, cross-fitted over 5 folds.")
     )
-    figure, _ = page.plots[0]
-    assert list(figure.layout.yaxis.ticktext) == ["stribeck", "backlash", "delay"]
-    shown, quiet = figure.data
+    metric, _ = page.plots[0]
+    assert list(metric.layout.yaxis.ticktext) == ["stribeck", "backlash", "delay"]
+    shown, quiet = metric.data
     assert (shown.name, list(shown.customdata), list(shown.x)) == (
         "missing, or needed",
         ["stribeck", "delay"],
@@ -379,14 +381,14 @@ def test_what_changed_comes_first_the_surest_at_the_top():
             "p of trend": [0.01, 0.9, 0.9, 0.9],
         }
     ]
-    figure, _ = page.plots[0]
-    assert [one.text for one in figure.layout.annotations] == ["d / kg", "b / kg", "c / kg", "a / kg"]
-    first = figure.data[0]
+    metric, _ = page.plots[0]
+    assert [one.text for one in metric.layout.annotations] == ["d / kg", "b / kg", "c / kg", "a / kg"]
+    first = metric.data[0]
     assert (list(first.x), list(first.y)) == (["first", "last"], [1.25, 2.25])
     assert list(first.error_y.array) == pytest.approx([1.96 * 0.35, 1.96 * 0.55])
 
 
 def test_of_many_parameters_eight_are_drawn_and_no_change_is_told_as_such():
     page = drifted(*(param(f"p{k}", 0.9 - k / 100) for k in range(9)))
-    assert page.words[0].startswith("No parameter changed that these data show.")
+    assert page.words[0].startswith("These data show no change of a parameter.")
     assert page.tables[0]["parameter"] == [f"p{k}" for k in range(8, 0, -1)]

@@ -23,7 +23,7 @@ NS: Any = SimpleNamespace
 
 def rule(name, verdict, **evidence):
     return RuleVerdict(
-        rule=name, verdict=verdict, asked=f"asked of {name}", reason=f"found by {name}", evidence=evidence
+        rule=name, verdict=verdict, requirement=f"asked of {name}", reason=f"found by {name}", evidence=evidence
     )
 
 
@@ -46,20 +46,20 @@ def gate(*rules, **changed):
 def test_a_refusal_shows_both_policies_and_marks_each_rule_that_was_asked():
     verdicts = ("yes", "no", "missing", "waived", "none")
     page = gate(*(rule(f"r{i}", verdict) for i, verdict in enumerate(verdicts)))
-    assert page.key_figures == [
+    assert page.shown_metrics == [
         ("decision", "no", ""),
         ("candidate", "new", "0123456789abcdef"),
         ("champion", "old", "fedcba9876543210"),
         ("α", 0.025, "looks: any"),
         ("trials on a robot", 12, "of the candidate"),
     ]
-    assert page.tones_of_figures["decision"] == "bad"
+    assert page.tones_of_metrics["decision"] == "bad"
     assert page.tables == [
         {
             "rule": ["r0", "r1", "r2", "r3", "r4"],
             "verdict": list(verdicts),
-            "asked": [f"asked of r{i}" for i in range(5)],
-            "found": [f"found by r{i}" for i in range(5)],
+            "requirement": [f"asked of r{i}" for i in range(5)],
+            "result": [f"found by r{i}" for i in range(5)],
         }
     ]
     assert page.marks == [{(0, 1): "good", (1, 1): "bad", (2, 1): "bad"}]
@@ -69,10 +69,10 @@ def test_a_refusal_shows_both_policies_and_marks_each_rule_that_was_asked():
 
 def test_a_release_without_a_champion_is_good_and_holds_for_one_look():
     page = gate(rule("r", "yes"), champion="", champion_hash="", looks="once")
-    assert page.key_figures[0] == ("decision", "yes", "")
-    assert page.tones_of_figures["decision"] == "good"
-    assert page.key_figures[2] == ("champion", "none yet", "")
-    assert page.key_figures[3][2] == "looks: once"
+    assert page.shown_metrics[0] == ("decision", "yes", "")
+    assert page.tones_of_metrics["decision"] == "good"
+    assert page.shown_metrics[2] == ("champion", "none yet", "")
+    assert page.shown_metrics[3][2] == "looks: once"
     assert "exact for this one evaluation" in page.said
     assert "however often" not in page.said
 
@@ -105,12 +105,12 @@ def test_rows_behind_a_rule_show_the_columns_that_they_have():
 def watched(name, a, b, *alarms):
     scores = {"a": a, "b": b}
     return MonitorVerdict(
-        name=name, alarms=alarms, cause=f"cause of {name}", instead=(), success=0.5, scores=scores, course=()
+        name=name, alarms=alarms, cause=f"cause of {name}", possible_causes=(), success=0.5, scores=scores, drifts=()
     )
 
 
 def monitor(told, **changed):
-    figures = {
+    metrics = {
         "episodes": 9,
         "alarmed": 2,
         "promised": 0.05,
@@ -120,7 +120,7 @@ def monitor(told, **changed):
         "causes": {"camera": 2, "servo": 1},
     }
     page = KeptReport()
-    monitor_section(page, told, figures | changed)
+    monitor_section(page, told, metrics | changed)
     return page
 
 
@@ -130,7 +130,7 @@ TOLD += [watched("e3", 0.3, 0.5), watched("e4", 0.1, 0.6)]
 
 def test_a_monitor_tells_the_median_and_the_worst_of_each_signal():
     page = monitor(TOLD)
-    assert [figure[:2] for figure in page.key_figures] == [
+    assert [metric[:2] for metric in page.shown_metrics] == [
         ("episodes", 9),
         ("with an alarm", 2),
         ("calibrated false alarms", 5.0),
@@ -153,10 +153,10 @@ def test_a_monitor_tells_the_median_and_the_worst_of_each_signal():
 
 
 def test_alarms_are_bad_where_there_are_more_than_promised_or_the_course_changed():
-    assert monitor(TOLD).tones_of_figures["with an alarm"] == "bad"
-    assert monitor(TOLD, low=0.05).tones_of_figures["with an alarm"] is None
+    assert monitor(TOLD).tones_of_metrics["with an alarm"] == "bad"
+    assert monitor(TOLD, low=0.05).tones_of_metrics["with an alarm"] is None
     changed = monitor(TOLD, low=0.05, course=["success falls"])
-    assert changed.tones_of_figures["with an alarm"] == "bad"
+    assert changed.tones_of_metrics["with an alarm"] == "bad"
     assert changed.words[1] == "success falls"
 
 
@@ -215,14 +215,14 @@ def test_a_training_run_is_named_on_its_page():
 
 def test_training_shows_data_loss_and_errors_of_every_source():
     page = trained()
-    assert [figure[:2] for figure in page.key_figures] == [
+    assert [metric[:2] for metric in page.shown_metrics] == [
         ("held-out action error, s0", 0.2),
         ("held-out action error, s1", 0.3),
         ("steps", 500),
         ("time", 33.5),
         ("speed", 640.0),
     ]
-    assert list(page.units_of_figures.values()) == ["rad", "rad", "", "s", "samples/s"]
+    assert list(page.units_of_metrics.values()) == ["rad", "rad", "", "s", "samples/s"]
     assert page.words[:2] == ["Some frames were left out.", "Normalized by quantiles."]
     data, errors, joints = page.tables
     assert data == {
@@ -260,7 +260,7 @@ def test_training_shows_data_loss_and_errors_of_every_source():
 def test_training_without_held_out_episodes_shows_data_and_loss_alone():
     page = trained(held_out=[], evaluations=[])
     assert page.heads == ["Data", "Loss"]
-    assert [figure[0] for figure in page.key_figures] == ["steps", "time", "speed"]
+    assert [metric[0] for metric in page.shown_metrics] == ["steps", "time", "speed"]
 
 
 # Adaptation
@@ -287,7 +287,9 @@ def test_an_adaptation_says_where_it_began_and_what_moved(method, words):
     begun = f"Continued from old, hash 0123456789abcdef. {words}"
     facts = BASE | {"moving": 12345, "method": method}
     assert adapted(facts).words == [begun]
-    assert adapted(facts | {"l2_start": 0.25}).words == [f"{begun} Distance to the start weighed 0.25."]
+    assert adapted(facts | {"l2_start": 0.25}).words == [
+        f"{begun} The squared distance to the initial weights had the weight 0.25."
+    ]
 
 
 def test_errors_before_stand_beside_those_after_of_the_same_source():
@@ -306,7 +308,7 @@ def test_errors_before_stand_beside_those_after_of_the_same_source():
         ({"method": "fourier", "beta": 0.05}, "amplitudes of the lowest frequencies, up to 0.05 of the shorter side"),
     ],
 )
-def test_changed_pictures_are_told(said, words):
+def test_changed_images_are_told(said, words):
     page = adapted({"pixels": said})
     assert page.words == [f"Simulated images got the real ones' {words}."]
     assert page.tables == []
@@ -340,10 +342,10 @@ def test_a_claim_tells_what_it_needs_what_was_seen_and_how_likely_it_passes():
         {"failures": k, "trials": 300 + 1500 * k, "watched_trials": 400 + k, "chance_to_pass": chances}
         for k, chances in enumerate(({"rate/2": 0.22, "rate/5": 0.55}, {"rate/2": 0.33, "rate/5": 0.77}))
     ]
-    figures = {"claim": {"confidence": 0.95}, "demonstrations": rows, "seen": None}
+    metrics = {"claim": {"confidence": 0.95}, "demonstrations": rows, "seen": None}
     page = KeptReport()
-    evidence_section(page, figures, ["one", "two"])
-    assert page.key_figures == [("real trials without a failure", "300", "number fixed beforehand, exact")]
+    evidence_section(page, metrics, ["one", "two"])
+    assert page.shown_metrics == [("real trials without a failure", "300", "number fixed beforehand, exact")]
     assert page.tables == [
         {
             "failures allowed": [0, 1],
@@ -356,8 +358,8 @@ def test_a_claim_tells_what_it_needs_what_was_seen_and_how_likely_it_passes():
     assert page.words[-1] == "one\n\ntwo"
     seen = {"failures": 2, "trials": 1500, "rate_shown": 0.00421, "more_without_failure": 2100}
     page = KeptReport()
-    evidence_section(page, figures | {"seen": seen}, [])
-    assert page.key_figures[1:] == [
+    evidence_section(page, metrics | {"seen": seen}, [])
+    assert page.shown_metrics[1:] == [
         ("failure rate proven so far", "0.00421", "2 failures in 1,500 trials, 95%"),
         ("further trials without a failure", "2,100", "needed for the claim"),
     ]

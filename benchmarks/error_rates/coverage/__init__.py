@@ -1,1 +1,1 @@
-"""How often intervals of identified parameters hold the planted value."""
+"""Measure how often intervals of identified parameters cover the planted value."""

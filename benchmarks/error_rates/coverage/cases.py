@@ -1,4 +1,4 @@
-"""What the coverage of intervals is measured on: a position servo and a double pendulum, with right and wrong twins."""
+"""Define the cases of the coverage study: a position servo and a double pendulum, with correct and with wrong twins."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from twinloop.twin.quantities import Prior
 
 Array = NDArray[np.float64]
 LEVEL = 0.9
-_MANY = 10_000  # windows: all of them
+_ALL_WINDOWS = 10_000  # more than the number of windows
 _STROKE = 0.4  # s
 
 
 def _strokes(rng: np.random.Generator, time: Array) -> Array:
-    """Strokes to random angles and rests there, ``(T, 1)`` rad."""
+    """Return position commands ``(T, 1)`` in rad: ramps to random angles, each followed by a rest."""
     at = time / _STROKE
     whole = at.astype(int)
     knots = rng.uniform(-1.2, 1.2, size=int(whole[-1]) + 2)
@@ -29,7 +29,7 @@ def _strokes(rng: np.random.Generator, time: Array) -> Array:
 
 
 def _swings(rng: np.random.Generator, time: Array) -> Array:
-    """Torques of shoulder and elbow as sums of three sines, ``(T, 2)`` N·m: swings below the horizontal."""
+    """Return torques of shoulder and elbow, ``(T, 2)`` in N·m, as sums of three sines: swings below the horizontal."""
     rate = rng.uniform(0.5, 2.5, size=(3, 2))
     phase = rng.uniform(0, 2 * np.pi, size=(3, 2))
     return np.sum(np.sin(2 * np.pi * rate * time[:, None, None] + phase), axis=1) * [0.9, 0.5]
@@ -47,12 +47,12 @@ SERVO = CoverageCase(
     twin="xl330_pendulum",
     commands=_strokes,
     truth=_SERVO_TRUTH,
-    fit=FitConfig(free=tuple(_SERVO_TRUTH), start=_SERVO_TRUTH, physics_hz=250.0, walk=_MANY, level=LEVEL),
+    fit=FitConfig(free=tuple(_SERVO_TRUTH), start=_SERVO_TRUTH, physics_hz=250.0, walk=_ALL_WINDOWS, level=LEVEL),
     seconds=1.6,
     episodes=8,
     start={"position": 0.003, "velocity": 0.05},
 )
-# Load-dependent friction of a fifth, friction at rest half as high again: Rhoban/bam's models m2 to m6 of this servo.
+# Load-dependent friction 0.2, static friction 1.5 times the kinetic one: Rhoban/bam's models m2 to m6 of this servo.
 _SERVO_MISSING = {f"{_JOINT}/load_friction": 0.2, f"{_JOINT}/stiction": 1.5}
 
 _PENDULUM_TRUTH = {
@@ -62,7 +62,7 @@ _PENDULUM_TRUTH = {
     "joint/elbow/frictionloss": 0.11,
     "link/link1/log_cholesky/t3": 0.01,
 }
-_PENDULUM_PRIORS = {  # those of the fits to the real one, `benchmarks.real_data.double_pendulum`
+_PENDULUM_PRIORS = {  # as for the fits to the real pendulum, `benchmarks.real_data.double_pendulum`
     "link/*/log_cholesky/t3": Prior(spread=0.05),
     "joint/*/frictionloss": Prior(spread=0.1),
     "joint/*/damping": Prior(spread=0.01),
@@ -78,7 +78,7 @@ PENDULUM = CoverageCase(
         priors=_PENDULUM_PRIORS,
         start=_PENDULUM_TRUTH,
         physics_hz=400.0,
-        walk=_MANY,
+        walk=_ALL_WINDOWS,
         level=LEVEL,
     ),
     hz=100.0,

@@ -1,4 +1,4 @@
-"""Coverage of identification's intervals, over many logs of robots whose true parameters are known.
+"""Measure the coverage of identification's intervals, over many logs of robots with known parameters.
 
 ``python -m benchmarks coverage`` prints the table; ``--write docs/evidence/identification.md`` puts it into that page.
 """
@@ -40,7 +40,7 @@ _HEAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A share of intervals, with its Wilson interval ``low`` to ``high``."""
+    """A share of intervals, from 0 to 1, with its Wilson interval ``low`` to ``high``."""
 
     rate: float
     low: float
@@ -48,13 +48,19 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Covered:
-    """How often one parameter's intervals hold the true value, and how often the value that fits best.
+class ParameterCoverage:
+    """Coverage of one parameter's intervals, over all logs of one case.
 
-    ``best`` fits the whole population best: where the twin lacks physics, it is not the ``planted`` value, and an
-    interval that holds the one may miss the other. ``naive`` is the share of intervals of σ²(JᵀJ)⁻¹ that hold the
-    planted value. ``half`` is the median half width, SI; ``bias`` is best less planted in half widths. ``determined``
-    is the share of logs that give an interval at all.
+    Attributes:
+        planted: True value, SI.
+        best: Value that fits the whole population best, SI. If the twin lacks physics, it differs from ``planted``, and
+            an interval that covers one of them may miss the other.
+        half: Median half width of the intervals, SI.
+        bias: ``best`` minus ``planted``, divided by ``half``.
+        covers_planted: Share of intervals that cover ``planted``.
+        covers_best: Share of intervals that cover ``best``.
+        naive: Share of the intervals from σ²(JᵀJ)⁻¹ (independent noise assumed) that cover ``planted``.
+        determined: Share of logs that give an interval for the parameter.
     """
 
     parameter: str
@@ -71,7 +77,7 @@ class Covered:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseCoverage:
-    """One case: ``method`` and ``clusters`` are those of its last log."""
+    """Coverage of all parameters of one case; ``method`` and ``clusters`` describe the interval of its last log."""
 
     case: str
     repetitions: int
@@ -79,22 +85,22 @@ class CaseCoverage:
     missing: dict[str, float]
     method: str
     clusters: str
-    rows: tuple[Covered, ...]
+    rows: tuple[ParameterCoverage, ...]
 
     @property
     def overall_planted(self) -> float:
-        """Share of all intervals that hold the planted value."""
+        """Mean share of intervals that cover the planted value."""
         return float(np.mean([row.covers_planted.rate for row in self.rows]))
 
     @property
     def overall_best(self) -> float:
-        """Share of all intervals that hold the best-fitting value."""
+        """Mean share of intervals that cover the best-fitting value."""
         return float(np.mean([row.covers_best.rate for row in self.rows]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Limits:
-    """Limits of one log's intervals and the naive ones, SI, ``(p,)``; NaN where there is none."""
+    """Interval limits of p parameters from one log, SI, ``(p,)``; NaN if the log does not determine the parameter."""
 
     low: Array
     high: Array
@@ -112,14 +118,14 @@ def coverage(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> CaseCoverage:
-    """Fit ``repetitions`` logs of one case and count.
+    """Fit ``repetitions`` simulated logs of one case and count the intervals that cover the truth.
 
     Args:
-        case: the case.
-        backend: where worlds run.
-        repetitions: how many logs.
-        seed: of their episodes and their noise.
-        progress: is told the number of each log that is done.
+        case: The case.
+        backend: Where worlds run.
+        repetitions: Number of logs.
+        seed: Seed for the choice of episodes and their noise.
+        progress: Called with the number of finished logs after each log.
     """
     population = Population.of(case, backend)
     linear = LinearFits.about(population, backend)
@@ -128,11 +134,13 @@ def coverage(
     for number in range(repetitions):
         rows = rng.choice(case.population, case.episodes, replace=False)
         noise = population.noise(rng, len(rows))
-        found.append(_refitted(population, rows, noise, backend) if case.refit else _linear(linear, rows, noise))
+        found.append(
+            _refit_limits(population, rows, noise, backend) if case.refit else _linear_limits(linear, rows, noise)
+        )
         if progress is not None:
             progress(number + 1)
     planted = np.array([case.truth[name] for name in case.fit.free or ()])
-    best = _si(linear.space, linear.best())
+    best = _to_si(linear.space, linear.best())
     return CaseCoverage(
         case=case.name,
         repetitions=repetitions,
@@ -140,26 +148,30 @@ def coverage(
         missing=dict(case.missing),
         method=found[-1].method,
         clusters=found[-1].clusters,
-        rows=tuple(_count(population, i, float(planted[i]), float(best[i]), found) for i in range(len(planted))),
+        rows=tuple(
+            _count_coverage(population, i, float(planted[i]), float(best[i]), found) for i in range(len(planted))
+        ),
     )
 
 
-def _count(population: Population, i: int, planted: float, best: float, found: Sequence[_Limits]) -> Covered:
+def _count_coverage(
+    population: Population, i: int, planted: float, best: float, found: Sequence[_Limits]
+) -> ParameterCoverage:
     name = (population.case.fit.free or ())[i]
     low, high = np.array([f.low[i] for f in found]), np.array([f.high[i] for f in found])
-    told = ~np.isnan(low)
-    half = float(np.median((high - low)[told]) / 2) if told.any() else float("nan")
-    return Covered(
+    determined = ~np.isnan(low)
+    half = float(np.median((high - low)[determined]) / 2) if determined.any() else float("nan")
+    return ParameterCoverage(
         parameter=name,
         unit=population.twin.params[name].unit,
         planted=planted,
         best=best,
         bias=(best - planted) / half,
         half=half,
-        covers_planted=_share(low[told], planted, high[told]),
-        covers_best=_share(low[told], best, high[told]),
+        covers_planted=_share(low[determined], planted, high[determined]),
+        covers_best=_share(low[determined], best, high[determined]),
         naive=float(np.mean([f.naive_low[i] <= planted <= f.naive_high[i] for f in found])),
-        determined=float(told.mean()),
+        determined=float(determined.mean()),
     )
 
 
@@ -168,74 +180,74 @@ def _share(low: Array, value: float, high: Array) -> Share:
     return Share(rate=float(found.estimate), low=float(found.low), high=float(found.high))
 
 
-def _linear(linear: LinearFits, rows: NDArray[np.intp], noise: Array) -> _Limits:
+def _linear_limits(linear: LinearFits, rows: NDArray[np.intp], noise: Array) -> _Limits:
     problem, end, begins = linear.fit(rows, noise)
     case, space = linear.population.case, linear.space
-    times = FrameTimes(begins=begins, dt=1.0 / case.hz)
+    times = FrameTimes(start_times=begins, dt=1.0 / case.hz)
     found = compute_uncertainty(problem, end, space.names, times=times, level=case.fit.level)
-    naive = _naive(problem, end, case.fit.level)
+    naive = _naive_half_widths(problem, end, case.fit.level)
     return _Limits(
-        low=_si(space, found.low),
-        high=_si(space, found.high),
-        naive_low=_si(space, end.point - naive),
-        naive_high=_si(space, end.point + naive),
+        low=_to_si(space, found.low),
+        high=_to_si(space, found.high),
+        naive_low=_to_si(space, end.point - naive),
+        naive_high=_to_si(space, end.point + naive),
         method=found.method,
         clusters="none" if found.clusters is None else f"{found.clusters.count} {found.clusters.kind}s",
     )
 
 
-def _refitted(population: Population, rows: NDArray[np.intp], noise: Array, backend: Backend) -> _Limits:
+def _refit_limits(population: Population, rows: NDArray[np.intp], noise: Array, backend: Backend) -> _Limits:
     case, log = population.case, population.log(rows, noise)
     result = identify(population.twin, log, backend=backend, config=case.fit)
     logs = limit_physics_rate(prepare_replay(population.twin, log, case.fit.replay), case.fit.physics_hz)
     space = fit_space(logs, case.fit)[0]
     point = result.distribution.mean[: len(space.names)]
     problem = fit_problem(backend, logs, space, point, case.fit)
-    naive = _naive(problem, linearize(problem, point), case.fit.level)
+    naive = _naive_half_widths(problem, linearize(problem, point), case.fit.level)
     limits = [(np.nan, np.nan) if e.low is None or e.high is None else (e.low, e.high) for e in result.estimates]
     low, high = np.array(limits).T
     return _Limits(
         low=low,
         high=high,
-        naive_low=_si(space, point - naive),
-        naive_high=_si(space, point + naive),
+        naive_low=_to_si(space, point - naive),
+        naive_high=_to_si(space, point + naive),
         method=result.evidence.method,
         clusters=f"{result.evidence.count} {result.evidence.clusters}s",
     )
 
 
-def _naive(problem: FitProblem, end: Linearization, level: float) -> Array:
-    """Half widths from σ²(JᵀJ)⁻¹, as if residuals were independent."""
+def _naive_half_widths(problem: FitProblem, end: Linearization, level: float) -> Array:
+    """Return half widths ``(p,)`` from σ²(JᵀJ)⁻¹, which assumes independent residuals."""
     slopes = frame_scores(problem, end, 0).slopes
     matrix = np.einsum("efcp,efcq->pq", slopes, slopes, optimize=True)
     variance = np.nansum(end.residual**2) / (np.sum(~np.isnan(end.residual)) - len(end.point))
     return ndtri((1 + level) / 2) * np.sqrt(variance * np.diag(np.linalg.inv(matrix)))
 
 
-def _si(space: FitSpace, points: Array) -> Array:
+def _to_si(space: FitSpace, points: Array) -> Array:
     return np.array([float(value) for value in space.values(points).values()])
 
 
 def run_bench_coverage(
     console: Console, *, only: Sequence[str] = (), repetitions: int = 200, nthread: int = 0, page: Path | None = None
 ) -> dict[str, Any]:
-    """Measure, print and, with ``page``, write the tables between its marks.
+    """Measure and print coverage; if ``page`` is given, also replace the tables in that page.
 
     Args:
-        console: where to print.
-        only: words of the names of the cases to run; default all.
-        repetitions: logs of each case.
-        nthread: C threads; 0 takes every core.
-        page: a page with the marks of ``coverage``.
+        console: Where to print.
+        only: Words that the names of the cases contain. Default: all cases.
+        repetitions: Number of logs per case.
+        nthread: Number of C threads; 0 uses every core.
+        page: Markdown page with the marker comments of this command.
 
     Raises:
-        InputError: no case of that name, no repetitions, or a page without the marks.
+        InputError: If no case matches, ``repetitions`` is below 2, or the page has no markers.
     """
     chosen = [case for case in CASES if not only or any(word in case.name for word in only)]
     if not chosen:
-        raise InputError(f"No case is named {', '.join(only)}. There are: {'; '.join(case.name for case in CASES)}.")
+        raise InputError(f"No case matches {', '.join(only)}. The cases are: {'; '.join(case.name for case in CASES)}.")
     if repetitions < 2:
-        raise InputError(f"--repetitions {repetitions}: coverage is counted over two at least, 200 for a figure.")
+        raise InputError(f"--repetitions {repetitions}: give at least 2 logs per case. The published tables use 200.")
     if page is not None:
         around(page, PLACE)
     backend, results = open_backend("threads", nthread=nthread), []
@@ -250,7 +262,7 @@ def run_bench_coverage(
         for row in result.rows:
             table.add_row(*_cells(row))
         console.print(table)
-        if page is not None:  # case by case: a run takes minutes
+        if page is not None:  # after each case, because a run takes minutes
             write_between(page, PLACE, "\n\n".join(map(_markdown, results)))
     return {"level": CASES[0].fit.level, "repetitions": repetitions, "cases": [asdict(result) for result in results]}
 
@@ -260,7 +272,7 @@ def _markdown(result: CaseCoverage) -> str:
 
 
 def title(result: CaseCoverage) -> str:
-    """What a table shows."""
+    """Return the title of a case's table."""
     how = "refitted by replays" if result.refit else "linear about the best fit"
     return (
         f"{result.case}: {result.repetitions} logs, {how}, {result.method} over {result.clusters}; "
@@ -268,7 +280,7 @@ def title(result: CaseCoverage) -> str:
     )
 
 
-def _cells(row: Covered) -> tuple[str, ...]:
+def _cells(row: ParameterCoverage) -> tuple[str, ...]:
     return (
         f"`{row.parameter}`",
         row.unit,

@@ -1,8 +1,9 @@
-"""Robots whose truth is planted, logged again and again with noise that is correlated in time.
+"""Simulate logs of robots with known parameters and noise that is correlated in time, and fit them.
 
-A population of episodes is simulated once by the truth, each with commands of its own and a first state slightly off.
-A repetition draws some of them and adds new noise. It is fitted as any log (``refit``), or by the same solver on
-replays that are linear about the best-fitting values, which costs nothing and is exact for small errors.
+A population of episodes is simulated once with the true parameters; each episode has its own commands and a slightly
+perturbed first state. Each repetition draws some episodes and adds new noise. The log is fitted either like any real
+log (``refit``) or by the same solver on replays that are linearized at the best-fitting values. The linearized fit is
+much cheaper and exact for small errors.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_rep
 from twinloop.twin import Twin, load_twin
 
 Array = NDArray[np.float64]
-# Loss that a walk may leave: a hundredth of what one standard error changes it by in these logs.
-_TIGHT = 1e-4
+# Loss tolerance of the solver: a hundredth of the change by one standard error in these logs.
+_TOLERANCE = 1e-4
 _ITERATIONS = 15
-_SOME = 30  # episodes that the values are sought on about which replays are linear
-# First states may be off in positions and speeds, by steps that finite differences see.
-_ANY_START = {"position": 1e-3, "velocity": 1e-2}
-_DRAWS = 4  # of the noise of a whole population, for the values that fit it best
+_EPISODES_OF_APPROXIMATE_FIT = 30  # episodes for the values at which replays are linearized
+# Finite-difference steps of the first state: rad, rad/s.
+_START_STEPS = {"position": 1e-3, "velocity": 1e-2}
+_NOISE_DRAWS = 4  # noise draws of the whole population, for the best-fitting values
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageCase:
-    """A robot, what is true of it, what of that its twin lacks, and how it is logged.
+    """A robot with known parameters, the twin that is fitted to it, and how its logs are recorded.
 
     Attributes:
-        name: of the case, as printed.
-        twin: built-in name.
-        commands: from a generator and moments ``(T,)`` in s to commands ``(T, nu)``.
-        truth: values of the free parameters, SI.
-        missing: physics of the truth that the fit leaves at the twin's nominal value, SI.
-        fit: how it is fitted.
-        hz: rate of the log.
-        seconds: length of an episode.
-        episodes: of one log.
-        noise: standard deviation of a reading, rad.
-        rho: its correlation from one frame to the next.
-        start: standard deviation of what the first state has beyond its record: ``position`` rad, ``velocity`` rad/s.
-        population: episodes to draw from.
-        refit: fit each log by replays, not by their linearization.
+        name: Name of the case, as printed.
+        twin: Name of the built-in twin.
+        commands: Function from a generator and times ``(T,)`` in s to commands ``(T, nu)``.
+        truth: True values of the free parameters, SI.
+        missing: Parameters of the true robot that the fit leaves at the twin's nominal value, SI.
+        fit: Configuration of the fit.
+        hz: Frame rate of the log.
+        seconds: Length of an episode.
+        episodes: Episodes per log.
+        noise: Standard deviation of a reading, rad.
+        rho: Correlation of the noise between successive frames.
+        start: Standard deviation of the first state's unrecorded error: ``position`` in rad, ``velocity`` in rad/s.
+        population: Number of episodes from which each log is drawn.
+        refit: Whether each log is fitted by replays instead of by their linearization.
     """
 
     name: str
@@ -75,7 +76,7 @@ class CoverageCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """The truth's episodes without noise: ``clean`` ``(nepisode, nframe, nchannel)`` with their ``commands``."""
+    """Simulated episodes of the true robot: readings without noise, ``clean`` ``(nepisode, nframe, nchannel)``."""
 
     case: CoverageCase
     twin: Twin
@@ -84,7 +85,7 @@ class Population:
 
     @classmethod
     def of(cls, case: CoverageCase, backend: Backend, *, seed: int = 0) -> Population:
-        """Simulate the truth, at the physics rate of the fit."""
+        """Simulate the true robot of a case, at the physics rate of the fit."""
         rng, twin = generator(seed, f"coverage/{case.name}/population"), load_twin(case.twin)
         frames = round(case.seconds * case.hz) + 1
         time = np.arange(frames) / case.hz
@@ -96,14 +97,14 @@ class Population:
         return cls(case=case, twin=twin, commands=commands, clean=clean)
 
     def noise(self, rng: np.random.Generator, count: int) -> Array:
-        """Stationary AR(1) noise of ``count`` episodes, ``(count, nframe, nchannel)``."""
+        """Draw stationary AR(1) noise for ``count`` episodes, ``(count, nframe, nchannel)``."""
         rho = self.case.rho
         white = rng.normal(size=(count, *self.clean.shape[1:])) * np.sqrt(1 - rho**2)
         white[:, 0] /= np.sqrt(1 - rho**2)
         return self.case.noise * np.asarray(lfilter([1.0], [1.0, -rho], white, axis=1), dtype=np.float64)
 
     def log(self, rows: NDArray[np.intp], noise: Array) -> list[Episode]:
-        """Episodes as they would be recorded."""
+        """Return the episodes at ``rows`` of the population with ``noise`` added to their readings."""
         time = np.arange(self.clean.shape[1]) / self.case.hz
         return [
             _episode(self.twin, number, time, self.commands[row], self.clean[row] + each)
@@ -117,10 +118,12 @@ def _episode(twin: Twin, index: int, time: Array, action: Array, state: Array) -
 
 @dataclass(frozen=True, kw_only=True)
 class LinearFits:
-    """Fits to logs of a population by replays that are linear about the values that fit it best.
+    """Fits to logs of one population, by replays that are linearized at its best-fitting values.
 
-    ``logs`` are the windows of the whole population without noise, ``here`` their linearization in the units of the
-    channels, with what errors of the recorded first states do.
+    Attributes:
+        logs: Replay windows of the whole population, without noise.
+        here: Linearization of the replays of ``logs`` in the units of the channels, also with respect to errors of the
+            recorded first states.
     """
 
     population: Population
@@ -131,34 +134,36 @@ class LinearFits:
 
     @classmethod
     def about(cls, population: Population, backend: Backend) -> LinearFits:
-        """Linearize about the values that fit a noisy log of some of the population best."""
+        """Linearize at the values that best fit a noisy log of a part of the population."""
         case = population.case
-        point = _nearly_best(population, backend)
+        point = _approximate_best_fit(population, backend)
         everything = np.arange(case.population)
-        logs = _windows(population, everything, np.zeros_like(population.clean), _ANY_START)
+        logs = _windows(population, everything, np.zeros_like(population.clean), _START_STEPS)
         space = fit_space(logs, case.fit)[0]
         problem = replace(fit_problem(backend, logs, space, point, case.fit), width=np.ones(len(logs.channels)))
         here = linearize(problem, point)
         return cls(population=population, space=space, logs=logs, problem=problem, here=here)
 
     def best(self, *, seed: int = 1) -> Array:
-        """The values that fit the whole population best: what estimates tend to, with a wrong model too."""
+        """Return the values that best fit the whole population: the limit of the estimates, also for a wrong model."""
         rng = generator(seed, f"coverage/{self.population.case.name}/best")
         rows = np.arange(self.population.case.population)
-        return np.mean([self.fit(rows, self.population.noise(rng, len(rows)))[1].point for _ in range(_DRAWS)], axis=0)
+        return np.mean(
+            [self.fit(rows, self.population.noise(rng, len(rows)))[1].point for _ in range(_NOISE_DRAWS)], axis=0
+        )
 
     @cached_property
-    def _first(self) -> NDArray[np.intp]:
+    def _first_frames(self) -> NDArray[np.intp]:
         """Frame of its episode at which each window begins."""
-        return np.round(self.logs.begins * self.population.case.hz).astype(np.intp)
+        return np.round(self.logs.start_times * self.population.case.hz).astype(np.intp)
 
     def fit(self, rows: NDArray[np.intp], noise: Array) -> tuple[FitProblem, Linearization, Array]:
-        """The fit to a log of some episodes: the problem, where it ended, and when its windows begin in s."""
-        owners = np.asarray(self.logs.numbers)
+        """Fit a log of the episodes at ``rows``: return problem, final linearization, and window start times in s."""
+        owners = np.asarray(self.logs.episode_numbers)
         windows = [np.flatnonzero(owners == row) for row in rows]
         chosen = np.concatenate(windows)
         clusters = np.repeat(np.arange(len(rows)), [len(each) for each in windows])
-        begin = self._first[chosen]
+        begin = self._first_frames[chosen]
         nframe = self.here.residual.shape[1]
         added = np.stack([noise[c, b : b + nframe] for c, b in zip(clusters, begin, strict=True)])
         rate = np.gradient(noise, 1.0 / self.population.case.hz, axis=1)
@@ -177,11 +182,11 @@ class LinearFits:
             self.problem, readings=readings, measured=-error, clusters=clusters, local_sd=local_sd,
             width=np.median(np.abs(error), axis=(0, 1)),
         )  # fmt: skip
-        solution = solve(problem, self.here.point, iterations=_ITERATIONS, tolerance=_TIGHT)
+        solution = solve(problem, self.here.point, iterations=_ITERATIONS, tolerance=_TOLERANCE)
         width = self.population.case.fit.width * np.median(np.abs(solution.end.residual), axis=(0, 1)) * problem.width
         problem = replace(problem, width=width)
-        end = solve(problem, solution.point, solution.end.local, iterations=_ITERATIONS, tolerance=_TIGHT).end
-        return problem, end, self.logs.begins[chosen]
+        end = solve(problem, solution.point, solution.end.local, iterations=_ITERATIONS, tolerance=_TOLERANCE).end
+        return problem, end, self.logs.start_times[chosen]
 
 
 def _windows(population: Population, rows: NDArray[np.intp], noise: Array, local: Mapping[str, float]) -> ReplayLogs:
@@ -191,16 +196,16 @@ def _windows(population: Population, rows: NDArray[np.intp], noise: Array, local
 
 
 def _local_sd(logs: ReplayLogs, local: Mapping[str, float]) -> Array:
-    """Of the corrections that the fit itself looks for, which are the last of those known."""
+    """Return standard deviations of the first-state corrections that the fit estimates: the last of all corrections."""
     half = logs.nlocal // 2
     return np.concatenate(
         [np.full(half, local[key]) for key in ("position", "velocity") if key in local] or [np.zeros(0)]
     )
 
 
-def _nearly_best(population: Population, backend: Backend) -> Array:
+def _approximate_best_fit(population: Population, backend: Backend) -> Array:
     case = population.case
-    rows = np.arange(min(_SOME, case.population))
+    rows = np.arange(min(_EPISODES_OF_APPROXIMATE_FIT, case.population))
     noise = population.noise(generator(2, f"coverage/{case.name}/best"), len(rows))
     logs = _windows(population, rows, noise, case.fit.replay.local)
     space = fit_space(logs, case.fit)[0]

@@ -1,1 +1,1 @@
-"""False-positive rates, coverage and power of every test and interval of the gap, by simulation."""
+"""Measure false-positive rate, coverage and power of every test and interval of the sim-to-real gap, by simulation."""

@@ -1,9 +1,9 @@
-"""Attribution on planted truths: how often intervals of shares hold them, and how often a group is blamed for nothing.
+"""Test error attribution on known truths: coverage of the shares' intervals and rate of wrong claims.
 
-The twin of the study is linear, so that the shares of its population are known in closed form: the error of an episode
-is Φ (θ* − θ) + noise, with slopes Φ correlated in time and between parameters, of unequal size from episode to episode.
-Two of four parameters are off. Parameters are fitted to 30 episodes by least squares, with a covariance clustered by
-episode, and the error of others is attributed; what is tried is the code that attributes real errors.
+The twin of the study is linear, so that the true shares are known in closed form: the error of an episode
+is Φ (θ* − θ) + noise. The slopes Φ are correlated in time and between parameters, and their size varies by episode.
+Two of four parameters are wrong. Parameters are fitted to 30 episodes by least squares, with a covariance clustered by
+episode, and the error of other episodes is attributed. The code under test is the one that attributes real errors.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ Array = NDArray[np.float64]
 PAGE = "evidence/gap.md"
 _PLANTED = np.array([1.0, 0.6, 0.0, 0.0])
 _NAMES = ("first", "second", "third", "fourth")
-_NOISE = 1.0  # standard deviation of readings; slopes have 1
+_NOISE = 1.0  # standard deviation of readings; that of the slopes is 1
 _FRAMES, _TRAINING, _DRAWS, _RESAMPLES = 60, 30, 12, 400
 _UNEVEN = 0.4  # standard deviation of the logarithm of an episode's size
-_COUNTS, _ALIKE = (6, 10, 20), (0.0, 0.9)
+_COUNTS, _CORRELATIONS = (6, 10, 20), (0.0, 0.9)
 _BASES = (32, 128)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Episodes:
-    """Sums over frames, by episode: ΦᵀΦ ``(n, 4, 4)``, Φᵀ noise ``(n, 4)``, noise² ``(n,)``."""
+    """Sums over frames for each of n episodes: ΦᵀΦ ``(n, 4, 4)``, Φᵀ noise ``(n, 4)``, noise² ``(n,)``."""
 
     gram: Array
     cross: Array
     noise: Array
 
     def errors(self, values: Array) -> Array:
-        """Squared errors ``(nworld, n)`` at parameters ``(nworld, 4)``."""
+        """Return squared errors ``(nworld, n)`` at parameter values ``(nworld, 4)``."""
         off = _PLANTED - values
         quadratic = np.einsum("wi,nij,wj->wn", off, self.gram, off)
         return quadratic + 2 * np.einsum("wi,ni->wn", off, self.cross) + self.noise
 
 
-def _slow(rng: np.random.Generator, shape: tuple[int, ...], alike: float) -> Array:
-    """Series of unit variance along axis 1 with a lag-1 correlation of 0.9; those of axis 2 correlate by ``alike``."""
+def _correlated_series(rng: np.random.Generator, shape: tuple[int, ...], correlated: float) -> Array:
+    """Draw unit-variance series with lag-1 correlation 0.9 along axis 1.
+
+    If there is an axis 2, its first series has correlation ``correlated`` with each of the other series.
+    """
     white = rng.standard_normal(shape)
     values = np.empty(shape)
     values[:, 0] = white[:, 0]
@@ -56,13 +59,13 @@ def _slow(rng: np.random.Generator, shape: tuple[int, ...], alike: float) -> Arr
     if len(shape) < 3:  # noise
         return values
     common = values[:, :, :1]
-    return np.concatenate([common, alike * common + np.sqrt(1 - alike**2) * values[:, :, 1:]], axis=2)
+    return np.concatenate([common, correlated * common + np.sqrt(1 - correlated**2) * values[:, :, 1:]], axis=2)
 
 
-def _episodes(rng: np.random.Generator, count: int, alike: float) -> _Episodes:
+def _episodes(rng: np.random.Generator, count: int, correlated: float) -> _Episodes:
     size = np.exp(_UNEVEN * rng.standard_normal((count, 1, 1)))
-    slopes = size * _slow(rng, (count, _FRAMES, len(_PLANTED)), alike)
-    noise = _NOISE * _slow(rng, (count, _FRAMES), 0.0)
+    slopes = size * _correlated_series(rng, (count, _FRAMES, len(_PLANTED)), correlated)
+    noise = _NOISE * _correlated_series(rng, (count, _FRAMES), 0.0)
     return _Episodes(
         gram=np.einsum("nfi,nfj->nij", slopes, slopes),
         cross=np.einsum("nfi,nf->ni", slopes, noise),
@@ -70,10 +73,10 @@ def _episodes(rng: np.random.Generator, count: int, alike: float) -> _Episodes:
     )
 
 
-def _truth(alike: float) -> Array:
-    """Shares of the population, of each parameter and of what is left."""
-    correlation = np.full((4, 4), alike**2)
-    correlation[0] = correlation[:, 0] = alike
+def _true_shares(correlated: float) -> Array:
+    """Return the true shares of the four parameters and of the residual, ``(5,)``."""
+    correlation = np.full((4, 4), correlated**2)
+    correlation[0] = correlation[:, 0] = correlated
     np.fill_diagonal(correlation, 1.0)
     moment = correlation * np.exp(2 * _UNEVEN**2)
     own = _PLANTED * (moment @ _PLANTED)
@@ -81,18 +84,18 @@ def _truth(alike: float) -> Array:
     return np.append(own, _NOISE**2) / whole
 
 
-def _fitted(rng: np.random.Generator, alike: float) -> tuple[Array, Array]:
-    """Least squares on training episodes, and its covariance by the sandwich that `identify` uses (CR2)."""
-    seen = _episodes(rng, _TRAINING, alike)
-    step = np.linalg.solve(seen.gram.sum(axis=0), seen.cross.sum(axis=0))
-    found = bias_reduced_sandwich(seen.gram, seen.cross - seen.gram @ step)
+def _fit_parameters(rng: np.random.Generator, correlated: float) -> tuple[Array, Array]:
+    """Fit training episodes by least squares; return the estimate and its sandwich covariance (CR2)."""
+    training = _episodes(rng, _TRAINING, correlated)
+    step = np.linalg.solve(training.gram.sum(axis=0), training.cross.sum(axis=0))
+    found = bias_reduced_sandwich(training.gram, training.cross - training.gram @ step)
     return _PLANTED + step, found.covariance
 
 
-def _tally(seed: int, run: int, count: int, alike: float, *, draws: bool) -> SquaredErrorShares:
-    rng = generator(seed, f"study/attribution/{count}/{alike}", run)
-    estimate, covariance = _fitted(rng, alike)
-    measured = _episodes(rng, count, alike)
+def _measure_shares(seed: int, run: int, count: int, correlated: float, *, draws: bool) -> SquaredErrorShares:
+    rng = generator(seed, f"study/attribution/{count}/{correlated}", run)
+    estimate, covariance = _fit_parameters(rng, correlated)
+    measured = _episodes(rng, count, correlated)
     plan, drawing = design(4, exact=4, worlds=16, least_pairs=1), DrawDesign(ngroup=4, ndraw=_DRAWS)
     drawn = None
     if draws:
@@ -114,18 +117,20 @@ def _tally(seed: int, run: int, count: int, alike: float, *, draws: bool) -> Squ
 
 
 def shares_study(repetitions: int, seed: int) -> StudyTable:
-    """Coverage of shares, false attribution and power, with and without draws of the parameters."""
-    rows, figures = [], []
-    for alike in _ALIKE:
-        truth = _truth(alike)
+    """Measure coverage of shares, wrong claims and power, with and without draws of the parameters."""
+    rows, metrics = [], []
+    for correlated in _CORRELATIONS:
+        truth = _true_shares(correlated)
         for count in _COUNTS:
             for draws in (False, True) if count == _COUNTS[1] else (True,):
-                counts = np.sum([_tried(seed, k, count, alike, truth, draws=draws) for k in range(repetitions)], axis=0)
-                told = [share(int(c), repetitions * n) for c, n in zip(counts, (2, 2, 1, 1, 1), strict=True)]
-                rows.append((f"{alike:g}", str(count), "yes" if draws else "no", *told))
-                figures.append(
-                    {"alike": alike, "episodes": count, "draws": draws}
-                    | dict(zip(_FIGURES, (counts / repetitions / (2, 2, 1, 1, 1)).tolist(), strict=True))
+                counts = np.sum(
+                    [_count_hits(seed, k, count, correlated, truth, draws=draws) for k in range(repetitions)], axis=0
+                )
+                cells = [share(int(c), repetitions * n) for c, n in zip(counts, (2, 2, 1, 1, 1), strict=True)]
+                rows.append((f"{correlated:g}", str(count), "yes" if draws else "no", *cells))
+                metrics.append(
+                    {"alike": correlated, "episodes": count, "draws": draws}
+                    | dict(zip(_METRICS, (counts / repetitions / (2, 2, 1, 1, 1)).tolist(), strict=True))
                 )
     return StudyTable(
         title="Shares of a planted error: coverage of 95 % intervals, and claimed parameters",
@@ -144,19 +149,19 @@ def shares_study(repetitions: int, seed: int) -> StudyTable:
         "others. *Wrong claim*: a parameter that is not at fault is claimed (nominal at most 5 %). *Largest found*: "
         "the first claim is the parameter with the largest share, alone or together with parameters that the data "
         "cannot distinguish from it.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
-_FIGURES = ("covers_at_fault", "covers_others", "covers_left", "blamed_wrongly", "largest_found")
+_METRICS = ("covers_at_fault", "covers_others", "covers_left", "blamed_wrongly", "largest_found")
 
 
-def _tried(seed: int, run: int, count: int, alike: float, truth: Array, *, draws: bool) -> Array:
-    tally = _tally(seed, run, count, alike, draws=draws)
+def _count_hits(seed: int, run: int, count: int, correlated: float, truth: Array, *, draws: bool) -> Array:
+    tally = _measure_shares(seed, run, count, correlated, draws=draws)
     interval = tally.shares("share").interval
     covers = interval.covers(truth[:4, None])[:, 0]
     causes = tally.causes(_NAMES)[0]
-    claimed = [cause for cause in causes if cause.claimed]
+    claimed = [cause for cause in causes if cause.significant]
     wrong = any(set(cause.groups) <= {"third", "fourth"} for cause in claimed)
     left = bool(tally.remaining_shares().interval.covers(truth[4:, None])[0, 0])
     return np.array([covers[:2].sum(), covers[2:].sum(), left, wrong, bool(claimed) and "first" in claimed[0].groups])
@@ -191,8 +196,8 @@ _CLOSED: tuple[tuple[str, int, Callable[[Array], Array], tuple[Array, Array]], .
 
 
 def sobol_study(repetitions: int, seed: int) -> StudyTable:
-    """Coverage and error of Sobol' indices against closed forms."""
-    rows, figures = [], []
+    """Measure coverage and error of Sobol' indices against closed forms."""
+    rows, metrics = [], []
     for name, nfactor, function, truth in _CLOSED:
         for base in _BASES:
             covered, errors = np.zeros(2), np.zeros(2)
@@ -205,13 +210,13 @@ def sobol_study(repetitions: int, seed: int) -> StudyTable:
             total = repetitions * nfactor
             rms = np.sqrt(errors / total)
             rows.append((name, str(base), *(share(int(c), total) for c in covered), *(f"{e:.3f}" for e in rms)))
-            figures.append({"function": name, "base": base, "covered": (covered / total).tolist(), "rms": rms.tolist()})
+            metrics.append({"function": name, "base": base, "covered": (covered / total).tolist(), "rms": rms.tolist()})
     return StudyTable(
         title="Sobol' indices against closed forms (nominal 95 %)",
         head=("function", "rows", "covers: first order", "covers: total", "error (RMS): first", "error (RMS): total"),
         rows=tuple(rows),
         note=f"{repetitions} designs each, with (number of factors + 2) worlds per row.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 

@@ -1,4 +1,4 @@
-"""False alarms, coverage and power of the tests of the policies gap."""
+"""Measure false alarms, coverage and power of the tests of the policies gap."""
 
 from __future__ import annotations
 
@@ -13,62 +13,62 @@ from twinloop.stats.two_by_two import exact_p_values
 
 Array = NDArray[np.float64]
 CONDITIONS, ALPHA, TRIALS = 5, 0.05, (10, 25, 60)
-_SLOW = 600  # repetitions at most of what permutes
-_FLIPS = 199  # permutations in the study: the least number that reaches a level of 1 % with room
+_MOST = 600  # largest number of repetitions of permutation tests
+_PERMUTATIONS = 199  # permutations in the study: enough for a level of 1 %
 
 
 def _alarms(repetitions: int, seed: int) -> StudyTable:
-    """Chance that any of five conditions is named, where none differs; and how often intervals hold."""
+    """Measure how often any of five conditions is named although none differs, and the coverage of intervals."""
     rng = generator(seed, "study/policies/alarms")
-    rows, figures = [], []
+    rows, metrics = [], []
     for rate in (0.6, 0.9):
         for trials in TRIALS:
             counts = rng.binomial(trials, rate, size=(repetitions, CONDITIONS, 2))
-            alarms = int(np.sum(_refused(counts, trials).any(axis=1)))
-            newcombe, pooled = _covered(counts, trials, 0.0)
-            few = min(repetitions, _SLOW)
+            alarms = int(np.sum(_rejections(counts, trials).any(axis=1)))
+            newcombe, pooled = _count_covered(counts, trials, 0.0)
+            few = min(repetitions, _MOST)
             scores = sum(_score_alarm(rate, trials, rng) for _ in range(few))
             cells = (share(alarms, repetitions), share(newcombe, repetitions), share(pooled, repetitions))
             rows.append((f"{rate:g}", str(trials), *cells, share(scores, few)))
-            figures.append({"rate": rate, "trials": trials, "any_alarm": alarms / repetitions})
+            metrics.append({"rate": rate, "trials": trials, "any_alarm": alarms / repetitions})
     return StudyTable(
         title=f"Success: probability of a false alarm among {CONDITIONS} conditions at 5 %, coverage of 95 % intervals",
         head=("rate", "trials", "any alarm", "Newcombe, one condition", "Mantel–Haenszel, all", "any alarm, scores"),
         rows=tuple(rows),
-        note=f"{repetitions} repetitions; scores (Beta-distributed progress, permutations): {min(repetitions, _SLOW)}.",
-        figures=tuple(figures),
+        note=f"{repetitions} repetitions; scores (Beta-distributed progress, permutations): {min(repetitions, _MOST)}.",
+        metrics=tuple(metrics),
     )
 
 
 def _power(repetitions: int, seed: int) -> StudyTable:
-    """Chance that the one condition of five that differs is named, and that another is."""
+    """Measure how often the only different condition of five is named, and how often another one."""
     rng = generator(seed, "study/policies/power")
-    rows, figures = [], []
+    rows, metrics = [], []
     for gap in (0.2, 0.4):
         for trials in TRIALS:
             rates = np.full((CONDITIONS, 2), 0.5)
             rates[0, 0] += gap
             counts = rng.binomial(trials, rates, size=(repetitions, CONDITIONS, 2))
-            refused = _refused(counts, trials)
-            named, wrong = int(refused[:, 0].sum()), int(refused[:, 1:].any(axis=1).sum())
+            rejected = _rejections(counts, trials)
+            named, wrong = int(rejected[:, 0].sum()), int(rejected[:, 1:].any(axis=1).sum())
             rows.append((f"{gap:g}", str(trials), share(named, repetitions), share(wrong, repetitions)))
-            figures.append({"gap": gap, "trials": trials, "named": named / repetitions, "wrong": wrong / repetitions})
+            metrics.append({"gap": gap, "trials": trials, "named": named / repetitions, "wrong": wrong / repetitions})
     return StudyTable(
         title=f"Success: probability that the only one of {CONDITIONS} conditions with a difference is named",
         head=("planted difference", "trials per condition and domain", "named", "another is named"),
         rows=tuple(rows),
         note=f"Real rate 0.5 in every condition; {repetitions} repetitions; Barnard's test with Holm's adjustment.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
-def _refused(counts: NDArray[np.int64], trials: int) -> NDArray[np.bool_]:
-    """Which conditions Holm's step-down names, ``(repetitions, conditions)``."""
+def _rejections(counts: NDArray[np.int64], trials: int) -> NDArray[np.bool_]:
+    """Return which conditions Holm's step-down test names, ``(repetitions, conditions)``."""
     p_values = exact_p_values(trials, trials)[counts[..., 0], counts[..., 1]]
     return np.array([holm(row) for row in p_values]) <= ALPHA
 
 
-def _covered(counts: NDArray[np.int64], trials: int, truth: float) -> tuple[int, int]:
+def _count_covered(counts: NDArray[np.int64], trials: int, truth: float) -> tuple[int, int]:
     newcombe = pooled = 0
     for row in counts:
         tables = [
@@ -82,23 +82,24 @@ def _covered(counts: NDArray[np.int64], trials: int, truth: float) -> tuple[int,
 def _score_alarm(rate: float, trials: int, rng: np.random.Generator) -> bool:
     scores = rng.beta(2 * rate, 2 * (1 - rate), size=(CONDITIONS, 2, trials))
     p_values = [
-        stratified_permutation([(pair[0], pair[1])], draws=_FLIPS, seed=int(rng.integers(1 << 31))) for pair in scores
+        stratified_permutation([(pair[0], pair[1])], draws=_PERMUTATIONS, seed=int(rng.integers(1 << 31)))
+        for pair in scores
     ]
     return bool((holm(p_values) <= ALPHA).any())
 
 
 def _scores(repetitions: int, seed: int) -> StudyTable:
-    """Coverage of the interval of a difference of scores, within conditions of unlike difficulty."""
+    """Measure the coverage of the interval of a difference of scores, within conditions of different difficulty."""
     rng = generator(seed, "study/policies/scores")
     rows = []
     for shape, word in ((2.0, "spread"), (0.4, "mostly 0 or 1")):
         for trials in (3, *TRIALS):
-            held = np.zeros(2, dtype=np.int64)
+            covered = np.zeros(2, dtype=np.int64)
             for _ in range(repetitions):
                 means = rng.uniform(0.2, 0.8, size=CONDITIONS)
                 strata = [tuple(rng.beta(shape * m, shape * (1 - m), size=(2, trials))) for m in means]
-                held += [bool(stratified_difference(part).covers(0.0)) for part in ([strata[0]], strata)]
-            rows.append((word, str(trials), share(int(held[0]), repetitions), share(int(held[1]), repetitions)))
+                covered += [bool(stratified_difference(part).covers(0.0)) for part in ([strata[0]], strata)]
+            rows.append((word, str(trials), share(int(covered[0]), repetitions), share(int(covered[1]), repetitions)))
     return StudyTable(
         title="Scores: coverage of the 95 % interval of a difference",
         head=("scores", "trials", "one condition (Welch)", f"{CONDITIONS} conditions"),

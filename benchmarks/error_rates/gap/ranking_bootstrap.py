@@ -1,8 +1,8 @@
-"""The bootstrap intervals of predictivity that publications print, for comparison with them.
+"""Compute the bootstrap intervals of predictivity metrics that publications use, for comparison.
 
-They do not hold: noise of trials pulls correlations towards zero, a resample adds the same noise once more, and with
-few policies many resamples have two of them only. How far off they are stands in docs/evidence/compare_policies.md;
-`twinloop.stats.predictivity` has intervals that hold.
+Their coverage is too low: trial noise biases correlations towards zero, each resample adds the same noise again, and
+with few policies many resamples contain only two of them. Their coverage is measured in
+docs/evidence/compare_policies.md; `twinloop.stats.predictivity` has intervals with correct coverage.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.ranking import PolicyScoreMatrix
 
 Array = NDArray[np.float64]
-Figure = Callable[..., Array]
+Metric = Callable[..., Array]
 
 
 def resampled_pairs(
     *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: int, policies: bool, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Means ``(draws, ..., P)`` of trials drawn again; with ``policies``, of policies drawn again first."""
+    """Return means ``(draws, ..., P)`` of resampled trials of P policies.
+
+    If ``policies`` is true, policies are resampled before their trials.
+    """
     if policies:
         chosen = rng.integers(0, real.mean.shape[-1], size=(draws, *real.mean.shape))
         real, sim = (_rows(side, chosen) for side in (real, sim))
@@ -31,8 +34,8 @@ def resampled_pairs(
     return real.resample_means(rng, draws), sim.resample_means(rng, draws)
 
 
-def bootstrap_figure(
-    figure: Figure,
+def bootstrap_metric(
+    metric: Metric,
     *,
     real: PolicyScoreMatrix,
     sim: PolicyScoreMatrix,
@@ -41,26 +44,26 @@ def bootstrap_figure(
     draws: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of a figure of `twinloop.stats.ranking`.
+    """Compute the percentile bootstrap interval of a metric of `twinloop.stats.ranking`.
 
     Args:
-        figure: one of them.
-        real: the real scores ``(..., P)``.
-        sim: the simulated ones.
-        policies: draw policies again too, then their trials (two levels).
-        level: confidence level.
-        draws: how many resamples; those in which the figure does not exist, because all scores are equal, are left out.
-        seed: run seed of the resamples.
+        metric: Function of that module, called with ``real`` and ``sim`` scores.
+        real: Real scores ``(..., P)`` of P policies.
+        sim: Simulated scores ``(..., P)``.
+        policies: Resample policies, then their trials (two levels).
+        level: Confidence level.
+        draws: Number of resamples. A resample is ignored if the metric is undefined because all scores are equal.
+        seed: Run seed of the resamples.
     """
     check_level(level)
     rng = generator(seed, "stats/ranking/bootstrap")
     r, s = resampled_pairs(real=real, sim=sim, draws=draws, policies=policies, rng=rng)
-    values = np.asarray(figure(real=r, sim=s))
+    values = np.asarray(metric(real=r, sim=s))
     tail = (1 - level) / 2
     low, high = np.nanquantile(values, [tail, 1 - tail], axis=0) if not np.isnan(values).all() else (np.nan, np.nan)
     over = "policies and trials" if policies else "trials"
     return Interval(
-        estimate=figure(real=real.mean, sim=sim.mean),
+        estimate=metric(real=real.mean, sim=sim.mean),
         low=np.asarray(low),
         high=np.asarray(high),
         level=level,

@@ -1,4 +1,4 @@
-"""How often a comparison of sensors errs, and how small a difference it sees."""
+"""Measure false alarms of the sensor comparison, and the smallest differences that it detects."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ _HZ, _SECONDS, _JOINTS = 50.0, 6.0, 3
 _UNITS = UnitMap(
     joints=tuple(JointUnit(joint=f"j{i}", unit="rad", scale=1.0, offset=0.0) for i in range(_JOINTS)), source="study"
 )
-_NOISE, _LAG = 1e-3, 0.08  # rad and s, as the SO-101's
-# What is planted in the first joint of the real log: factors on the noise, and ms of lag.
+_NOISE, _LAG = 1e-3, 0.08  # rad and s, as of the SO-101
+# Planted in the first joint of the real log: name, factor on the noise, additional lag in s.
 _ARMS = (("nothing", 1.0, 0.0), ("noise × 1.2", 1.2, 0.0), ("noise × 1.5", 1.5, 0.0), ("10 ms of lag", 1.0, 0.010),
          ("30 ms of lag", 1.0, 0.030))  # fmt: skip
 _EPISODES = (3, 6, 12)
 
 
 def _log(seed: int, run: int, count: int, factor: float, lag: float) -> list[Episode]:
-    """Joints that follow commands of unlike paces, with noise and lag that differ a little by episode."""
+    """Simulate ``count`` episodes of joints that follow commands; noise and lag vary slightly between episodes.
+
+    The noise of the first joint is multiplied by ``factor``, and its lag is increased by ``lag`` s.
+    """
     rng = generator(seed, f"study/sensors/{run}")
     time = np.arange(0, _SECONDS, 1 / _HZ)
     episodes = []
@@ -41,32 +44,32 @@ def _log(seed: int, run: int, count: int, factor: float, lag: float) -> list[Epi
 
 
 def _run(repetitions: int, seed: int) -> StudyTable:
-    rows, figures = [], []
+    rows, metrics = [], []
     for name, factor, lag in _ARMS:
         quantity = "lag" if lag else "noise"
         for count in _EPISODES:
-            false, seen, covered = 0, 0, 0
+            false, detected, covered = 0, 0, 0
             for repetition in range(repetitions):
                 real = _log(seed, 2 * repetition, count, factor, lag)
                 sim = _log(seed, 2 * repetition + 1, count, 1.0, 0.0)
                 gap = measure_sensors(real, sim)
                 planted = [row for row in gap.differences if (row.channel, row.quantity) == ("position/j0", quantity)]
-                own = planted[0]
-                touched = lag != 0 or factor != 1
-                false += any(row is not own or not touched for row in gap.significant_differences)
-                seen += touched and own.differs
+                planted_row = planted[0]
+                is_changed = lag != 0 or factor != 1
+                false += any(row is not planted_row or not is_changed for row in gap.significant_differences)
+                detected += is_changed and planted_row.differs
                 truth = lag or _NOISE * (factor - 1)
-                covered += bool(own.difference.covers(truth))
-            power = share(seen, repetitions) if lag or factor != 1 else "–"
+                covered += bool(planted_row.difference.covers(truth))
+            power = share(detected, repetitions) if lag or factor != 1 else "–"
             rows.append((name, f"{count} + {count}", share(false, repetitions), power, share(covered, repetitions)))
-            figures.append({"planted": name, "episodes": count, "false": false, "seen": seen, "covered": covered})
+            metrics.append({"planted": name, "episodes": count, "false": false, "seen": detected, "covered": covered})
     return StudyTable(
         title=f"Comparisons of sensors: {_JOINTS} joints, 21 metrics, episodes of {_SECONDS:g} s at {_HZ:g} Hz, "
         f"{repetitions} pairs of logs each",
         head=("planted in one joint", "episodes", "any false alarm (≤ 5 %)", "found", "95 % interval covers it"),
         rows=tuple(rows),
         note="In addition to the planted difference, noise varies by up to 10 % and lag by up to 5 % between episodes.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 

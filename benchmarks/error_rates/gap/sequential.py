@@ -1,4 +1,4 @@
-"""Trials that are looked at as they come: false alarms of tests that allow it and of one that does not, and speed."""
+"""Measure tests that are evaluated after every pair of trials: false alarms, and trials until a decision."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _LOOKS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class _Published:
-    """A comparison whose numbers of trials are published: SAVI, Lai, STEP and the oracle SPRT.
+    """A comparison with published trial counts of four methods: SAVI, Lai, STEP and the oracle SPRT.
 
-    Success rates of the baseline and of the better policy, from the table of results of Snyder et al., "Is your
-    imitation learning policy better than mine? Policy comparison with near-optimal stopping" (arXiv 2503.10966).
+    ``rates`` are the success rates of the baseline and of the better policy. Source: table of results of Snyder et al.,
+    "Is your imitation learning policy better than mine? Policy comparison with near-optimal stopping" (arXiv
+    2503.10966).
     """
 
     task: str
@@ -47,7 +48,7 @@ _STEP = (
 
 def _peeking(repetitions: int, seed: int) -> StudyTable:
     random = np.random.default_rng([seed, 1])
-    rows, figures = [], []
+    rows, metrics = [], []
     for p in (0.05, 0.3, 0.5, 0.9):
         a, b = (random.random((repetitions, _LOOKS)) < p for _ in range(2))
         counts = {
@@ -57,21 +58,21 @@ def _peeking(repetitions: int, seed: int) -> StudyTable:
             "z test at every look": int(_z_alarms(a, b).sum()),
         }
         rows.append((f"success at {p:g}", *(share(count, repetitions) for count in counts.values())))
-        figures.append({"rate": p, "repetitions": repetitions, **counts})
-    laws: dict[str, Callable[[], NDArray[np.float64]]] = {
+        metrics.append({"rate": p, "repetitions": repetitions, **counts})
+    samples: dict[str, Callable[[], NDArray[np.float64]]] = {
         "even scores": lambda: random.uniform(size=(repetitions, _LOOKS)),
         "scores near 1": lambda: random.beta(8, 1, size=(repetitions, _LOOKS)),
     }
-    for name, law in laws.items():
-        count = _alarms(log_e_scores(law(), law()))
+    for name, sample in samples.items():
+        count = _alarms(log_e_scores(sample(), sample()))
         rows.append((name, "–", "–", share(count, repetitions), "–"))
-        figures.append({"scores": name, "repetitions": repetitions, "betting": count})
+        metrics.append({"scores": name, "repetitions": repetitions, "betting": count})
     return StudyTable(
         title=f"False alarms at α = 5 % if two equal policies are compared after each of {_LOOKS} pairs",
         head=("truth", "e-test", "e-test, one-sided", "betting on differences", "z test at every look"),
         rows=tuple(rows),
         note=f"{repetitions} sequences each. The last column is a test for a single look, repeated at every look.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
@@ -80,7 +81,7 @@ def _alarms(log_e: NDArray[np.float64]) -> int:
 
 
 def _z_alarms(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether the two-sided z test with pooled variance finds a difference at any look from the fifth on."""
+    """Return whether the two-sided z test with pooled variance finds a difference at any look from the fifth on."""
     n = np.arange(1, a.shape[1] + 1)
     p_a, p_b = np.cumsum(a, axis=1) / n, np.cumsum(b, axis=1) / n
     pooled = (p_a + p_b) / 2
@@ -89,7 +90,7 @@ def _z_alarms(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _decisions(repetitions: int, seed: int) -> StudyTable:
-    rows, figures = [], []
+    rows, metrics = [], []
     for number, case in enumerate(_STEP):
         random = np.random.default_rng([seed, 2, number])
         worse, better = (random.random((repetitions, case.most)) < p for p in case.rates)
@@ -111,7 +112,7 @@ def _decisions(repetitions: int, seed: int) -> StudyTable:
         published = (case.savi, case.lai, case.step, case.oracle)
         rates = f"{case.rates[0]:g} → {case.rates[1]:g}"
         rows.append((case.task, rates, f"{case.alpha:g}, {case.most}", *cells, *map(str, published)))
-        figures.append(entry)
+        metrics.append(entry)
     return StudyTable(
         title="Pairs of trials until one-sided tests decide, on sequences simulated at published success rates",
         head=(
@@ -124,30 +125,33 @@ def _decisions(repetitions: int, seed: int) -> StudyTable:
         "2503.10966). Its rows of real robots (FoldRedTowel, CleanUpSpill) are of the recorded sequences and may be "
         "anywhere within our range. The e-test is the method of the column SAVI. STEP and the oracle need the "
         "largest number of trials in advance, the oracle also both rates.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )  # fmt: skip
 
 
-def _always(repetitions: int, seed: int) -> StudyTable:
-    """Coverage at all looks at once: the true difference is refused at none. It is the e-process at that difference."""
+def _simultaneous_coverage(repetitions: int, seed: int) -> StudyTable:
+    """Measure the simultaneous coverage of confidence sequences at all looks.
+
+    A sequence covers the true difference at all looks exactly if the e-process for that difference never rejects it.
+    """
     random = np.random.default_rng([seed, 3])
-    rows, figures = [], []
+    rows, metrics = [], []
     for p_a, p_b in ((0.5, 0.5), (0.9, 0.4), (0.08, 0.03), (0.97, 0.9)):
         a, b = (random.random((repetitions, _LOOKS)) < p for p in (p_a, p_b))
-        held = [repetitions - _alarms(log_e(a, b, difference=p_a - p_b)) for log_e in (log_e_rates, log_e_scores)]
-        rows.append((f"{p_a:g}, {p_b:g}", *(share(count, repetitions) for count in held)))
-        figures.append({"p": [p_a, p_b], "repetitions": repetitions, "rates": held[0], "betting": held[1]})
+        covered = [repetitions - _alarms(log_e(a, b, difference=p_a - p_b)) for log_e in (log_e_rates, log_e_scores)]
+        rows.append((f"{p_a:g}, {p_b:g}", *(share(count, repetitions) for count in covered)))
+        metrics.append({"p": [p_a, p_b], "repetitions": repetitions, "rates": covered[0], "betting": covered[1]})
     return StudyTable(
         title=f"95 % confidence sequences of p_a − p_b that cover it at each of {_LOOKS} looks",
         head=("success rates", "e-test", "betting on differences"),
         rows=tuple(rows),
         note=f"{repetitions} sequences each.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
 TABLES: tuple[Study, ...] = (
     Study(name="sequential-peeking", page=_PAGE, repetitions=4000, run=_peeking),
-    Study(name="sequential-coverage", page=_PAGE, repetitions=3000, run=_always),
+    Study(name="sequential-coverage", page=_PAGE, repetitions=3000, run=_simultaneous_coverage),
     Study(name="sequential-decisions", page=_PAGE, repetitions=2000, run=_decisions),
 )

@@ -1,4 +1,4 @@
-"""How often a cause of error is named that is not there, and how often the one that is; the same of failure classes."""
+"""Measure how often the analysis of unexplained errors names correct and wrong causes; likewise for failure classes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,24 @@ Array = NDArray[np.float64]
 
 _TWIN, _HZ, _SECONDS, _EPISODES = "xl330_pendulum", 50.0, 2.4, 14
 _J, _A = "joint/pendulum", "actuator/pendulum"
-# As fitted to the real servo, about (benchmarks/error_rates/coverage/cases.py), with the drive's own limit.
+# About as fitted to the real servo (benchmarks/error_rates/coverage/cases.py), with the drive's nominal torque limit.
 _TRUTH = {f"{_A}/kp": 0.65, f"{_J}/damping": 0.055, f"{_J}/frictionloss": 0.02, f"{_A}/delay": 0.02}
-_NOISE, _RHO = 0.002, 0.9  # rad; a count of the encoder is 0.0015
-_STEPS = 4  # of a fit
-_FIT_ERROR = 0.01  # of every parameter: what fits to a dozen such episodes leave
+_NOISE, _RHO = 0.002, 0.9  # noise in rad and its lag-1 correlation; an encoder count is 0.0015 rad
+_STEPS = 4  # Gauss–Newton steps of a fit
+_FIT_ERROR = 0.01  # relative error of every parameter, as after a fit to a dozen such episodes
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cause:
-    """What is planted in the log and not in the twin. ``rule`` is the one that names it, "" for nothing planted."""
+    """A physical effect that is planted in the log and missing in the twin.
+
+    Attributes:
+        rule: Rule that should name the effect; "" if nothing is planted.
+        structure: Model structure (optional physical effect of a twin) that the log's robot has.
+        params: Parameters that the robot has and the twin does not declare.
+        values: Parameter values of the robot that differ from the twin's, SI.
+        course: "within": the gain falls within each episode; "over": it falls from episode to episode; "": constant.
+    """
 
     name: str
     rule: str
@@ -79,7 +87,7 @@ _CAUSES = (
 
 
 def _commands(rng: np.random.Generator, time: Array) -> Array:
-    """Strokes to random angles on both sides of the vertical and rests there, ``(T, 1)`` rad."""
+    """Return commands ``(T, 1)`` in rad: ramps to random angles on both sides of the vertical, with rests."""
     at = time / 0.6
     whole = at.astype(int)
     knots = rng.uniform(-1.2, 1.2, size=int(whole[-1]) + 2)
@@ -88,7 +96,7 @@ def _commands(rng: np.random.Generator, time: Array) -> Array:
     return ((1 - ease) * knots[whole] + ease * knots[whole + 1])[:, None]
 
 
-def _blank(twin: Twin, count: int, seed: int) -> list[Episode]:
+def _command_episodes(twin: Twin, count: int, seed: int) -> list[Episode]:
     rng, time = generator(seed, "study/unexplained"), np.arange(0, _SECONDS, 1 / _HZ)
     units = twin.unit_map(["rad"])
     made = []
@@ -98,8 +106,8 @@ def _blank(twin: Twin, count: int, seed: int) -> list[Episode]:
     return made
 
 
-def _planted(twin: Twin, cause: _Cause, episodes: list[Episode]) -> Array:
-    """Clean readings ``(nepisode, nframe, 1)`` of a robot with the cause."""
+def _clean_readings(twin: Twin, cause: _Cause, episodes: list[Episode]) -> Array:
+    """Return readings without noise ``(nepisode, nframe, 1)`` of a robot with the cause."""
     backend = open_backend()
     if cause.structure:
         (structure,) = select_structures([cause.structure])
@@ -119,28 +127,31 @@ def _planted(twin: Twin, cause: _Cause, episodes: list[Episode]) -> Array:
 
 
 def _logs_of(twin: Twin, cause: _Cause, repetitions: int, seed: int) -> tuple[ReplayLogs, Array, Array | None]:
-    """Windows of all repetitions with noise, what the twin without the cause predicts, and its tangents."""
-    episodes = _blank(twin, repetitions * _EPISODES, seed)
-    clean = _planted(twin, cause, episodes)
+    """Simulate noisy logs of all repetitions; return their windows, the twin's predictions and tangents."""
+    episodes = _command_episodes(twin, repetitions * _EPISODES, seed)
+    clean = _clean_readings(twin, cause, episodes)
     rng = generator(seed, f"study/unexplained/{cause.name}")
     white = rng.normal(size=clean.shape)
     noise = _NOISE * np.sqrt(1 - _RHO**2) * np.asarray(lfilter([1.0], [1.0, -_RHO], white, axis=1))
     logs = prepare_replay(twin, [replace(e, state=clean[i] + noise[i]) for i, e in enumerate(episodes)])
-    values = _TRUTH if not cause.rule else _fitted(logs)
+    values = _TRUTH if not cause.rule else _fit_parameters(logs)
     if "off" in cause.name:
         values = {name: value * (1 + _FIT_ERROR * float(rng.normal())) for name, value in _TRUTH.items()}
-    return logs, *replay_with_tangents(open_backend(), logs, values, _moved(values))
+    return logs, *replay_with_tangents(open_backend(), logs, values, _perturbed(values))
 
 
-def _moved(values: Mapping[str, float]) -> dict[str, float]:
+def _perturbed(values: Mapping[str, float]) -> dict[str, float]:
     return {name: value * (1 + _FIT_ERROR) for name, value in values.items()}
 
 
-def _fitted(logs: ReplayLogs) -> dict[str, float]:
-    """Parameters fitted to the logs by a few Gauss–Newton steps, at most by half each: what was planted bends them."""
+def _fit_parameters(logs: ReplayLogs) -> dict[str, float]:
+    """Fit the parameters to the logs by a few Gauss–Newton steps, each limited to half the value.
+
+    The planted effect biases these estimates, as in a real fit.
+    """
     values = dict(_TRUTH)
     for _ in range(_STEPS):
-        readings, tangents = replay_with_tangents(open_backend(), logs, values, _moved(values))
+        readings, tangents = replay_with_tangents(open_backend(), logs, values, _perturbed(values))
         assert tangents is not None  # there are parameters
         residual = (logs.measured - readings).ravel()
         step = np.linalg.lstsq(tangents.reshape(len(values), -1).T, residual, rcond=None)[0] * _FIT_ERROR
@@ -151,8 +162,8 @@ def _fitted(logs: ReplayLogs) -> dict[str, float]:
     return values
 
 
-def _named(twin: Twin, cause: _Cause, repetitions: int, seed: int) -> list[list[str]]:
-    """The rules that fire in each repetition, the first to try first."""
+def _named_rules(twin: Twin, cause: _Cause, repetitions: int, seed: int) -> list[list[str]]:
+    """Return the names of the rules that apply in each repetition, most likely first."""
     logs, readings, tangents = _logs_of(twin, cause, repetitions, seed)
     rules = []
     for repetition in range(repetitions):
@@ -164,20 +175,20 @@ def _named(twin: Twin, cause: _Cause, repetitions: int, seed: int) -> list[list[
 
 
 def run_causes(repetitions: int, seed: int) -> StudyTable:
-    """What is named for every planted cause."""
+    """Count which causes are named for every planted cause."""
     twin = load_twin(_TWIN)
     twin = declare_params(twin, [ParamSpec(name=name, source="study") for name in _TRUTH if name not in twin.params])
-    rows, figures = [], []
+    rows, metrics = [], []
     for cause in _CAUSES:
-        rules = _named(twin, cause, repetitions, seed)
-        something = sum(any(rule != "refit" for rule in row) for row in rules)
+        rules = _named_rules(twin, cause, repetitions, seed)
+        named_any = sum(any(rule != "refit" for rule in row) for row in rules)
         first = sum(row[:1] == [cause.rule] for row in rules)
         among = sum(cause.rule in row for row in rules)
         others = Counter(row[0] for row in rules if row and row[0] not in (cause.rule, "refit"))
         common = ", ".join(f"{name} {count}" for name, count in others.most_common(2)) or "–"
         right = (share(first, repetitions), share(among, repetitions)) if cause.rule else ("–", "–")
-        rows.append((cause.name, cause.rule or "–", share(something, repetitions), *right, common))
-        figures.append({"planted": cause.name, "rule": cause.rule, "named": something, "first": first, "among": among})
+        rows.append((cause.name, cause.rule or "–", share(named_any, repetitions), *right, common))
+        metrics.append({"planted": cause.name, "rule": cause.rule, "named": named_any, "first": first, "among": among})
     return StudyTable(
         title=f"Causes planted in a servo that swings a weight: {repetitions} logs each, with {_EPISODES} episodes of "
         f"{_SECONDS:g} s at {_HZ:g} Hz",
@@ -193,7 +204,7 @@ def run_causes(repetitions: int, seed: int) -> StudyTable:
         note="In the first two rows a named physical cause is a false alarm (at most 5 %). In the second row every "
         "parameter is about 1 % off, as after a fit; `refit` is correct there and is not counted. In the other rows "
         "the twin's four parameters are fitted to the logs, so they absorb a part of the planted effect.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
@@ -223,20 +234,20 @@ _CLASSES: tuple[tuple[str, str, bool, Callable[[np.random.Generator], list[Class
 
 
 def run_classes(repetitions: int, seed: int) -> StudyTable:
-    """How often each class fires with and without its cause."""
-    rows, figures = [], []
+    """Count how often each failure class is reported, with and without its cause."""
+    rows, metrics = [], []
     for kind, planted, real, checks in _CLASSES:
         rng = generator(seed, f"study/classes/{planted}")
         count = sum(bool(adjust_checks(checks(rng)).fired_checks) for _ in range(repetitions))
         rows.append((kind, planted, share(count, repetitions), "power" if real else f"false alarms (≤ {ALPHA:.0%})"))
-        figures.append({"class": kind, "planted": planted, "fired": count, "real": real})
+        metrics.append({"class": kind, "planted": planted, "fired": count, "real": real})
     return StudyTable(
         title=f"Failure classes: {repetitions} diagnoses each",
         head=("class", "planted", "reported", "meaning"),
         rows=tuple(rows),
         note="The conditions are normally distributed, with 10 real episodes against the training episodes. Errors "
         "of episodes are lognormal with a spread of 30 %.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 

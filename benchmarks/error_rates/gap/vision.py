@@ -1,4 +1,4 @@
-"""How often tests of the vision gap err, how small a change of the camera they see, and what remedies are worth."""
+"""Measure false alarms and power of the image tests of the vision gap, and the accuracy of its camera remedies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.error_rates.gap.vision_scenes import camera_pictures
+from benchmarks.error_rates.gap.vision_scenes import camera_images
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
 from twinloop.encoders.classical import ClassicalEncoder
@@ -18,7 +18,7 @@ from twinloop.gap.vision.image_statistics import sample_pixels
 from twinloop.sensors.camera import CameraModel
 from twinloop.stats import classifier_test, kid, mmd
 
-_POOL, _FRAMES = 160, 2  # episodes to draw from, which are encoded once for every camera
+_POOL, _FRAMES = 160, 2  # episodes from which samples are drawn, encoded once per camera; frames per episode
 _BASE: Mapping[str, Any] = {"noise_scale": 0.5, "full_well": 6000.0}
 _BLUR = 0.6
 _ARMS: Mapping[str, Mapping[str, Any]] = {
@@ -28,7 +28,7 @@ _ARMS: Mapping[str, Mapping[str, Any]] = {
     "blur 0.6 → 0.8 px": {"blur": 0.8},
 }
 _EPISODES = (5, 10, 20, 40)
-_EVERY = 5  # the classifier is tried in every fifth repetition: it costs as much as all others
+_EVERY = 5  # the classifier is tried in every fifth repetition: it is as slow as all other tests together
 _DRAWS = 199
 _ALPHA = 0.05
 _PLANTED: Mapping[str, Mapping[str, Any]] = {
@@ -41,16 +41,16 @@ _PLANTED: Mapping[str, Mapping[str, Any]] = {
 _REMEDY_EPISODES = 10
 
 
-def _encoded(values: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Embeddings ``(episodes, frames, 256)`` of a camera's pictures of the same episodes."""
-    pictures = camera_pictures(_POOL, frames=_FRAMES, **{"blur": _BLUR, **_BASE, **values})
-    return ClassicalEncoder().encode(np.concatenate(pictures)).reshape(_POOL, _FRAMES, -1)
+def _embeddings(values: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return embeddings ``(episodes, frames, 256)`` of the same scenes seen by a camera with these parameter values."""
+    images = camera_images(_POOL, frames=_FRAMES, **{"blur": _BLUR, **_BASE, **values})
+    return ClassicalEncoder().encode(np.concatenate(images)).reshape(_POOL, _FRAMES, -1)
 
 
 def _tests(repetitions: int, seed: int) -> StudyTable:
-    """Rejections of MMD, KID and the classifier for every planted change and number of episodes."""
-    pools = {name: _encoded(values) for name, values in _ARMS.items()}
-    sim, rows, figures = pools["nothing"], [], []
+    """Count rejections of MMD, KID and the classifier for every planted change and number of episodes."""
+    pools = {name: _embeddings(values) for name, values in _ARMS.items()}
+    sim, rows, metrics = pools["nothing"], [], []
     for name, real in pools.items():
         for count in _EPISODES:
             rng = generator(seed, f"study/vision/{name}/{count}")
@@ -63,20 +63,20 @@ def _tests(repetitions: int, seed: int) -> StudyTable:
                     for pool, rows_of in zip((real, sim), chosen, strict=True)
                 ]
                 clusters = np.repeat(np.arange(count), _FRAMES)
-                how: dict[str, Any] = {
+                options: dict[str, Any] = {
                     "real_clusters": clusters,
                     "sim_clusters": clusters,
                     "draws": _DRAWS,
                     "seed": repetition,
                 }
-                found["mmd"] += mmd(*sides, **how).p_value <= _ALPHA
-                found["kid"] += kid(*sides, **how, subsets=0).p_value <= _ALPHA
+                found["mmd"] += mmd(*sides, **options).p_value <= _ALPHA
+                found["kid"] += kid(*sides, **options, subsets=0).p_value <= _ALPHA
                 if repetition % _EVERY == 0:
-                    found["classifier"] += classifier_test(*sides, **how, resamples=50).p_value <= _ALPHA
+                    found["classifier"] += classifier_test(*sides, **options, resamples=50).p_value <= _ALPHA
             totals = (repetitions, repetitions, tried)
             cells = [share(hits, total) for hits, total in zip(found.values(), totals, strict=True)]
             rows.append((name, f"{count} + {count}", *cells))
-            figures.append({"planted": name, "episodes": count, "repetitions": repetitions, "tried": tried, **found})
+            metrics.append({"planted": name, "episodes": count, "repetitions": repetitions, "tried": tried, **found})
     return StudyTable(
         title=f"Tests of images at 5 %: detected differences in {repetitions} pairs of samples (a fifth of them for "
         f"the classifier), {_FRAMES} images of each episode, classical features",
@@ -84,24 +84,24 @@ def _tests(repetitions: int, seed: int) -> StudyTable:
         rows=tuple(rows),
         note=f"The rows with nothing planted are false alarms. Episodes are drawn from {_POOL} synthetic scenes; no "
         "episode is in both samples.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
 def _remedies(repetitions: int, seed: int) -> StudyTable:
-    """How often the planted parameter is named, how near its value is, and what else is named."""
-    look = CameraResponse(model=CameraModel(noise_scale=1.0, read_noise=2.0, full_well=6000.0), blur=_BLUR)
+    """Measure how often the planted parameter is named, the error of its value, and how often others are named."""
+    response = CameraResponse(model=CameraModel(noise_scale=1.0, read_noise=2.0, full_well=6000.0), blur=_BLUR)
     base: dict[str, Any] = {"noise_scale": 1.0, "read_noise": 2.0, "full_well": 6000.0, "blur": _BLUR}
-    rows, figures = [], []
+    rows, metrics = [], []
     for name, values in _PLANTED.items():
-        named, others, covered, off = 0, 0, 0, []
+        named, others, covered, value_errors = 0, 0, 0, []
         for repetition in range(repetitions):
             first = 10_000 + 2000 * seed + 100 * repetition
-            sim = camera_pictures(_REMEDY_EPISODES, first=first, **base)
-            real = camera_pictures(_REMEDY_EPISODES, first=first + 50, **{**base, **values})
+            sim = camera_images(_REMEDY_EPISODES, first=first, **base)
+            real = camera_images(_REMEDY_EPISODES, first=first + 50, **{**base, **values})
             pixels = [sample_pixels(part, seed=i) for i, part in enumerate(sim)]
             found = find_remedies(
-                compute_statistics(real, seed=500), compute_statistics(sim), pixels, sim, look, sensor="front"
+                compute_statistics(real, seed=500), compute_statistics(sim), pixels, sim, response, sensor="front"
             )  # fmt: skip
             by_name = {remedy.quantity: remedy for remedy in found}
             others += any(quantity not in values for quantity in by_name)
@@ -110,11 +110,11 @@ def _remedies(repetitions: int, seed: int) -> StudyTable:
                     remedy, truth = by_name[quantity], values[quantity]
                     named += 1
                     covered += remedy.low <= truth <= remedy.high
-                    off.append(remedy.value - truth)
-        error = f"{np.mean(off):+.3f} ± {np.std(off):.3f}" if off else "–"
+                    value_errors.append(remedy.value - truth)
+        error = f"{np.mean(value_errors):+.3f} ± {np.std(value_errors):.3f}" if value_errors else "–"
         cells = [share(named, repetitions) if values else "–", error, share(covered, max(named, 1)) if values else "–"]
         rows.append((name, *cells, share(others, repetitions)))
-        figures.append({"planted": name, "named": named, "others": others, "covered": covered, "off": off})
+        metrics.append({"planted": name, "named": named, "others": others, "covered": covered, "off": value_errors})
     return StudyTable(
         title=f"Remedies from {_REMEDY_EPISODES} + {_REMEDY_EPISODES} episodes, {repetitions} repetitions",
         head=(
@@ -127,7 +127,7 @@ def _remedies(repetitions: int, seed: int) -> StudyTable:
         rows=tuple(rows),
         note="The table is before the check with the embedding. That check also excludes a parameter that closes "
         "neither a statistic nor 2 % of MMD².",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 

@@ -1,4 +1,4 @@
-"""Pictures of invented scenes for studies and tests of the vision gap: no renderer, no files."""
+"""Make images of synthetic scenes for studies and tests of the vision gap, without a renderer or files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCKS = ((0.7, 0.25, 0.05), (0.05, 0.12, 0.5), (0.08, 0.4, 0.12), (0.02, 0.02,
 
 
 def scene_light(episode: int, frames: int = 3) -> NDArray[np.float32]:
-    """Linear light ``(frames, 96, 128, 3)``: a shaded table, a wall, and blocks that lie elsewhere in every frame."""
+    """Return linear light ``(frames, 96, 128, 3)``: shaded table, wall, and blocks at random places in every frame."""
     rng = generator(7, "study/vision/scene", episode)
     y, x = np.mgrid[:HEIGHT, :WIDTH] / np.array([HEIGHT, WIDTH])[:, None, None]
     ground = np.where((y < 0.35)[..., None], _WALL, _TABLE) * (0.75 + 0.4 * y[..., None])
@@ -32,10 +32,13 @@ def scene_light(episode: int, frames: int = 3) -> NDArray[np.float32]:
     return light.astype(np.float32)
 
 
-def camera_pictures(
+def camera_images(
     episodes: int, *, blur: float = 0.6, first: int = 0, frames: int = 3, **values: Any
 ) -> list[NDArray[np.uint8]]:
-    """Pictures of several episodes ``(frames, 96, 128, 3)`` as a camera with such values delivers them."""
+    """Return one array ``(frames, 96, 128, 3)`` of camera images per episode; ``first`` is the first episode's number.
+
+    ``blur`` is the standard deviation of the optical blur in px, ``values`` are parameters of `CameraModel`.
+    """
     model = CameraModel(**values)
     times, made = np.arange(frames) / 30, []
     for episode in range(first, first + episodes):

@@ -1,1 +1,1 @@
-"""How often the gate and the stages err, and how many trials they take: by simulation, a table each."""
+"""Measure error rates of the release gate and its stages, and the trials that they need, by simulation."""

@@ -1,4 +1,4 @@
-"""How often a canary that is as good is aborted, and how soon one that is worse."""
+"""Measure how often a canary that equals the champion is aborted, and how soon a worse canary is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from twinloop.stats import decision_blocks
 
 _PAGE = "evidence/release.md"
 _CASES = ((0.9, 0.9), (0.8, 0.8), (0.8, 0.6), (0.8, 0.4), (0.9, 0.6), (0.95, 0.5))
-_ACTED = 200  # episodes of the canary that a run has at most
+_ACTED = 200  # largest number of canary episodes per run
 
 
 def _canary(repetitions: int, seed: int) -> StudyTable:
-    rows, figures = [], []
+    rows, metrics = [], []
     for number, (champion, canary) in enumerate(_CASES):
         cells, entry = [f"{champion:g}", f"{canary:g}"], {"champion": champion, "canary": canary}
         for share in (0.1, 0.5):
@@ -29,7 +29,7 @@ def _canary(repetitions: int, seed: int) -> StudyTable:
             cells.append(f"{np.median(at[at > 0]):.0f}" if late > repetitions / 2 else "–")
             entry |= {f"share {share:g}": {"within 50": soon, "within 200": late, "repetitions": repetitions}}
         rows.append(tuple(cells))
-        figures.append(entry)
+        metrics.append(entry)
     return StudyTable(
         title=f"Canaries: share that the sequential test aborts within 50 and within {_ACTED} of their episodes, and "
         f"the median episode of the abort, of {repetitions} runs at α = 5 %",
@@ -46,18 +46,20 @@ def _canary(repetitions: int, seed: int) -> StudyTable:
         rows=tuple(rows),
         note="The canaries in the first two rows are as good as the champion: these are false alarms. A violation of "
         "a safety limit aborts at once and is not in this table.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
 def _aborted(
     plan: CanaryPlan, champion: float, canary: float, runs: int, random: np.random.Generator
 ) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """The canary's episode at which each run is aborted; 0 for never."""
-    size, beside = plan.block_sizes
-    won = random.random((runs, _ACTED)) < canary
-    others = random.random((runs, _ACTED * beside // size)) < champion
-    return decision_blocks(compute_canary_wealth(plan, won, others), alpha=plan.alpha) * size
+    """Return the number of the canary's episodes after which each run is aborted, ``(runs,)``; 0 if never."""
+    canary_size, champion_size = plan.block_sizes
+    canary_outcomes = random.random((runs, _ACTED)) < canary
+    champion_outcomes = random.random((runs, _ACTED * champion_size // canary_size)) < champion
+    return (
+        decision_blocks(compute_canary_wealth(plan, canary_outcomes, champion_outcomes), alpha=plan.alpha) * canary_size
+    )
 
 
 TABLES = (Study(name="canary", page=_PAGE, repetitions=4000, run=_canary),)

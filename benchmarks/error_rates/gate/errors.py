@@ -1,9 +1,9 @@
-"""How often the gate says yes where it should not: releases with a planted truth, each decided by `release.gate`.
+"""Measure how often the release gate passes a candidate that it should reject, on simulated releases.
 
-A simulated release is what the gate reads of a real one: an evaluation of both policies in simulation and, where there
-is one, on a robot. Every rule is asked but the context, because a planted release has no place where it will run. With
-``looks: any`` the decision at the end is a yes wherever one at an earlier look was: the tests take the largest wealth
-of all looks.
+A simulated release contains the same data as a real one: an evaluation of both policies in simulation and, in some
+cases, on a robot. `release.gate` decides it by all rules except the context rule, because a simulated release has no
+deployment site. With ``looks: any`` the final decision is a pass if the decision at any earlier look was one, because
+the tests use the largest wealth of all looks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Yes = Literal["wrong", "wrong and harmful", "harmful, within the margin", "harmf
 _PAGE = "evidence/release.md"
 _PAIRS, _MARGIN = 200, 0.1
 _LOOKS: tuple[Looks, ...] = get_args(Looks)
-_ASKED = {
+_RULES = {
     "candidate": "candidate",
     "champion": "champion",
     "success": {"within": _MARGIN, "domain": "sim"},
@@ -35,12 +35,20 @@ _ASKED = {
     "latency": {"budget_s": 0.03},
     "context": {"waived": "a planted release has no place where it will run"},
 }
-_KNOWN = GateContext(stored=())
+_CONTEXT = GateContext(stored_scenarios=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planted:
-    """A release with a known truth: rates in simulation, rates on a robot in ``pairs`` of trials, and what a yes is."""
+    """A simulated release with known success rates.
+
+    Attributes:
+        simulated: Success rates in simulation.
+        robot: Success rates on the robot; None if the release has no robot trials.
+        pairs: Number of pairs of robot trials.
+        rules: Gate rules that replace the default ones.
+        yes: Classification of a pass of this release.
+    """
 
     simulated: Truth
     robot: Truth | None = None
@@ -49,12 +57,12 @@ class Planted:
     yes: Yes
 
     def evidence(self, random: np.random.Generator) -> tuple[list[Evaluation], list[Evaluation]]:
-        """Evaluations of the candidate and of the champion."""
+        """Simulate the evaluations of the candidate and of the champion."""
         sides: tuple[list[Evaluation], list[Evaluation]] = ([], [])
-        places: list[tuple[Domain, Truth, int]] = [("sim", self.simulated, _PAIRS)]
+        domains: list[tuple[Domain, Truth, int]] = [("sim", self.simulated, _PAIRS)]
         if self.robot is not None:
-            places.append(("real", self.robot, self.pairs))
-        for domain, truth, pairs in places:
+            domains.append(("real", self.robot, self.pairs))
+        for domain, truth, pairs in domains:
             for name, won, side in zip(("candidate", "champion"), truth.draw(random, 1, pairs), sides, strict=True):
                 side.append(_evaluation(name, domain, won[0], len(truth.candidate)))
         return sides
@@ -120,18 +128,18 @@ _CASES = {
 
 
 def passes(planted: Planted, looks: Looks, runs: int, seed: Sequence[int]) -> int:
-    """Releases, of ``runs``, to which the gate says yes."""
-    random, config = np.random.default_rng(seed), parse_gate({**_ASKED, **planted.rules, "looks": looks})
-    return sum(gate(config, *planted.evidence(random), known=_KNOWN).passed for _ in range(runs))
+    """Count the releases, of ``runs``, that pass the gate."""
+    random, config = np.random.default_rng(seed), parse_gate({**_RULES, **planted.rules, "looks": looks})
+    return sum(gate(config, *planted.evidence(random), context=_CONTEXT).passed for _ in range(runs))
 
 
 def _releases(repetitions: int, seed: int) -> StudyTable:
-    rows, figures = [], []
+    rows, metrics = [], []
     for number, (name, planted) in enumerate(_CASES.items()):
         counts = {looks: passes(planted, looks, repetitions, [seed, 1, number]) for looks in _LOOKS}
         rates = [rate(count, repetitions) for count in counts.values()]
         rows.append((name, str(planted.pairs or "–"), planted.yes, *rates))
-        figures.append({"truth": name, "yes": planted.yes, "repetitions": repetitions, **counts})
+        metrics.append({"truth": name, "yes": planted.yes, "repetitions": repetitions, **counts})
     return StudyTable(
         title=f"Planted releases: share of passes among {repetitions} each, {_PAIRS} pairs in simulation, α = 5 %, "
         f"margins of {100 * _MARGIN:.0f} points",
@@ -139,15 +147,15 @@ def _releases(repetitions: int, seed: int) -> StudyTable:
         rows=tuple(rows),
         note="Brackets have the exact 95 % interval. Wrong: the truth breaks a tested rule. Harmful: the candidate "
         "is truly worse than the champion on the robot, or in simulation if no robot is involved.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
 _ROBOT_PAIRS = (0, 30, 60, 125)
 
 
-def _drawn(random: np.random.Generator, pairs: int) -> Planted:
-    """A release whose truth is drawn: how good the champion is and how much the candidate differs in either place."""
+def _draw_release(random: np.random.Generator, pairs: int) -> Planted:
+    """Draw a release: success rates of champion and candidate, in simulation and on the robot."""
 
     def truth(low: float, high: float) -> Truth:
         champion = random.uniform(0.6, 0.95)
@@ -164,9 +172,9 @@ def _drawn(random: np.random.Generator, pairs: int) -> Planted:
 
 
 def _mixed(repetitions: int, seed: int) -> StudyTable:
-    rows, figures = [], []
-    said = {looks: _said(repetitions, seed, looks) for looks in _LOOKS}
-    for looks, answers in said.items():
+    rows, metrics = [], []
+    decisions = {looks: _decide_releases(repetitions, seed, looks) for looks in _LOOKS}
+    for looks, answers in decisions.items():
         for pairs in (None, *_ROBOT_PAIRS):
             kinds = [kind or "" for tried, kind in answers if pairs in (None, tried)]
             counts = {
@@ -176,7 +184,7 @@ def _mixed(repetitions: int, seed: int) -> StudyTable:
             }
             name = "all" if pairs is None else str(pairs or "none")
             rows.append((f"`{looks}`", name, *(rate(n, len(kinds)) for n in list(counts.values())[1:])))
-            figures.append({"looks": looks, "pairs": pairs, **counts})
+            metrics.append({"looks": looks, "pairs": pairs, **counts})
     return StudyTable(
         title=f"{repetitions} releases with drawn truths, equally many for each number of pairs on the robot: share "
         "of releases that pass, by their truth",
@@ -184,19 +192,19 @@ def _mixed(repetitions: int, seed: int) -> StudyTable:
         rows=tuple(rows),
         note="Champions succeed in 60 to 95 %. Candidates differ from them by −15 to +25 points in simulation and by "
         "−30 to +20 points on the robot. All are drawn uniformly and independently.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
-def _said(repetitions: int, seed: int, looks: Looks) -> list[tuple[int, Yes | None]]:
-    """Pairs on the robot of each release, and what the yes to it is; None where the gate says no."""
-    random, config = np.random.default_rng([seed, 2]), parse_gate({**_ASKED, "looks": looks})
-    said: list[tuple[int, Yes | None]] = []
+def _decide_releases(repetitions: int, seed: int, looks: Looks) -> list[tuple[int, Yes | None]]:
+    """Return for each release its number of robot pairs and the classification of its pass; None if it is rejected."""
+    random, config = np.random.default_rng([seed, 2]), parse_gate({**_RULES, "looks": looks})
+    decisions: list[tuple[int, Yes | None]] = []
     for number in range(repetitions):
-        planted = _drawn(random, _ROBOT_PAIRS[number % len(_ROBOT_PAIRS)])
-        passed = gate(config, *planted.evidence(random), known=_KNOWN).passed
-        said.append((planted.pairs, planted.yes if passed else None))
-    return said
+        planted = _draw_release(random, _ROBOT_PAIRS[number % len(_ROBOT_PAIRS)])
+        passed = gate(config, *planted.evidence(random), context=_CONTEXT).passed
+        decisions.append((planted.pairs, planted.yes if passed else None))
+    return decisions
 
 
 TABLES = (

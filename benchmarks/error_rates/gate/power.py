@@ -1,4 +1,4 @@
-"""How many pairs the gate takes to promote what is better, and how often it does within a budget."""
+"""Measure how many pairs of trials the gate needs to promote a better candidate, and how often it succeeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _MOST = 1500  # pairs at which a run gives up
 
 @dataclass(frozen=True, kw_only=True)
 class _Planted:
-    """A better candidate, with the trials per arm that a fixed one-sided test of 5 % needs for a power of 80 %."""
+    """A better candidate and its champion.
+
+    ``fixed`` is the number of trials per arm that a one-sided 5 % test of fixed size needs for a power of 80 %.
+    """
 
     champion: float
     candidate: float
@@ -27,8 +30,8 @@ class _Planted:
     before: int | None = None
 
 
-# Trials per arm of two independent arms: normal approximation with unequal variances, as any table of sample sizes has
-# them. ``before``: the median that an earlier simulation of the same e-process with independent trials gave.
+# ``fixed``: trials per arm of two independent arms, by the normal approximation with unequal variances, as in standard
+# tables of sample sizes. ``before``: median of an earlier simulation of the same e-process with independent trials.
 _BETTER = (
     _Planted(champion=0.5, candidate=0.6, fixed=305),
     _Planted(champion=0.5, candidate=0.7, fixed=74, before=69),
@@ -40,26 +43,26 @@ _BETTER = (
 
 
 def _better(repetitions: int, seed: int) -> StudyTable:
-    rows, figures = [], []
+    rows, metrics = [], []
     for number, case in enumerate(_BETTER):
         cells = [f"{case.champion:g} → {case.candidate:g}", str(case.fixed)]
         entry: dict[str, object] = {"champion": case.champion, "candidate": case.candidate, "fixed": case.fixed}
         for together in (0.0, 0.5, 0.9):
             truth = Truth(name="", candidate=(case.candidate,), champion=(case.champion,), together=together)
             random = np.random.default_rng([seed, 3, number, int(10 * together)])
-            mine, theirs = truth.draw(random, repetitions, _MOST)
-            at = stopped(mine, theirs, 0.0)
+            candidate_outcomes, champion_outcomes = truth.draw(random, repetitions, _MOST)
+            at = stopping_pairs(candidate_outcomes, champion_outcomes, 0.0)
             ended = np.where(at > 0, at, _MOST)
             median, ninth = np.quantile(ended, [0.5, 0.9])
             cells.append(f"{median:.0f}, {ninth:.0f}")
             if together == 0.0:
                 within = int(((at > 0) & (at <= case.fixed)).sum())
-                once = exactly(mine[:, : case.fixed], theirs[:, : case.fixed])
+                once = count_fixed_passes(candidate_outcomes[:, : case.fixed], champion_outcomes[:, : case.fixed])
                 entry |= {"before": case.before, "within": within, "once": once, "repetitions": repetitions}
                 cells += [share(within, repetitions), share(once, repetitions)]
             entry[f"together {together:g}"] = {"median": float(median), "nine of ten": float(ninth)}
         rows.append(tuple(cells))
-        figures.append(entry)
+        metrics.append(entry)
     return StudyTable(
         title=f"Better candidates: pairs until `better: 0` passes, median and 90 % quantile of {repetitions} runs",
         head=(
@@ -75,12 +78,12 @@ def _better(repetitions: int, seed: int) -> StudyTable:
         note="An earlier simulation of this e-process with independent trials had medians of 69 (0.5 → 0.7), 236 "
         "(0.7 → 0.8), 94 (0.7 → 0.85), 149 (0.8 → 0.9). Shared seeds correlate the two trials of a pair, which saves "
         "trials.",
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
 def _as_good(repetitions: int, seed: int) -> StudyTable:
-    rows, figures = [], []
+    rows, metrics = [], []
     for number, p in enumerate((0.5, 0.8, 0.95)):
         for margin in (0.05, 0.1):
             cells = [f"{p:g}", f"{100 * margin:g} points"]
@@ -88,32 +91,34 @@ def _as_good(repetitions: int, seed: int) -> StudyTable:
             for together in (0.0, 0.5, 0.9):
                 truth = Truth(name="", candidate=(p,), champion=(p,), together=together)
                 random = np.random.default_rng([seed, 4, number, int(100 * margin), int(10 * together)])
-                at = stopped(*truth.draw(random, repetitions, _MOST), -margin)
+                at = stopping_pairs(*truth.draw(random, repetitions, _MOST), -margin)
                 median = float(np.median(np.where(at > 0, at, _MOST)))
                 cells.append(f"{median:.0f}" if median < _MOST else f"more than {_MOST}")
                 entry[f"together {together:g}"] = {"median": median, "never": int((at == 0).sum())}
             rows.append(tuple(cells))
-            figures.append(entry)
+            metrics.append(entry)
     return StudyTable(
         title=f"Candidates that are as good: pairs until `within` passes, median of {repetitions} runs",
         head=("success of both", "margin", "nothing in common", "half in common", "nearly all in common"),
         rows=tuple(rows),
-        figures=tuple(figures),
+        metrics=tuple(metrics),
     )
 
 
-def stopped(mine: Won, theirs: Won, margin: float) -> NDArray[np.intp]:
-    """After how many pairs of one slice each run of `looks: any` stops with a yes; 0 for never."""
-    looks = np.arange(1, mine.shape[1] + 1)
-    return decision_blocks(log_wealth(mine.astype(np.float64) - theirs, margin, looks), alpha=_ALPHA)
+def stopping_pairs(candidate_outcomes: Won, champion_outcomes: Won, margin: float) -> NDArray[np.intp]:
+    """Return the number of pairs after which each run of ``looks: any`` passes (one slice), ``(runs,)``; 0 if never."""
+    looks = np.arange(1, candidate_outcomes.shape[1] + 1)
+    return decision_blocks(
+        log_wealth(candidate_outcomes.astype(np.float64) - champion_outcomes, margin, looks), alpha=_ALPHA
+    )
 
 
-def exactly(mine: Won, theirs: Won) -> int:
-    """Runs to which `looks: once` says yes after all pairs."""
-    slices = [""] * mine.shape[1]
+def count_fixed_passes(candidate_outcomes: Won, champion_outcomes: Won) -> int:
+    """Count the runs that pass with ``looks: once`` after all pairs."""
+    slices = [""] * candidate_outcomes.shape[1]
     return sum(
         compare_pairs(a, b, slices, margin=0.0, alpha=_ALPHA, looks="once").answer == "shown"
-        for a, b in zip(mine, theirs, strict=True)
+        for a, b in zip(candidate_outcomes, champion_outcomes, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""Simulated trials of two policies: planted rates, in slices, as pairs that have more or less in common."""
+"""Simulate trials of two policies with known success rates per evaluation slice, as correlated pairs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ Won = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """Success rates of candidate and champion in each slice ``(nslice,)``; slices take turns.
+    """Success rates of candidate and champion in each evaluation slice; trials alternate between slices.
 
-    ``together`` is the correlation of the two normal draws behind a pair: 0 for trials that share nothing, near 1 for
-    those whose start decides for both.
+    Attributes:
+        candidate: Success rates of the candidate, one per slice.
+        champion: Success rates of the champion, one per slice.
+        together: Correlation of the two normal variables behind a pair: 0 for independent trials, near 1 if the initial
+            conditions decide both outcomes.
     """
 
     name: str
@@ -27,7 +30,7 @@ class Truth:
     together: float = 0.5
 
     def draw(self, random: np.random.Generator, runs: int, pairs: int) -> tuple[Won, Won]:
-        """Outcomes of both ``(runs, pairs)``."""
+        """Draw outcomes of candidate and champion, each ``(runs, pairs)``."""
         slices = np.arange(pairs) % len(self.candidate)
         common = np.sqrt(self.together) * random.standard_normal((runs, pairs))
         own = np.sqrt(1 - self.together)
@@ -39,6 +42,6 @@ class Truth:
 
 
 def rate(count: int, total: int) -> str:
-    """A share in per cent with its exact interval of 95 %."""
+    """Format a share in per cent with its exact 95 % interval."""
     i = clopper_pearson(count, total)
     return f"{100 * count / total:.1f} % [{100 * float(i.low):.1f}, {100 * float(i.high):.1f}]"

@@ -1,1 +1,1 @@
-"""How many planted defects the checks of logs find, and how often they err."""
+"""Measure how many planted defects the log checks detect, and how often they give false alarms."""

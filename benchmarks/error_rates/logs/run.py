@@ -1,4 +1,4 @@
-"""How many planted defects the checks of logs find, and how often they err: ``python -m benchmarks logs``."""
+"""Measure detection rate and false alarms of the log checks on planted defects: ``python -m benchmarks logs``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PLACE = "benchmarks logs"
 _CHUNK = 6  # episodes of one trial: a log of a minute
 _VIRTUAL = {"so101_tabletop": (30.0, 9.0), "panda_tabletop": (20.0, 9.0)}  # twin: rate in Hz, seconds of an episode
 _TWINS = {"so101_pick_place_tape": "so101_tabletop", "dfki_double_pendulum": "double_pendulum"}
-_ONSET_S = 0.5  # a moment within so much of the planted one is the same
+_ONSET_S = 0.5  # largest error of a correct time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A good log, and what its twin expects of it, if there is one."""
+    """A good log, and the joint limits and units that its twin expects; None if it has no twin."""
 
     name: str
     records: list[RawEpisode]
@@ -41,10 +41,13 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One defect in one stretch of a log.
+    """The result of one defect planted into one part of a log.
 
-    ``named`` says that a finding of the right kind named the column and the episode, ``timed`` that it said when, None
-    where no moment is meant. ``false`` are errors and warnings that neither the good log nor the defect explains.
+    Attributes:
+        found: Whether a finding of an expected kind is new.
+        named: Whether such a finding also names the correct column and episode.
+        timed: Whether it also has the correct time; None if the defect has no beginning.
+        false: Errors and warnings that are explained neither by the good log nor by the defect.
     """
 
     source: str
@@ -56,7 +59,7 @@ class Trial:
 
 
 def sources(*, seed: int = 0, only: Sequence[str] = ()) -> Iterable[Source]:
-    """Virtual robots, and every set of the registry that is at hand."""
+    """Yield logs of virtual robots, then every registered data set that can be loaded."""
     for twin, (hz, seconds) in _VIRTUAL.items():
         name = f"virtual {twin}"
         if not only or name in only:
@@ -78,7 +81,7 @@ def sources(*, seed: int = 0, only: Sequence[str] = ()) -> Iterable[Source]:
 
 
 def run_trials(source: Source, *, trials: int, seed: int = 0, defects: Collection[str] = tuple(DEFECTS)) -> list[Trial]:
-    """Every defect that a log can have, planted ``trials`` times each into a few of its episodes."""
+    """Plant every defect that the log can have ``trials`` times, each time into a few episodes, and check the log."""
     made, good = [], {}
     for number, defect in enumerate(DEFECTS.values()):
         for trial in range(trials if defect.name in defects else 0):
@@ -98,7 +101,7 @@ def _judge(source: Source, defect: Defect, planted: Planted, good: LogReport) ->
     before = {(finding.kind, finding.column) for finding in good.findings}
     right = [finding for finding in report.findings if finding.kind in defect.finds]
     right = [finding for finding in right if (finding.kind, finding.column) not in before]
-    named = [finding for finding in right if planted.episode in finding.episodes and _same(planted, finding)]
+    named = [finding for finding in right if planted.episode in finding.episodes and _names_column(planted, finding)]
     timed = None
     if not np.isnan(planted.begin_s):
         timed = any(abs(f.begin_s - planted.begin_s) <= _ONSET_S for f in named if f.episodes[0] == planted.episode)
@@ -118,18 +121,18 @@ def _judge(source: Source, defect: Defect, planted: Planted, good: LogReport) ->
     )
 
 
-def _same(planted: Planted, finding: LogFinding) -> bool:
+def _names_column(planted: Planted, finding: LogFinding) -> bool:
     return planted.column in ("", "*") or planted.column in finding.column
 
 
 def run_bench_logs(
     console: Console, *, trials: int, seed: int = 0, only: Sequence[str] = (), page: Path | None = None
 ) -> dict[str, Any]:
-    """Measure, print and, where a page is given, write the two tables."""
+    """Run the study and print its two tables; if ``page`` is given, also replace the tables in that page."""
     good: dict[str, tuple[LogReport, bool]] = {}
     made: list[Trial] = []
     if trials < 1:
-        raise InputError(f"--trials {trials} plants nothing. Give at least 1.")
+        raise InputError(f"--trials {trials}: give at least 1.")
     known = [*(f"virtual {twin}" for twin in _VIRTUAL), *SETS]
     for name in only:
         if name not in known:
@@ -173,7 +176,7 @@ def _defect_row(name: str, trials: Sequence[Trial]) -> list[str]:
     kinds = ", ".join(sorted(DEFECTS[name].finds))
     if not trials:
         return [name, kinds, "0", "0", *["–"] * 4]
-    said = [trial.timed for trial in trials if trial.timed is not None and trial.named]
+    timings = [trial.timed for trial in trials if trial.timed is not None and trial.named]
     return [
         name,
         kinds,
@@ -181,6 +184,6 @@ def _defect_row(name: str, trials: Sequence[Trial]) -> list[str]:
         str(len(trials)),
         wilson(sum(trial.found for trial in trials), len(trials)).percent(),
         wilson(sum(trial.named for trial in trials), len(trials)).percent(),
-        wilson(sum(said), len(said)).percent() if said else "–",
+        wilson(sum(timings), len(timings)).percent() if timings else "–",
         f"{sum(len(trial.false) for trial in trials) / len(trials):.2f}",
     ]

@@ -1,1 +1,1 @@
-"""What the monitor finds of planted faults, and how often it is wrong, on virtual robots."""
+"""Measure detection rate and false alarms of the monitor for faults planted into virtual robots."""

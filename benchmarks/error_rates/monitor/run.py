@@ -1,4 +1,4 @@
-"""``python -m benchmarks monitor``: a policy, virtual robots with and without faults, and what their monitors say."""
+"""Evaluate the monitor on virtual robots with and without faults: ``python -m benchmarks monitor``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from benchmarks.error_rates.monitor.settings import POLICY, RECIPE, ROBOTS, SMALL, TWIN, MonitorSettings
 from benchmarks.error_rates.monitor.tables import tables
-from benchmarks.error_rates.monitor.trials import Robot, try_pictures, try_robot
+from benchmarks.error_rates.monitor.trials import Robot, evaluate_images, evaluate_robot
 from benchmarks.studies import around, printed, write_between
 from twinloop.core.pool import LocalProcesses, count_cores
 from twinloop.train import SourceConfig, TrainConfig, train
@@ -32,19 +32,19 @@ def run_bench_monitor(
     workers: int = 0,
     docs: Path | None = None,
 ) -> dict[str, Any]:
-    """Run the study, print its tables and, with ``docs``, put each into its page of that folder.
+    """Run the study and print its tables; if ``docs`` is given, also replace the tables in that folder's page.
 
     Args:
-        console: gets the tables.
-        settings: how large it is.
-        small: a small one, without pictures.
-        policy: acts in the place of one that is trained here.
-        seed: run seed.
-        workers: processes; 0 takes every core.
-        docs: folder of the page.
+        console: Where to print.
+        settings: Size of the study.
+        small: Use the small settings, without images, if ``settings`` is None.
+        policy: Folder of a policy to use instead of training one.
+        seed: Run seed.
+        workers: Number of processes; 0 uses every core.
+        docs: Documentation folder.
 
     Raises:
-        InputError: a page without a place for its table; said before anything runs.
+        InputError: If the page has no place for a table; raised before anything runs.
     """
     size = settings or (SMALL if small else MonitorSettings())
     if docs is not None:
@@ -52,10 +52,10 @@ def run_bench_monitor(
             around(docs / PAGE, f"{PLACE} {name}")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        acting = policy or taught(Path(folder), size, seed)
+        acting = policy or train_policy(Path(folder), size, seed)
         console.print(f"Policy: {acting} ({time.perf_counter() - began:.0f} s)")
-        robots, pictures = _tried(acting, size, seed, workers)
-    made = tables(robots, pictures, size)
+        robots, images = _run_robots(acting, size, seed, workers)
+    made = tables(robots, images, size)
     for name, table in made.items():
         console.print(printed(table))
         console.print(f"{table.note}\n", soft_wrap=True)
@@ -66,8 +66,8 @@ def run_bench_monitor(
     return {"seed": seed, "seconds": seconds, "tables": {name: table.to_json() for name, table in made.items()}}
 
 
-def taught(folder: Path, size: MonitorSettings, seed: int) -> Path:
-    """A policy of demonstrations in randomized worlds."""
+def train_policy(folder: Path, size: MonitorSettings, seed: int) -> Path:
+    """Train a policy on demonstrations in randomized worlds and return its folder."""
     write_demonstrations(
         training_worlds("ranges", load_twin(TWIN), RECIPE), folder / "demos", count=size.demos, recipe=RECIPE
     )
@@ -87,13 +87,13 @@ def taught(folder: Path, size: MonitorSettings, seed: int) -> Path:
     return folder / "policy"
 
 
-def _tried(policy: Path, size: MonitorSettings, seed: int, workers: int) -> tuple[list[Robot], list[Robot]]:
+def _run_robots(policy: Path, size: MonitorSettings, seed: int, workers: int) -> tuple[list[Robot], list[Robot]]:
     items = [(ROBOTS + number, size, str(policy), seed) for number in range(size.robots)]
     with LocalProcesses(workers or count_cores()) as engine:
-        every = [(False, *item) for item in items] + [(True, *item) for item in items[: bool(size.pictured)]]
-        made = [robot for _, robot in engine.map(_try, every)]
+        every = [(False, *item) for item in items] + [(True, *item) for item in items[: bool(size.has_images)]]
+        made = [robot for _, robot in engine.map(_run_item, every)]
     return made[: size.robots], made[size.robots :]
 
 
-def _try(item: tuple[bool, int, MonitorSettings, str, int]) -> Robot:
-    return (try_pictures if item[0] else try_robot)(item[1:])
+def _run_item(item: tuple[bool, int, MonitorSettings, str, int]) -> Robot:
+    return (evaluate_images if item[0] else evaluate_robot)(item[1:])

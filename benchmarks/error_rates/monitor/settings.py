@@ -1,4 +1,4 @@
-"""How large the study of the monitor is, and what is planted."""
+"""Define the size of the monitor study and its planted faults."""
 
 from __future__ import annotations
 
@@ -8,23 +8,31 @@ from typing import Any
 from twinloop.workflows.demo.virtual_robots.settings import TransferRecipe
 
 TWIN, TASK, CAMERA = "so101_tabletop", "pick_and_place", "front"
-# Good settings where the tool is tracked (docs/evidence/transfer.md). Without tracking nobody can tell whether the
-# tracker was moved. Chunks overlap by half, so that they can disagree.
+# Good settings with a tracked tool (docs/evidence/transfer.md). Without it, a moved tracker cannot be
+# detected. Chunks overlap by half, so that they can disagree.
 RECIPE = TransferRecipe(sees="tool", shake=0.0175)
 POLICY: dict[str, Any] = {**RECIPE.settings, "n_action_steps": 16}
 MOVED = 0.03  # m, of tracker and camera
-ROBOTS = 110  # robots 110, 111, …: no threshold of the monitor was chosen while looking at one of them
-CALIBRATED, HELD, FAULTY = 0, 100_000, 200_000  # first episode numbers: no two parts share one
+ROBOTS = 110  # robots 110, 111, …: no threshold of the monitor was chosen with their data
+CALIBRATED, HELD, FAULTY = 0, 100_000, 200_000  # first episode numbers, so that no two parts share episodes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is planted: a fault of the cell, or a tracker that was moved; and the cause that is right to name."""
+    """A planted fault.
+
+    Attributes:
+        name: Name, as printed.
+        cell: Fault of the robot cell, by the name that `make_hidden_cell` takes; "" for none.
+        tracker: Displacement of the tracker along y, m.
+        images: Fault of the cell that changes images only; "" for none.
+        cause: Cause that the monitor should name.
+    """
 
     name: str
     cell: str = ""
     tracker: float = 0.0
-    pictures: str = ""
+    images: str = ""
     cause: str = ""
 
 
@@ -36,25 +44,26 @@ FAULTS = (
     Fault(name="object larger and smoother", cell="object_unknown", cause="unknown object"),
     Fault(name="tracker moved 3 cm", tracker=MOVED, cause="moved tracker"),
 )
-PICTURED = (
-    Fault(name="camera moved 3 cm", pictures="camera_moved_3cm", cause="moved camera"),
-    Fault(name="light halved", pictures="light_halved", cause="light"),
+WITH_IMAGES = (
+    Fault(name="camera moved 3 cm", images="camera_moved_3cm", cause="moved camera"),
+    Fault(name="light halved", images="light_halved", cause="light"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorSettings:
-    """What the study consists of.
+    """Size of the study.
 
     Attributes:
-        robots: virtual robots, each with a monitor of its own.
-        demos, steps: demonstrations in randomized worlds and steps of training of the policy, one for all.
-        calibration: successes that a monitor is calibrated on.
-        held: further episodes without a fault.
-        faulty: episodes with each fault.
-        pictured: successes that a monitor with pictures is calibrated on, and episodes without and with each fault of
-            pictures; of the first robot.
-        rate: of false alarms.
+        robots: Number of virtual robots, each with its own monitor.
+        demos: Number of demonstrations in randomized worlds on which the policy is trained.
+        steps: Number of training steps of the policy.
+        calibration: Number of successful episodes on which a monitor is calibrated.
+        held: Number of further episodes without a fault.
+        faulty: Number of episodes with each fault.
+        has_images: Number of episodes of the first robot for each part of the study with images: calibration, held-out
+            episodes, and each fault of images. 0 skips that study.
+        rate: Nominal rate of false alarms.
     """
 
     robots: int = 2
@@ -63,9 +72,9 @@ class MonitorSettings:
     calibration: int = 60
     held: int = 60
     faulty: int = 15
-    pictured: int = 36
+    has_images: int = 36
     rate: float = 0.05
 
 
-# 20 successes were too few: their limits were the largest values, and one odd success hid a planted fault.
-SMALL = MonitorSettings(robots=1, demos=200, steps=2000, calibration=60, held=12, faulty=4, pictured=0, rate=0.1)
+# 20 successes were too few: the thresholds were the largest values, and one unusual success hid a planted fault.
+SMALL = MonitorSettings(robots=1, demos=200, steps=2000, calibration=60, held=12, faulty=4, has_images=0, rate=0.1)

@@ -1,4 +1,4 @@
-"""What the study of the monitor came to, as tables."""
+"""Make the tables of the monitor study."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.error_rates.monitor.settings import FAULTS, PICTURED, MonitorSettings
+from benchmarks.error_rates.monitor.settings import FAULTS, WITH_IMAGES, MonitorSettings
 from benchmarks.error_rates.monitor.trials import Robot
 from benchmarks.studies import StudyTable
 from twinloop.stats import wilson
@@ -15,38 +15,38 @@ from twinloop.stats import wilson
 _HZ = 30.0  # of the SO-101's twin
 
 
-def tables(robots: Sequence[Robot], pictures: Sequence[Robot], settings: MonitorSettings) -> dict[str, StudyTable]:
-    """All tables by name."""
+def tables(robots: Sequence[Robot], images: Sequence[Robot], settings: MonitorSettings) -> dict[str, StudyTable]:
+    """Return all tables by name; tables without rows are omitted."""
     made = {
-        "alarms": alarms_table(robots, pictures),
-        "faults": faults_table([*robots, *pictures]),
-        "causes": causes_table([*robots, *pictures]),
-        "unlikeness": unlikeness_table(robots, settings),
+        "alarms": alarms_table(robots, images),
+        "faults": faults_table([*robots, *images]),
+        "causes": causes_table([*robots, *images]),
+        "unlikeness": outlier_table(robots, settings),
     }
     return {name: table for name, table in made.items() if table.rows}
 
 
-def alarms_table(robots: Sequence[Robot], pictures: Sequence[Robot]) -> StudyTable:
-    """Alarms in episodes that nothing was planted into."""
-    rows, figures = [], []
+def alarms_table(robots: Sequence[Robot], images: Sequence[Robot]) -> StudyTable:
+    """Count false alarms: alarms in episodes without a planted fault."""
+    rows, metrics = [], []
     for name, held, group_name in (
         ("successes", robots, "success"),
-        ("successes, with images", pictures, "success, with pictures"),
+        ("successes, with images", images, "success, with images"),
         ("failures", robots, "failure"),
     ):
-        told = [group for robot in held for group in robot.groups if group.name == group_name]
-        groups = [one for group in told for one in group.told]
+        matching = [group for robot in held for group in robot.groups if group.name == group_name]
+        groups = [one for group in matching for one in group.verdicts]
         if not groups:
             continue
         count = sum(bool(one.alarms) for one in groups)
         signals = Counter(alarm.signal for one in groups for alarm in one.alarms[:1]).most_common(3)
-        drifts = sum(bool(group.told and group.told[-1].course) for group in told)
+        drifts = sum(bool(group.verdicts and group.verdicts[-1].drifts) for group in matching)
         promised = f"{100 * held[0].rate:g}" if group_name != "failure" else "–"
         rows.append((
             name, str(len(groups)), promised, _share(count, len(groups)),
-            "; ".join(f"{signal} {times}" for signal, times in signals) or "–", f"{drifts} of {len(told)}",
+            "; ".join(f"{signal} {times}" for signal, times in signals) or "–", f"{drifts} of {len(matching)}",
         ))  # fmt: skip
-        figures.append({"group": name, "episodes": len(groups), "alarmed": count, "drifts": drifts})
+        metrics.append({"group": name, "episodes": len(groups), "alarmed": count, "drifts": drifts})
     head = (
         "held-out episodes without a fault",
         "n",
@@ -55,37 +55,39 @@ def alarms_table(robots: Sequence[Robot], pictures: Sequence[Robot]) -> StudyTab
         "first signal",
         "alarms over episodes",
     )
-    looks = ", ".join(f"{robot.look_ms:.2f} ms" for robot in [*robots, *pictures])
+    costs = ", ".join(f"{robot.evaluation_ms:.2f} ms" for robot in [*robots, *images])
     note = (
         f"{len(robots)} virtual robots; thresholds set by {', '.join(str(robot.count) for robot in robots)} successes. "
-        f"One evaluation of one robot takes {looks} of CPU time (median), without the policy"
-        f"{' (the last with images)' if pictures else ''}. A calibration takes "
-        f"{', '.join(f'{robot.calibration_s:.0f} s' for robot in [*robots, *pictures])}."
+        f"One evaluation of one robot takes {costs} of CPU time (median), without the policy"
+        f"{' (the last with images)' if images else ''}. A calibration takes "
+        f"{', '.join(f'{robot.calibration_s:.0f} s' for robot in [*robots, *images])}."
     )
-    return StudyTable(title="False alarms", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+    return StudyTable(title="False alarms", head=head, rows=tuple(rows), note=note, metrics=tuple(metrics))
 
 
 def faults_table(robots: Sequence[Robot]) -> StudyTable:
-    """Power and delay of every fault."""
-    rows, figures = [], []
-    for fault in (*FAULTS, *PICTURED):
-        groups = [group.told for robot in robots for group in robot.groups if group.name == fault.name and group.told]
-        told = [one for group in groups for one in group]
-        if not told:
+    """Measure power and delay of detection for every fault."""
+    rows, metrics = [], []
+    for fault in (*FAULTS, *WITH_IMAGES):
+        groups = [
+            group.verdicts for robot in robots for group in robot.groups if group.name == fault.name and group.verdicts
+        ]
+        verdicts = [one for group in groups for one in group]
+        if not verdicts:
             continue
-        alarmed = [one for one in told if one.alarms]
+        alarmed = [one for one in verdicts if one.alarms]
         steps = np.array([one.alarms[0].step for one in alarmed])
         delay = "–" if not len(steps) else "{:.0f} [{:.0f}, {:.0f}]".format(*np.quantile(steps, [0.5, 0.1, 0.9]))
         firsts = [next((i for i, one in enumerate(group, start=1) if one.alarms), None) for group in groups]
-        course = [next((i for i, one in enumerate(group, start=1) if one.course), None) for group in groups]
-        signals = Counter(alarm.signal for one in told for alarm in one.alarms[:1]).most_common(2)
-        success = sum(bool(one.success) for one in told)
+        course = [next((i for i, one in enumerate(group, start=1) if one.drifts), None) for group in groups]
+        signals = Counter(alarm.signal for one in verdicts for alarm in one.alarms[:1]).most_common(2)
+        success = sum(bool(one.success) for one in verdicts)
         rows.append((
-            fault.name, str(len(told)), _share(success, len(told)), _share(len(alarmed), len(told)), delay,
+            fault.name, str(len(verdicts)), _share(success, len(verdicts)), _share(len(alarmed), len(verdicts)), delay,
             _counts(firsts), _counts(course), ", ".join(f"{signal} {times}" for signal, times in signals) or "–",
         ))  # fmt: skip
-        figures.append({
-            "fault": fault.name, "episodes": len(told), "alarmed": len(alarmed), "success": success / len(told),
+        metrics.append({
+            "fault": fault.name, "episodes": len(verdicts), "alarmed": len(alarmed), "success": success / len(verdicts),
             "steps": steps.tolist(), "first_episode": firsts, "course": course,
         })  # fmt: skip
     head = (
@@ -97,47 +99,47 @@ def faults_table(robots: Sequence[Robot]) -> StudyTable:
         "two columns before the last have, for each robot, the number of the first episode with an alarm, and of the "
         "first one at which a CUSUM over episodes or the test of the success rate alarms."
     )
-    return StudyTable(title="Planted faults", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+    return StudyTable(title="Planted faults", head=head, rows=tuple(rows), note=note, metrics=tuple(metrics))
 
 
 def causes_table(robots: Sequence[Robot]) -> StudyTable:
-    """What alarms point to, by what was planted."""
+    """Count the causes that alarms name, for every planted fault."""
     found = {
         fault.name: Counter(
             one.cause for robot in robots for group in robot.groups if group.name == fault.name
-            for one in group.told if one.alarms
+            for one in group.verdicts if one.alarms
         )
-        for fault in (*FAULTS, *PICTURED)
+        for fault in (*FAULTS, *WITH_IMAGES)
     }  # fmt: skip
     causes = [cause for cause, _ in sum(found.values(), Counter[str]()).most_common()]
-    rows, figures, right, total = [], [], 0, 0
-    for fault in (*FAULTS, *PICTURED):
+    rows, metrics, right, total = [], [], 0, 0
+    for fault in (*FAULTS, *WITH_IMAGES):
         counts = found[fault.name]
         if not counts:
             continue
         right, total = right + counts[fault.cause], total + counts.total()
         cells = [f"**{counts[cause]}**" if cause == fault.cause else str(counts[cause] or "·") for cause in causes]
         rows.append((fault.name, fault.cause, *cells))
-        figures.append({"fault": fault.name, "correct cause": fault.cause, "named": dict(counts)})
+        metrics.append({"fault": fault.name, "correct cause": fault.cause, "named": dict(counts)})
     wrong = total - right - sum(counts["unknown"] for counts in found.values())
     note = (
         f"Of {total} episodes with an alarm, {_share(right, total)} have the correct cause and {_share(wrong, total)} "
         "a wrong one."
     )
     head = ("planted fault", "correct cause", *causes)
-    return StudyTable(title="Named causes", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+    return StudyTable(title="Named causes", head=head, rows=tuple(rows), note=note, metrics=tuple(metrics))
 
 
-def unlikeness_table(robots: Sequence[Robot], settings: MonitorSettings) -> StudyTable:
-    """How much each way to measure unlikeness sees by itself, at one rate of false alarms."""
-    ways = list(next((group.unlike for robot in robots for group in robot.groups if group.unlike), {}))
+def outlier_table(robots: Sequence[Robot], settings: MonitorSettings) -> StudyTable:
+    """Measure the power of each outlier measure alone, at the same rate of false alarms."""
+    ways = list(next((group.outlier_alarms for robot in robots for group in robot.groups if group.outlier_alarms), {}))
     names = ["success", "failure", *(fault.name for fault in FAULTS)]
     rows = []
     for way in ways:
         cells = []
         for name in names:
-            seen = [flag for robot in robots for group in robot.groups if group.name == name and group.unlike
-                    for flag in group.unlike[way]]  # fmt: skip
+            seen = [flag for robot in robots for group in robot.groups if group.name == name and group.outlier_alarms
+                    for flag in group.outlier_alarms[way]]  # fmt: skip
             cells.append(_share(int(sum(seen)), len(seen)))
         rows.append((way, *cells))
     note = (

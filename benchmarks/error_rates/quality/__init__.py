@@ -1,1 +1,1 @@
-"""How many planted defects the checks of episodes find, and how often they err: one area a family of checks."""
+"""Measure detection rate and false alarms of the episode checks; one module per family of checks."""

@@ -1,4 +1,4 @@
-"""How many planted faults of demonstrations are found, and how often good demonstrations are called faulty."""
+"""Measure how many planted faults of demonstrations are detected, and how often good demonstrations are flagged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OUTCOMES = (
     "the cause of failure is visible."
 )
 _SHARE = 10  # one in ten episodes is faulty
-_FAILS = 3  # one in three fails, where outcomes are looked at
+_FAILS = 3  # one in three episodes fails in the study of outcomes
 _FLIPPED = (0.05, 0.1, 0.2)
 CHECKS: tuple[type[MeasuringCheck], ...] = (
     Smoothness,
@@ -53,7 +53,7 @@ CHECKS: tuple[type[MeasuringCheck], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """Good episodes, and what every check measures of them, which is measured once."""
+    """Good episodes with the measurements of every check, by the check's name."""
 
     name: str
     recordings: list[RecordedEpisode]
@@ -62,7 +62,16 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """Of one fault at one severity in one set: episodes planted and found, and good ones called faulty beside them."""
+    """Counts for one fault at one severity in one set of episodes.
+
+    Attributes:
+        base: Name of the set.
+        checks: Names of the checks that should detect the fault.
+        planted: Number of faulty episodes.
+        found: Number of faulty episodes that are flagged.
+        false: Number of good episodes that are flagged.
+        good: Number of good episodes.
+    """
 
     name: str
     severity: str
@@ -74,13 +83,13 @@ class Tally:
     good: int
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return the fields as plain JSON types."""
         return {**self.__dict__, "checks": list(self.checks)}
 
 
 @contextmanager
-def bases(*, seed: int) -> Generator[list[Base]]:
-    """A simulated batch, and the recorded set where it is at hand."""
+def open_bases(*, seed: int) -> Generator[list[Base]]:
+    """Yield a simulated batch, and the recorded data set if it can be loaded."""
     with simulated(_EPISODES, seed=seed, pixels=False) as sim, recorded() as real:
         yield [_base(name, data) for name, data in (("simulated", sim), ("real", real)) if data]
 
@@ -94,13 +103,13 @@ def _base(name: str, recordings: list[RecordedEpisode]) -> Base:
     )
 
 
-def wrong(scores: Sequence[CheckScore]) -> set[str]:
-    """Names of the episodes that are suspect or bad."""
+def flagged_ids(scores: Sequence[CheckScore]) -> set[str]:
+    """Return the ids of the episodes whose verdict is suspect or bad."""
     return {score.episode_id for score in scores if score.verdict in ("suspect", "bad")}
 
 
 def tallies(base: Base, fault: Fault, *, repetitions: int, seed: int) -> Iterator[Tally]:
-    """A fault at each of its severities, planted ``repetitions`` times into one in ten episodes."""
+    """Plant a fault at each of its severities, ``repetitions`` times into one in ten episodes, and count detections."""
     checks = [kind() for kind in CHECKS if kind.name in fault.checks]
     for severity, words in fault.severities:
         planted = found = false = good = 0
@@ -108,10 +117,10 @@ def tallies(base: Base, fault: Fault, *, repetitions: int, seed: int) -> Iterato
             rng = generator(seed, f"quality/{fault.name}/{words}/{base.name}", repetition)
             count = max(2, len(base.recordings) // _SHARE)
             chosen = sorted(rng.choice(len(base.recordings), size=count, replace=False).tolist())
-            faulty = [_faulty(base.recordings[place], fault, severity, rng, place) for place in chosen]
+            faulty = [_make_faulty(base.recordings[place], fault, severity, rng, place) for place in chosen]
             called: set[str] = set()
             for check in checks:
-                called |= wrong(_judged(check, base, chosen, faulty, copies=fault.copies))
+                called |= flagged_ids(_judge_changed(check, base, chosen, faulty, copies=fault.copies))
             names = {recording.episode_id for recording in faulty}
             planted, found = planted + len(names), found + len(names & called)
             false, good = false + len(called - names), good + len(base.recordings) - (not fault.copies) * count
@@ -121,13 +130,13 @@ def tallies(base: Base, fault: Fault, *, repetitions: int, seed: int) -> Iterato
         )  # fmt: skip
 
 
-def _faulty(
+def _make_faulty(
     recording: RecordedEpisode, fault: Fault, severity: float, rng: np.random.Generator, place: int
 ) -> RecordedEpisode:
     return Replaced(recording, episode=fault.plant(recording.episode, severity, rng), name=f"faulty {place}")
 
 
-def _judged(
+def _judge_changed(
     check: MeasuringCheck, base: Base, chosen: Sequence[int], faulty: Sequence[RecordedEpisode], *, copies: bool
 ) -> list[CheckScore]:
     recordings, measured = list(base.recordings), list(base.measured[check.name])
@@ -142,7 +151,10 @@ def _judged(
 
 
 def outcome_tallies(base: Base, *, repetitions: int, seed: int) -> Iterator[Tally]:
-    """Stated outcomes that are wrong: one in three episodes loses what it holds and fails, some labels are flipped."""
+    """Count detected wrong outcome labels.
+
+    In one of three episodes the gripper is made to lose the object, which is a failure. Some labels are then flipped.
+    """
     check = OutcomeConsistency()
     good = [check.measure_safely(recording) for recording in base.recordings]
     rng = generator(seed, f"quality/outcomes/{base.name}")
@@ -165,7 +177,7 @@ def outcome_tallies(base: Base, *, repetitions: int, seed: int) -> Iterator[Tall
                 Replaced(recording, success=bool(not failed ^ flip))
                 for recording, failed, flip in zip(lost, fails, flipped, strict=True)
             ]
-            called = wrong(list(check.judge(stated, measured)))
+            called = flagged_ids(list(check.judge(stated, measured)))
             names = {recording.episode_id for recording, flip in zip(stated, flipped, strict=True) if flip}
             planted, found, false = planted + len(names), found + len(called & names), false + len(called - names)
         yield Tally(
@@ -175,9 +187,9 @@ def outcome_tallies(base: Base, *, repetitions: int, seed: int) -> Iterator[Tall
 
 
 def faults_study(repetitions: int, seed: int) -> StudyTable:
-    """Every fault at every severity, ``repetitions`` times into one in ten episodes."""
+    """Measure every fault at every severity, ``repetitions`` times in one of ten episodes."""
     found: list[Tally] = []
-    with bases(seed=seed) as sources:
+    with open_bases(seed=seed) as sources:
         for base in sources:
             for fault in FAULTS:
                 found += tallies(base, fault, repetitions=repetitions, seed=seed)
@@ -187,21 +199,21 @@ def faults_study(repetitions: int, seed: int) -> StudyTable:
 
 
 def outcomes_study(repetitions: int, seed: int) -> StudyTable:
-    """Stated outcomes that are wrong."""
-    with bases(seed=seed) as sources:
+    """Measure the detection of wrong outcome labels."""
+    with open_bases(seed=seed) as sources:
         found = [tally for base in sources for tally in outcome_tallies(base, repetitions=repetitions, seed=seed)]
     return tally_table("Outcomes that are stated wrongly", found, _OUTCOMES)
 
 
 def alarms_study(repetitions: int, seed: int) -> StudyTable:
-    """What is said against good demonstrations."""
+    """Count false alarms of the demonstration checks on good demonstrations."""
     with simulated(repetitions, seed=seed + 1, pixels=False) as sim, recorded() as real:
         benches = [Bench(n, d, "demonstration") for n, d in (("simulated", sim), ("real", real)) if d]
         return alarms_table("Good episodes and the checks of demonstrations", benches)
 
 
 def tally_table(title: str, found: Sequence[Tally], note: str) -> StudyTable:
-    """A row for each tally."""
+    """Make a table with one row per tally."""
     rows = tuple(
         (
             tally.name,
@@ -215,11 +227,11 @@ def tally_table(title: str, found: Sequence[Tally], note: str) -> StudyTable:
         for tally in found
     )
     head = ("planted", "size", "data", "n", "recall [95 %]", "precision [95 %]", "false alarms [95 %]")
-    return StudyTable(title=title, head=head, rows=rows, note=note, figures=tuple(tally.to_json() for tally in found))
+    return StudyTable(title=title, head=head, rows=rows, note=note, metrics=tuple(tally.to_json() for tally in found))
 
 
 def rate(count: int, total: int) -> str:
-    """A share in per cent with Wilson's 95 % interval; – of nothing."""
+    """Format a share in per cent with Wilson's 95 % interval; "–" if ``total`` is 0."""
     if not total:
         return "–"
     interval = wilson(count, total)

@@ -1,4 +1,4 @@
-"""How often the learned discriminators find what was planted, and how often they err on data that is alike."""
+"""Measure how often the learned discriminators detect planted differences, and their false alarms on equal data."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy  # its parts load when they are used
+import scipy  # its submodules are imported on first use
 from numpy.typing import NDArray
 
-from benchmarks.error_rates.quality.demonstration import Tally, rate, tally_table, wrong
+from benchmarks.error_rates.quality.demonstration import Tally, flagged_ids, rate, tally_table
 from benchmarks.error_rates.quality.replaced import Replaced
 from benchmarks.error_rates.quality.study import recorded, simulated
 from benchmarks.studies import Study, StudyTable
 from twinloop.core.records import Episode, Source
 from twinloop.core.seeds import generator
 from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
-from twinloop.curate.learned.realism import OutOfSupport, SimulatedLookingEpisodes
+from twinloop.curate.learned.realism import LooksSimulated, OutOfSupport
 from twinloop.curate.recording import RecordedEpisode
 
-Pictures = NDArray[np.uint8]
+Images = NDArray[np.uint8]
 _EPISODES = 120  # of simulated data
-_SHARE = 0.25  # of the judged episodes are faulty
+_SHARE = 0.25  # share of the judged episodes with a planted difference
 _CAMERA = "front"
-_PIXEL_NOISE = 2.0  # of 255: a webcam's in a lit room
-_NOISE = 0.05  # deg, of readings of both sides: half a step of an encoder with 4096 counts a turn
+_PIXEL_NOISE = 2.0  # of 255, as of a webcam in a lit room
+_NOISE = 0.05  # deg, noise of the readings on both sides: half a step of an encoder with 4096 counts a turn
 _SIZE = (48, 64)
 _NOTE = (
     "Two thirds of one set of episodes are called real, the others simulated. A quarter of the simulated ones is "
@@ -36,7 +36,7 @@ _NOTE = (
     "ranges. Real: so101_pick_place_tape. Images are synthetic (a constant background, an object that moves with the "
     "joints, light that differs by episode, noise)."
 )
-_ALIKE = (
+_EQUAL_DATA_NOTE = (
     "Nothing is planted. One set is repeatedly split at random into two thirds called real and one third called "
     "simulated. *Flagged* are episodes that are called suspect: either certainly different from the real ones, which "
     "may happen to any of them in at most one of twenty splits, or beyond the limit from the real episodes' own "
@@ -46,46 +46,57 @@ _ALIKE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """A difference that is planted into simulated episodes: its severities, and the check that is to find it."""
+    """A difference that is planted into simulated episodes.
+
+    Attributes:
+        name: Name, as printed.
+        severities: Sizes of the difference, each with its text.
+        check: Check that should detect it.
+        plant: Function from an episode and a size to the changed episode.
+        seed_name: Name of the random stream; "" for ``name``. It keeps the numbers if ``name`` is changed.
+    """
 
     name: str
     severities: tuple[tuple[float, str], ...]
     check: type[MeasuringCheck]
     plant: Callable[[Replaced, float], Replaced]
+    seed_name: str = ""
 
 
 def _workspace(recording: Replaced, severity: float) -> Replaced:
-    """The first joint turned by so many degrees throughout: another part of the table."""
+    """Turn the first joint by ``severity`` degrees in the whole episode, to another part of the table."""
     episode = recording.episode
     turn = np.zeros(len(episode.joints))
-    turn[0] = severity if "deg" in episode.units.joints[0].unit else severity / 1.8  # ±100 of about a half turn
+    turn[0] = (
+        severity if "deg" in episode.units.joints[0].unit else severity / 1.8
+    )  # the range ±100 is about half a turn
     moved = replace(episode, state=episode.state + turn, action=episode.action + turn)
-    return _read_as(recording, moved)
+    return _with_readings(recording, moved)
 
 
 def _lag(recording: Replaced, severity: float) -> Replaced:
-    """Joints that follow ``severity`` seconds later, as where they are damped more: a filter of first order."""
+    """Low-pass the joint positions with time constant ``severity`` in s (first order), as with more damping."""
     episode = recording.episode
     keep = float(np.exp(-np.median(np.diff(episode.time)) / severity))
     begin = episode.state[:1] * keep
     state = scipy.signal.lfilter([1 - keep], [1, -keep], episode.state, axis=0, zi=begin)[0]
-    return _read_as(recording, replace(episode, state=_noisy(state, recording.index)))
+    return _with_readings(recording, replace(episode, state=_noisy(state, recording.index)))
 
 
 def _noiseless(recording: Replaced, severity: float) -> Replaced:
-    """Readings without the noise that the other side has."""
+    """Return the episode with readings without noise, unlike the real episodes."""
     del severity
-    return _read_as(recording, recording.of.episode)
+    return _with_readings(recording, recording.of.episode)
 
 
 def _colour(recording: Replaced, severity: float) -> Replaced:
-    """Pictures whose red is stronger and whose blue weaker by a share."""
-    return _seen(recording, recording.episode, warmth=severity, name=_planted(recording))
+    """Make red stronger and blue weaker in the images, by the share ``severity``."""
+    return _with_images(recording, recording.episode, warmth=severity, name=_planted_name(recording))
 
 
-def _still(recording: Replaced, severity: float) -> Replaced:
-    """Pictures with only ``severity`` of the camera's noise: a background that stays as it is."""
-    return _seen(recording, recording.episode, noise=_PIXEL_NOISE * severity, name=_planted(recording))
+def _reduce_pixel_noise(recording: Replaced, severity: float) -> Replaced:
+    """Reduce the pixel noise of the images to the share ``severity``."""
+    return _with_images(recording, recording.episode, noise=_PIXEL_NOISE * severity, name=_planted_name(recording))
 
 
 SHIFTS = (
@@ -102,47 +113,57 @@ SHIFTS = (
         plant=_lag,
     ),
     Shift(
-        name="colour-shifted pictures",
+        name="colour-shifted images",
         severities=((0.05, "5 %"), (0.15, "15 %"), (0.3, "30 %")),
         check=OutOfSupport,
         plant=_colour,
+        seed_name="colour-shifted pictures",
     ),
-    Shift(name="readings without noise", severities=((1.0, "none"),), check=SimulatedLookingEpisodes, plant=_noiseless),
+    Shift(name="readings without noise", severities=((1.0, "none"),), check=LooksSimulated, plant=_noiseless),
     Shift(
-        name="pictures without noise",
+        name="images without noise",
         severities=((0.8, "80 % of the noise"), (0.4, "40 %"), (0.0, "none")),
-        check=SimulatedLookingEpisodes,
-        plant=_still,
+        check=LooksSimulated,
+        plant=_reduce_pixel_noise,
+        seed_name="pictures without noise",
     ),
 )
 
 
-def _planted(recording: RecordedEpisode) -> str:
+def _planted_name(recording: RecordedEpisode) -> str:
     return f"planted {recording.index}"
 
 
-def _read_as(recording: Replaced, episode: Episode) -> Replaced:
-    """Other positions and commands, seen by the same camera as before."""
-    return _seen(recording, episode, name=_planted(recording))
+def _with_readings(recording: Replaced, episode: Episode) -> Replaced:
+    """Replace positions and commands, with images from the same camera as before."""
+    return _with_images(recording, episode, name=_planted_name(recording))
 
 
-def _seen(
+def _with_images(
     recording: Replaced, episode: Episode, *, noise: float = _PIXEL_NOISE, warmth: float = 0.0, name: str = ""
 ) -> Replaced:
-    """An episode under a camera whose pictures are made by formula, of where the joints were in truth."""
+    """Replace the episode and add synthetic images, computed from the true joint positions.
+
+    Args:
+        recording: The recording that is changed.
+        episode: Its new content.
+        noise: Standard deviation of the pixel noise, of 255.
+        warmth: Share by which red is increased and blue decreased.
+        name: New episode id; "" keeps the old one.
+    """
     state, index = recording.of.episode.state, recording.index
 
-    def pictures(frames: Sequence[int]) -> Pictures:
-        return np.stack([_picture(state, index, frame, noise, warmth) for frame in frames])
+    def images(frames: Sequence[int]) -> Images:
+        return np.stack([_image(state, index, frame, noise, warmth) for frame in frames])
 
-    return Replaced(recording.of, name=name, episode=episode, cameras={_CAMERA: pictures})
+    return Replaced(recording.of, name=name, episode=episode, cameras={_CAMERA: images})
 
 
-def _picture(state: NDArray[np.float64], index: int, frame: int, noise: float, warmth: float) -> Pictures:
+def _image(state: NDArray[np.float64], index: int, frame: int, noise: float, warmth: float) -> Images:
     rng = generator(index, "quality/pictures", frame)
     rows, columns = np.mgrid[: _SIZE[0], : _SIZE[1]] / 8.0
     scene = 110 + 40 * np.sin(rows)[..., None] * np.cos(columns[..., None] + np.array([0.0, 0.5, 1.0]))
-    scene = scene * (1.0 + 0.08 * np.sin(7.0 * index))  # light of the day
+    scene = scene * (1.0 + 0.08 * np.sin(7.0 * index))  # brightness varies by episode
     spread = np.ptp(state, axis=0) + 1e-9
     place = (state[frame] - state.min(axis=0)) / spread
     away = (rows * 8 - place[1] * _SIZE[0]) ** 2 + (columns * 8 - place[0] * _SIZE[1]) ** 2
@@ -153,7 +174,7 @@ def _picture(state: NDArray[np.float64], index: int, frame: int, noise: float, w
 
 @dataclass(frozen=True, kw_only=True)
 class _Set:
-    """One set of episodes with noise and pictures, and what both checks keep of each."""
+    """One set of episodes with noise and synthetic images, and the measurements that both checks share."""
 
     name: str
     recordings: list[Replaced]
@@ -161,8 +182,8 @@ class _Set:
 
 
 @contextmanager
-def sets(*, seed: int) -> Generator[list[_Set]]:
-    """A simulated batch, and the recorded set where it is at hand."""
+def open_sets(*, seed: int) -> Generator[list[_Set]]:
+    """Yield a simulated batch, and the recorded data set if it can be loaded."""
     with simulated(_EPISODES, seed=seed, pixels=False) as sim, recorded() as real:
         yield [_set(name, data) for name, data in (("simulated", sim), ("real", real)) if data]
 
@@ -172,7 +193,7 @@ def _set(name: str, recordings: Sequence[RecordedEpisode]) -> _Set:
     for recording in recordings:
         episode = recording.episode
         noisy = replace(episode, state=_noisy(episode.state, recording.index))
-        made.append(_seen(Replaced(recording), noisy))
+        made.append(_with_images(Replaced(recording), noisy))
     return _Set(name=name, recordings=made, facts=[OutOfSupport().measure_safely(recording) for recording in made])
 
 
@@ -180,7 +201,7 @@ def _noisy(state: NDArray[np.float64], index: int) -> NDArray[np.float64]:
     return state + _NOISE * generator(index, "quality/readings").normal(size=state.shape)
 
 
-def _sided(recording: Replaced, source: Source) -> RecordedEpisode:
+def _with_source(recording: Replaced, source: Source) -> RecordedEpisode:
     return Replaced(recording, source=source)
 
 
@@ -192,25 +213,25 @@ def _split(count: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
 def _scores(
     check: MeasuringCheck, data: _Set, real: Sequence[int], sim: Sequence[int], planted: dict[int, Replaced]
 ) -> list[CheckScore]:
-    recordings = [_sided(data.recordings[place], "real") for place in real]
+    recordings = [_with_source(data.recordings[place], "real") for place in real]
     measured = [data.facts[place] for place in real]
     for place in sim:
-        recordings.append(_sided(planted.get(place, data.recordings[place]), "sim"))
+        recordings.append(_with_source(planted.get(place, data.recordings[place]), "sim"))
         measured.append(check.measure_safely(planted[place]) if place in planted else data.facts[place])
     return list(check.judge(recordings, measured))
 
 
 def shift_tallies(data: _Set, shift: Shift, *, repetitions: int, seed: int) -> Iterator[Tally]:
-    """A shift at each of its severities, ``repetitions`` splits of the set each."""
+    """Plant a shift at each of its severities, in ``repetitions`` random splits of the set, and count detections."""
     check = shift.check()
     for severity, words in shift.severities:
         planted = found = false = good = 0
         for repetition in range(repetitions):
-            rng = generator(seed, f"quality/{shift.name}/{words}/{data.name}", repetition)
+            rng = generator(seed, f"quality/{shift.seed_name or shift.name}/{words}/{data.name}", repetition)
             real, sim = _split(len(data.recordings), rng)
             chosen = rng.choice(sim, size=round(_SHARE * len(sim)), replace=False).tolist()
             changed = {place: shift.plant(data.recordings[place], severity) for place in chosen}
-            called = wrong(_scores(check, data, real, sim, changed))
+            called = flagged_ids(_scores(check, data, real, sim, changed))
             names = {recording.episode_id for recording in changed.values()}
             judged = {data.recordings[place].episode_id for place in sim if place not in changed}
             planted, found = planted + len(names), found + len(names & called)
@@ -222,9 +243,9 @@ def shift_tallies(data: _Set, shift: Shift, *, repetitions: int, seed: int) -> I
 
 
 def shifts_study(repetitions: int, seed: int) -> StudyTable:
-    """Every shift at every severity."""
+    """Measure every shift at every severity."""
     found: list[Tally] = []
-    with sets(seed=seed) as all_:
+    with open_sets(seed=seed) as all_:
         for data in all_:
             for shift in SHIFTS:
                 found += shift_tallies(data, shift, repetitions=repetitions, seed=seed)
@@ -233,12 +254,12 @@ def shifts_study(repetitions: int, seed: int) -> StudyTable:
     return tally_table("Shifts of simulated episodes", found, _NOTE)
 
 
-def alike_study(repetitions: int, seed: int) -> StudyTable:
-    """How often episodes are flagged where both sides are drawn from one set."""
-    rows, figures = [], []
-    with sets(seed=seed) as all_:
+def equal_data_study(repetitions: int, seed: int) -> StudyTable:
+    """Count episodes that are flagged although both sides are drawn from one set."""
+    rows, metrics = [], []
+    with open_sets(seed=seed) as all_:
         for data in all_:
-            for check in (SimulatedLookingEpisodes(), OutOfSupport()):
+            for check in (LooksSimulated(), OutOfSupport()):
                 counts: dict[str, int] = {"flagged": 0, "splits": 0}
                 total = 0
                 for repetition in range(repetitions):
@@ -246,28 +267,28 @@ def alike_study(repetitions: int, seed: int) -> StudyTable:
                     real, sim = _split(len(data.recordings), rng)
                     judged = {data.recordings[place].episode_id for place in sim}
                     scores = [s for s in _scores(check, data, real, sim, {}) if s.episode_id in judged]
-                    flagged = wrong(scores)
+                    flagged = flagged_ids(scores)
                     counts["flagged"] += len(flagged)
                     counts["splits"] += bool(flagged)
                     total += len(judged)
-                rows.append(_alike_row(check.name, data.name, counts, total, repetitions))
-                figures.append({"check": check.name, "base": data.name, "judged": total, **counts})
+                rows.append(_flag_row(check.name, data.name, counts, total, repetitions))
+                metrics.append({"check": check.name, "base": data.name, "judged": total, **counts})
     head = ("check", "set", "judged", "flagged [95 %]", "splits with any flagged [95 %]")
     return StudyTable(
         title="Good simulated episodes and the learned discriminators",
         head=head,
         rows=tuple(rows),
-        note=_ALIKE,
-        figures=tuple(figures),
+        note=_EQUAL_DATA_NOTE,
+        metrics=tuple(metrics),
     )
 
 
-def _alike_row(check: str, name: str, counts: dict[str, int], total: int, repetitions: int) -> tuple[str, ...]:
+def _flag_row(check: str, name: str, counts: dict[str, int], total: int, repetitions: int) -> tuple[str, ...]:
     shares: list[Any] = [(counts["flagged"], total), (counts["splits"], repetitions)]
     return (check, name, str(total), *(rate(count, of) for count, of in shares))
 
 
 TABLES = (
     Study(name="learned", page="evidence/curation.md", repetitions=2, run=shifts_study),
-    Study(name="learned_alike", page="evidence/curation.md", repetitions=10, run=alike_study),
+    Study(name="learned_alike", page="evidence/curation.md", repetitions=10, run=equal_data_study),
 )

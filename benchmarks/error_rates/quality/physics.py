@@ -1,4 +1,4 @@
-"""Planted defects of physics, in simulated and real episodes."""
+"""Measure the detection of planted physics defects, in simulated and real episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTE = (
 
 
 def physics_study(repetitions: int, seed: int) -> StudyTable:
-    """Every defect at every size, ``repetitions`` episodes of each."""
+    """Measure every defect at every size, in ``repetitions`` episodes each."""
     trials: list[Trial] = []
     with simulated(_EPISODES, seed=seed, pixels=False) as sim, recorded() as real:
         for source, recordings in (("simulated", sim), ("real", real)):
@@ -29,7 +29,7 @@ def physics_study(repetitions: int, seed: int) -> StudyTable:
 
 
 def alarms_study(repetitions: int, seed: int) -> StudyTable:
-    """What is said against good data."""
+    """Count false alarms of the physics checks on good data."""
     with simulated(repetitions, seed=seed + 1, pixels=False) as sim, recorded() as real:
         sources = [(name, data) for name, data in (("simulated", sim), ("real", real)) if data]
         return alarms_table("Good episodes and the checks of physics", [Bench(n, d, "physics") for n, d in sources])

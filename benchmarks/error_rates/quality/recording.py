@@ -1,4 +1,4 @@
-"""Planted defects of the recording, in simulated and real episodes."""
+"""Measure the detection of planted recording defects, in simulated and real episodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks.error_rates.quality.planted.recording import RECORDING
 from benchmarks.error_rates.quality.study import Bench, Trial, alarms_table, defects_table, recorded, simulated
 from benchmarks.studies import Study, StudyTable
 
-_EPISODES = 24  # of simulated data, with pictures
+_EPISODES = 24  # of simulated data, with images
 _NOTE = (
     "Recall: share of planted episodes in which a check for this defect finds it, with Wilson's 95 % interval. "
     "Noticed: share found by any check of the recording. Precision: share of episodes with the defect among all "
@@ -16,7 +16,7 @@ _NOTE = (
 
 
 def recording_study(repetitions: int, seed: int) -> StudyTable:
-    """Every defect at every size, ``repetitions`` episodes of each."""
+    """Measure every defect at every size, in ``repetitions`` episodes each."""
     trials: list[Trial] = []
     with simulated(_EPISODES, seed=seed, pixels=True) as sim, recorded() as real:
         for source, recordings in (("simulated", sim), ("real", real)):
@@ -28,7 +28,7 @@ def recording_study(repetitions: int, seed: int) -> StudyTable:
 
 
 def alarms_study(repetitions: int, seed: int) -> StudyTable:
-    """What is said against good data."""
+    """Count false alarms of the recording checks on good data."""
     with simulated(repetitions, seed=seed + 1, pixels=True) as sim, recorded() as real:
         sources = [(name, data) for name, data in (("simulated", sim), ("real", real)) if data]
         benches = [Bench(name, data, "recording") for name, data in sources]

@@ -1,4 +1,4 @@
-"""A recording with another content, picture source, outcome or side; the folder stays as it is."""
+"""Replace content, images, outcome or source of a recording, without changing the dataset folder."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from twinloop.core.records import Episode, Provenance, Source
-from twinloop.curate.recording import Pictures, RecordedEpisode
+from twinloop.curate.recording import Images, RecordedEpisode
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
-Camera = Callable[[Sequence[int]], Pictures]
+Camera = Callable[[Sequence[int]], Images]
 
 
 class Replaced(RecordedEpisode):
-    """An episode that is read as another one.
+    """A recorded episode of which some properties are replaced; all others are those of the original.
 
     Args:
-        of: the recording whose place it takes.
-        name: its ``episode_id``; by default that of the other.
-        episode: its content; by default that of the other.
-        success: its stated outcome; by default that of the other.
-        source: which side it is on; by default that of the other.
-        cameras: its cameras, each a function from frames to pictures ``(n, h, w, 3)``; by default those of the other.
+        of: The original recording.
+        name: New ``episode_id``.
+        episode: New content.
+        success: New stated outcome.
+        source: New source, real or simulated.
+        cameras: New cameras, each a function from frame numbers to images ``(n, h, w, 3)``.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Replaced(RecordedEpisode):
     ) -> None:
         stated = of.success if success is None else success
         super().__init__(of.reader, of.index, batch=of.batch, episode_id=name or of.episode_id, success=stated)
-        self.of, self._episode, self._side, self._pictures = of, episode, source, cameras
+        self.of, self._episode, self._side, self._images = of, episode, source, cameras
 
     @functools.cached_property
     def raw(self) -> RawEpisode:
@@ -53,10 +53,10 @@ class Replaced(RecordedEpisode):
     @functools.cached_property
     def cameras(self) -> tuple[str, ...]:
         """See `RecordedEpisode`."""
-        return self.of.cameras if self._pictures is None else tuple(self._pictures)
+        return self.of.cameras if self._images is None else tuple(self._images)
 
-    def read_images(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
+    def read_images(self, camera: str, frames: Sequence[int] | None = None) -> Images:
         """See `RecordedEpisode`."""
-        if self._pictures is None:
+        if self._images is None:
             return self.of.read_images(camera, frames)
-        return self._pictures[camera](range(self.frames) if frames is None else frames)
+        return self._images[camera](range(self.frame_count) if frames is None else frames)

@@ -1,4 +1,4 @@
-"""What the studies of quality share: good data, mistakes planted into some of it, and what is found of them."""
+"""Provide good episodes, plant defects into some of them, and count detections, for all studies of episode checks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _WRONG = ("suspect", "bad")
 
 @contextmanager
 def simulated(episodes: int, *, seed: int, pixels: bool) -> Generator[list[RecordedEpisode]]:
-    """Good simulated data: an expert's episodes of SO-101 pick and place, every parameter drawn from its range.
+    """Yield good simulated episodes: SO-101 pick and place by the expert, every parameter drawn from its range.
 
     Args:
-        episodes: attempts, of which the successful ones are kept.
-        seed: run seed.
-        pixels: with pictures from both cameras, 96×128.
+        episodes: Number of attempts; only successful ones are kept.
+        seed: Run seed.
+        pixels: Whether to render images of 96×128 from both cameras.
     """
     section: dict[str, object] = {
         "scene": {"robot": "so101", "task": "pick_and_place"},
@@ -51,14 +51,14 @@ def simulated(episodes: int, *, seed: int, pixels: bool) -> Generator[list[Recor
     with tempfile.TemporaryDirectory() as folder:
         file, output = Path(folder) / "generate.yaml", Path(folder) / "batch"
         file.write_text(yaml.safe_dump(section))
-        with (Path(folder) / "said").open("w") as said:
-            run_generate(GenerateRequest(file=file, output=str(output), workers=1), Console(file=said))
+        with (Path(folder) / "output.txt").open("w") as output_file:
+            run_generate(GenerateRequest(file=file, output=str(output), workers=1), Console(file=output_file))
         yield open_recordings(output.with_name("batch-images") if pixels else output)
 
 
 @contextmanager
 def recorded() -> Generator[list[RecordedEpisode]]:
-    """Real data: 40 teleoperated episodes of an SO-101; none where the set cannot be reached."""
+    """Yield real data: 40 teleoperated episodes of an SO-101; an empty list if they cannot be loaded."""
     try:
         raw, _ = load_raw(REAL)
     except TwinloopError:
@@ -70,11 +70,15 @@ def recorded() -> Generator[list[RecordedEpisode]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A defect planted at one size into some episodes of one source.
+    """Counts for one defect, planted at one size into some episodes of one source.
 
-    ``found`` are those of the ``planted`` that a check which names the defect calls suspect or bad, ``noticed`` those
-    that any check of the family does; ``by`` counts which. ``wrongly`` are untouched episodes, of ``untouched``, that
-    are called suspect or bad now and were not before.
+    Attributes:
+        planted: Number of episodes with the defect.
+        found: Number of these that a check for this defect newly flags (verdict suspect or bad).
+        noticed: Number of these that any check of the family newly flags.
+        by: Number of these that each check newly flags.
+        untouched: Number of unchanged episodes.
+        wrongly: Number of unchanged episodes that are newly flagged.
     """
 
     source: str
@@ -89,12 +93,12 @@ class Trial:
 
 
 class Bench:
-    """Episodes of one source with what checks measure of each, so that only what is planted is measured again.
+    """Good episodes of one source with the measurements of every check; only changed episodes are measured again.
 
     Args:
-        source: what the data are called.
-        recordings: good episodes.
-        words: families or names of checks.
+        source: Name of the data.
+        recordings: Good episodes.
+        words: Families or names of checks.
     """
 
     def __init__(self, source: str, recordings: Sequence[RecordedEpisode], *words: str) -> None:
@@ -104,10 +108,10 @@ class Bench:
         self.measured_good = [
             [check.measure_safely(recording) for recording in self.recordings] for check in self.checks
         ]
-        self.before = self._judged(self.recordings, self.measured_good)
+        self.before = self._judge(self.recordings, self.measured_good)
 
     def false_alarms(self) -> dict[str, list[CheckScore]]:
-        """What the checks say against untouched episodes, by check."""
+        """Return the scores with verdict suspect or bad of unchanged episodes, by check."""
         found: dict[str, list[CheckScore]] = {}
         for score in self.before:
             if score.verdict in _WRONG:
@@ -115,7 +119,7 @@ class Bench:
         return found
 
     def trial(self, defect: Defect, size: float, episodes: int, seed: int) -> Trial:
-        """Plant a defect into some episodes, and judge all of them."""
+        """Plant a defect of the given size into at most ``episodes`` random episodes, and judge all episodes."""
         random = generator(seed, f"quality/{self.source}/{defect.name}/{size}")
         changed: dict[int, Edited] = {}
         for place in random.permutation(len(self.recordings)).tolist():
@@ -125,15 +129,15 @@ class Bench:
         recordings = [changed.get(place, recording) for place, recording in enumerate(self.recordings)]
         measured = [
             [
-                self._measured(check, changed[place], good) if place in changed else good
+                self._measure(check, changed[place], good) if place in changed else good
                 for place, good in enumerate(rows)
             ]
             for check, rows in zip(self.checks, self.measured_good, strict=True)
         ]
-        scores = self._judged(recordings, measured)
-        return self._told(defect, size, {made.episode_id for made in changed.values()}, scores)
+        scores = self._judge(recordings, measured)
+        return self._summarize(defect, size, {made.episode_id for made in changed.values()}, scores)
 
-    def _told(self, defect: Defect, size: float, planted: set[str], scores: Sequence[CheckScore]) -> Trial:
+    def _summarize(self, defect: Defect, size: float, planted: set[str], scores: Sequence[CheckScore]) -> Trial:
         wrong = [score for score in scores if score.verdict in _WRONG]
         old = {(score.episode_id, score.check) for score in self.before if score.verdict in _WRONG}
         new = [score for score in wrong if (score.episode_id, score.check) not in old]
@@ -152,18 +156,18 @@ class Bench:
         )
 
     @staticmethod
-    def _measured(check: MeasuringCheck, made: Edited, good: Sequence[Measurement]) -> Sequence[Measurement]:
+    def _measure(check: MeasuringCheck, made: Edited, good: Sequence[Measurement]) -> Sequence[Measurement]:
         return check.measure_safely(made) if made.touched & check.reads else good
 
-    def _judged(
+    def _judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Sequence[Measurement]]]
     ) -> list[CheckScore]:
         return [s for check, rows in zip(self.checks, measured, strict=True) for s in check.judge(recordings, rows)]
 
 
 def defects_table(title: str, trials: Sequence[Trial], defects: Mapping[str, Defect], note: str) -> StudyTable:
-    """A row for each defect, size and source that it could be planted in."""
-    rows, figures = [], []
+    """Make a table with one row for each defect, size and source into which it could be planted."""
+    rows, metrics = [], []
     for trial in trials:
         if not trial.planted:
             continue
@@ -177,28 +181,28 @@ def defects_table(title: str, trials: Sequence[Trial], defects: Mapping[str, Def
             f"{_percent(trial.found, trial.planted)} [{ends}]",
             _percent(trial.noticed, trial.planted), _percent(trial.noticed, flagged) if flagged else "–", by or "–",
         ))  # fmt: skip
-        figures.append(dict(trial.__dict__))
+        metrics.append(dict(trial.__dict__))
     head = ("planted", "size", "data", "n", "recall, % [95 %]", "noticed, %", "precision, %", "found by")
-    return StudyTable(title=title, head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+    return StudyTable(title=title, head=head, rows=tuple(rows), note=note, metrics=tuple(metrics))
 
 
 def alarms_table(title: str, benches: Sequence[Bench]) -> StudyTable:
-    """What is said against episodes that nothing was planted into."""
-    rows, figures = [], []
+    """Make a table of false alarms on unchanged episodes."""
+    rows, metrics = [], []
     for bench in benches:
         found = bench.false_alarms()
         episodes = {score.episode_id for scores in found.values() for score in scores}
-        told = sum(any(r.value is not None for r in row) for rows_ in bench.measured_good for row in rows_)
+        measured_count = sum(any(r.value is not None for r in row) for rows_ in bench.measured_good for row in rows_)
         by = "; ".join(f"{name} {len({s.episode_id for s in scores})}" for name, scores in found.items())
         count, total = len(episodes), len(bench.recordings)
         interval = wilson(count, total)
         rows.append((
-            bench.source, str(total), str(len(bench.checks)), str(told), str(sum(map(len, found.values()))),
+            bench.source, str(total), str(len(bench.checks)), str(measured_count), str(sum(map(len, found.values()))),
             f"{count} of {total} [{100 * float(interval.low):.1f}, {100 * float(interval.high):.1f} %]", by or "–",
         ))  # fmt: skip
-        figures.append({"source": bench.source, "episodes": total, "flagged": count, "by": by})
+        metrics.append({"source": bench.source, "episodes": total, "flagged": count, "by": by})
     head = ("good data", "episodes", "checks", "measured", "alarms", "episodes called suspect or bad [95 %]", "by")
-    return StudyTable(title=title, head=head, rows=tuple(rows), figures=tuple(figures))
+    return StudyTable(title=title, head=head, rows=tuple(rows), metrics=tuple(metrics))
 
 
 def _percent(count: int, total: int) -> str:

@@ -1,1 +1,1 @@
-"""How often a search for rare failures errs, where the truth is known."""
+"""Measure the accuracy of the search for rare failures, where the failure rate is known."""

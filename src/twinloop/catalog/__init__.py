@@ -1,4 +1,4 @@
-"""The workspace folder and its catalog: episodes, dataset versions, labels, and SQL queries over them."""
+"""Store a project in a workspace folder, and query its catalog of episodes, dataset versions and labels with SQL."""
 
 from twinloop.catalog.adding import AddResult
 from twinloop.catalog.workspace import EpisodeLocation, Workspace

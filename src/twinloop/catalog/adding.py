@@ -1,7 +1,8 @@
-"""Add a dataset folder to the catalog: all of it the first time, later its new episodes, in one commit.
+"""Add a dataset folder to the catalog: all episodes the first time, later only the new ones, in one commit.
 
-A commit stores the rows of a batch's episodes and parameters as parts, the batch's record, and the location of each
-episode.
+A dataset folder in the catalog is called a batch. A commit stores the rows of the batch's episodes and parameters in
+Parquet files, and in ``state.sqlite`` the record of the batch, the location of each episode, and the size and SHA-256
+of each file of the folder.
 """
 
 from __future__ import annotations
@@ -37,15 +38,19 @@ from twinloop.dataset.lerobot.validation import find_unreadable_files
 
 
 class ConcurrentUpdateError(Exception):
-    """Another process updated the same batch first."""
+    """Error if another process committed a change of the same batch first, so that the batch must be read again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCommit:
-    """The changes of one batch that are committed together.
+    """Changes of one batch (dataset folder in the catalog) that are committed together.
 
-    ``record`` is the batch's row of ``batches``; ``rows`` and ``seals`` are the new ones, or all of them if the batch
-    was ``rewritten``.
+    Attributes:
+        record: the batch's new row of the table ``batches``; its ``revision`` is one higher than that of the stored
+            row.
+        rows: rows of the new episodes, or of all episodes if ``rewritten`` is true.
+        seals: size and SHA-256 of the new or changed files, or of all files if ``rewritten`` is true.
+        rewritten: whether the folder has other episodes than before, so that all earlier rows are replaced.
     """
 
     record: Mapping[str, Any]
@@ -55,15 +60,23 @@ class BatchCommit:
 
     @property
     def batch(self) -> str:
-        """Name of the batch."""
+        """Name of the batch (dataset folder in the catalog)."""
         return self.record["batch"]
 
     def apply_changes(self, parts: PartStore, *, run_id: str | None) -> tuple[list[PartFile], int]:
-        """Commit the changes; return the new parts, and the number of episodes that had no location before.
+        """Write the rows to Parquet files and commit all changes of the batch in one transaction.
+
+        Args:
+            parts: the catalog's Parquet files.
+            run_id: id of the run that made the dataset folder, or None.
+
+        Returns:
+            The written Parquet files, and the number of episodes that no batch (dataset folder in the catalog) had
+            before.
 
         Raises:
-            ConcurrentUpdateError: the batch has another revision than the one before ``record``'s.
-            DatasetError: the disk is full; nothing has changed.
+            ConcurrentUpdateError: If another process committed a change of the batch in the meantime.
+            DatasetError: If the disk is full. Nothing has changed then.
         """
         params = select_unstored_params(parts.state, self.rows.params)
         revision = self.record["revision"]
@@ -87,7 +100,12 @@ class BatchCommit:
         return written, new
 
     def _find_replaced_parts(self, parts: PartStore) -> tuple[list[PartFile], list[DraftPart]]:
-        """Return the parts with the batch's old rows, and drafts that keep their rows of other batches."""
+        """Find the parts (Parquet files) that contain earlier rows of this batch (dataset folder in the catalog).
+
+        Returns:
+            The parts to remove, and the parts to write instead. A part to remove may also contain rows of other
+            batches, because small files are joined; a new part keeps these rows.
+        """
         replaced, others = list[PartFile](), list[DraftPart]()
         for part in parts.list_parts(EPISODES.name):
             if part.batch == self.batch:
@@ -103,15 +121,15 @@ class BatchCommit:
         return replaced, others
 
     def _require_revision(self, connection: sqlite3.Connection, revision: int) -> None:
-        found = connection.execute("SELECT revision FROM batches WHERE batch = ?", (self.batch,)).fetchone()
-        if (found[0] if found else 0) != revision:
+        row = connection.execute("SELECT revision FROM batches WHERE batch = ?", (self.batch,)).fetchone()
+        if (row[0] if row else 0) != revision:
             raise ConcurrentUpdateError
 
 
 def select_unstored_params(state: WorkspaceState, params: pa.Table) -> pa.Table:
-    """Return the parameter rows of episodes without stored parameters, sorted by name.
+    """Return the parameter rows whose episodes have no stored parameters yet, sorted by parameter name.
 
-    An episode id determines the episode's parameters, so they are stored once.
+    Copies of one episode have the same id and the same parameters. Therefore the parameters are stored only once.
     """
     ids = list(dict.fromkeys(params["episode_id"].to_pylist()))
     with state.snapshot() as connection:
@@ -123,7 +141,15 @@ def select_unstored_params(state: WorkspaceState, params: pa.Table) -> pa.Table:
 
 
 def store_locations(connection: sqlite3.Connection, batch: str, episodes: pa.Table) -> int:
-    """Store the locations of episodes; return the number of episodes without an earlier location."""
+    """Store in which dataset folder, and at which index, each episode is; return the number of new episodes.
+
+    An episode is new if no dataset folder in the catalog had it before.
+
+    Args:
+        connection: connection with an open transaction.
+        batch: name of the dataset folder in the catalog.
+        episodes: table with the columns ``episode_id`` and ``episode_index``.
+    """
     keys = [encode_episode_id(name) for name in episodes["episode_id"].to_pylist()]
     new = sum(not _contains_episode(connection, "places", key) for key in dict.fromkeys(keys))
     rows = zip(keys, [batch] * len(keys), episodes["episode_index"].to_pylist(), strict=True)
@@ -132,34 +158,36 @@ def store_locations(connection: sqlite3.Connection, batch: str, episodes: pa.Tab
 
 
 def mark_params_stored(connection: sqlite3.Connection, params: pa.Table) -> None:
-    """Record the episodes whose parameters are stored."""
+    """Record within a transaction that the parameters of these episodes (column ``episode_id``) are stored."""
     names = dict.fromkeys(params["episode_id"].to_pylist())
     connection.executemany("INSERT OR IGNORE INTO drawn VALUES (?)", [(encode_episode_id(name),) for name in names])
 
 
 def write_seals(connection: sqlite3.Connection, batch: str, seals: Iterable[Seal]) -> None:
-    """Store the seals of a batch's files.
+    """Store the size and SHA-256 (the seal) of files of a batch, within a transaction.
 
-    Seals of files outside of blocks must be given all together or not at all; seals of removed files are deleted.
+    Block files, such as ``data/chunk-000/file-000.parquet``, never change after they were written; all other files may.
+    If ``seals`` has at least one other file, it must have all other files of the batch: the stored seals of other files
+    that are not in ``seals`` are deleted, because those files were removed.
     """
     seals = list(seals)
     if any(not is_block_file(seal.path) for seal in seals):
-        held = connection.execute("SELECT path FROM seals WHERE batch = ?", (batch,)).fetchall()
-        gone = [(batch, path) for (path,) in held if not is_block_file(path)]
-        connection.executemany("DELETE FROM seals WHERE batch = ? AND path = ?", gone)
+        stored = connection.execute("SELECT path FROM seals WHERE batch = ?", (batch,)).fetchall()
+        removed = [(batch, path) for (path,) in stored if not is_block_file(path)]
+        connection.executemany("DELETE FROM seals WHERE batch = ? AND path = ?", removed)
     rows = [(batch, seal.path, seal.bytes, seal.sha256, int(seal.whole)) for seal in seals]
     connection.executemany("INSERT OR REPLACE INTO seals VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def write_record(connection: sqlite3.Connection, record: Mapping[str, Any]) -> None:
-    """Store or replace a row of the table ``batches``."""
+    """Insert a row into the table ``batches`` (dataset folders in the catalog), or replace the existing row."""
     names, marks = ", ".join(record), ", ".join("?" * len(record))
     sql = f"INSERT OR REPLACE INTO batches ({names}) VALUES ({marks})"  # noqa: S608 - names of our own
     connection.execute(sql, list(record.values()))
 
 
 def encode_episode_id(name: str) -> bytes:
-    """Return the key of an episode in the index ``places``: 32 bytes for a SHA-256, otherwise its text."""
+    """Return the binary key of an episode id: the 32 bytes of a hexadecimal SHA-256, otherwise its UTF-8 text."""
     try:
         return bytes.fromhex(name) if len(name) == 64 else name.encode()
     except ValueError:
@@ -176,11 +204,18 @@ _TRIES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class AddResult:
-    """Result of adding a folder: its batch, its episodes, the numbers of new and known ones, and the written parts.
+    """Result of adding a dataset folder to the catalog.
 
-    ``resealed`` are known files whose content changed; their new content is now recorded. ``unreadable`` has a
-    sentence per file of the new episodes that cannot be read. ``first_sealed`` is the number of files that an
-    earlier version of twinloop left without a hash.
+    Attributes:
+        batch: name of the folder in the catalog.
+        episodes: number of episodes in the folder.
+        new: number of episodes of the folder that the catalog did not have before.
+        known: number of episodes of the folder that the catalog had before.
+        parts: names of the Parquet files that were written for the new rows.
+        resealed: paths of known files whose content has changed; their new size and SHA-256 are now recorded.
+        unreadable: one sentence for each file of the new episodes that cannot be read.
+        first_sealed: number of files whose SHA-256 is recorded for the first time, because an earlier version of
+            twinloop added them without a SHA-256.
     """
 
     batch: str
@@ -196,15 +231,19 @@ class AddResult:
 def add_folder(
     parts: PartStore, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None
 ) -> AddResult:
-    """Add a folder to the catalog; see `Workspace.add`.
+    """Add a dataset folder to the catalog, or its new episodes if it is already in the catalog.
 
     Args:
-        parts: the catalog's parts.
-        folder: the dataset's folder, absolute.
-        path: the folder's path as stored in the catalog.
-        batch: name of the batch; by default its earlier name, or the folder's.
-        source: source of episodes that do not state one.
-        run_id: the run that made the folder.
+        parts: the catalog's Parquet files.
+        folder: the dataset's folder, an absolute path.
+        path: the folder's path as stored in the catalog: relative to the workspace if it is inside the workspace.
+        batch: name of the folder in the catalog; by default its present name in the catalog, else the folder's name.
+        source: source (such as ``real``) of episodes that do not state their source.
+        run_id: id of the run that made the folder, or None.
+
+    Raises:
+        DatasetError: If the folder is not a valid dataset, or other processes add it at the same time.
+        InputError: If the name is used by another batch, or the folder is in the catalog under another name.
     """
     read_checked_info(folder)
     list_sealed_files(folder)  # refuses pipes and links to outside before anything is read
@@ -217,13 +256,17 @@ def add_folder(
 
 
 def update_batch_path(state: WorkspaceState, batch: str, path: str) -> None:
-    """Store the new path of a batch's folder."""
+    """Store the new path of a batch (dataset folder in the catalog) that was moved."""
     with state.transaction() as connection:
         connection.execute("UPDATE batches SET path = ?, updated = ? WHERE batch = ?", (path, now(), batch))
 
 
 class _AddAttempt:
-    """One attempt to add a folder: the catalog's record, the folder's content, and the rows of the difference."""
+    """One attempt to add a folder; it fails with `ConcurrentUpdateError` if another process adds the folder first.
+
+    The constructor reads the catalog's record of the batch (dataset folder in the catalog), the folder's `Fingerprint`
+    (hashes that show whether the folder changed), and the rows of the episodes that are new.
+    """
 
     def __init__(
         self, parts: PartStore, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None
@@ -258,11 +301,18 @@ class _AddAttempt:
         return self._make_result(written, new=new, resealed=resealed, first_sealed=first)
 
     def _has_removed_files(self, before: Iterable[str], seals: Sequence[Seal]) -> bool:
-        """Return whether a file outside of blocks was removed."""
+        """Return whether a recorded file was removed, not counting block files.
+
+        Block files (``chunk-*/file-*``) are the numbered files that hold frames, videos or side tables.
+
+        Args:
+            before: paths of the files that were recorded earlier.
+            seals: recorded sizes and hashes of the files that exist now.
+        """
         return not {path for path in before if not is_block_file(path)} <= {item.path for item in seals}
 
     def _update_seals(self, seals: Sequence[Seal]) -> None:
-        """Store the new seals of files that changed although the episodes did not."""
+        """Store the size and SHA-256 of the folder's files if files have changed but no episode was added."""
         record = self._make_record((self._before or {})["revision"] + 1)
         with self._parts.state.transaction() as connection:
             write_seals(connection, self._batch, seals)
@@ -273,7 +323,11 @@ class _AddAttempt:
         return self._change == "changed"
 
     def _find_record(self, batch: str | None) -> dict[str, Any] | None:
-        """Return the batch's record, found by its name or its path."""
+        """Return the record of the batch with this folder's path or content, or None if the folder is new.
+
+        Raises:
+            InputError: If ``batch`` is the name of another folder, or the folder has another name in the catalog.
+        """
         state = self._parts.state
         here = state.row("SELECT * FROM batches WHERE path = ?", (self._path,)) or self._find_moved_batch()
         if batch is None or (here and here["batch"] == batch):
@@ -281,15 +335,17 @@ class _AddAttempt:
         named = state.row("SELECT * FROM batches WHERE batch = ?", (batch,))
         if named:
             raise InputError(
-                f"The workspace has a batch {batch} at {named['path']}. Give this folder another name with --batch, "
-                "or leave it out."
+                f"The name {batch} belongs to another dataset folder of the workspace, {named['path']}. "
+                "Choose another name with --batch, or leave --batch out."
             )
         if here:
-            raise InputError(f"{self._folder} is already in the workspace as batch {here['batch']}. Leave --batch out.")
+            raise InputError(
+                f"{self._folder} is already in the workspace under the name {here['batch']}. Leave --batch out."
+            )
         return None
 
     def _find_moved_batch(self) -> dict[str, Any] | None:
-        """Return the batch that has the content of this folder and whose own folder no longer exists."""
+        """Return the record of a batch whose folder is gone and had the same fingerprint; None if there is none."""
         root = self._parts.folder.parent
         gone = [row for row in self._parts.state.rows("SELECT * FROM batches") if not (root / row["path"]).exists()]
         if not gone:
@@ -313,7 +369,14 @@ class _AddAttempt:
         return f"{name}-{number}"
 
     def _read(self) -> tuple[Fingerprint, dict[str, Any], list[str], EpisodeTableRows]:
-        """Read the fingerprint, the metadata, and the rows of the new files, all of the same version of the folder."""
+        """Read the folder: fingerprint, content of ``info.json``, new files of the episode table, and their rows.
+
+        The folder is read again if it changes in the meantime, so that all four results belong to the same version of
+        it.
+
+        Raises:
+            DatasetError: If the folder changed during each attempt, or its numbers of episodes contradict each other.
+        """
         for _ in range(_TRIES):
             info = read_checked_info(self._folder)
             before = Fingerprint.of(self._folder)

@@ -1,8 +1,9 @@
-"""Write and check the audit log of releases: a chain of entries, each with the hash of the one before.
+"""Write and check the audit log of releases, the list of all actions that changed which policy is released.
 
-The log alone determines the policy of every alias, so the table of aliases can be checked against it. A chain cannot
-show that its end was removed. Therefore the hash of the newest entry is also stored in ``policies/audit-head.json``,
-and may be stored elsewhere.
+The log is a hash chain: each entry contains the hash of the previous entry, so that a changed entry is detected. The
+policy of every alias (such as ``champion``) follows from the log, so the table of aliases can be checked against it. A
+hash chain cannot show that its last entries were removed. Therefore the hash of the newest entry is also stored in
+``policies/audit-head.json``, and a copy of it may be kept in another place.
 """
 
 from __future__ import annotations
@@ -20,12 +21,27 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_json, write_json
 from twinloop.core.plain import JsonRecord
 
-WITNESS = "audit-head.json"  # in policies/
+HEAD_FILE = "audit-head.json"  # in policies/
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEntry(JsonRecord):
-    """One logged action. ``details["aliases"]`` maps each changed alias to its NAME@VERSION, None if removed."""
+    """One entry of the audit log: who did which action on which policy.
+
+    Attributes:
+        seq: number of the entry, from 1.
+        at: time, ISO 8601 in UTC.
+        who: person or program.
+        action: ``add`` (register the policy), ``gate`` (record the decision of the gate), ``alias`` (set or remove an
+            alias), ``stage`` (begin or change a stage of a rollout), ``promote`` (make the policy the champion),
+            ``rollback`` (return to an earlier policy) or ``abort`` (end a rollout).
+        deployment: deployment whose aliases the action concerns.
+        policy: NAME@VERSION of the policy.
+        details: further facts; ``details["aliases"]`` maps each changed alias to its new NAME@VERSION, or to None if
+            the alias was removed.
+        before: hash of the previous entry; empty for the first entry.
+        sha256: hash of this entry.
+    """
 
     seq: int
     at: str
@@ -47,7 +63,7 @@ def append_entry(
     deployment: str,
     details: Mapping[str, Any],
 ) -> str:
-    """Add an entry within a transaction; return its hash."""
+    """Append an entry to the audit log within a transaction; return the entry's hash."""
     last = connection.execute("SELECT seq, sha256 FROM release_audit ORDER BY seq DESC LIMIT 1").fetchone()
     seq, before = (last[0] + 1, last[1]) if last else (1, "")
     text = dumps(dict(details))
@@ -58,68 +74,78 @@ def append_entry(
 
 
 def read_entries(state: WorkspaceState, deployment: str | None = None) -> list[AuditEntry]:
-    """Return the log, oldest entry first; only of one deployment if it is given."""
+    """Return the entries of the audit log, oldest first; only those of ``deployment`` if it is not None."""
     rows = state.rows("SELECT * FROM release_audit ORDER BY seq")
     made = [AuditEntry(**{**row, "details": json.loads(row["details"])}) for row in rows]
     return [entry for entry in made if deployment in (None, entry.deployment)]
 
 
 def resolve_aliases(log: Sequence[AuditEntry]) -> dict[tuple[str, str], str]:
-    """Return the NAME@VERSION of every (deployment, alias) after these entries."""
-    found: dict[tuple[str, str], str] = {}
+    """Apply all entries of a log, given oldest first, and return the policy that each alias names.
+
+    Keys of the result are (deployment, alias), values are NAME@VERSION.
+    """
+    policies: dict[tuple[str, str], str] = {}
     for entry in log:
         for alias, policy in entry.details.get("aliases", {}).items():
-            found.pop((entry.deployment, alias), None)
+            policies.pop((entry.deployment, alias), None)
             if policy is not None:
-                found[entry.deployment, alias] = policy
-    return found
+                policies[entry.deployment, alias] = policy
+    return policies
 
 
 def find_chain_faults(state: WorkspaceState) -> list[str]:
-    """Return one sentence for each fault of the chain; empty if it is intact."""
-    found, before = list[str](), ""
+    """Check the hash chain of the audit log; return one sentence for each fault, or an empty list."""
+    faults, before = list[str](), ""
     for number, row in enumerate(state.rows("SELECT * FROM release_audit ORDER BY seq"), start=1):
         if row["seq"] != number:
-            found.append(f"Entry {number} of the audit log is missing: the next one is {row['seq']}.")
-            return found
+            faults.append(f"Entry {number} of the audit log is missing: the next one is {row['seq']}.")
+            return faults
         if row["before"] != before:
-            found.append(f"Entry {number} of the audit log does not continue the entry before it.")
+            faults.append(f"Entry {number} of the audit log does not continue the entry before it.")
         values = tuple(row[name] for name in ("seq", "at", "who", "action", "deployment", "policy", "details"))
         if _hash_entry((*values, row["before"])) != row["sha256"]:
-            found.append(f"Entry {number} of the audit log ({row['action']} {row['policy']}) was changed.")
+            faults.append(f"Entry {number} of the audit log ({row['action']} {row['policy']}) was changed.")
         before = row["sha256"]
-    return found
+    return faults
 
 
 def read_newest_entry(state: WorkspaceState) -> tuple[int, str]:
-    """Return number and hash of the newest entry; 0 and "" for an empty log."""
+    """Return the number and the hash of the newest entry of the audit log; ``(0, "")`` if the log is empty."""
     row = state.row("SELECT seq, sha256 FROM release_audit ORDER BY seq DESC LIMIT 1")
     return (row["seq"], row["sha256"]) if row else (0, "")
 
 
 def write_head_file(root: Path, state: WorkspaceState) -> None:
-    """Write number and hash of the newest entry to ``policies/audit-head.json`` of a workspace."""
+    """Write the number and the hash of the newest log entry to the workspace's ``policies/audit-head.json``."""
     seq, digest = read_newest_entry(state)
-    write_json(root / "policies" / WITNESS, {"seq": seq, "sha256": digest})
+    write_json(root / "policies" / HEAD_FILE, {"seq": seq, "sha256": digest})
 
 
 def compare_head_file(root: Path, state: WorkspaceState) -> str | None:
-    """Return how the log contradicts the stored newest entry (removed or replaced entries), or None."""
-    path = root / "policies" / WITNESS
+    """Compare the audit log with ``policies/audit-head.json``, a copy of the newest entry's number and hash.
+
+    The copy shows whether the last entries of the log were removed, which the log alone cannot show.
+
+    Returns:
+        A sentence on the contradiction (log entries were removed or replaced, or the file is missing or damaged), or
+        None.
+    """
+    path = root / "policies" / HEAD_FILE
     if not path.is_file():
         count = read_newest_entry(state)[0]
         return f"{path} is missing, but the audit log has {count} entries." if count else None
     try:
-        said = read_json(path)
-        seq, digest = int(said["seq"]), str(said["sha256"])
+        recorded = read_json(path)
+        seq, digest = int(recorded["seq"]), str(recorded["sha256"])
     except (InputError, KeyError, TypeError, ValueError) as error:
         return f"{path} is damaged ({error})."
-    lost = explain_missing_entry(state, seq, digest)
-    return lost and f"{lost} The newest entry is recorded in {path}."
+    missing = explain_missing_entry(state, seq, digest)
+    return missing and f"{missing} The newest entry is recorded in {path}."
 
 
 def explain_missing_entry(state: WorkspaceState, seq: int, digest: str) -> str | None:
-    """Return why the given entry is not in the log; None if it is there."""
+    """Return why the log has no entry with number ``seq`` and hash ``digest``, or None if it has this entry."""
     if seq == 0 and not digest:
         return None
     row = state.row("SELECT sha256 FROM release_audit WHERE seq = ?", (seq,))

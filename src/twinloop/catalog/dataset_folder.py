@@ -1,13 +1,14 @@
-"""Check the metadata of a dataset folder, detect whether it grew, moved or was rewritten, and seal its files.
+"""Check the metadata of a dataset folder, detect whether it grew, moved or was rewritten, and detect changed files.
 
-The fingerprint of the episode table is the size and the end of each of its files. A Parquet file ends with its footer,
-which has the location and the extremes of every column, so files with other rows have another end. Names of folders
-and times of files do not count: a moved or copied folder has the same fingerprint.
+The fingerprint of a dataset consists of the hash of ``info.json`` and one hash for each file of its episode table,
+computed from the file's size and last bytes. A Parquet file ends with its footer, which has the location, the minimum
+and the maximum of every column. Files with different rows therefore differ in their last bytes. Folder names and file
+times are not included, so a moved or copied folder has the same fingerprint.
 
-A seal is the size and SHA-256 of a file when it was added, so that a changed byte is noticed. Every file is sealed
-except hidden ones (``.git``, ``.cache``), links out of the folder, and datasets in subfolders. Files of blocks
-(``chunk-000/file-000``) never change; others, such as ``meta/info.json`` and ``README.md``, change as a dataset grows.
-Their seals are renewed when the dataset is added again.
+A seal is the recorded size and SHA-256 of a file when it was added, so that a changed byte is detected. Every file is
+sealed except hidden files (``.git``, ``.cache``), links out of the folder, and datasets in subfolders. Block files
+(``chunk-000/file-000``) never change. All other files, such as ``meta/info.json`` and ``README.md``, change as a
+dataset grows. Their seals are renewed when the dataset is added again.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from twinloop.dataset.lerobot.parquet import open_parquet
 from twinloop.dataset.lerobot.validation import require_valid_info
 
 MOST_INFO_BYTES = 64 << 20
-_SHOWN = 8  # most datasets that a message lists
+_SHOWN = 8  # maximum number of datasets that a message lists
 
 
 def read_checked_info(folder: Path) -> dict[str, Any]:
-    """Read ``info.json`` of a LeRobot v3.0 folder and check its values.
+    """Read ``meta/info.json`` of a LeRobotDataset v3.0 folder and check its values.
 
     Raises:
-        DatasetError: no such folder, another version, or an impossible value; names the key.
+        DatasetError: If the folder does not exist, has another dataset version, or has an impossible value.
     """
     where = folder / layout.INFO
     if not where.is_file():
@@ -69,7 +70,7 @@ def read_checked_info(folder: Path) -> dict[str, Any]:
 
 
 def _find_datasets(folder: Path) -> list[Path]:
-    """Return the datasets in the folder's subfolders, up to two levels deep, as in the Hub's OWNER/NAME."""
+    """Return the datasets in subfolders up to two levels deep, as in ``OWNER/NAME`` of the Hugging Face Hub."""
     found = [path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{layout.INFO}")]
     return sorted(path.parents[1] for path in found)
 
@@ -81,17 +82,22 @@ _END = 1 << 16  # bytes: more than the footer of a block of 64 episodes
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """Digests of ``info.json`` and of each file of the episode table, by its path in the folder."""
+    """Fingerprint of a dataset folder, which shows whether its episodes have changed.
+
+    Attributes:
+        info: SHA-256 of ``meta/info.json``.
+        files: hash of the size and the last bytes of each file of the episode table, by its path in the folder.
+    """
 
     info: str
     files: Mapping[str, str]
 
     @classmethod
     def of(cls, folder: Path) -> Fingerprint:
-        """Return the present fingerprint of a folder.
+        """Compute the present fingerprint of a dataset folder.
 
         Raises:
-            DatasetError: it is not a dataset, or it changed during three attempts.
+            DatasetError: If the folder is not a dataset, or it changed during each of three attempts.
         """
         if (folder / layout.INFO).exists():
             require_regular(folder / layout.INFO)
@@ -107,21 +113,26 @@ class Fingerprint:
 
     @property
     def hash(self) -> str:
-        """Hash over all digests."""
+        """SHA-256 over all hashes of the fingerprint."""
         return sha256_json([self.info, dict(self.files)])
 
     def to_text(self) -> str:
-        """Return the fingerprint as JSON, for the table ``batches``."""
+        """Return the fingerprint as JSON text, as the table ``batches`` stores it."""
         return json.dumps({"info": self.info, "files": dict(self.files)})
 
     @classmethod
     def from_text(cls, text: str) -> Fingerprint:
-        """Create the fingerprint from the JSON text that `to_text` returns."""
+        """Create a fingerprint from the JSON text that `to_text` returns."""
         value = parse_json(text, where="A stored fingerprint")
         return cls(info=value["info"], files=value["files"])
 
     def change_since(self, before: Fingerprint) -> Change:
-        """Return the change since ``before``: ``same``, ``grown`` (only new files), or ``changed``."""
+        """Compare this fingerprint with an earlier one of the same folder.
+
+        Returns:
+            ``same``; ``grown`` if the files of the earlier fingerprint are unchanged and files may have been added; or
+            ``changed`` if an earlier file was changed or removed.
+        """
         if self == before:
             return "same"
         kept = all(self.files.get(path) == digest for path, digest in before.files.items())
@@ -129,7 +140,7 @@ class Fingerprint:
 
 
 def episode_files(folder: Path) -> list[str]:
-    """Return the files of a folder's episode table, in order."""
+    """Return the sorted paths of the files of a dataset's episode table, relative to the dataset's folder."""
     found = sorted((folder / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
     return [path.relative_to(folder).as_posix() for path in found]
 
@@ -151,7 +162,14 @@ _SMALL = 1 << 20  # bytes of a file that is hashed by every `fsck`, not only by 
 
 @dataclass(frozen=True, kw_only=True)
 class Seal:
-    """A file's size and SHA-256: of the whole file (``whole``) or, for videos in older workspaces, of its end."""
+    """Size and SHA-256 of a file when it was recorded, so that later changes are detected.
+
+    Attributes:
+        path: path of the file in its folder.
+        bytes: size of the file in bytes.
+        sha256: SHA-256 of the whole file, or of its last 64 KiB if ``whole`` is false.
+        whole: false only for videos that an earlier version of twinloop recorded.
+    """
 
     path: str
     bytes: int
@@ -160,10 +178,15 @@ class Seal:
 
     @classmethod
     def of(cls, folder: Path, path: str, *, whole: bool = True) -> Seal:
-        """Compute the present seal of a file.
+        """Compute the size and SHA-256 of a file now, to detect later changes of the file.
+
+        Args:
+            folder: folder that contains the file.
+            path: path of the file in the folder.
+            whole: whether the hash covers the whole file; if false, it covers the last 64 KiB.
 
         Raises:
-            DatasetError: the file is missing or cannot be read.
+            DatasetError: If the file is missing or cannot be read.
         """
         file = folder / path
         try:
@@ -174,20 +197,24 @@ class Seal:
 
 
 def is_block_file(path: str) -> bool:
-    """Return whether a file belongs to a block; such files never change."""
+    """Return whether the path is that of a block file (``…/chunk-*/file-*``), which never changes once written."""
     return _BLOCK.match(path) is not None
 
 
 def escape_path(path: Path | str) -> str:
-    """Return a path for a message, with line breaks and other control characters escaped."""
+    """Return a path as text for a message, with line breaks and other control characters escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(path))
 
 
 def list_sealed_files(folder: Path) -> list[str]:
-    """Return the paths of the files of a dataset folder that are sealed, sorted.
+    """Return the sorted paths of the dataset's files whose size and SHA-256 are recorded, relative to the folder.
+
+    Hidden files and datasets in subfolders are not included. A symbolic link out of the folder is an error below
+    ``data``, ``meta``, ``twinloop`` and ``videos``; elsewhere it is not included.
 
     Raises:
-        DatasetError: a file to seal leads out of the folder, is not a regular file, or has a name that is not text.
+        DatasetError: If there is such a link below one of these four folders, or a file is not a regular file or has a
+            name that is not valid text.
     """
     return sorted(_walk_files(folder, folder.resolve(), ""))
 
@@ -201,7 +228,9 @@ def _walk_files(folder: Path, root: Path, below: str) -> Iterator[str]:
             if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
                 if path.partition("/")[0] in _ROOMS:
                     where = escape_path(entry.path)
-                    raise DatasetError(f"{where} leaves the dataset's folder. Files outside it are not read.")
+                    raise DatasetError(
+                        f"{where} leaves the dataset's folder through a link. Replace the link by a copy."
+                    )
             elif entry.is_dir(follow_symlinks=False):
                 if not (Path(entry.path) / layout.INFO).is_file():
                     yield from _walk_files(folder, root, path)
@@ -211,7 +240,11 @@ def _walk_files(folder: Path, root: Path, below: str) -> Iterator[str]:
 
 
 def _require_plain(entry: os.DirEntry[str], path: str) -> None:
-    """Refuse a file that is not regular, such as a pipe, because reading it could block forever."""
+    """Raise an error if a file is not a regular file (for example a pipe), because reading it could block forever.
+
+    Raises:
+        DatasetError: If the file is not regular, cannot be read, or has a name that is not valid text.
+    """
     where = escape_path(entry.path)
     try:
         path.encode()
@@ -225,10 +258,15 @@ def _require_plain(entry: os.DirEntry[str], path: str) -> None:
 
 
 def seal_files(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
-    """Compute the present seals of a folder's files, except of block files in ``known``.
+    """Compute the present size and SHA-256 of the files of a dataset folder, to detect later changes.
+
+    Args:
+        folder: the dataset's folder.
+        known: paths that are already recorded. Block files among them (numbered files ``chunk-*/file-*`` with data of
+            many frames) are skipped, because they never change.
 
     Raises:
-        DatasetError: as `list_sealed_files`, or a table has no readable footer because it was cut off.
+        DatasetError: If a file has a fault named in `list_sealed_files`, or a Parquet file is cut off.
     """
     skipped = {path for path in known if is_block_file(path)}
     paths = [path for path in list_sealed_files(folder) if path not in skipped]
@@ -239,21 +277,24 @@ def seal_files(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
 
 
 def read_seals(state: WorkspaceState, batch: str) -> list[Seal]:
-    """Return the seals of a batch's files."""
+    """Return the recorded size and SHA-256 of each file of a batch (dataset folder in the catalog), sorted by path."""
     rows = state.rows("SELECT path, bytes, sha256, whole FROM seals WHERE batch = ? ORDER BY path", (batch,))
     return [Seal(path=r["path"], bytes=r["bytes"], sha256=r["sha256"], whole=bool(r["whole"])) for r in rows]
 
 
 def is_sealed(seals: Sequence[Seal]) -> bool:
-    """Return whether every file of a batch is sealed; an earlier version sealed only the files of blocks."""
+    """Return whether the recorded ``seals`` cover every file of a batch.
+
+    An earlier version of twinloop recorded block files only; the test is whether ``meta/info.json`` is recorded.
+    """
     return any(item.path == layout.INFO for item in seals)
 
 
 def require_footer(file: Path) -> None:
-    """Refuse a Parquet file that is damaged or cut off; other kinds of files are accepted.
+    """Raise an error if a Parquet file is damaged or cut off; files of other formats are not checked.
 
     Raises:
-        DatasetError: names the file.
+        DatasetError: If the Parquet file has no readable footer.
     """
     if file.suffix == ".parquet":
         with open_parquet(file):
@@ -261,12 +302,21 @@ def require_footer(file: Path) -> None:
 
 
 def find_file_fault(folder: Path, before: Seal, *, deep: bool) -> str | None:
-    """Return how a file differs from its seal, or None; without ``deep``, large files and blocks by size only."""
+    """Compare a file with its recorded size and SHA-256.
+
+    Args:
+        folder: folder that contains the file.
+        before: the recorded size and SHA-256.
+        deep: whether to read every file. If false, block files and files above 1 MiB are compared by size only.
+
+    Returns:
+        The difference as the predicate of a sentence about the file, such as "is missing"; None if there is none.
+    """
     file = folder / before.path
     if not file.is_file():
-        return "is missing" if not os.path.lexists(file) else "is no regular file any more"
+        return "is missing" if not os.path.lexists(file) else "is not a regular file any more"
     if not file.resolve().is_relative_to(folder.resolve()):
-        return "leaves the dataset's folder now"
+        return "is now a link out of the dataset's folder"
     size = file.stat().st_size
     if size != before.bytes:
         return f"has {size} bytes and had {before.bytes} when it was added"

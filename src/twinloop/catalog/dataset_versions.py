@@ -1,10 +1,11 @@
-"""Freeze selections of episodes as dataset versions with a name and a hash, and record which of them trained a policy.
+"""Freeze selections of episodes as named dataset versions, and record which versions trained which policy.
 
-The list of episodes is in ``catalog/datasets/HASH.parquet`` and depends on the ids only. Its row is committed after the
-file is on disk: a list without a row is not a dataset version, and a row always has its list.
+The episode list of a version is the file ``catalog/datasets/HASH.parquet``, whose name and content depend on the
+episode ids only. The row of the version is committed after this file is on disk. Therefore a row always has its list,
+and a list without a row is not a dataset version.
 
-A policy has seen an episode if the episode was in a dataset version that trained it, if such an episode was derived
-from it, or if the policy from which its training continued has seen it.
+A policy has seen an episode in training if the episode was in a dataset version that trained the policy, if an episode
+of such a version was derived from it, or if the base policy, from which the training continued, has seen it.
 """
 
 from __future__ import annotations
@@ -33,17 +34,28 @@ if TYPE_CHECKING:
 
 
 FOLDER = "datasets"  # within catalog/
-LISTS = "dataset_lists"  # view of the result of `lists`
+LISTS = "dataset_lists"  # view of the result of `read_all_lists`
 # Names can be typed without quotes; "@" divides name and version, and 64 digits would be a hash.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_LEAST_PREFIX = 6  # digits of a hash
+_LEAST_PREFIX = 6  # fewest digits of a hash that identify a version
 _SCHEMA = pa.schema([pa.field("episode_id", pa.string(), nullable=False)])
 _LIST_ROWS = pa.schema([pa.field("hash", pa.dictionary(pa.int32(), pa.string())), _SCHEMA.field(0)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVersion:
-    """A named, immutable list of episodes. ``episode_ids`` are sorted; ``new`` is true if `freeze` just created it."""
+    """Named list of episodes that never changes.
+
+    Attributes:
+        name: name of the dataset.
+        version: number of the version, from 1.
+        hash: SHA-256 over the sorted episode ids.
+        sql: the SQL statement that selected the episodes.
+        note: purpose of the version.
+        created: time of its creation, ISO 8601 in UTC.
+        episode_ids: the sorted episode ids.
+        new: whether this call of `freeze` created the version; false if a version with the same episodes existed.
+    """
 
     name: str
     version: int
@@ -63,7 +75,7 @@ class DatasetVersion:
         return len(self.episode_ids)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary without the list of episodes."""
+        """Return a JSON-compatible dictionary that has the number of episodes instead of their ids."""
         return {key: value for key, value in vars(self).items() if key != "episode_ids"} | {
             "reference": self.reference,
             "episodes": len(self),
@@ -71,24 +83,24 @@ class DatasetVersion:
 
 
 def hash_episode_list(episode_ids: Iterable[str]) -> str:
-    """Return the hash of a list of episodes in any order: SHA-256 over the sorted ids."""
+    """Return the SHA-256 over the sorted episode ids, which does not depend on their order."""
     return sha256_bytes(*(name.encode() for name in sorted(episode_ids)))
 
 
 def freeze(ws: OpenWorkspace, name: str, sql: str, note: str = "") -> DatasetVersion:
-    """Freeze the present result of a statement as a dataset version.
+    """Create a dataset version from the episodes that an SQL statement selects now.
 
     If the newest version of that name has the same episodes, it is returned unchanged.
 
     Args:
         ws: the workspace.
-        name: letters, digits, ``.``, ``_`` and ``-``.
-        sql: a statement over the views with a column ``episode_id``; each episode counts once.
+        name: name of the dataset: up to 63 letters, digits, ``.``, ``_`` and ``-``.
+        sql: a statement over the catalog's views whose result has a column ``episode_id``; each episode counts once.
         note: purpose of the version.
 
     Raises:
-        InputError: the name is invalid, or the statement gives no ``episode_id``, no episodes, or episodes that are
-            unknown or excluded; names them.
+        InputError: If the name is invalid, or the result has no column ``episode_id``, no episodes, unknown episodes or
+            excluded episodes.
     """
     if not _NAME.fullmatch(name) or re.fullmatch(r"[0-9a-f]{64}", name):
         raise InputError(
@@ -106,9 +118,9 @@ def freeze(ws: OpenWorkspace, name: str, sql: str, note: str = "") -> DatasetVer
         write_bytes(path, data)
     flush_folder(path.parent)
     with ws.state.transaction() as connection:
-        buried = _select_excluded(connection.execute("SELECT episode_id FROM tombstones").fetchall(), ids)
-        if buried:  # since the statement was run
-            raise _make_excluded_error(buried)
+        excluded = _select_excluded(connection.execute("SELECT episode_id FROM tombstones").fetchall(), ids)
+        if excluded:  # excluded by another process after the statement was run
+            raise _make_excluded_error(excluded)
         row = connection.execute(
             "SELECT version, hash FROM datasets WHERE name = ? ORDER BY version DESC LIMIT 1", (name,)
         ).fetchone()
@@ -120,12 +132,16 @@ def freeze(ws: OpenWorkspace, name: str, sql: str, note: str = "") -> DatasetVer
 
 
 def load_dataset_version(ws: OpenWorkspace, reference: str) -> DatasetVersion:
-    """Return the dataset version of a name (its newest version), ``NAME@VERSION``, a hash or a unique beginning of one.
+    """Load a dataset version and its list of episodes.
+
+    Args:
+        ws: the workspace.
+        reference: ``NAME`` (newest version), ``NAME@VERSION``, a hash, or the first 6 or more digits of a hash.
 
     Raises:
-        UnknownNameError: there is none.
-        InputError: several hashes have this beginning.
-        DatasetError: its list is missing or damaged.
+        UnknownNameError: If there is no such version.
+        InputError: If several hashes begin with these digits.
+        DatasetError: If the list of episodes is missing or damaged.
     """
     row = _find_row(ws.state, reference)
     return DatasetVersion(
@@ -136,10 +152,15 @@ def load_dataset_version(ws: OpenWorkspace, reference: str) -> DatasetVersion:
 
 
 def read_episode_list(catalog: Path, digest: str, sha256: str) -> tuple[str, ...]:
-    """Read the episode ids of a list, after comparing its file with the SHA-256 in its row.
+    """Read the episode ids of a dataset version after checking the SHA-256 of their file.
+
+    Args:
+        catalog: the workspace's folder ``catalog``.
+        digest: hash of the dataset version, which is the name of the file.
+        sha256: the expected SHA-256 of the file.
 
     Raises:
-        DatasetError: the file is missing, or was changed.
+        DatasetError: If the file is missing or was changed.
     """
     path = _require_list_file(catalog, digest)
     data = path.read_bytes()
@@ -149,10 +170,12 @@ def read_episode_list(catalog: Path, digest: str, sha256: str) -> tuple[str, ...
 
 
 def read_all_lists(root: Path, state: WorkspaceState) -> pa.Table:
-    """Return the lists of all dataset versions as rows ``hash, episode_id``, for the view `dataset_episodes`.
+    """Return the episode lists of all dataset versions as a table with the columns ``hash`` and ``episode_id``.
+
+    The view `dataset_episodes` is made from this table.
 
     Raises:
-        DatasetError: a list is missing or cannot be read.
+        DatasetError: If a list is missing or cannot be read.
     """
     rows = state.rows("SELECT DISTINCT hash FROM datasets ORDER BY hash")
     parts = [_LIST_ROWS.empty_table(), *(_read_list_rows(root / "catalog", row["hash"]) for row in rows)]
@@ -169,7 +192,15 @@ def _read_list_rows(catalog: Path, digest: str) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDifference:
-    """Episodes in only the first or only the second of two dataset versions, and the number in both."""
+    """Difference between two dataset versions.
+
+    Attributes:
+        first: the first version.
+        second: the second version.
+        only_first: sorted ids of the episodes that only the first version has.
+        only_second: sorted ids of the episodes that only the second version has.
+        both: number of episodes that both versions have.
+    """
 
     first: DatasetVersion
     second: DatasetVersion
@@ -179,7 +210,11 @@ class DatasetDifference:
 
 
 def compare_versions(ws: OpenWorkspace, first: str, second: str) -> DatasetDifference:
-    """Compare two dataset versions; raises as `frozen`."""
+    """Compare the episodes of two dataset versions, which are given as in `load_dataset_version`.
+
+    Raises:
+        TwinloopError: If a version cannot be loaded; see `load_dataset_version`.
+    """
     one, other = load_dataset_version(ws, first), load_dataset_version(ws, second)
     left, right = set(one.episode_ids), set(other.episode_ids)
     return DatasetDifference(
@@ -215,13 +250,13 @@ def _find_row(state: WorkspaceState, reference: str) -> dict[str, Any]:
 
 
 def _require_included(ws: OpenWorkspace, ids: Sequence[str]) -> None:
-    living = set(ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist())
-    missing = [name for name in ids if name not in living]
+    included = set(ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist())
+    missing = [name for name in ids if name not in included]
     if not missing:
         return
-    buried = _select_excluded(ws.query("SELECT episode_id FROM tombstones")["episode_id"].to_pylist(), missing)
-    if buried:
-        raise _make_excluded_error(buried)
+    excluded = _select_excluded(ws.query("SELECT episode_id FROM tombstones")["episode_id"].to_pylist(), missing)
+    if excluded:
+        raise _make_excluded_error(excluded)
     raise InputError(
         f"{len(missing)} of the selected ids are not episodes of this workspace, the first {missing[0][:16]}. Select "
         "from the view episodes, or `twinloop add` their dataset."
@@ -233,9 +268,9 @@ def _select_excluded(rows: Iterable[Any], ids: Iterable[str]) -> list[str]:
     return sorted(names.intersection(ids))
 
 
-def _make_excluded_error(buried: Sequence[str]) -> InputError:
+def _make_excluded_error(excluded: Sequence[str]) -> InputError:
     return InputError(
-        f"{len(buried)} of the selected episodes are excluded and cannot be frozen, the first {buried[0][:16]}. "
+        f"{len(excluded)} of the selected episodes are excluded and cannot be frozen, the first {excluded[0][:16]}. "
         "Select from the view episodes, which leaves them out; the view tombstones has the reasons."
     )
 
@@ -269,20 +304,22 @@ def record_policy(
     *,
     base: str | None = None,
 ) -> None:
-    """Record which dataset versions trained a policy; a record never changes, and repeating it has no effect.
+    """Record which dataset versions trained a policy.
+
+    A record never changes. Recording a policy again with the same facts has no effect.
 
     Args:
         ws: the workspace.
-        policy: hash of its weights and settings.
+        policy: hash of the policy's weights and settings.
         name: name of the policy.
-        dataset: name, ``NAME@VERSION`` or hash of one or several dataset versions.
-        run_id: the run that trained it.
+        dataset: name, ``NAME@VERSION`` or hash of one dataset version, or a list of several.
+        run_id: id of the run that trained the policy.
         extra: further JSON-compatible facts.
-        base: hash of the recorded policy from which its training continued.
+        base: hash of the recorded policy from which the training continued; None for training from new weights.
 
     Raises:
-        InputError: it is already recorded with other facts, or the hash, the name or the dataset is missing.
-        UnknownNameError: no such dataset version, or no such base.
+        InputError: If the policy is already recorded with other facts, or the hash, the name or the dataset is missing.
+        UnknownNameError: If a dataset version or the base policy does not exist.
     """
     if not policy or not name:
         raise InputError("The record of a policy needs the hash of its weights and a name. Give both.")
@@ -311,7 +348,7 @@ def record_policy(
             )
             connection.executemany(
                 "INSERT INTO policy_datasets VALUES (?, ?, ?)",
-                [(policy, digest, said) for digest, said in sorted(trained.items())],
+                [(policy, digest, named_as) for digest, named_as in sorted(trained.items())],
             )
             return
         cursor = connection.execute("SELECT dataset FROM policy_datasets WHERE policy = ?", (policy,))

@@ -1,8 +1,8 @@
-"""Run read-only SQL in an in-memory DuckDB database with views over the committed data.
+"""Run read-only SQL in an in-memory DuckDB database with views of the catalog.
 
-Two layers prevent writing; each of them suffices. `catalog.statements` refuses statements that do more than read.
-The database itself has no local files, no temporary folder and no network, so it cannot write anywhere. Its views are
-made of tables in memory and of files read through `catalog.readable_files`, which cannot write.
+Two independent mechanisms prevent writing. First, `catalog.statements` refuses statements that do more than read.
+Second, the database cannot write: it has no local files, no temporary folder and no network. Its views are made of
+tables in memory and of files read through `catalog.readable_files`, which cannot write.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from twinloop.catalog.readable_files import ReadableFiles
 
 Parameters = Sequence[Any] | Mapping[str, Any]
-_DEEPEST = 32  # most levels of nesting of a parameter
-_MOST_COLUMNS = 4096  # of a result
+_DEEPEST = 32  # maximum levels of nesting of a parameter
+_MOST_COLUMNS = 4096  # maximum number of columns of a result
 _BATCH_ROWS = 1 << 16  # rows of a result that are read before its size is compared with the limit
 # DuckDB can open only the files of `ReadableFiles`, whose names begin with this prefix. The order matters: the last
 # setting makes all of them final.
@@ -39,10 +39,14 @@ _LOCKED = (
 
 
 class QueryEngine:
-    """A DuckDB database without stored data and without any way to write.
+    """In-memory DuckDB database that has only views and that cannot write to any file.
 
     Args:
-        limits: limits of each statement.
+        limits: limits of time and memory for each statement.
+
+    Attributes:
+        views: names of the views that were created.
+        usable: false after a statement could not be stopped or broke the database; then a new engine is needed.
     """
 
     def __init__(self, limits: QueryLimits) -> None:
@@ -53,7 +57,7 @@ class QueryEngine:
         self.usable = True  # False after a statement could not be stopped, or broke the database
         self._lock = threading.Lock()
         self._files: ReadableFiles | None = None
-        # Without a folder for temporary files: DuckDB allows statements to write to it.
+        # No folder for temporary files, because DuckDB would allow statements to write to it.
         settings = {"python_enable_replacements": False, "temp_directory": "", **limits.settings()}
         with translate_errors(()):
             self._connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:", config=settings)
@@ -61,7 +65,7 @@ class QueryEngine:
                 self._connection.execute(setting)
 
     def register_table(self, name: str, table: pa.Table) -> None:
-        """Create a view of a table in memory; it replaces an earlier view of that name."""
+        """Create a view of an Arrow table in memory; an earlier view of that name is replaced."""
         import duckdb
 
         try:
@@ -74,26 +78,26 @@ class QueryEngine:
         self.views.add(name)
 
     def create_sql_view(self, name: str, sql: str) -> None:
-        """Create a view from an internal SQL statement over other views."""
+        """Create a view from an SQL statement over other views; an earlier view of that name is replaced."""
         with self._translate_errors():
             self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql}')
         self.views.add(name)
 
     def create_file_view(self, name: str, files: Sequence[Path]) -> None:
-        """Create a view of Parquet files."""
+        """Create a view of all rows of some Parquet files; an earlier view of that name is replaced."""
         self.create_sql_view(name, f"SELECT * FROM {self.format_parquet_sql(files)}")  # noqa: S608 - our own
 
     def drop_view(self, name: str) -> None:
-        """Remove a view of `show_sql` or `show_files`, if it exists."""
+        """Remove a view that `create_sql_view` or `create_file_view` created, if it exists."""
         if name in self.views:
             self._connection.execute(f'DROP VIEW "{name}"')
             self.views.discard(name)
 
     def format_parquet_sql(self, files: Sequence[Path]) -> str:
-        """Return the SQL that reads Parquet files as one table, with columns matched by name.
+        """Return the SQL function call that reads Parquet files as one table, with columns matched by name.
 
         Raises:
-            DatasetError: a file is missing; names it.
+            DatasetError: If a file is missing.
         """
         gone = [path for path in files if not path.is_file()]
         if gone:
@@ -106,28 +110,30 @@ class QueryEngine:
         names = ", ".join(quote_literal(name) for name in self._files.assign_names(files))
         return f"read_parquet([{names}], union_by_name = true)"
 
-    def query(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
-        """Run one read-only statement; duplicate column names get a number, such as ``episode_id_2``.
+    def query(self, sql: str, parameters: Parameters = (), *, max_rows: int | None = None) -> pa.Table:
+        """Run one read-only SQL statement and return its rows.
+
+        If column names repeat, the later columns get a number, such as ``episode_id_2``.
 
         Args:
             sql: the statement.
-            parameters: its values.
-            most_rows: maximum number of rows, for a caller that converts them to objects that need more memory.
+            parameters: values of its parameters: a sequence for ``?``, a mapping for ``$name``.
+            max_rows: maximum number of rows of the result, for callers that convert each row to a Python object; None
+                for no maximum.
 
         Raises:
-            UnknownNameError: no such view or column.
-            InputError: not one statement, not a read-only one, one that DuckDB refuses, or one that exceeds the limits
-                of time or memory.
-            DatasetError: a file of a view cannot be read.
+            UnknownNameError: If a view or a column does not exist.
+            InputError: If the text is not one read-only statement, DuckDB refuses it, or it exceeds a limit.
+            DatasetError: If a file of a view cannot be read.
         """
-        return self._run(lambda: self._run_checked(sql, parameters, most_rows))
+        return self._run(lambda: self._run_checked(sql, parameters, max_rows))
 
     def query_unchecked(self, sql: str, parameters: Parameters = ()) -> pa.Table | None:
-        """Run a statement without the check of `catalog.statements`, to test the database's own protection."""
+        """Run a statement without the check that it only reads, so that tests reach the database's own protection."""
         return self._run(lambda: self._execute(sql, parameters))
 
     def columns(self) -> Mapping[str, list[str]]:
-        """Return the column names of every view, by view name."""
+        """Return the column names of each view, by name of the view."""
         found = self._connection.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal")
         columns: dict[str, list[str]] = {}
         for table, column in found.fetchall():
@@ -152,28 +158,28 @@ class QueryEngine:
                 self.usable = False
                 raise
 
-    def _run_checked(self, sql: str, parameters: Parameters, most_rows: int | None) -> pa.Table:
+    def _run_checked(self, sql: str, parameters: Parameters, max_rows: int | None) -> pa.Table:
         _require_flat(parameters)
         require_read_only(self._connection, sql)
-        return self._execute(sql, parameters, most_rows)
+        return self._execute(sql, parameters, max_rows)
 
-    def _execute(self, sql: str, parameters: Parameters, most_rows: int | None = None) -> pa.Table:
-        """Run a statement and return its rows."""
+    def _execute(self, sql: str, parameters: Parameters, max_rows: int | None = None) -> pa.Table:
+        """Run a statement in a read-only transaction and return its rows, an empty table if it has no result."""
         connection = self._connection
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
             relation = connection.sql(sql, params=parameters or None)
             # DuckDB returns nothing for a statement that is not a query.
-            return pa.table({}) if relation is None else _make_names_unique(self._collect_rows(relation, most_rows))
+            return pa.table({}) if relation is None else _make_names_unique(self._collect_rows(relation, max_rows))
         finally:
             with contextlib.suppress(Exception):  # a statement that failed has ended it already
                 connection.rollback()
 
-    def _collect_rows(self, relation: duckdb.DuckDBPyRelation, most_rows: int | None) -> pa.Table:
-        """Return the rows of a result.
+    def _collect_rows(self, relation: duckdb.DuckDBPyRelation, max_rows: int | None) -> pa.Table:
+        """Read the rows of a result in batches, so that a result that is too large is refused early.
 
         Raises:
-            InputError: it has too many rows or columns, or needs too much memory.
+            InputError: If the result has too many rows or columns, or needs too much memory.
         """
         held, rows, batches = 0, 0, list[pa.RecordBatch]()
         with contextlib.closing(relation.to_arrow_reader(_BATCH_ROWS)) as reader:
@@ -184,8 +190,8 @@ class QueryEngine:
             for batch in reader:
                 batches.append(batch)
                 held, rows = held + batch.nbytes, rows + len(batch)
-                if most_rows is not None and rows > most_rows:
-                    raise InputError(f"The answer has more than {most_rows:,} rows. Select fewer.")
+                if max_rows is not None and rows > max_rows:
+                    raise InputError(f"The answer has more than {max_rows:,} rows. Select fewer.")
                 if held > self.limits.memory:
                     raise InputError(
                         f"The answer takes more than {self.limits.memory / 1e6:,.0f} MB of memory. Select fewer "
@@ -195,13 +201,22 @@ class QueryEngine:
 
     @contextlib.contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Convert DuckDB's errors to errors of twinloop that show the files' paths."""
+        """Return a context manager that replaces DuckDB's errors by twinloop's errors.
+
+        DuckDB reads files under the names of a virtual file system; the messages show the real paths instead.
+        """
         with translate_errors(self.columns, self._files.restore_paths if self._files else str):
             yield
 
 
 def _require_flat(parameters: Parameters) -> None:
-    """Refuse parameters that are nested too deeply or contain themselves; DuckDB would follow them without end."""
+    """Refuse parameters that are nested more than 32 levels deep or that contain themselves.
+
+    DuckDB would convert such parameters without end.
+
+    Raises:
+        InputError: If the parameters are nested too deeply.
+    """
     level: list[Any] = [parameters]
     for _ in range(_DEEPEST):
         inner = (item.values() if isinstance(item, Mapping) else item for item in level)
@@ -214,7 +229,7 @@ def _require_flat(parameters: Parameters) -> None:
 
 
 def _make_names_unique(answer: pa.Table) -> pa.Table:
-    """Make all column names unique; otherwise dictionaries, JSON and Parquet would keep one column per name."""
+    """Append numbers to repeated column names; otherwise JSON and Parquet would keep one column per name."""
     names, counts, taken = list[str](), dict[str, int](), set(answer.column_names)
     for name in answer.column_names:
         own, count = name, counts.get(name, 0) + 1
@@ -227,5 +242,5 @@ def _make_names_unique(answer: pa.Table) -> pa.Table:
 
 
 def quote_literal(text: str) -> str:
-    """Return a text as a quoted SQL literal."""
+    """Return a text as an SQL string literal in single quotes."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""Convert the episode table of a dataset folder, with its provenance columns, to rows of the catalog."""
+"""Convert the episode table of a dataset folder, including its provenance columns, to rows of the catalog."""
 
 from __future__ import annotations
 
@@ -37,7 +37,16 @@ _TAKEN = {
 
 @dataclass(frozen=True, kw_only=True)
 class FolderMetadata:
-    """Metadata of a dataset folder that hold for all of its episodes."""
+    """Metadata of a dataset folder that apply to all of its episodes.
+
+    Attributes:
+        path: the dataset's folder.
+        batch: name of the folder in the catalog.
+        info: content of ``meta/info.json``.
+        source: source of episodes that do not state their source: real, sim, augmented or human-in-the-loop.
+        units: JSON text of the units of the joint columns, or None if the folder has no unit file.
+        licence: licence of the data, or None if unknown.
+    """
 
     path: Path
     batch: str
@@ -48,7 +57,7 @@ class FolderMetadata:
 
     @classmethod
     def read_from(cls, path: Path, batch: str, info: Mapping[str, Any], source: str) -> FolderMetadata:
-        """Read the metadata that hold for all episodes of a folder."""
+        """Read the units and the licence from the folder's files, and combine them with the given metadata."""
         units, spec = path / layout.UNIT_MAP, path / layout.SPEC
         licence = read_json(spec).get("licence") if spec.is_file() else None
         return cls(
@@ -62,24 +71,28 @@ class FolderMetadata:
 
     @property
     def cameras(self) -> list[str]:
-        """Camera names, of videos and of image columns."""
+        """Names of the cameras whose images are stored as videos or as image columns."""
         keys = [key for key, entry in self.info["features"].items() if entry["dtype"] in ("video", "image")]
         return [key.removeprefix("observation.images.") for key in keys]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeTableRows:
-    """Rows of the tables ``episodes`` and ``params``."""
+    """Rows for the catalog's tables ``episodes`` and ``params`` (drawn parameters)."""
 
     episodes: pa.Table
     params: pa.Table
 
 
 def read_rows(folder: FolderMetadata, files: Sequence[str]) -> EpisodeTableRows:
-    """Return the rows of some files of a folder's episode table.
+    """Read some files of a dataset's episode table and convert them to rows of the catalog.
+
+    Args:
+        folder: metadata of the dataset folder.
+        files: paths of the files in the folder.
 
     Raises:
-        DatasetError: a file is damaged, lacks columns, or has an impossible value.
+        DatasetError: If a file is damaged, lacks columns, or has an impossible value.
     """
     found = [_read_file_rows(folder, name) for name in files]
     if not found:
@@ -107,7 +120,7 @@ def _read_file_rows(folder: FolderMetadata, name: str) -> EpisodeTableRows:
 
 
 def _find_episode_ids(folder: FolderMetadata, table: pa.Table) -> list[str]:
-    """Return the episode ids: the stored ones, or hashes of the content for episodes without one."""
+    """Return the stored episode ids; the id of an episode without a stored one is a hash of its content."""
     column = f"{_PROVENANCE}episode_id"
     given = table[column].to_pylist() if column in table.column_names else [None] * len(table)
     names = [str(name or "") for name in given]
@@ -163,7 +176,7 @@ def _provenance_column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
 
 
 def _read_text_column(table: pa.Table, name: str) -> list[str | None] | None:
-    """Return a text column of the provenance with None for empty texts; None if the column does not exist."""
+    """Return the text column ``provenance/NAME``, with None for empty texts; None if there is no such column."""
     column = _provenance_column(table, name)
     return None if column is None else [str(value) if value else None for value in column.to_pylist()]
 
@@ -186,7 +199,10 @@ def _parse_list(text: str | None, where: Path) -> list[str]:
 
 
 def _read_extra(folder: FolderMetadata, name: str, table: pa.Table) -> list[Mapping[str, Any]]:
-    """Return the provenance facts that have no column; they are in a separate file per block."""
+    """Return for each episode the provenance facts that have no column of the catalog.
+
+    They are in a separate JSON-lines file per block (group of episodes that share one data file).
+    """
     path = folder.path / name.replace("meta/episodes/", "twinloop/provenance/").replace(".parquet", ".jsonl")
     if not path.is_file() or not path.resolve().is_relative_to(folder.path.resolve()):
         return [{}] * len(table)
@@ -198,10 +214,10 @@ def _read_extra(folder: FolderMetadata, name: str, table: pa.Table) -> list[Mapp
 
 
 def _cast_column(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Array:
-    """Convert a column to the catalog's type.
+    """Convert the values of a column to the type that the catalog's ``field`` has; None gives a column of nulls.
 
     Raises:
-        DatasetError: its values have another type.
+        DatasetError: If the values have another type, or a value is missing in a required column.
     """
     try:
         if values is None:
@@ -219,7 +235,7 @@ def _cast_column(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Arra
 
 
 def _build_param_rows(table: pa.Table, ids: Sequence[str], path: Path) -> pa.Table:
-    """Return one row per parameter of each episode, sorted by name for fast access to one parameter."""
+    """Return one row for each drawn parameter of each episode, sorted by name for fast access to one parameter."""
     columns = [name for name in table.column_names if name.startswith(_DRAWN)]
     names = _parse_parameter_names(table, columns)
     order = sorted(range(len(columns)), key=lambda i: names[i])
@@ -234,7 +250,11 @@ def _build_param_rows(table: pa.Table, ids: Sequence[str], path: Path) -> pa.Tab
 
 
 def _parse_parameter_names(table: pa.Table, columns: Sequence[str]) -> list[str]:
-    """Return the parameters' names; a column name has dots for slashes, but a parameter's name may have dots too."""
+    """Return the parameter names of provenance columns, in the order of ``columns``.
+
+    A column name has dots in place of the slashes of the parameter's name. The name may also contain dots. Therefore
+    the exact names are read from the column ``provenance/randomization`` (recorded distributions), if the table has it.
+    """
     texts = _read_text_column(table, "randomization") or []
     exact: dict[str, str] = {}
     for text in (item for item in texts if item):

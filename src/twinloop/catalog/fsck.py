@@ -1,4 +1,8 @@
-"""Check the integrity of a workspace (hashes, indexes, dataset folders) and give the remedy for each finding."""
+"""Check the integrity of a workspace, and give for each fault its location and its remedy.
+
+`check_parts`, `check_cache`, `check_index` and `check_batches` check the catalog's Parquet files, cache files, index of
+episode locations, and dataset folders.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +48,17 @@ _PLACE = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_ind
 def check_batch(
     parts: PartStore, row: Mapping[str, Any], note: Callable[[str], None], *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
-    """Yield the faults of a batch's folder, each with the kind of repair it needs.
+    """Check a dataset folder of the catalog, and yield each fault with the kind of its repair.
+
+    The kinds are ``find`` (look for the moved folder), ``add`` (add the folder again), ``copy`` (the user must restore
+    a copy) and ``meant`` (the change may have been intended: the user must restore a copy, or add the folder again).
 
     Args:
-        parts: the catalog's parts.
-        row: a row of the table ``batches``.
-        note: receives a sentence on each action during the check.
-        deep: read all files completely, compute content ids of episodes without provenance again, and decode the first
-            and last image of each episode.
+        parts: the catalog's Parquet files.
+        row: the folder's row of the table ``batches``.
+        note: receives one sentence on each change that the check itself makes.
+        deep: whether to read all files completely, to decode the first and the last image of each episode, and to
+            compute the ids of episodes without a stored id again (hashes of the episodes' content).
     """
     folder = parts.folder.parent / row["path"]
     if not (folder / layout.INFO).is_file():
@@ -77,7 +84,19 @@ def check_batch(
 def _check_files(
     parts: PartStore, row: Mapping[str, Any], folder: Path, note: Callable[[str], None], *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
-    """Yield changed files. In a rewritten folder all names or sizes differ; the fingerprint reports that."""
+    """Yield the files of a batch that differ from their recorded size and SHA-256, and files that are not recorded.
+
+    If block files (numbered files ``chunk-*/file-*``) below both ``meta`` and ``data`` are missing or have another
+    size, the folder was rewritten. Then this check yields nothing, because `check_batch` reports the changed
+    fingerprint of the folder.
+
+    Args:
+        parts: the catalog's Parquet files.
+        row: the batch's row in the table ``batches``.
+        folder: the batch's dataset folder.
+        note: function that is called with each remark for the user.
+        deep: whether to read all files completely.
+    """
     batch, seals = row["batch"], read_seals(parts.state, row["batch"])
     wrong = [(item, what) for item in seals if (what := find_file_fault(folder, item, deep=deep)) is not None]
     blocks = [(item, what) for item, what in wrong if is_block_file(item.path)]
@@ -101,7 +120,7 @@ def _check_files(
 
 
 def _check_footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
-    """Yield tables with unchanged bytes that cannot be read: they were damaged when they were added."""
+    """Yield the Parquet files that cannot be read although unchanged; they were already damaged when added."""
     for path in paths:
         try:
             require_footer(folder / path)
@@ -112,7 +131,17 @@ def _check_footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair
 def _seal_missing_files(
     state: WorkspaceState, batch: str, folder: Path, seals: Sequence[Seal], note: Callable[[str], None]
 ) -> None:
-    """Seal the files that an earlier version left out: whole videos, and files outside of blocks."""
+    """Record the size and SHA-256 of files that an earlier version of twinloop did not record completely.
+
+    These are videos, of which only the end was hashed, and all files that are not block files (``chunk-*/file-*``).
+
+    Args:
+        state: the workspace's state.
+        batch: name of the batch.
+        folder: its dataset folder.
+        seals: the sizes and hashes recorded so far.
+        note: function that is called with a message for the user if files were recorded.
+    """
     fresh = [Seal.of(folder, item.path) for item in seals if not item.whole]
     if seals and not is_sealed(seals):
         fresh += [item for item in seal_files(folder, [item.path for item in seals]) if not is_block_file(item.path)]
@@ -126,23 +155,26 @@ def _check_episodes(
     parts: PartStore, row: Mapping[str, Any], folder: Path, *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
     reader = DatasetReader(folder)
-    held = parts.state.rows("SELECT episode_id, episode_index FROM places WHERE batch = ?", (row["batch"],))
-    named = {item["episode_index"]: item["episode_id"] for item in held}
+    locations = parts.state.rows("SELECT episode_id, episode_index FROM places WHERE batch = ?", (row["batch"],))
+    keys_by_index = {item["episode_index"]: item["episode_id"] for item in locations}
     for index, name in _read_episode_ids(reader, row["source"], deep=deep):
-        if named.get(index, encode_episode_id(name)) != encode_episode_id(name):
-            yield f"Episode {index} of {folder} is {name[:16]}…, but another episode in the catalog. It changed.", "add"
+        if keys_by_index.get(index, encode_episode_id(name)) != encode_episode_id(name):
+            yield (
+                f"Episode {index} of {folder} has the id {name[:16]}…, but another id in the catalog: it changed.",
+                "add",
+            )
     if deep:
         yield from _check_videos(reader)
 
 
 def _read_episode_ids(reader: DatasetReader, source: str, *, deep: bool) -> Iterator[tuple[int, str]]:
-    """Yield the index and the stored id of each episode; with ``deep`` also ids computed from the content."""
+    """Yield index and id of each episode with a stored id; if ``deep``, also computed ids of the other episodes."""
     for path in sorted((reader.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
         rows = read_table(path)
-        carried = rows[_ID].to_pylist() if _ID in rows.column_names else [None] * len(rows)
+        stored_ids = rows[_ID].to_pylist() if _ID in rows.column_names else [None] * len(rows)
         indices = rows["episode_index"].to_pylist()
-        yield from ((index, name) for index, name in zip(indices, carried, strict=True) if name)
-        nameless = [i for i, name in enumerate(carried) if not name]
+        yield from ((index, name) for index, name in zip(indices, stored_ids, strict=True) if name)
+        nameless = [i for i, name in enumerate(stored_ids) if not name]
         if deep and nameless:
             chosen = rows.select(_PLACE).take(nameless)
             names = compute_content_ids(reader.path, reader.info, chosen, source)
@@ -150,7 +182,7 @@ def _read_episode_ids(reader: DatasetReader, source: str, *, deep: bool) -> Iter
 
 
 def _check_videos(reader: DatasetReader) -> Iterator[tuple[str, Repair]]:
-    """Check that the first and the last frame of each episode can be decoded."""
+    """Yield a fault for each episode and camera whose first or last image cannot be decoded."""
     for camera in reader.cameras:
         for index, length in enumerate(reader.lengths.tolist()):
             try:
@@ -165,7 +197,16 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class FsckFinding:
-    """A fault: its kind, location, description and remedy, and the repair that `fsck --repair` can do."""
+    """Fault that `fsck` found.
+
+    Attributes:
+        kind: kind of the fault, such as ``dataset``, ``part``, ``index`` or ``state``.
+        where: the file, batch or table with the fault.
+        what: sentence that describes the fault.
+        remedy: sentence on what the user can do.
+        repair: name of the repair that ``fsck --repair`` does; empty if only the user can repair the fault.
+        batch: name of the batch concerned, if any.
+    """
 
     kind: str
     where: str
@@ -176,7 +217,10 @@ class FsckFinding:
 
 
 def check_parts(parts: PartStore) -> Iterator[FsckFinding]:
-    """Check every part against the list of parts, its hash and its footer; report files that are not listed."""
+    """Compare size and SHA-256 of each Parquet file of the catalog with the list of committed files.
+
+    Yield a fault also for each file in the catalog's folders that is not in the list.
+    """
     for table in TABLES:
         listed = {part.part: part for part in parts.list_parts(table)}
         for part in listed.values():
@@ -185,7 +229,7 @@ def check_parts(parts: PartStore) -> Iterator[FsckFinding]:
 
 
 def check_cache(parts: PartStore) -> Iterator[FsckFinding]:
-    """Check the cache files against the hashes in their names."""
+    """Yield a fault for each cache file (see `CacheFolder`) whose content differs from the hash in its name."""
     for path in find_damaged_files(parts.folder):
         where = path.relative_to(parts.folder.parent).as_posix()
         yield FsckFinding(
@@ -198,7 +242,7 @@ def check_cache(parts: PartStore) -> Iterator[FsckFinding]:
 
 
 def check_index(parts: PartStore) -> Iterator[FsckFinding]:
-    """Check that the episode locations in SQLite agree with the parts."""
+    """Compare the episode locations in ``state.sqlite`` with the catalog's Parquet files; yield batches that differ."""
     state, episodes = parts.state, parts.list_parts(EPISODES.name)
     try:
         tables = [
@@ -209,23 +253,32 @@ def check_index(parts: PartStore) -> Iterator[FsckFinding]:
         return  # reported already by `check_parts`
     rows = pa.concat_tables(tables) if tables else EPISODES.schema.empty_table()
     for row in state.rows("SELECT batch, episodes FROM batches ORDER BY batch"):
-        mine = rows.filter(pc.equal(rows["batch"], row["batch"]))
-        held = state.rows("SELECT episode_id, episode_index FROM places WHERE batch = ?", (row["batch"],))
-        said = {(item["episode_id"], item["episode_index"]) for item in held}
-        meant = zip(mine["episode_id"].to_pylist(), mine["episode_index"].to_pylist(), strict=True)
-        if {(encode_episode_id(name), index) for name, index in meant} != said or len(mine) != row["episodes"]:
+        batch_rows = rows.filter(pc.equal(rows["batch"], row["batch"]))
+        locations = state.rows("SELECT episode_id, episode_index FROM places WHERE batch = ?", (row["batch"],))
+        indexed = {(item["episode_id"], item["episode_index"]) for item in locations}
+        expected = zip(batch_rows["episode_id"].to_pylist(), batch_rows["episode_index"].to_pylist(), strict=True)
+        if {(encode_episode_id(name), index) for name, index in expected} != indexed or len(batch_rows) != row[
+            "episodes"
+        ]:
             yield FsckFinding(
                 kind="index",
                 where=f"batch {row['batch']}",
-                what=f"It has {row['episodes']} episodes; the parts have {len(mine)}, the index has {len(said)}.",
+                what=f"It has {row['episodes']} episodes, but the parts have {len(batch_rows)} and the index has "
+                f"{len(indexed)} of them.",
                 remedy="Rebuild it with --repair, from the parts or, if they lack some, from the folder.",
-                repair="rebuild" if len(mine) == row["episodes"] else "reread",
+                repair="rebuild" if len(batch_rows) == row["episodes"] else "reread",
                 batch=row["batch"],
             )
 
 
 def check_batches(parts: PartStore, *, deep: bool, note: Report = lambda _sentence: None) -> Iterator[FsckFinding]:
-    """Check every dataset folder against its state when it was added; ``note`` receives actions during the check."""
+    """Check every dataset folder of the catalog against its recorded state.
+
+    Args:
+        parts: the catalog's Parquet files.
+        deep: whether to read all files completely; see `check_batch`.
+        note: receives one sentence on each change that the check itself makes.
+    """
     for row in parts.state.rows("SELECT * FROM batches ORDER BY added, batch"):
         for what, repair in check_batch(parts, row, note, deep=deep):
             yield FsckFinding(
@@ -247,7 +300,7 @@ _REMEDIES = {
 
 
 def is_part_damaged(parts: PartStore, part: PartFile) -> bool:
-    """Return whether a part differs from the committed file."""
+    """Return whether a Parquet file of the catalog is missing or differs from the committed one."""
     return next(_check_part(parts, part), None) is not None
 
 

@@ -1,7 +1,7 @@
-"""Check ``state.sqlite``: its pages, its newest commit, every row, and the content of its rows.
+"""Check ``state.sqlite`` for `fsck`: its pages, its newest commit, its rows, and the content of some tables.
 
-The content checks find changed dataset versions and policy versions, a damaged log of releases, parts that are not in
-the order of their commits, and records of runs with credentials.
+The content checks find changed dataset versions and policy versions, a damaged audit log of releases, Parquet files
+that are not in the order of their commits, and recorded runs that contain credentials.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _HEADER = ((0, "16s", (b"SQLite format 3\0",)), (18, "6B", (2, 2, 0, 64, 32, 32)
 
 
 def check_state(path: Path) -> list[FsckFinding]:
-    """Return the faults that prevent SQLite from reading all pages and commits of its file.
+    """Return the faults that prevent SQLite from reading all pages and all commits of ``state.sqlite``.
 
     Raises:
-        NewerStateError: a newer version wrote the file. It must not be checked or rebuilt.
-        UnreachableStateError: the disk is full or refuses otherwise, which is not a fault of the file.
+        NewerStateError: If a newer version of twinloop wrote the file; then it must not be checked or rebuilt.
+        UnreachableStateError: If the disk is full or refuses access, which is not a fault of the file.
     """
     try:
         state = WorkspaceState(path)
@@ -58,7 +58,11 @@ def check_state(path: Path) -> list[FsckFinding]:
 
 
 def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Find tables with rows that were changed outside of a commit, and check the file that counts the commits."""
+    """Find tables of ``state.sqlite`` whose rows were changed outside of a commit, and other changes of the file.
+
+    Also yield a finding if the file ``state.sqlite.commits``, which has the number of the newest commit, is missing or
+    damaged.
+    """
     with state.snapshot() as connection:
         changed = _find_changed_tables(connection)
     for table in changed:
@@ -113,7 +117,10 @@ def _make_state_finding(path: Path, what: str) -> FsckFinding:
 
 
 def check_dataset_versions(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Check the episode list of every dataset version, and find rows that refer to missing rows."""
+    """Check the episode list of each dataset version, and find records that refer to missing rows.
+
+    These are policies whose training dataset is missing, and records that end a label which is missing.
+    """
     known = set[str]()
     for row in state.rows("SELECT name, version, hash, sha256, episodes FROM datasets ORDER BY name, version"):
         known.add(row["hash"])
@@ -154,19 +161,23 @@ _BACK = "Restore a copy of state.sqlite and of policies/. Anyone who can write t
 
 
 def check_release(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Find changed policy versions, leftover folders, a changed audit log, and aliases that contradict the log."""
+    """Check the registry of policy versions, the audit log, and the aliases that must follow from the log.
+
+    Yield a fault for each changed policy version, each folder that no row lists, each changed log entry, and each alias
+    with another policy than in the log.
+    """
     yield from _check_policy_versions(root, state)
     faults = audit.find_chain_faults(state)
     head = audit.compare_head_file(root, state)
     for what in [*faults, *([head] if head else [])]:
         yield FsckFinding(kind="audit", where="release_audit", what=what, remedy=_BACK)
-    said = audit.resolve_aliases(audit.read_entries(state)) if not faults else {}
+    logged_policies = audit.resolve_aliases(audit.read_entries(state)) if not faults else {}
     rows = state.rows("SELECT deployment, alias, policy FROM policy_aliases")
-    held = {(row["deployment"], row["alias"]): row["policy"] for row in rows}
-    for key in sorted(said.keys() | held.keys()) if not faults else []:
-        if said.get(key) != held.get(key):
+    registered_policies = {(row["deployment"], row["alias"]): row["policy"] for row in rows}
+    for key in sorted(logged_policies.keys() | registered_policies.keys()) if not faults else []:
+        if logged_policies.get(key) != registered_policies.get(key):
             deployment, alias = key
-            registered, logged = _format_policy(held.get(key)), _format_policy(said.get(key))
+            registered, logged = _format_policy(registered_policies.get(key)), _format_policy(logged_policies.get(key))
             what = f"The {alias} of {deployment} is {registered}, but the audit log has {logged}."
             yield FsckFinding(kind="audit", where=f"policy_aliases {alias}", what=what, remedy=_BACK)
 
@@ -196,11 +207,14 @@ def _check_policy_versions(root: Path, state: WorkspaceState) -> Iterator[FsckFi
 
 
 def describe_changed_files(folder: Path, files: Mapping[str, str]) -> str:
-    """Describe the files that were removed, added or changed in a folder; empty if there are none.
+    """Describe the files that were removed, added or changed in the folder of a policy version.
 
     Args:
-        folder: the folder of a policy version.
-        files: the SHA-256 of each of its files, by path in it.
+        folder: the folder.
+        files: the recorded SHA-256 of each file, by its path in the folder.
+
+    Returns:
+        A text such as "config.json is missing", or an empty text if nothing has changed.
     """
     if not folder.is_dir():
         return "the folder is missing"
@@ -214,14 +228,17 @@ def describe_changed_files(folder: Path, files: Mapping[str, str]) -> str:
 
 
 def _format_policy(policy: str | None) -> str:
-    return policy or "nobody"
+    return policy or "not set"
 
 
 _ORDERED = (SCORES.name, EVALUATIONS.name)  # tables whose views show the rows that were committed last
 
 
 def check_order(parts: PartStore) -> Iterator[FsckFinding]:
-    """Find parts ordered before parts committed earlier; older versions took the order from the writers' clocks."""
+    """Find Parquet files that are listed before files of an earlier commit, so that old rows hide newer ones.
+
+    Earlier versions of twinloop ordered the files by the clocks of the writing machines, which may be wrong.
+    """
     for table in _ORDERED:
         misplaced = _find_misplaced_parts(parts.state, table)
         if misplaced:
@@ -236,7 +253,7 @@ def check_order(parts: PartStore) -> Iterator[FsckFinding]:
 
 
 def reorder_parts(parts: PartStore) -> str:
-    """Move the parts that `check_order` finds after those committed before them; return a sentence on the result."""
+    """Put the Parquet files that `check_order` finds into the order of their commits; return a sentence on it."""
     moved = 0
     with parts.state.transaction() as connection:
         for table in _ORDERED:
@@ -249,7 +266,7 @@ def reorder_parts(parts: PartStore) -> str:
 
 
 def check_secrets(state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Find runs whose recorded arguments or results have credentials, which versions before redaction stored."""
+    """Find recorded runs whose arguments or results contain credentials, which earlier versions did not remove."""
     found = [row["run_id"] for row in state.rows("SELECT * FROM runs ORDER BY rowid") if redact_run(row) != row]
     if found:
         yield FsckFinding(
@@ -262,7 +279,10 @@ def check_secrets(state: WorkspaceState) -> Iterator[FsckFinding]:
 
 
 def remove_secrets(state: WorkspaceState) -> str:
-    """Remove credentials from the records of runs, and their bytes from the file; return a sentence on the result."""
+    """Remove credentials from the recorded runs in ``state.sqlite``; return a sentence on the result.
+
+    Pages of the file that SQLite no longer uses still contain the old text, so they are removed too (``VACUUM``).
+    """
     changed = 0
     with state.transaction() as connection:
         for row in state.rows("SELECT * FROM runs"):
@@ -278,9 +298,11 @@ def remove_secrets(state: WorkspaceState) -> str:
 
 
 def _find_misplaced_parts(state: WorkspaceState, table: str) -> list[str]:
-    """Return the parts, in the order of their commits, that are ordered before one committed earlier.
+    """Return the Parquet files of a table that sort before a file of an earlier commit, in the order of their commits.
 
-    SQLite numbers rows in the order of the commits. A part that replaced others has their position and does not count.
+    The column ``position`` of the table ``parts`` sorts the files. The row numbers of SQLite give the order of the
+    commits, so the position must increase from row to row. Joined or rewritten files are not tested, because they have
+    the position of the files that they replaced.
     """
     found, last = list[str](), ""
     for row in state.rows("SELECT part, position FROM parts WHERE table_name = ? ORDER BY rowid", (table,)):

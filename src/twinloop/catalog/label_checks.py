@@ -1,7 +1,7 @@
-"""Check a label before it is written: its words, its episode and its frames.
+"""Check labels before they are written: kind, value, author, episode and frames.
 
-The classes of manipulation failures are our own choice: they divide a pick and place by the stage that failed, and
-add failures that occur on any robot.
+The built-in failure classes of manipulation are our own choice. They divide a pick-and-place task by the phase that
+failed, and add failures that occur on any robot.
 """
 
 from __future__ import annotations
@@ -55,7 +55,14 @@ SUBTASKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """Allowed words by kind, each with its meaning. ``tags`` and ``subtasks`` are unrestricted if None."""
+    """Allowed values of the label kinds failure, subtask and tag.
+
+    Attributes:
+        failures: failure classes with their meanings.
+        subtasks: subtasks with their meanings; None allows any subtask.
+        tags: tags with their meanings; None allows any tag.
+        where: origin of the vocabulary, for error messages.
+    """
 
     failures: Mapping[str, str] = field(default_factory=lambda: FAILURES)
     subtasks: Mapping[str, str] | None = None
@@ -64,16 +71,17 @@ class Vocabulary:
 
     @classmethod
     def of(cls, root: Path) -> Vocabulary:
-        """Return the words of a workspace: the built-in failures and those in its ``labels.yaml``.
+        """Return the vocabulary of a workspace: the built-in failure classes and the content of its ``labels.yaml``.
 
-        ::
+        An example of the file::
 
             failures: {slipped_on_felt: the object turned in the fingers}   # in addition to the built-in ones
             tags: {blurry: a camera is out of focus, night: lamps only}     # allows no other tags
             subtasks: {reach: …, insert: …}                                 # allows no other subtasks
 
         Raises:
-            InputError: the file has another form; names the key.
+            UnknownNameError: If the file has an unknown key.
+            InputError: If the file does not have this form.
         """
         path = root / FILE
         if not path.is_file():
@@ -94,10 +102,10 @@ class Vocabulary:
         )
 
     def require(self, kind: str, value: str) -> None:
-        """Check that a word is in the vocabulary of its kind.
+        """Raise an error if the vocabulary restricts the values of a label kind and does not contain ``value``.
 
         Raises:
-            UnknownNameError: names the nearest words.
+            UnknownNameError: If the value is not in the vocabulary.
         """
         known = {"failure": self.failures, "tag": self.tags, "subtask": self.subtasks}.get(kind)
         if known is not None and value not in known:
@@ -118,16 +126,26 @@ SOURCES: tuple[Source, ...] = get_args(Source)  # in order of priority if they c
 KINDS = ("success", "failure", "subtask", "language", "tag", "number/NAME")
 YES, NO = "yes", "no"
 _YES, _NO = {"yes", "true", "1", "success"}, {"no", "false", "0", "failure"}
-_MOST_TEXT = 20_000  # most characters of one value; a hostile file may have millions
+_MOST_TEXT = 20_000  # maximum characters of one value; a hostile file may have millions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """A statement about an episode, or about its frames from ``first_frame`` to ``last_frame``, both included.
+    """Statement about an episode, or about some of its frames.
 
-    ``kind`` is ``success`` (yes, no), ``failure`` (a class of `vocabulary`), ``subtask`` (a word and frames),
-    ``language`` (a text, for some frames or all), ``tag`` (a word), or ``number/NAME``. A success, a failure, or a
-    subtask without frames may be ``unknown``: the author cannot decide.
+    Attributes:
+        episode_id: the episode.
+        kind: ``success`` (value yes or no), ``failure`` (a failure class), ``subtask`` (a word, with frames),
+            ``language`` (a text, for some or all frames), ``tag`` (a word), or ``number/NAME`` (a number).
+        value: the value as text. A success, a failure, or a subtask without frames may be ``unknown``, which means that
+            the author cannot decide.
+        source: who made the label: ``hand`` (a person), ``rule`` or ``model``.
+        author: name of the person, rule or model.
+        first_frame: first frame to which the label applies; None for the whole episode.
+        last_frame: last frame to which the label applies, included.
+        author_hash: hash of the rule or model.
+        confidence: confidence of the author, from 0 to 1.
+        reason: reason, in one sentence.
     """
 
     episode_id: str
@@ -143,24 +161,29 @@ class Label:
 
     @property
     def slot(self) -> str:
-        """Slot of the label: a newer label of the same author, episode, kind and slot replaces it.
+        """Part of the key of a label: the tag itself for a tag, else empty.
 
-        The slot of a tag is the tag itself.
+        A newer label replaces earlier labels with the same author, episode, kind and slot. Different tags have
+        different slots, so that an author may give an episode several tags.
         """
         return self.value if self.kind == "tag" else ""
 
     @property
     def where(self) -> str:
-        """Description of the label, for messages."""
+        """Short description of the label for error messages: kind, value and episode."""
         return f"{self.kind} {self.value[:40]!r} of episode {self.episode_id[:12]}"
 
 
 def validate_label(label: Label, words: Vocabulary) -> Label:
-    """Check a label, and return it with its value in the stored form.
+    """Check a label; return it with its value in the stored form, such as ``yes`` for ``True``.
+
+    Args:
+        label: the label.
+        words: the allowed values of failures, subtasks and tags.
 
     Raises:
-        UnknownNameError: a kind or word that does not exist.
-        InputError: its value, author, frames or confidence is invalid.
+        UnknownNameError: If the kind, the source or the value does not exist.
+        InputError: If the value, the author, the frames or the confidence is invalid.
     """
     require_kind(label.kind)
     if label.source not in SOURCES:
@@ -178,10 +201,10 @@ def validate_label(label: Label, words: Vocabulary) -> Label:
 
 
 def require_kind(kind: str) -> None:
-    """Check that a kind of label exists.
+    """Raise an error if a kind of label does not exist.
 
     Raises:
-        UnknownNameError: names the existing kinds.
+        UnknownNameError: If the kind does not exist.
     """
     known = {"success", "failure", "subtask", "language", "tag"}
     if kind not in known and not (kind.startswith("number/") and len(kind) > len("number/")):
@@ -213,19 +236,24 @@ def _normalize_value(label: Label) -> str:
 def _require_range(label: Label, value: str) -> None:
     first, last = label.first_frame, label.last_frame
     if (first is None) != (last is None):
-        raise InputError(f"The label {label.where} names one end of its frames. Give first and last, or neither.")
+        raise InputError(f"The label {label.where} has only one of first and last frame. Give both, or neither.")
     if first is not None and last is not None and not 0 <= first <= last:
         raise InputError(
-            f"The label {label.where} has the frames {first} to {last}. Count from 0, the first frame first."
+            f"The label {label.where} has the frames {first} to {last}. Frames count from 0, the smaller one first."
         )
     if label.kind == "subtask" and value != UNKNOWN and first is None:
-        raise InputError(f"The label {label.where} names no frames. Write {value}:FIRST-LAST.")
+        raise InputError(f"The label {label.where} has no frames, but a subtask needs them. Write {value}:FIRST-LAST.")
     if first is not None and label.kind not in ("subtask", "language", "tag"):
         raise InputError(f"The label {label.where} has frames, but a {label.kind} applies to the whole episode.")
 
 
-def require_one_answer(labels: Sequence[Label]) -> None:
-    """Refuse contradictions of one author: two answers, or two subtasks that overlap."""
+def require_consistent_labels(labels: Sequence[Label]) -> None:
+    """Raise an error if labels of one author, episode and kind contradict each other.
+
+    Raises:
+        InputError: If the labels have two values for the same frames, subtasks overlap, or a subtask with frames is
+            given together with ``unknown``.
+    """
     one = labels[0]
     who = f"{one.source}:{one.author} gives"
     if one.kind == "subtask":
@@ -247,7 +275,12 @@ def require_one_answer(labels: Sequence[Label]) -> None:
 
 
 def require_episodes(ws: OpenWorkspace, labels: Sequence[Label]) -> None:
-    """Refuse labels of unknown or excluded episodes, and frames outside of an episode."""
+    """Raise an error if the episode of a label does not exist, is excluded, or is shorter than the label's frames.
+
+    Raises:
+        UnknownNameError: If an episode is not in the catalog.
+        InputError: If an episode is excluded, or a label ends after the episode's last frame.
+    """
     names = sorted({label.episode_id for label in labels})
     table = ws.query("SELECT episode_id, frames FROM episodes")
     frames = dict(zip(table["episode_id"].to_pylist(), table["frames"].to_pylist(), strict=True))
@@ -263,8 +296,8 @@ def require_episodes(ws: OpenWorkspace, labels: Sequence[Label]) -> None:
 
 
 def _raise_missing(ws: OpenWorkspace, missing: Sequence[str]) -> None:
-    buried = ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
-    reasons = {row["episode_id"]: row["reason"] for row in buried}
+    excluded = ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
+    reasons = {row["episode_id"]: row["reason"] for row in excluded}
     for name in missing:
         if name in reasons:
             raise make_excluded_error(name, reasons[name])
@@ -273,12 +306,18 @@ def _raise_missing(ws: OpenWorkspace, missing: Sequence[str]) -> None:
 
 
 def refuse_excluded(connection: Connection, episode_ids: set[str]) -> None:
-    """Refuse excluded episodes, within the transaction, because another process may have just excluded one."""
+    """Raise an error if one of the episodes is excluded.
+
+    It runs within the write transaction, because another process may have excluded an episode after `require_episodes`.
+
+    Raises:
+        InputError: If an episode is excluded.
+    """
     for name, reason in connection.execute("SELECT episode_id, reason FROM tombstones"):
         if name in episode_ids:
             raise make_excluded_error(name, reason)
 
 
 def make_excluded_error(name: str, reason: str) -> InputError:
-    """Return the error for an episode that is excluded."""
+    """Return the error for an excluded episode with id ``name`` and the recorded reason of its exclusion."""
     return InputError(f"Episode {name[:12]} is excluded ({reason}). Include it with `Workspace.include_episodes`.")

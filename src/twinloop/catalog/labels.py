@@ -1,8 +1,9 @@
-"""Write labels of episodes by people, rules and models to a history that only grows, and read the current labels.
+"""Write labels of episodes by people, rules and models, and read the current labels.
 
-A **statement** consists of the labels that one author gives one episode in one kind. The newest statement replaces the
-earlier ones completely: giving the subtasks of an episode again replaces all earlier subtasks of that author. Each tag
-is a separate statement. Values are stored as text.
+The history of labels only grows: a label is replaced or retracted by a new row, and never deleted. A **statement**
+consists of all labels that one author gives one episode in one kind. The newest statement replaces the earlier ones
+completely: giving the subtasks of an episode again replaces all earlier subtasks of that author. Each tag is a separate
+statement. Values are stored as text.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from twinloop.catalog.label_checks import (
     Source,
     Vocabulary,
     refuse_excluded,
+    require_consistent_labels,
     require_episodes,
     require_kind,
-    require_one_answer,
     validate_label,
 )
 from twinloop.catalog.state import now
@@ -36,7 +37,15 @@ _CHUNK = 500  # ids in one statement; SQLite takes 32,766 parameters
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewRecord:
-    """A complete review of some episodes by an author: earlier labels that the author does not repeat are retracted."""
+    """Statement that the labels passed to `write_labels` are all labels that an author gives to some episodes.
+
+    Earlier labels of the author for these episodes are retracted if they are not among the passed labels.
+
+    Attributes:
+        source: ``hand`` (a person), ``rule`` or ``model``.
+        author: name of the person, rule or model.
+        episode_ids: the reviewed episodes.
+    """
 
     source: Source
     author: str
@@ -45,7 +54,16 @@ class ReviewRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelWriteResult(JsonRecord):
-    """Result of writing labels: numbers of labels and statements written, and of statements without a change."""
+    """Result of writing labels. A statement consists of the labels of one author, episode and kind.
+
+    Attributes:
+        labels: number of labels written.
+        statements: number of statements written.
+        unchanged: number of given statements that the catalog already had, and which were not written again.
+        replaced: number of earlier labels that were replaced.
+        retracted: number of earlier labels that were retracted because a review of the whole episode (`ReviewRecord`)
+            does not repeat them.
+    """
 
     labels: int
     statements: int
@@ -59,39 +77,41 @@ def write_labels(
     labels: Iterable[Label],
     *,
     add: bool = False,
-    survey: ReviewRecord | None = None,
+    review: ReviewRecord | None = None,
     run_id: str | None = None,
 ) -> LabelWriteResult:
-    """Write labels of episodes: all of them, or none if any is invalid.
+    """Write labels of episodes; if one label is invalid, none is written.
 
     Args:
         ws: the workspace.
-        labels: the labels; those of one author, episode and kind form one statement.
-        add: keep the author's earlier labels of the same episode and kind.
-        survey: the episodes for which these are all labels of the author.
-        run_id: the run that gives the labels.
+        labels: the labels; all labels of one author, episode and kind form one statement, which replaces earlier ones.
+        add: whether to keep the author's earlier subtasks and texts of the same episode, except those of the same
+            frames.
+        review: author and reviewed episodes; earlier labels of this author for these episodes are retracted if they
+            are not in ``labels``.
+        run_id: id of the run that gives the labels.
 
     Raises:
-        UnknownNameError: a kind or word that does not exist.
-        InputError: an episode that is unknown or excluded, frames outside of it, or two answers where one is allowed.
+        UnknownNameError: If a kind, a value or an episode does not exist.
+        InputError: If an episode is excluded, a label is invalid, or labels of one author contradict each other.
     """
     words = Vocabulary.of(ws.root)
     given = [validate_label(label, words) for label in labels]
     require_episodes(ws, given)
     statements = {which: list(rows) for which, rows in groupby(sorted(given, key=_label_key), key=_label_key)}
     for rows in statements.values():
-        require_one_answer(rows)
+        require_consistent_labels(rows)
     with ws.state.transaction() as connection:
         refuse_excluded(connection, {label.episode_id for label in given})
-        looked_at = survey.episode_ids if survey is not None else frozenset[str]()
+        looked_at = review.episode_ids if review is not None else frozenset[str]()
         before = read_current_labels(connection, looked_at.union(label.episode_id for label in given))
         written = _commit_statements(connection, statements, before, add=add, run_id=run_id)
         gone = [
             row
             for name in sorted(looked_at)
             for row in before.get(name, ())
-            if survey is not None
-            and (row["source"], row["author"]) == (survey.source, survey.author)
+            if review is not None
+            and (row["source"], row["author"]) == (review.source, review.author)
             and _row_key(row) not in statements
         ]
         _end_labels(connection, gone, reason="reviewed again without this label", run_id=run_id)
@@ -107,13 +127,22 @@ def retract_labels(
     author: str,
     value: str | None = None,
 ) -> int:
-    """Retract an author's labels of episodes in a kind, with ``value`` only that one; return the number of labels.
+    """Retract labels of one author; return the number of retracted labels.
 
-    Nothing is deleted: the history records both the label and its retraction.
+    Nothing is deleted: the history keeps both the label and its retraction.
+
+    Args:
+        ws: the workspace.
+        episode_ids: the labelled episodes.
+        kind: kind of the labels.
+        source: ``hand`` (a person), ``rule`` or ``model``.
+        author: name of the person, rule or model.
+        value: retract only labels with this value; None for labels with any value.
 
     Raises:
-        UnknownNameError: no such kind.
-        InputError: the author has no such label there, or the value is one of several in one statement.
+        UnknownNameError: If the kind does not exist.
+        InputError: If the author gave no such label, or ``value`` is given for a kind that may have several labels per
+            episode (``subtask``, ``language``).
     """
     require_kind(kind)
     with ws.state.transaction() as connection:
@@ -125,9 +154,9 @@ def retract_labels(
             and (value is None or row["value"] == value)
         ]
         if not held:
-            said = f" {value!r}" if value else ""
+            shown = f" {value!r}" if value else ""
             raise InputError(
-                f"{source}:{author} gave no {kind}{said} to these {len(episode_ids)} episodes, so nothing can be "
+                f"{source}:{author} gave no {kind}{shown} to these {len(episode_ids)} episodes, so nothing can be "
                 "retracted. `twinloop label show EPISODE` lists labels and authors; --author selects another."
             )
         if value is not None and kind in ("subtask", "language"):
@@ -137,7 +166,7 @@ def retract_labels(
 
 
 def read_current_labels(connection: Connection, episode_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the current labels of episodes, by episode id, in the order in which they were given."""
+    """Return the rows of the current labels, by episode id, in the order in which the labels were given."""
     found: dict[str, list[dict[str, Any]]] = {}
     ids = sorted(set(episode_ids))
     for start in range(0, len(ids), _CHUNK):
@@ -176,7 +205,7 @@ def _commit_statements(
         held = [row for row in before.get(which[0], ()) if _row_key(row) == which]
         if add and which[1] in ("subtask", "language"):
             labels = _merge_labels(held, labels)
-            require_one_answer(labels)
+            require_consistent_labels(labels)
         if sorted(_comparison_key(vars(label)) for label in labels) == sorted(map(_comparison_key, held)):
             continue
         changed, replaced = changed + 1, replaced + len(held)
@@ -194,16 +223,23 @@ def _commit_statements(
 
 
 def _end_labels(
-    connection: Connection, held: Sequence[Mapping[str, Any]], *, reason: str | None, run_id: str | None
+    connection: Connection, retracted: Sequence[Mapping[str, Any]], *, reason: str | None, run_id: str | None
 ) -> None:
-    """End current labels, and add a row to the history for each retracted statement."""
+    """Retract current labels: mark their rows as ended, and add rows without a value to the history.
+
+    Args:
+        connection: connection with an open transaction.
+        retracted: rows of the labels to retract.
+        reason: reason for the retraction, which is stored in the history; None for no reason.
+        run_id: id of the run that retracts the labels, or None.
+    """
     statement, moment = _next_statement(connection), now()
-    hashes = {_row_key(row): row["author_hash"] for row in held}
+    hashes = {_row_key(row): row["author_hash"] for row in retracted}
     rows = [
         (statement, episode, kind, slot, None, None, None, source, author, hashed, None, reason, 1, moment, run_id)
         for (episode, kind, source, author, slot), hashed in hashes.items()
     ]
-    connection.executemany(_END, [(row["seq"], statement) for row in held])
+    connection.executemany(_END, [(row["seq"], statement) for row in retracted])
     connection.executemany(_INSERT, rows)
 
 
@@ -224,13 +260,20 @@ def _comparison_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(repr(row[name]) for name in names)
 
 
-def _merge_labels(held: Sequence[Mapping[str, Any]], labels: list[Label]) -> list[Label]:
-    """Combine earlier labels with new ones; a new label replaces an earlier one of the same frames."""
+def _merge_labels(earlier: Sequence[Mapping[str, Any]], labels: list[Label]) -> list[Label]:
+    """Return the new labels, and the earlier labels whose range of frames no new label has.
+
+    Earlier labels with the value ``unknown`` are not included.
+
+    Args:
+        earlier: rows of the earlier labels of the same author, episode and kind.
+        labels: the new labels.
+    """
     given = {(label.first_frame, label.last_frame) for label in labels}
     names = ("value", "first_frame", "last_frame", "confidence", "reason")
     kept = [
         replace(labels[0], **{name: row[name] for name in names})
-        for row in held
+        for row in earlier
         if (row["first_frame"], row["last_frame"]) not in given and row["value"] != UNKNOWN
     ]
     return [*kept, *labels]

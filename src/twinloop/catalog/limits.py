@@ -1,4 +1,7 @@
-"""Limit time and memory of one SQL statement, as in ``query: {memory: 4GB, threads: 2, timeout_s: 60}``."""
+"""Limit the time and the memory of one SQL statement.
+
+The limits are in ``twinloop.yaml``, for example ``query: {memory: 4GB, threads: 2, timeout_s: 60}``.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,11 @@ _UNITS = {"b": 1} | {f"{k}{i}b": (1024 if i else 1000) ** n for n, k in enumerat
 
 
 class StatementTimeoutError(InputError):
-    """A statement exceeded its time limit. ``abandoned``: it could not be stopped and still runs in its thread."""
+    """Error if an SQL statement exceeds its time limit.
+
+    Attributes:
+        abandoned: whether the statement could not be stopped and still runs in its thread.
+    """
 
     def __init__(self, message: str, *, abandoned: bool) -> None:
         super().__init__(message)
@@ -45,9 +52,12 @@ class StatementTimeoutError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class QueryLimits:
-    """Limits of one statement: ``memory`` in bytes, ``threads`` (None: all cores), ``timeout_s`` in seconds.
+    """Limits of one SQL statement.
 
-    The memory limit applies to DuckDB's intermediate results, and separately to the result.
+    Attributes:
+        memory: maximum memory in bytes, applied to DuckDB's intermediate results and separately to the result.
+        threads: maximum number of threads; None for all cores.
+        timeout_s: maximum duration in seconds.
     """
 
     memory: int
@@ -56,11 +66,15 @@ class QueryLimits:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], where: Path) -> QueryLimits:
-        """Return the limits under ``query`` in a workspace's settings, read from the file ``where``.
+        """Read the limits from the key ``query`` of a workspace's settings.
+
+        Args:
+            config: content of ``twinloop.yaml``.
+            where: path of that file, for error messages.
 
         Raises:
-            UnknownNameError: ``query`` has an unknown key.
-            InputError: a value has another type or is outside its range.
+            UnknownNameError: If ``query`` has an unknown key.
+            InputError: If a value has another type or is outside its range.
         """
         given = config.get("query") or {}
         if not isinstance(given, dict):
@@ -75,19 +89,19 @@ class QueryLimits:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return DuckDB's settings for the memory and the threads."""
+        """Return DuckDB's settings of the memory limit and the number of threads."""
         threads = {} if self.threads is None else {"threads": self.threads}
         return {"memory_limit": f"{self.memory}B", **threads}
 
     def run(self, work: Callable[[], T], interrupt: Callable[[], None]) -> T:
-        """Run ``work`` in a separate thread and return its result; its exceptions are raised here.
+        """Run a function in a separate thread within the limits, and return its result or raise its exception.
 
         Args:
             work: the function to run.
-            interrupt: requests that ``work`` stops, after the time limit or on Ctrl-C.
+            interrupt: function that requests ``work`` to stop; it is called after the time limit or on Ctrl-C.
 
         Raises:
-            StatementTimeoutError: it took longer than the time limit.
+            StatementTimeoutError: If the function takes longer than ``timeout_s``.
         """
         outcome: Future[T] = Future()
 
@@ -121,7 +135,7 @@ class QueryLimits:
 
 
 def _close_stderr() -> None:
-    """Suppress DuckDB's output, at the process's end, about objects of a statement that still runs."""
+    """Discard error output, so that DuckDB prints nothing about a still running statement when the process ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -159,7 +173,7 @@ def _parse_timeout(given: Any, where: Path) -> float:
 
 
 def _measure_machine_memory() -> int:
-    """Return the machine's memory in bytes."""
+    """Return the machine's memory in bytes; 8 GiB if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):  # not on this system
@@ -173,12 +187,12 @@ _limit_before = (-1, -1)
 
 @contextlib.contextmanager
 def _limit_memory(growth: int) -> Iterator[None]:
-    """Limit how many more bytes the process may allocate during the block, if the system reports its present memory.
+    """Return a context manager within which the process may allocate at most ``growth`` more bytes.
 
-    DuckDB counts its memory between steps, but neither the texts and lists that one function call makes nor the result:
-    without this limit, ``repeat('x', 4000000000)`` takes 4 GB with any memory limit. The limit is one per process.
-    Simultaneous statements share that of the first, and it holds until the last of them has ended, including an
-    abandoned one.
+    DuckDB's own memory limit is checked only between steps. It includes neither the texts and lists that one function
+    call makes nor the result, so that ``repeat('x', 4000000000)`` takes 4 GB with any such limit. This limit applies to
+    the whole process. Simultaneous statements share the limit of the first one, which holds until the last of them has
+    ended, even if it was abandoned. There is no limit if the system does not report the present memory of the process.
     """
     global _capped_now, _limit_before
     held = _measure_allocated_bytes()
@@ -201,7 +215,7 @@ def _limit_memory(growth: int) -> Iterator[None]:
 
 
 def _measure_allocated_bytes() -> int | None:
-    """Return the bytes of private memory that this process has allocated; None if the system does not report it."""
+    """Return the private memory that this process has allocated, in bytes; None if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[5]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

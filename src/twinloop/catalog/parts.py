@@ -1,11 +1,12 @@
-"""Write parts, the immutable Parquet files of the catalog, and commit them in one transaction; join small ones.
+"""Write and commit the Parquet files of the catalog, which never change, and join small ones.
 
-A part is written to a temporary file, flushed, renamed and its folder flushed, before SQLite lists it with its hash. A
-writer that is interrupted leaves an unlisted file, which is ignored and removed later. The Parquet metadata of a part
-record its table and its commit, so that the list can be rebuilt from the files.
+Such a file is called a part. It is written to a temporary file, flushed and renamed, and its folder is flushed, before
+SQLite lists the part with its SHA-256. If the writer is interrupted, its file is not in the list, is ignored by
+readers, and is removed later. The Parquet metadata of a part record its table and its commit, so that the list can be
+rebuilt from the files.
 
-Names of parts are ULIDs, which sort by time: 48 bits of milliseconds and 80 random bits, as 26 letters and digits. The
-format is that of https://github.com/ulid/spec, monotonic within a process.
+The names of parts are ULIDs, which sort by time: 48 bits of milliseconds and 80 random bits, written as 26 letters and
+digits. The format is that of https://github.com/ulid/spec, monotonic within a process.
 """
 
 from __future__ import annotations
@@ -36,19 +37,22 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS = 80
 _STEP_BYTES = 8  # size of the random step within a millisecond: two of a million processes agree once in 37 million
 LENGTH = 26
-_LATEST = 1 << 44 + _RANDOM_BITS  # above any clock: time_ns ends in the year 2262, and this is the year 2527
+_LATEST = 1 << 44 + _RANDOM_BITS  # the year 2527; no clock reaches it, because time_ns ends in the year 2262
 
 _lock = threading.Lock()
 _last = 0
 
 
 def ulid(*, after: str | None = None) -> str:
-    """Return a new name that sorts after every earlier one of this process and after ``after``.
+    """Return a new ULID that sorts after every earlier one of this process and after ``after``.
 
-    Clocks differ and jump. If the order of names matters, give the last name as ``after``: the order is then that of
-    the calls. An ``after`` that no clock can produce is ignored. If the clock is behind the last name, the next one is
-    a random distance after it: processes that were forked after a jump of the clock share the last name and must not
-    return the same next one.
+    If the clock is behind the last ULID, for example because it was set back, the new ULID is the last one plus a
+    random number. Forked processes share the last ULID; because of the random number they do not return the same new
+    one.
+
+    Args:
+        after: ULID that the new one must follow, for example the last name that another machine wrote (its clock may be
+            ahead). A text that is not a ULID, or whose time no clock can have, is ignored.
     """
     global _last
     with _lock:
@@ -60,7 +64,7 @@ def ulid(*, after: str | None = None) -> str:
 
 
 def _decode(name: str | None) -> int:
-    """Return the number of a name; 0 for a name that `ulid` cannot produce."""
+    """Return the number that a ULID encodes; 0 for None and for a name that `ulid` cannot produce."""
     if name is None or len(name) != LENGTH or not set(name) <= set(_ALPHABET):
         return 0
     value = 0
@@ -82,7 +86,21 @@ _ROWS_OF = {"params": 1 << 14}  # sorted by name: small enough to skip to one na
 
 @dataclass(frozen=True, kw_only=True)
 class PartFile:
-    """One committed file; ``batch`` and ``revision`` are set for the episodes of a dataset folder."""
+    """Committed Parquet file of the catalog, as listed in the table ``parts``.
+
+    Attributes:
+        part: file name, ``part-ULID.parquet``.
+        table_name: table whose rows the file has.
+        position: ULID that orders the files of a table by their commits.
+        rows: number of rows.
+        bytes: size of the file in bytes.
+        sha256: SHA-256 of the file.
+        batch: dataset folder from which the rows were read; None for several folders or for rows of other tables.
+        revision: revision of this dataset folder from which the rows were read, or None. It increases by one each time
+            a changed folder is added again.
+        run_id: run that wrote the rows, or None.
+        committed: time of the commit, ISO 8601 in UTC.
+    """
 
     part: str
     table_name: str
@@ -98,7 +116,16 @@ class PartFile:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftPart:
-    """Rows for a new part. ``about`` are further entries of its file's metadata."""
+    """Rows that are to be written to a new Parquet file of the catalog.
+
+    Attributes:
+        table: name of the table.
+        rows: the rows.
+        batch: dataset folder from which the rows were read, if it is one.
+        revision: number of the change of this dataset folder at which the rows were read.
+        position: position of the file among the table's files; None for the last position.
+        about: further entries for the metadata of the Parquet file.
+    """
 
     table: str
     rows: pa.Table
@@ -109,27 +136,34 @@ class DraftPart:
 
 
 class PartStore:
-    """The folder ``catalog/``, with one subfolder of parts per table."""
+    """Store of the catalog's Parquet files: ``folder`` (``catalog/``) has one subfolder per table."""
 
     def __init__(self, folder: Path, state: WorkspaceState) -> None:
         self.folder, self.state = folder, state
 
     def path(self, table: str, part: str) -> Path:
-        """Return the path of a part."""
+        """Return the path of a Parquet file, given its table and its file name."""
         return self.folder / table / part
 
     def list_parts(self, table: str) -> list[PartFile]:
-        """Return the committed parts of a table, in order."""
+        """Return the committed Parquet files of a table, in the order of their positions."""
         sql = "SELECT * FROM parts WHERE table_name = ? ORDER BY position, part"
         return [PartFile(**row) for row in self.state.rows(sql, (table,))]
 
     @contextlib.contextmanager
     def write_parts(self, drafts: Sequence[DraftPart], *, run_id: str | None) -> Iterator[list[PartFile]]:
-        """Write drafts to disk, yield them for a transaction with `register_parts`, and remove them if the block fails.
+        """Return a context manager that writes drafts to Parquet files and yields these files.
+
+        The caller commits the files with `register_parts` within the block. If the block raises an error, the files are
+        removed.
+
+        Args:
+            drafts: the rows to write, one file each.
+            run_id: id of the run that writes them, or None.
 
         Raises:
-            InputError: the workspace cannot be written.
-            DatasetError: the disk is full; nothing has changed.
+            InputError: If the workspace cannot be written.
+            DatasetError: If the disk is full. Nothing has changed then.
         """
         parts: list[PartFile] = []
         commit = {"id": ulid(), "parts": len(drafts), "at": now(), "run_id": run_id}
@@ -148,18 +182,24 @@ class PartStore:
 
     @contextlib.contextmanager
     def lock_shared(self) -> Iterator[None]:
-        """Hold a shared lock while writing unlisted files, so that no process removes them."""
+        """Return a context manager with a shared lock, to write files that are not committed yet.
+
+        While it is held, no process can hold `lock_exclusive` and remove these files.
+        """
         with _lock_folder(self.folder, fcntl.LOCK_SH):
             yield
 
     @contextlib.contextmanager
     def lock_exclusive(self) -> Iterator[None]:
-        """Hold an exclusive lock: no process writes parts during the block, so unlisted files are leftovers."""
+        """Return a context manager with an exclusive lock, within which no other process writes Parquet files.
+
+        Within it, every file that is not in the list of committed files is a leftover of an interrupted process.
+        """
         with _lock_folder(self.folder, fcntl.LOCK_EX):
             yield
 
     def _find_last_position(self, table: str) -> str | None:
-        """Return the last position of a table's parts, committed or only written."""
+        """Return the last position of a table's Parquet files, committed or not; None if the table has no file."""
         row = self.state.row("SELECT max(position) AS last FROM parts WHERE table_name = ?", (table,))
         files = [path.stem.removeprefix("part-") for path in (self.folder / table).glob(PATTERN)]
         return max([*files, *([row["last"]] if row and row["last"] else [])], default=None)
@@ -197,10 +237,15 @@ class PartStore:
 def register_parts(
     connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead_of: Sequence[PartFile] = ()
 ) -> None:
-    """Add parts to the list of committed parts and remove those that they replace, within a transaction.
+    """Add Parquet files to the list of committed files, and remove the files that they replace, within a transaction.
 
-    A part comes after all committed ones of its table, or takes the position of one that it replaces. The order is that
-    of the commits, independent of the writers' clocks.
+    A file comes after all committed files of its table, unless it takes the position of a file that it replaces. The
+    order is therefore that of the commits, and does not depend on the clocks of the writing machines.
+
+    Args:
+        connection: connection with an open transaction.
+        parts: the files to add.
+        instead_of: the committed files that they replace.
     """
     taken_over = {part.position for part in instead_of}
     for part in parts:
@@ -219,17 +264,20 @@ def register_parts(
 
 
 def _choose_position(connection: sqlite3.Connection, part: PartFile) -> str:
-    """Return the part's position, or a later one if another writer has committed since it was chosen."""
+    """Return the ULID that sorts a Parquet file after all committed files of its table.
+
+    It is ``part.position``, or a later ULID if another process committed a file in the meantime.
+    """
     sql = "SELECT max(position) FROM parts WHERE table_name = ?"
     last = connection.execute(sql, (part.table_name,)).fetchone()[0]
     return part.position if last is None or part.position > last else ulid(after=last)
 
 
 def read_part_metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata of a part's file.
+    """Read twinloop's entry in the metadata of a Parquet file of the catalog: table, batch, position and commit.
 
     Raises:
-        DatasetError: it is damaged or not a part of a catalog.
+        DatasetError: If the file is damaged, is not a file of a catalog, or was written by a newer version.
     """
     require_regular(path)
     try:
@@ -245,7 +293,9 @@ def read_part_metadata(path: Path) -> dict[str, Any]:
 
 
 def convert_table_rows(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None = None) -> pa.Table:
-    """Convert rows to exactly the columns of a catalog table, in its order and types; optional columns are filled.
+    """Convert rows to exactly the columns of a catalog table, in its order and types.
+
+    Optional columns that are missing become null.
 
     Args:
         table: name of the table.
@@ -253,8 +303,8 @@ def convert_table_rows(table: str, rows: pa.Table, *, given: Mapping[str, Any] |
         given: constant values for columns that ``rows`` lacks.
 
     Raises:
-        UnknownNameError: no such table, or a column that it does not have.
-        InputError: a column is missing, has another type, or is empty although it must not be.
+        UnknownNameError: If the table does not exist, or ``rows`` has a column that the table does not have.
+        InputError: If a required column is missing or has nulls, or a column has another type.
     """
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES, where="the catalog's tables that take rows")
@@ -264,7 +314,7 @@ def convert_table_rows(table: str, rows: pa.Table, *, given: Mapping[str, Any] |
 
 
 def make_disk_full_error(folder: Path) -> DatasetError:
-    """Return the error for a full disk."""
+    """Return the error for a disk that became full while writing to ``folder``."""
     return DatasetError(
         f"No space left on the disk (or a file size limit reached) while writing to {folder}. Earlier commits "
         "are unchanged. Free some space and run this again."
@@ -272,7 +322,7 @@ def make_disk_full_error(folder: Path) -> DatasetError:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush a folder's directory entries to disk."""
+    """Flush the directory entries of a folder to disk, so that new file names survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -282,7 +332,14 @@ def flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path, kind: int) -> Iterator[None]:
-    """Hold an advisory lock on the catalog's folder; the lock ends with its process."""
+    """Return a context manager with an advisory lock (``flock``) on a folder.
+
+    The lock also ends if the process ends.
+
+    Args:
+        folder: the folder.
+        kind: ``fcntl.LOCK_SH`` (shared) or ``fcntl.LOCK_EX`` (exclusive).
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, kind)
@@ -293,22 +350,29 @@ def _lock_folder(folder: Path, kind: int) -> Iterator[None]:
 
 SMALL = 1 << 16  # rows: a part with fewer is joined with its neighbours
 LARGE = 1 << 20  # rows: a joined part has no more
-GRACE_S = 3600.0  # how long a replaced part is kept for readers that began before
+GRACE_S = 3600.0  # time in s for which a replaced part is kept, because other processes may still read it
 
 
-def compact(parts: PartStore, *, least: int = 8) -> dict[str, int]:
-    """Join ``least`` or more neighbouring small parts of each table; return the number of joined parts by table.
+def compact(parts: PartStore, *, min_files: int = 8) -> dict[str, int]:
+    """Join small Parquet files of the catalog (fewer than 65 536 rows), so that queries read fewer files.
 
-    A new part becomes valid with the transaction that removes the old ones from the list. The old files are kept for
-    one hour for readers that already use them. No other process writes meanwhile.
+    The transaction that lists a joined file also removes the old files from the list. The old files are kept for one
+    hour, because other processes may still read them. They are then removed by a later call.
+
+    Args:
+        parts: the catalog's Parquet files.
+        min_files: minimum number of small files to join that follow one another in the order of their commits.
+
+    Returns:
+        The number of joined files by table.
 
     Raises:
-        DatasetError: a part is damaged, or the disk is full; nothing has changed.
+        DatasetError: If a file is damaged or the disk is full. Nothing has changed then.
     """
     joined: dict[str, int] = {}
     for table in TABLES:
         for group in _group_small_parts(parts.list_parts(table)):
-            if len(group) >= least:
+            if len(group) >= min_files:
                 _join_parts(parts, table, group)
                 joined[table] = joined.get(table, 0) + len(group)
     remove_retired(parts)
@@ -316,7 +380,7 @@ def compact(parts: PartStore, *, least: int = 8) -> dict[str, int]:
 
 
 def remove_retired(parts: PartStore, *, grace_s: float = GRACE_S) -> int:
-    """Remove the files of parts that were replaced at least ``grace_s`` seconds ago; return their number."""
+    """Remove Parquet files that were replaced at least ``grace_s`` seconds ago; return the number of removed files."""
     moment = time.time()
     rows = parts.state.rows("SELECT path FROM retired WHERE at < ?", (moment - grace_s,))
     for row in rows:
@@ -329,7 +393,10 @@ def remove_retired(parts: PartStore, *, grace_s: float = GRACE_S) -> int:
 
 
 def _group_small_parts(listed: list[PartFile]) -> Iterator[list[PartFile]]:
-    """Yield runs of small parts; no run has more rows than `LARGE`."""
+    """Yield groups of small Parquet files (fewer than 2^16 rows) that follow one another in the list.
+
+    No group has more than 2^20 rows in total. A group may be empty.
+    """
     group, rows = list[PartFile](), 0
     for part in listed:
         if part.rows >= SMALL or rows + part.rows > LARGE:
@@ -362,7 +429,10 @@ def _join_parts(parts: PartStore, table: str, group: list[PartFile]) -> None:
 
 
 def _collect_batch_records(abouts: list[dict[str, object]]) -> list[object]:
-    """Return the records of all batches in the parts' metadata."""
+    """Return the rows of the table ``batches`` that the metadata of Parquet files contains.
+
+    ``abouts`` are the metadata, one dictionary per file.
+    """
     found: list[object] = []
     for about in abouts:
         if about.get("batch_record"):

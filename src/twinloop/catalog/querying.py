@@ -1,6 +1,6 @@
-"""Answer SQL queries over the present catalog, including frames and contacts.
+"""Answer SQL queries over the current content of the catalog, including frames and contacts of episodes.
 
-Data stays in memory until the catalog changes.
+Tables that were read for a query stay in memory until the catalog changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twinloop.catalog.limits import QueryLimits
 from twinloop.catalog.parts import PartStore
 from twinloop.catalog.schema import EPISODES, SCORES, TABLES
 from twinloop.catalog.state_schema import RUNS, STATE_TABLES
-from twinloop.catalog.view_tables import CacheFolder, DisplayCache, select_first_copies, select_newest_rows
+from twinloop.catalog.view_tables import CacheFolder, ViewTableCache, select_first_copies, select_newest_rows
 from twinloop.catalog.views import DERIVED, FRAME_VIEWS, LATEST, NAMES, PART_VIEWS, find_required_views, latest_sql
 from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.files import dumps
@@ -34,8 +34,8 @@ from twinloop.dataset.lerobot import layout
 def convert_decimals(answer: pa.Table) -> pa.Table:
     """Convert the decimal columns of a DuckDB result to types that all programs can read.
 
-    Sums of integers (128 bits) become int64 if all values fit, otherwise they stay exact decimals; decimal fractions
-    such as ``1.5`` become float64.
+    DuckDB returns sums of integers as 128-bit decimals. They become int64 if all values fit; otherwise they stay exact
+    decimals. Decimal fractions such as ``1.5`` become float64.
     """
     for place, field in enumerate(answer.schema):
         if pa.types.is_decimal(field.type):
@@ -48,7 +48,10 @@ def convert_decimals(answer: pa.Table) -> pa.Table:
 
 
 def convert_to_json(value: Any) -> Any:
-    """Convert a value of a result to JSON: times to ISO 8601, bytes to hex, whole decimals to integers."""
+    """Convert a value of a query result to JSON-compatible types.
+
+    Times become ISO 8601 texts, bytes hexadecimal texts, and decimals without a fraction integers.
+    """
     if isinstance(value, Mapping):
         return {str(key): convert_to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
@@ -63,7 +66,7 @@ def convert_to_json(value: Any) -> Any:
 
 
 def redact_run(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of ``runs`` without credentials; texts without credentials are unchanged."""
+    """Return a row of the table ``runs`` with credentials removed; texts without credentials are unchanged."""
     return dict(row) | {
         "folder": redact_values(row["folder"]),
         "arguments": _redact_json(row["arguments"], lambda words: redact_words([str(word) for word in words])),
@@ -86,17 +89,17 @@ _NONE = "SELECT NULL::VARCHAR AS episode_id, NULL::VARCHAR AS batch, NULL::BIGIN
 
 
 def list_data_files(view: str, folder: Path) -> list[Path]:
-    """Return the files of a dataset folder for the view ``frames`` or ``contacts``.
+    """Return the Parquet files of a dataset folder with the rows for the view ``frames`` or ``contacts``.
 
     Raises:
-        DatasetError: a file leads out of the folder, is not a regular file, or cannot be read.
+        DatasetError: If a file is outside of the folder (through a link), is not a regular file, or cannot be read.
     """
     paths = sorted((folder / _GLOBS[view]).glob("chunk-*/file-*.parquet"))
     root = folder.resolve()
     for path in paths:
         if not path.resolve().is_relative_to(root):
             raise DatasetError(
-                f"{path} leads out of the dataset's folder. Files outside it are not read; restore the file."
+                f"{path} leads out of the dataset's folder through a link. Replace the link by a copy of the file."
             )
         if not path.is_file():
             raise DatasetError(f"{path} is not a regular file, and reading it could block forever. Restore the file.")
@@ -105,7 +108,12 @@ def list_data_files(view: str, folder: Path) -> list[Path]:
 
 
 def format_view_sql(files: Mapping[str, Sequence[Path]], parquet: Callable[[Sequence[Path]], str]) -> str:
-    """Return the SQL of a view over the files of each batch; ``parquet`` returns the SQL that reads files."""
+    """Return the SQL of a view over the Parquet files of several batches (dataset folders).
+
+    Args:
+        files: the files of each batch, by name of the batch.
+        parquet: function that returns the SQL call that reads some files as one table.
+    """
     parts = [_format_batch_sql(batch, paths, parquet(paths)) for batch, paths in files.items() if paths]
     return "\nUNION ALL BY NAME\n".join(parts) or _NONE
 
@@ -117,7 +125,11 @@ def _format_batch_sql(batch: str, paths: Sequence[Path], rows: str) -> str:
 
 
 def _read_schema(path: Path) -> pa.Schema:
-    """Return the schema in a file's footer; raises `DatasetError` if it has none."""
+    """Return the schema of a Parquet file.
+
+    Raises:
+        DatasetError: If the file is damaged or missing.
+    """
     try:
         about = path.stat()
         return _read_cached_schema(path, about.st_size, about.st_mtime_ns)
@@ -127,14 +139,15 @@ def _read_schema(path: Path) -> pa.Schema:
 
 @functools.lru_cache(maxsize=4096)
 def _read_cached_schema(path: Path, _size: int, _mtime_ns: int) -> pa.Schema:
-    """Return a file's schema, cached until the file changes."""
+    """Return the schema of a Parquet file; cached until the file's size or modification time changes."""
     return pq.read_schema(path)
 
 
 def _select_columns(schema: pa.Schema) -> list[pa.Field]:
-    """Return the columns for the view; names are compared without case.
+    """Return the columns of a file that the view shows.
 
-    Columns with names of the catalog's own columns are left out.
+    Columns with images and columns named as the catalog's own (``episode_id``, ``batch``) are left out. If several
+    names are equal when case is ignored, the first column is used.
     """
     first: dict[str, pa.Field] = {}
     for field in schema:
@@ -144,14 +157,17 @@ def _select_columns(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _is_displayable(kind: pa.DataType) -> bool:
-    """Return whether a column is shown: numbers, texts and lists of them, but no images."""
+    """Return whether views show columns of this type: numbers, texts and lists of both, but no bytes and no images."""
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
         return _is_displayable(kind.value_type)
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _format_column_sql(field: pa.Field) -> str:
-    """Return the SQL of a column; vectors become lists, so that batches of robots with other joints form one table."""
+    """Return the SQL expression of a column; vectors become lists.
+
+    Lists may have different lengths, so that batches of robots with different numbers of joints form one table.
+    """
     name = '"' + field.name.replace('"', '""') + '"'
     if not pa.types.is_fixed_size_list(field.type):
         return f"f.{name}"
@@ -168,27 +184,27 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class CatalogQueries:
-    """SQL access to the catalog.
+    """SQL access to the catalog of a workspace.
 
     Args:
-        parts: the catalog's parts.
-        folder_of: returns the folder of a batch, or raises an error with the reason why it is not available.
-        limits: limits of each statement.
+        parts: the catalog's Parquet files.
+        folder_of: function that returns the folder of a batch, or raises a `DatasetError` if it is not available.
+        limits: limits of time and memory for each statement.
     """
 
     def __init__(self, parts: PartStore, folder_of: Callable[[str], Path], limits: QueryLimits) -> None:
         self._parts, self._folder_of, self._limits = parts, folder_of, limits
-        self._cache = DisplayCache(CacheFolder(parts.folder))
+        self._cache = ViewTableCache(CacheFolder(parts.folder))
         self._engine: QueryEngine | None = None
         self._at: tuple[int, int] = (-1, -1)
 
-    def run(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
-        """Run one read-only statement and return its rows; see `Workspace.query`."""
+    def run(self, sql: str, parameters: Parameters = (), *, max_rows: int | None = None) -> pa.Table:
+        """Run one read-only SQL statement and return its rows; see `Workspace.query`."""
         wanted = (find_required_views(sql) or set(NAMES)) - {*FRAME_VIEWS}
         tries = 0
         while True:
             try:
-                return convert_decimals(self._prepare_engine(wanted).query(sql, parameters, most_rows=most_rows))
+                return convert_decimals(self._prepare_engine(wanted).query(sql, parameters, max_rows=max_rows))
             except UnknownNameError as error:
                 # `frames` is also a column of episodes: only a failed table lookup shows that the view is meant.
                 name = error.name.lower()
@@ -202,7 +218,7 @@ class CatalogQueries:
                     raise
 
     def close(self) -> None:
-        """Release the database and its memory."""
+        """Close the in-memory database and release its memory."""
         if self._engine is not None:
             self._engine.close()
         self._engine, self._at = None, (-1, -1)
@@ -212,7 +228,7 @@ class CatalogQueries:
         return state.counter("parts"), state.counter("state")
 
     def _prepare_engine(self, wanted: set[str]) -> QueryEngine:
-        """Return an up-to-date engine with the required views."""
+        """Return a database with the current content of the catalog and at least the required views."""
         with self._parts.state.snapshot():
             moment = self._read_counters()
             if moment != self._at or self._engine is None or not self._engine.usable:
@@ -268,7 +284,11 @@ class CatalogQueries:
             engine.register_table(name, self._cache.read(self._parts, table, ()))
 
     def _read_episode_tables(self) -> dict[str, pa.Table]:
-        """Return all copies of episodes, and each episode once: its first copy, unless it is excluded."""
+        """Return the tables of the views ``places`` and ``episodes``.
+
+        ``places`` has all copies of all episodes. ``episodes`` has one row per episode, for its first copy; excluded
+        episodes are left out.
+        """
         places = self._cache.read(self._parts, EPISODES.name, self._parts.list_parts(EPISODES.name))
         buried = frozenset(row["episode_id"] for row in self._parts.state.rows("SELECT episode_id FROM tombstones"))
         return {
@@ -283,10 +303,12 @@ class CatalogQueries:
         return sum(part.rows for part in self._parts.list_parts(SCORES.name)) <= MOST_IN_MEMORY
 
     def _list_frame_files(self, view: str) -> dict[str, list[Path]]:
-        """Return the files for a view of frames; missing, replaced or damaged batches are left out with a warning.
+        """Return the Parquet files for the view ``frames`` or ``contacts``, by name of the batch.
+
+        A batch whose folder is missing, rewritten or damaged is left out with a warning.
 
         Raises:
-            DatasetError: this applies to all batches.
+            DatasetError: If all batches are missing, rewritten or damaged.
         """
         found: dict[str, list[Path]] = {}
         problems = list[DatasetError]()
@@ -303,12 +325,15 @@ class CatalogQueries:
 
 
 def _redact_runs(runs: pa.Table) -> pa.Table:
-    """Return records of runs without credentials, which versions before redaction stored; see `catalog.fsck_state`."""
+    """Return the table ``runs`` with credentials removed.
+
+    Earlier versions of twinloop stored runs with credentials; `catalog.fsck_state` finds and removes them in the file.
+    """
     rows = [redact_run(row) for row in runs.to_pylist()]
     return pa.Table.from_pylist(rows, schema=runs.schema)
 
 
 def _view_sort_key(name: str) -> tuple[int, str]:
-    """Return a sort key that puts derived views after the views they use."""
+    """Return a sort key that puts each view after the views from which it is made."""
     derived = list(DERIVED)
     return (derived.index(name) + 1 if name in derived else len(derived) + 1 if name in FRAME_VIEWS else 0, name)

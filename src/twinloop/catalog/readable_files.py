@@ -1,4 +1,4 @@
-"""A read-only file system through which DuckDB reads files under names that twinloop assigns."""
+"""Let DuckDB read files of the catalog through a read-only file system, and no other files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ FOLDER = f"{PROTOCOL}://files/"
 
 
 class ReadableFiles(AbstractFileSystem):
-    """File system of the given files, each under a name such as ``twinloop://files/3.parquet``.
+    """Read-only file system of chosen files, each under a name such as ``twinloop://files/3.parquet``.
 
-    The names contain no path, so that DuckDB finds neither wildcards nor columns (``key=value``) in them.
+    The names contain no path. Otherwise DuckDB would interpret characters of a path as wildcards or as partition
+    columns (``key=value``).
     """
 
     protocol = PROTOCOL
@@ -30,7 +31,7 @@ class ReadableFiles(AbstractFileSystem):
         self._paths: dict[str, Path] = {}
 
     def assign_names(self, paths: Sequence[Path]) -> list[str]:
-        """Return a name for each file, and make the file readable under it."""
+        """Allow DuckDB to read these files; return the name of each file for SQL (``twinloop://files/0.parquet``)."""
         for path in paths:
             if path not in self._names:
                 self._names[path] = f"{FOLDER}{len(self._names)}.parquet"
@@ -38,7 +39,7 @@ class ReadableFiles(AbstractFileSystem):
         return [self._names[path] for path in paths]
 
     def restore_paths(self, text: str) -> str:
-        """Return a message of DuckDB with the paths in place of the names."""
+        """Return a message of DuckDB in which names given by `assign_names` are replaced by the files' real paths."""
         for name in sorted(self._paths, key=len, reverse=True):
             if name in text:
                 text = text.replace(name, str(self._paths[name]))
@@ -48,32 +49,32 @@ class ReadableFiles(AbstractFileSystem):
         """Open a file for reading.
 
         Raises:
-            PermissionError: for anything but reading.
-            FileNotFoundError: no file of that name.
+            PermissionError: If ``mode`` is not ``rb``.
+            FileNotFoundError: If no file has this name.
         """
         if mode != "rb":
-            raise PermissionError(f"{path} is read and never written")
+            raise PermissionError(f"{path} can only be read, not written.")
         return ReadableFile(self._path(path))
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Return name, size in bytes and type of a file."""
+        """Return the name, the size in bytes and the type of a file, as fsspec requires."""
         return {"name": path, "size": self._path(path).stat().st_size, "type": "file"}
 
     def modified(self, path: str) -> datetime.datetime:
-        """Return the time of a file's last change."""
+        """Return the modification time of a file in UTC."""
         return datetime.datetime.fromtimestamp(self._path(path).stat().st_mtime, datetime.UTC)
 
     def exists(self, path: str, **_: Any) -> bool:
-        """Return whether there is a file of that name."""
+        """Return whether `assign_names` gave this name to a file, and the file exists."""
         return path in self._paths and self._paths[path].is_file()
 
     def glob(self, path: str, **_: Any) -> list[str]:  # type: ignore[override]
-        """Return the name itself; wildcards are not supported."""
+        """Return ``[path]`` if a file with this name exists, else an empty list; wildcards are not supported."""
         return [path] if path in self._paths else []
 
     def _path(self, name: str) -> Path:
         if name not in self._paths:
-            raise FileNotFoundError(f"no file {name}")
+            raise FileNotFoundError(f"No file has the name {name}.")
         return self._paths[name]
 
     @classmethod
@@ -82,26 +83,34 @@ class ReadableFiles(AbstractFileSystem):
 
 
 class ReadableFile:
-    """An open file; each thread has its own position, because DuckDB seeks and reads in several threads at once."""
+    """Open file with one read position per thread, because several threads of DuckDB seek and read at the same time."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # By the thread's number: `threading.local` forgets between two calls from a thread that Python did not start.
+        # Keys are thread ids. `threading.local` loses its values between calls from a thread that Python did not start.
         self._places: dict[int, int] = {}
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to an offset from the beginning, in bytes."""
+        """Set this thread's read position to an offset from the beginning of the file, in bytes; return the offset.
+
+        Raises:
+            ValueError: If ``whence`` is not ``os.SEEK_SET``.
+        """
         if whence != os.SEEK_SET:
-            raise ValueError("offsets count from the beginning")
+            raise ValueError("Only offsets from the beginning of the file (os.SEEK_SET) are supported.")
         self._places[threading.get_ident()] = offset
         return offset
 
     def tell(self) -> int:
-        """Return the position, in bytes."""
+        """Return this thread's read position, in bytes from the beginning of the file."""
         return self._places.get(threading.get_ident(), 0)
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes from the position on, fewer only at the end of the file."""
+        """Read up to ``size`` bytes from this thread's position; fewer only at the end of the file.
+
+        Args:
+            size: number of bytes; if negative, all bytes to the end of the file.
+        """
         if size < 0:
             size = max(0, os.fstat(self._handle).st_size - self.tell())
         pieces = list[bytes]()

@@ -1,4 +1,4 @@
-"""Define ten example queries of the catalog, and write them and the tables' columns as Markdown.
+"""Define ten example queries of the catalog, and update the documentation pages that list queries and columns.
 
 Run ``python -m twinloop.catalog.reference PAGE...`` to update pages.
 """
@@ -19,7 +19,14 @@ from twinloop.core.files import write_text
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleQuery:
-    """A question, the SQL that answers it, and example values for its parameters."""
+    """Example query of the documentation.
+
+    Attributes:
+        name: short name of the query.
+        question: the question in words.
+        sql: the SQL statement that answers the question.
+        example: example values of the statement's parameters, by name.
+    """
 
     name: str
     question: str
@@ -27,7 +34,7 @@ class ExampleQuery:
     example: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-QUESTIONS = (
+EXAMPLE_QUERIES = (
     ExampleQuery(
         name="success",
         question="How often does each task succeed, in reality and in simulation?",
@@ -115,17 +122,23 @@ _TYPES = {"string": "text", "double": "number", "int64": "integer", "bool": "fla
 
 
 def format_columns() -> str:
-    """Return a Markdown table of columns for each declared table."""
+    """Return Markdown with one table per table of the catalog, which lists name, type and meaning of each column."""
     return "\n".join(_format_table(table) for table in (*TABLES.values(), *STATE_TABLES.values())).rstrip() + "\n"
 
 
 def format_questions() -> str:
-    """Return the example questions with their SQL."""
-    return "\n".join(f"**{q.name}**: {q.question}\n\n```sql\n{q.sql.strip()}\n```\n" for q in QUESTIONS).rstrip() + "\n"
+    """Return Markdown with the example queries: name, question and SQL."""
+    return (
+        "\n".join(f"**{q.name}**: {q.question}\n\n```sql\n{q.sql.strip()}\n```\n" for q in EXAMPLE_QUERIES).rstrip()
+        + "\n"
+    )
 
 
 def update_page(page: str) -> str:
-    """Return a page with its columns and example queries updated between the markers."""
+    """Replace the columns and the example queries in the text of a Markdown page; return the new text.
+
+    They are between the markers ``<!-- columns -->`` and ``<!-- questions -->`` and their closing markers.
+    """
     for name, text in (("columns", format_columns()), ("questions", format_questions())):
         pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
         page = re.sub(pattern, lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}", page, flags=re.DOTALL)

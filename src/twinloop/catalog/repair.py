@@ -1,7 +1,7 @@
-"""Repair the findings of `fsck` that can be repaired without loss, and rebuild ``state.sqlite`` from the parts.
+"""Repair faults that `fsck` found, without loss of data, and rebuild ``state.sqlite`` from the catalog's Parquet files.
 
-Runs, labels, dataset versions, policies and tombstones are only in SQLite. Their readable rows are copied from a
-damaged file one by one; if the file is missing, they are lost.
+Runs, labels, dataset versions, policies and exclusions of episodes are only in ``state.sqlite``. If the file is
+damaged, their readable rows are copied one by one; if the file is missing, they are lost.
 """
 
 from __future__ import annotations
@@ -49,7 +49,14 @@ _INDEX = ("parts", "batches")  # rebuilt from the parts; the rows of every other
 
 @dataclass(kw_only=True)
 class RepairResult:
-    """Numbers of listed parts and of copied rows by table; unreadable parts; parts of unfinished commits."""
+    """Result of rebuilding ``state.sqlite``.
+
+    Attributes:
+        parts: number of Parquet files that the new file lists.
+        damaged: paths of the Parquet files that cannot be read.
+        unfinished: paths of the Parquet files whose commit was not finished; they are not listed.
+        taken: number of rows that were copied from the old file, by table.
+    """
 
     parts: int = 0
     damaged: list[str] = field(default_factory=list[str])
@@ -58,10 +65,12 @@ class RepairResult:
 
 
 def rebuild_state(folder: Path, path: Path) -> RepairResult:
-    """Rebuild the SQLite file of a catalog; a damaged one is kept under another name.
+    """Rebuild ``state.sqlite`` from the Parquet files of the catalog.
+
+    An existing file is kept as ``state.sqlite.damaged-ULID``, and its readable rows are copied.
 
     Args:
-        folder: ``catalog/``.
+        folder: the workspace's folder ``catalog``.
         path: path of ``state.sqlite``.
     """
     rebuilt = RepairResult()
@@ -89,7 +98,10 @@ def rebuild_state(folder: Path, path: Path) -> RepairResult:
 
 
 def _read_valid_metadata(folder: Path, rebuilt: RepairResult) -> dict[Path, dict[str, Any]]:
-    """Return the metadata of each valid part: readable, committed and not replaced."""
+    """Return the metadata of each valid Parquet file: it is readable, was committed, and was not replaced.
+
+    Names of damaged files and of files from unfinished commits are added to ``rebuilt``.
+    """
     found: dict[Path, dict[str, Any]] = {}
     for table in TABLES:
         for path in sorted((folder / table).glob(PATTERN)):
@@ -106,26 +118,43 @@ def _read_valid_metadata(folder: Path, rebuilt: RepairResult) -> dict[Path, dict
 
 
 def _is_commit_complete(about: Mapping[str, Any], found: Mapping[Path, dict[str, Any]]) -> bool:
-    """Return whether all parts of a part's commit exist."""
+    """Return whether all files of a commit exist.
+
+    Args:
+        about: metadata of one Parquet file of the commit.
+        found: metadata of all readable Parquet files, by path.
+    """
     commit = about["commit"]
     return sum(other["commit"]["id"] == commit["id"] for other in found.values()) >= commit["parts"]
 
 
-def _keep_last_revisions(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
-    """Keep only the last of the parts of each revision of a batch; earlier ones were not committed."""
+def _keep_last_revisions(metadata: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
+    """Keep only the last Parquet file of each revision (numbered change) of a batch in a table.
+
+    The earlier files of the same revision are from writers that were interrupted before the commit.
+
+    Args:
+        metadata: metadata of each Parquet file.
+    """
     last: dict[Any, tuple[Path, dict[str, Any]]] = {}
-    for path, about in sorted(abouts.items(), key=lambda item: item[0].name):
+    for path, about in sorted(metadata.items(), key=lambda item: item[0].name):
         single = about["batch"] is not None and not about.get("replaces")
         key = (about["table"], about["batch"], about["revision"]) if single else path
         last[key] = (path, about)
     return dict(last.values())
 
 
-def _drop_repeated_parts(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
-    """Keep only the last of the appended parts of one run with equal rows: a writer was interrupted and ran again."""
+def _drop_repeated_parts(metadata: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
+    """Keep only the last of several Parquet files that `Workspace.append` wrote in one run with equal rows.
+
+    Such files exist if a writer was interrupted and ran again.
+
+    Args:
+        metadata: metadata of each Parquet file.
+    """
     last: dict[Path, dict[str, Any]] = {}
     alike: dict[Any, list[Path]] = {}
-    for path, about in sorted(abouts.items(), key=lambda item: item[0].name):
+    for path, about in sorted(metadata.items(), key=lambda item: item[0].name):
         if about["batch"] is None and not about.get("replaces"):
             group = alike.setdefault((about["table"], about["commit"]["run_id"], pq.read_metadata(path).num_rows), [])
             rows = pq.read_table(path)
@@ -138,10 +167,10 @@ def _drop_repeated_parts(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, di
 
 
 def _read_positions(path: Path) -> dict[str, str]:
-    """Return the positions of parts as far as the old file has them.
+    """Return the position of each Parquet file in the list of an old ``state.sqlite``, as far as it can be read.
 
-    A part's own metadata have the position that its writer expected. The real position differs if a second writer
-    committed in between.
+    The metadata of a Parquet file have the position that its writer expected. The real position is later if another
+    process committed in between.
     """
     if not path.is_file():
         return {}
@@ -202,7 +231,10 @@ def _make_part_file(path: Path, about: Mapping[str, Any]) -> PartFile:
 
 
 def _copy_other_tables(path: Path, state: WorkspaceState, rebuilt: RepairResult) -> None:
-    """Copy the readable rows of the old file's other tables."""
+    """Copy all readable rows from the old file at ``path``, except of the tables that are rebuilt from Parquet files.
+
+    The numbers of copied rows are added to ``rebuilt``.
+    """
     if not path.is_file():
         return
     with contextlib.closing(sqlite3.connect(path)) as old, state.transaction() as connection:
@@ -222,7 +254,7 @@ def _copy_other_tables(path: Path, state: WorkspaceState, rebuilt: RepairResult)
 
 
 def _read_until_error(old: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
-    """Yield rows until the file cannot be read further."""
+    """Yield the rows of a statement; end silently at the first row that SQLite cannot read."""
     with contextlib.suppress(sqlite3.Error):
         yield from old.execute(sql)
 
@@ -236,24 +268,28 @@ _DEPTH = 4  # folders below the workspace in which a moved dataset is looked for
 
 
 def repair_state(folder: Path, path: Path) -> str:
-    """Rebuild ``state.sqlite`` of a catalog's folder; return a sentence on the result."""
-    made = rebuild_state(folder, path)
-    taken = ", ".join(f"{count} {name}" for name, count in made.taken.items() if count)
-    lost = f" Not readable: {', '.join(made.damaged)}." if made.damaged else ""
-    unfinished = f" Of unfinished commits: {', '.join(made.unfinished)}." if made.unfinished else ""
-    return f"The index was rebuilt from {made.parts} parts; copied: {taken or 'nothing'}.{lost}{unfinished}"
+    """Rebuild ``state.sqlite`` (``path``) from the catalog's folder; return one sentence or more on the result."""
+    rebuilt = rebuild_state(folder, path)
+    copied = ", ".join(f"{count} {name}" for name, count in rebuilt.taken.items() if count)
+    damaged = f" These parts cannot be read: {', '.join(rebuilt.damaged)}." if rebuilt.damaged else ""
+    unfinished = (
+        f" These parts were left out, because their commit was not finished: {', '.join(rebuilt.unfinished)}."
+        if rebuilt.unfinished
+        else ""
+    )
+    return f"The index was rebuilt from {rebuilt.parts} parts; copied: {copied or 'nothing'}.{damaged}{unfinished}"
 
 
 def repair(parts: PartStore, findings: Sequence[FsckFinding]) -> dict[FsckFinding, str]:
-    """Repair findings other than those of the state; return a sentence on each repair."""
+    """Repair faults, except those that need `repair_state`; return a sentence on each repair, by fault."""
     done: dict[FsckFinding, str] = {}
     for finding in findings:
         try:
-            said = _repair_one(parts, finding)
+            sentence = _repair_one(parts, finding)
         except TwinloopError as error:
-            said = f"Not repaired: {error}"
-        if said:
-            done[finding] = said
+            sentence = f"Not repaired: {error}"
+        if sentence:
+            done[finding] = sentence
     remove_retired(parts)
     return done
 
@@ -281,7 +317,7 @@ def _repair_one(parts: PartStore, finding: FsckFinding) -> str:
 
 
 def _update_batch(parts: PartStore, batch: str) -> str:
-    """Update a batch from its folder; return a sentence on the result."""
+    """Add a batch's folder again, so that the catalog has its current content; return a sentence on the result."""
     row = parts.state.row("SELECT path FROM batches WHERE batch = ?", (batch,))
     if row is None:
         return ""
@@ -291,7 +327,7 @@ def _update_batch(parts: PartStore, batch: str) -> str:
 
 
 def _move_unlisted_file(parts: PartStore, finding: FsckFinding) -> str:
-    """Move an unlisted file to ``catalog/swept``, while no process writes."""
+    """Move a file that is not in the list of committed files to ``catalog/swept``, while no process writes."""
     path = parts.folder.parent / finding.where
     with parts.lock_exclusive():
         if parts.state.row("SELECT 1 FROM parts WHERE part = ?", (path.name,)) or not path.exists():
@@ -303,7 +339,7 @@ def _move_unlisted_file(parts: PartStore, finding: FsckFinding) -> str:
 
 
 def _find_moved_folder(parts: PartStore, batch: str) -> str:
-    """Find a batch's moved folder in the workspace by its fingerprint; return a sentence on the result."""
+    """Search the workspace for the moved folder of a batch by its fingerprint; return a sentence on the result."""
     row = parts.state.row("SELECT files FROM batches WHERE batch = ?", (batch,))
     before = Fingerprint.from_text(row["files"]) if row else None
     root = parts.folder.parent
@@ -318,10 +354,17 @@ def _find_moved_folder(parts: PartStore, batch: str) -> str:
 
 
 def _reread_rows(parts: PartStore, batch: str | None) -> str:
-    """Remove damaged parts from the list, and read their rows from the datasets again.
+    """Remove damaged Parquet files from the list, and read their rows from the dataset folders again.
+
+    Args:
+        parts: the catalog's Parquet files.
+        batch: name of a batch (dataset folder in the catalog) whose rows are read again in any case, or None.
+
+    Returns:
+        A sentence with the folders that were read.
 
     Raises:
-        DatasetError: a required folder is missing or damaged; nothing has changed.
+        DatasetError: If a required dataset folder is missing or damaged. Nothing has changed then.
     """
     listed = [*parts.list_parts(EPISODES.name), *parts.list_parts(PARAMS.name)]
     damaged = [part for part in listed if is_part_damaged(parts, part)]
@@ -349,15 +392,15 @@ def _reread_rows(parts: PartStore, batch: str | None) -> str:
 
 
 def _find_incomplete_batches(parts: PartStore, damaged: Sequence[PartFile], intact: Sequence[PartFile]) -> set[str]:
-    """Return the batches whose rows are not all in the intact parts."""
-    whole = {row["batch"]: row["episodes"] for row in parts.state.rows("SELECT batch, episodes FROM batches")}
-    told = dict.fromkeys(whole, 0)
+    """Return the names of the batches whose rows are not all in the intact Parquet files."""
+    episode_counts = {row["batch"]: row["episodes"] for row in parts.state.rows("SELECT batch, episodes FROM batches")}
+    counts = dict.fromkeys(episode_counts, 0)
     for part in intact:
         if part.table_name == EPISODES.name:
             column = pq.read_table(parts.path(EPISODES.name, part.part), columns=["batch"])["batch"]
             for item in column.value_counts().to_pylist():
-                told[item["values"]] = told.get(item["values"], 0) + item["counts"]
-    missing = {name for name, count in whole.items() if told[name] != count}
-    drawn = [part for part in damaged if part.table_name == PARAMS.name]
-    missing |= {part.batch for part in drawn if part.batch is not None}
-    return missing if all(part.batch is not None for part in drawn) else missing | set(whole)
+                counts[item["values"]] = counts.get(item["values"], 0) + item["counts"]
+    missing = {name for name, count in episode_counts.items() if counts[name] != count}
+    damaged_params = [part for part in damaged if part.table_name == PARAMS.name]
+    missing |= {part.batch for part in damaged_params if part.batch is not None}
+    return missing if all(part.batch is not None for part in damaged_params) else missing | set(episode_counts)

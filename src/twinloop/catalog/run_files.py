@@ -1,4 +1,4 @@
-"""Record size and SHA-256 of each file that a recorded command wrote, and find changed files."""
+"""Record the size and the SHA-256 of each file that a recorded command wrote, and find files that changed later."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ _ELSEWHERE = ("catalog", "policies")  # folders of a workspace that have checks 
 
 
 def seal_run(root: Path, state: WorkspaceState, folder: Path) -> int:
-    """Seal the present files of a run's folder in place of earlier seals; return their number.
+    """Record the size and the SHA-256 of the files in a run's output folder; return the number of files.
 
-    Datasets in it are sealed when they are added. A folder outside the workspace is not sealed, nor is the workspace
-    itself.
+    Earlier records of the folder are replaced. Files of datasets in the folder are not recorded here, but when the
+    dataset is added to the catalog. Nothing is recorded if the folder is the workspace itself, is outside the
+    workspace, or is in ``catalog`` or ``policies``.
+
+    Args:
+        root: the workspace folder.
+        state: the workspace's SQLite file.
+        folder: the run's output folder.
     """
     try:
         name = folder.resolve().relative_to(root.resolve()).as_posix()
@@ -40,7 +46,14 @@ def seal_run(root: Path, state: WorkspaceState, folder: Path) -> int:
 def check_run_files(
     root: Path, state: WorkspaceState, note: Callable[[str], None], *, deep: bool
 ) -> Iterator[FsckFinding]:
-    """Yield missing or changed files of recorded runs; ``note`` receives folders that are missing completely."""
+    """Yield a fault for each file of a recorded run that is missing or was changed.
+
+    Args:
+        root: the workspace folder.
+        state: the workspace's SQLite file.
+        note: receives a sentence on each output folder that is missing completely.
+        deep: whether to read every file; if false, files above 1 MiB are compared by size only.
+    """
     folders: dict[str, list[Seal]] = {}
     for row in state.rows("SELECT path, folder, bytes, sha256 FROM run_files ORDER BY path"):
         item = Seal(path=row["path"], bytes=row["bytes"], sha256=row["sha256"])
@@ -62,10 +75,15 @@ def check_run_files(
 
 
 def accept_changes(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str]:
-    """Record the present content of changed run files as intended; return a sentence per path (file or folder).
+    """Record the present content of changed files of runs as intended; return one sentence per path.
+
+    Args:
+        root: the workspace folder.
+        state: the workspace's SQLite file.
+        paths: files or folders that recorded runs wrote.
 
     Raises:
-        InputError: a path does not belong to a recorded run.
+        InputError: If a path does not belong to a recorded run.
     """
     done = list[str]()
     for given in paths:
@@ -99,7 +117,10 @@ def _make_relative(root: Path, given: Path) -> str:
 
 
 def _list_files(root: Path, folder: Path) -> Iterator[str]:
-    """Yield the files of a run's folder by their path in the workspace, without hidden files, links and pipes."""
+    """Yield the paths of the files in a run's folder, relative to the workspace ``root``.
+
+    Hidden files, links, pipes and datasets are left out.
+    """
     if (folder / layout.INFO).is_file():
         return
     with os.scandir(folder) as entries:

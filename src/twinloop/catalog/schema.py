@@ -1,7 +1,7 @@
-"""Declare the tables of the catalog: columns, types and meanings.
+"""Declare the catalog tables that are stored in Parquet files: columns, types and meanings.
 
-Tables stored as Parquet parts grow by appending only; data that must change together with other data is in SQLite
-(`catalog.state`). `Workspace.query` shows all of them as views of the same name.
+Rows of these tables are only appended. Data that must change together with other data is in SQLite instead
+(`catalog.state`). `Workspace.query` shows all tables as views of the same name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ import pyarrow as pa
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogColumn:
-    """One column: its Arrow type, and its meaning with unit."""
+    """Column of a catalog table.
+
+    Attributes:
+        name: name of the column.
+        type: Arrow type of the values.
+        meaning: meaning of the values, with the unit.
+        optional: whether values may be null.
+    """
 
     name: str
     type: pa.DataType
@@ -23,7 +30,14 @@ class CatalogColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogTable:
-    """A table of the catalog. ``key`` names the columns that identify a row."""
+    """Declaration of a catalog table.
+
+    Attributes:
+        name: name of the table.
+        meaning: meaning of its rows.
+        columns: the columns, in order.
+        key: names of the columns that together identify a row.
+    """
 
     name: str
     meaning: str
@@ -32,7 +46,7 @@ class CatalogTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Arrow schema of a part of this table."""
+        """Arrow schema of the table's columns."""
         return pa.schema([pa.field(column.name, column.type, nullable=column.optional) for column in self.columns])
 
 
@@ -41,7 +55,7 @@ _TEXTS = pa.list_(TEXT)
 
 
 def column(name: str, type_: pa.DataType, meaning: str) -> CatalogColumn:
-    """Return a column; a meaning that begins with "? " marks an optional column."""
+    """Return a column; it is optional if the meaning begins with "? ", which is removed."""
     return CatalogColumn(name=name, type=type_, meaning=meaning.removeprefix("? "), optional=meaning.startswith("? "))
 
 

@@ -1,7 +1,7 @@
-"""Read and write ``state.sqlite``, the only file of the catalog that changes; its transactions commit all changes.
+"""Read and write ``state.sqlite``, the only file of the catalog that is changed; its transactions commit all changes.
 
-SQLite runs in WAL mode: readers never wait, one process writes at a time and others wait. A committed transaction
-survives a crash of its process and of the machine.
+SQLite runs in WAL mode (write-ahead log): readers never wait, and one process writes at a time while other writers
+wait. A committed transaction survives a crash of its process and of the machine.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # on a full disk, SQLite
 
 
 class NewerStateError(DatasetError):
-    """A newer version of twinloop made the file; only that version may change it."""
+    """Error if a newer version of twinloop made ``state.sqlite``; only that version may change the file."""
 
 
 class UnreachableStateError(DatasetError):
-    """The disk refuses access: it is full, read-only or has a fault. The file itself may be intact."""
+    """Error if the disk refuses access because it is full, read-only or faulty; the file itself may be intact."""
 
 
 class _ThreadConnection:
-    """Connection of one thread in one process; it closes when the thread ends or the state is no longer used."""
+    """SQLite connection of one thread in one process; it closes when the thread ends or the state is no longer used."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.process, self.connection = os.getpid(), connection
@@ -61,10 +61,12 @@ class _ThreadConnection:
 
 
 class WorkspaceState:
-    """The SQLite file of a workspace, with one connection per thread and process.
+    """Access to ``state.sqlite`` of a workspace, with one SQLite connection per thread and process.
+
+    A file of an earlier version of twinloop is migrated when it is opened.
 
     Raises:
-        DatasetError: the file is missing, damaged or of a newer version; gives the next step.
+        DatasetError: If the file is missing, damaged, or of a newer version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,7 +92,11 @@ class WorkspaceState:
 
     @classmethod
     def create(cls, path: Path) -> WorkspaceState:
-        """Create an empty file; it appears only when it is complete."""
+        """Create an SQLite file with empty tables at ``path`` and open it; the file appears only when it is complete.
+
+        Raises:
+            DatasetError: If the file cannot be written.
+        """
         fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         _remove_unfinished(path)
         try:
@@ -108,11 +114,13 @@ class WorkspaceState:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a write transaction: all changes of the block are committed, or none.
+        """Return a context manager for a write transaction: all changes of the block are committed, or none.
+
+        It yields the SQLite connection.
 
         Raises:
-            DatasetLockedError: another process has been writing for longer than `BUSY_S`.
-            DatasetError: the file cannot be written, the disk is full, or it is damaged.
+            DatasetLockedError: If another process has been writing for more than 30 s.
+            DatasetError: If the file cannot be written or is damaged, or the disk is full.
         """
         connection = self._connection
         with self._translate_errors():
@@ -131,7 +139,10 @@ class WorkspaceState:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Open a read transaction: all reads of the block return the state of one moment."""
+        """Return a context manager for a read transaction, within which all reads see the same commit.
+
+        It yields the SQLite connection.
+        """
         connection = self._connection
         if connection.in_transaction:
             yield connection
@@ -144,27 +155,35 @@ class WorkspaceState:
                 connection.execute("COMMIT")
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """Return the rows of an internal statement, each as a dictionary by column."""
+        """Run a trusted SQL statement, never one of a user; return its rows, each as a dictionary by column name."""
         with self._translate_errors():
             cursor = self._connection.execute(sql, parameters)
             names = [entry[0] for entry in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> dict[str, Any] | None:
-        """Return the first row of an internal statement, or None."""
+        """Run a trusted SQL statement, never one of a user; return its first row as a dictionary, or None."""
         found = self.rows(sql, parameters)
         return found[0] if found else None
 
     def counter(self, name: str) -> int:
-        """Return a counter of transactions: of all (``state``), or of those that change the parts (``parts``)."""
+        """Return a counter that grows with each committed transaction, so that readers can notice changes.
+
+        Args:
+            name: ``state`` to count all transactions, ``parts`` for those that changed the list of Parquet files.
+        """
         with self._translate_errors():
             return self._connection.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()[0]
 
     def read_table(self, table: str, *, after: int = 0) -> pa.Table:
-        """Return a declared table as it is now; for a table with numbered rows, those after the first ``after``.
+        """Return a table of ``state.sqlite`` as an Arrow table.
+
+        Args:
+            table: name of the table.
+            after: return only rows with a higher SQLite ``rowid`` than this number; 0 for all rows.
 
         Raises:
-            UnknownNameError: no such table.
+            UnknownNameError: If the table does not exist.
         """
         if table not in STATE_TABLES:
             raise UnknownNameError("table", table, STATE_TABLES, where=str(self.path))
@@ -185,13 +204,13 @@ class WorkspaceState:
         return pa.Table.from_arrays(arrays, schema=STATE_TABLES[table].schema)
 
     def vacuum(self) -> None:
-        """Rewrite the file without deleted data, so that no byte of it remains in the file or its log."""
+        """Rewrite the file, so that no byte of deleted data remains in the file or in its write-ahead log."""
         with self._translate_errors():
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _migrate(self) -> None:
-        """Migrate the file to this version in one transaction; a read-only file is not changed."""
+        """Convert the file to the schema of this version in one transaction; a read-only file is not changed."""
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -209,7 +228,7 @@ class WorkspaceState:
         write_count(self.path, count)
 
     def close(self) -> None:
-        """Close this thread's connection."""
+        """Close the SQLite connection of the calling thread."""
         held = getattr(self._local, "held", None)
         if held is not None and held.process == os.getpid():
             if self._local.digests is not None:
@@ -222,7 +241,10 @@ class WorkspaceState:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        """Return this thread's connection; SQLite connections must not cross a fork or be shared by threads."""
+        """SQLite connection of the calling thread, opened at the first use.
+
+        SQLite connections must not be used after a fork or be shared by threads.
+        """
         held = getattr(self._local, "held", None)
         if held is None or held.process != os.getpid():
             held = _ThreadConnection(self._connect())
@@ -230,7 +252,10 @@ class WorkspaceState:
         return held.connection
 
     def _record_file_hash(self, connection: sqlite3.Connection) -> None:
-        """Copy the write-ahead log into the file if no process reads the log, and record the file's hash."""
+        """Copy SQLite's write-ahead log into ``state.sqlite``, and record the SHA-256 of ``state.sqlite``.
+
+        If the log cannot be copied completely, for example because another process reads it, record nothing.
+        """
         with contextlib.suppress(sqlite3.Error):
             count = connection.execute("SELECT value FROM counters WHERE name = 'state'").fetchone()[0]
             _, frames, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -238,7 +263,12 @@ class WorkspaceState:
                 write_hash(self.path, count)
 
     def _prepare_digests(self, connection: sqlite3.Connection) -> RowDigests:
-        """Return the accumulated digests of this thread's connection, created before its first transaction."""
+        """Return this connection's `RowDigests`, emptied for a new transaction.
+
+        It collects how a transaction changes the table digests (hashes of the tables' rows), by which `fsck` detects
+        changes by other programs. The first call creates the object. It must happen before the connection's first
+        transaction.
+        """
         if self._local.digests is None:
             self._local.digests = RowDigests(connection)
         self._local.digests.discard_changes()
@@ -272,12 +302,12 @@ class WorkspaceState:
 
 
 def now() -> str:
-    """Return the present time, ISO 8601 in UTC."""
+    """Return the present time in UTC as ISO 8601 text with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _make_error(path: Path, error: sqlite3.Error) -> DatasetError:
-    """Return the error to raise in place of an error of SQLite."""
+    """Convert an error of SQLite to the error of twinloop that explains the cause and the next step."""
     code = _error_code(error)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DatasetLockedError(
@@ -305,10 +335,10 @@ def _make_error(path: Path, error: sqlite3.Error) -> DatasetError:
 
 
 def _copy_state(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Copy a SQLite file and its write-ahead log to a temporary folder.
+    """Copy a SQLite file and its write-ahead log to a new temporary folder; return the folder.
 
     Raises:
-        DatasetError: there is no room for temporary files.
+        DatasetError: If there is no space for temporary files.
     """
     try:
         folder = tempfile.TemporaryDirectory(prefix="twinloop-state-")
@@ -325,7 +355,7 @@ def _error_code(error: sqlite3.Error) -> int:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove unfinished new files for ``path`` whose processes have ended."""
+    """Remove temporary files that `WorkspaceState.create` left for ``path`` in processes that have ended."""
     for left in path.parent.glob(f".{path.name}.*.tmp*"):
         owner = left.name.removeprefix(f".{path.name}.").partition(".")[0]
         if owner == str(os.getpid()) or not Path("/proc", owner).exists():
@@ -334,13 +364,13 @@ def _remove_unfinished(path: Path) -> None:
 
 
 def _count_transaction(connection: sqlite3.Connection) -> int:
-    """Increment the counter of transactions; return the new value."""
+    """Increment the counter of transactions; return the new number."""
     sql = "UPDATE counters SET value = value + 1 WHERE name = 'state' RETURNING value"
     return connection.execute(sql).fetchall()[0][0]
 
 
 def _run_migrations(connection: sqlite3.Connection) -> int:
-    """Migrate a file to this version within a transaction; return the number of the transaction."""
+    """Convert a file to the schema of this version within a transaction; return the number of the transaction."""
     # Another process may have done it meanwhile.
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     stored = read_digests(connection)
@@ -373,7 +403,7 @@ def _open_connection(path: Path) -> sqlite3.Connection:
 
 
 class OpenWorkspace(Protocol):
-    """Interface of an open workspace for helper modules: its folder, its state, and queries over its views."""
+    """Interface of an open `Workspace`, for the helper modules that `Workspace` itself imports."""
 
     @property
     def root(self) -> Path:
@@ -382,11 +412,11 @@ class OpenWorkspace(Protocol):
 
     @property
     def state(self) -> WorkspaceState:
-        """State in the workspace's SQLite file."""
+        """Access to the workspace's ``state.sqlite``."""
         ...
 
     def query(
-        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, most_rows: int | None = None
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, max_rows: int | None = None
     ) -> pa.Table:
-        """Return the rows of one read-only statement; see `Workspace.query`."""
+        """Run one read-only SQL statement and return its rows; see `Workspace.query`."""
         ...

@@ -1,13 +1,16 @@
-"""Detect changes of ``state.sqlite`` outside of commits, by a file with the commit number and by table digests.
+"""Detect changes of ``state.sqlite`` that were not made by a commit of twinloop.
 
-SQLite silently drops the end of its write-ahead log if a byte of it is damaged, and with it the commits there. The
-first line of the file, written after each commit, is the number of commits, so that `fsck` can detect this. The second
-line is the SHA-256 of ``state.sqlite`` after a commit, written when a process closes the file; it also covers bytes
-that SQLite does not use. If it belongs to an earlier commit, it is ignored.
+Two means are used: a file next to ``state.sqlite`` with the number of commits, and one digest (hash) per table.
 
-The digest of a table is the exclusive or of 64 bits of the BLAKE2b of each row. A transaction therefore updates it from
-its changed rows only, for a table of any size. Temporary triggers report these rows. They belong to one connection, so
-other programs can still write to the file; `fsck` then names the table that they changed.
+SQLite silently drops the end of its write-ahead log if a byte of the log is damaged, and with it the commits in that
+part. The first line of the file, written after each commit, is the number of commits, so that `fsck` can detect lost
+commits. The second line is the SHA-256 of ``state.sqlite`` after a commit. It is written when a process closes
+``state.sqlite``, and covers also bytes that SQLite does not use. It is ignored if it belongs to an earlier commit.
+
+The digest of a table is the exclusive or of a 64-bit BLAKE2b hash of each row. A transaction therefore updates the
+digest from its changed rows only, for a table of any size. Temporary triggers report these rows. The triggers belong to
+one connection, so other programs can still write to the file without them; `fsck` then names the table that the other
+program changed.
 """
 
 from __future__ import annotations
@@ -27,29 +30,37 @@ _FIRST = _COUNT + 1 + _CHECK + 1  # bytes of the first line
 
 
 def count_file(state: Path) -> Path:
-    """Return the path of the commit file of a ``state.sqlite``."""
+    """Return the path of ``state.sqlite.commits``, given the path of ``state.sqlite``.
+
+    The file records the number of commits, by which `fsck` detects that ``state.sqlite`` has lost commits.
+    """
     return state.with_name(f"{state.name}.commits")
 
 
 def write_count(state: Path, count: int) -> None:
-    """Write the number of a commit; does nothing if the folder cannot be written."""
+    """Write the number of the newest commit to the file `count_file`; do nothing if the folder cannot be written."""
     _write_line(state, _format_line(f"{count:0{_COUNT}d}"), 0)
 
 
 def write_hash(state: Path, count: int) -> None:
-    """Write the SHA-256 of the present ``state.sqlite`` after a commit; does nothing if that is impossible."""
+    """Write ``count`` and the SHA-256 of ``state.sqlite`` to the file `count_file`; do nothing if that is impossible.
+
+    Args:
+        state: path of ``state.sqlite``.
+        count: number of the newest commit.
+    """
     with contextlib.suppress(OSError):
         _write_line(state, _format_line(f"{count:0{_COUNT}d} {sha256_file(state)}"), _FIRST)
 
 
 def read_count(state: Path) -> int | None:
-    """Return the number of the newest commit; None if the file is missing or damaged."""
+    """Return the recorded number of commits; None if the file is missing or damaged."""
     lines = _read_lines(state)
     return int(lines[0]) if lines else None
 
 
 def read_hash(state: Path, count: int) -> str | None:
-    """Return the SHA-256 of ``state.sqlite`` after a commit, or None if it was not recorded."""
+    """Return the SHA-256 of ``state.sqlite`` after commit ``count``, or None if it was not recorded."""
     lines = _read_lines(state)
     number, _, digest = (lines[1] if len(lines) > 1 else "").partition(" ")
     return digest if digest and int(number) == count else None
@@ -72,7 +83,11 @@ def _format_line(text: str) -> bytes:
 
 
 def _read_lines(state: Path) -> list[str]:
-    """Return the lines without their checksums; an empty list if one of them is damaged."""
+    """Return the lines of ``state.sqlite.commits`` (see `count_file`), excluding their checksums.
+
+    The first line is the number of commits. The second line, if present, is a number of commits and the SHA-256 of
+    ``state.sqlite`` after these commits. The list is empty if the file is missing or a checksum is wrong.
+    """
     file = count_file(state)
     try:
         data = file.read_bytes() if file.is_file() else b""
@@ -88,9 +103,9 @@ _EVENTS = {"INSERT": ("NEW",), "DELETE": ("OLD",), "UPDATE": ("OLD", "NEW")}
 
 
 class RowDigests:
-    """Changes of the table digests by one connection, collected until they are stored with its transaction.
+    """Changes of the table digests by one SQLite connection, collected until its transaction stores them.
 
-    Create it outside of a transaction, because a rollback would remove the triggers.
+    Create it outside of a transaction: a rollback would remove the temporary triggers that report changed rows.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -106,11 +121,11 @@ class RowDigests:
         connection.executescript("\n".join(triggers))
 
     def discard_changes(self) -> None:
-        """Discard the changes of a transaction that was rolled back."""
+        """Discard the collected changes, after their transaction was rolled back."""
         self._changes.clear()
 
     def store(self) -> None:
-        """Add the changes to the digests, before the transaction is committed."""
+        """Add the collected changes to the stored digests; must be called before the transaction is committed."""
         toggle = f"UPDATE {TABLE} SET digest = (digest | ?) - (digest & ?) WHERE name = ?"  # noqa: S608 - exclusive or
         self._connection.executemany(toggle, [(change, change, table) for table, change in self._changes.items()])
         self._changes.clear()
@@ -120,7 +135,7 @@ class RowDigests:
 
 
 def compute_digests(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the digests of all tables from their present rows."""
+    """Compute the digest of each table from its present rows, by name of the table."""
     before = connection.text_factory
     connection.text_factory = _decode_text
     try:
@@ -133,20 +148,20 @@ def compute_digests(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def read_digests(connection: sqlite3.Connection) -> dict[str, int] | None:
-    """Return the digests that the last transactions stored; None for a file that has none yet."""
-    if TABLE not in _list_tables(connection, kept=True):
+    """Return the stored digest of each table; None for a file of an earlier version that stores none."""
+    if TABLE not in _list_tables(connection, include_digests=True):
         return None
     return dict(connection.execute(f"SELECT name, digest FROM {TABLE}").fetchall())  # noqa: S608
 
 
 def write_digests(connection: sqlite3.Connection, digests: dict[str, int]) -> None:
-    """Replace the stored digests."""
+    """Replace the stored digests of all tables."""
     connection.execute(f"DELETE FROM {TABLE}")  # noqa: S608
     connection.executemany(f"INSERT INTO {TABLE} VALUES (?, ?)", list(digests.items()))  # noqa: S608
 
 
 def find_changed_tables(connection: sqlite3.Connection) -> list[str]:
-    """Return the tables whose rows differ from the committed ones; empty for a file without digests."""
+    """Return the tables whose rows differ from the committed rows; an empty list for a file without stored digests."""
     stored = read_digests(connection)
     if stored is None:
         return []
@@ -154,10 +169,10 @@ def find_changed_tables(connection: sqlite3.Connection) -> list[str]:
     return sorted(name for name in stored.keys() | measured.keys() if stored.get(name) != measured.get(name))
 
 
-def _list_tables(connection: sqlite3.Connection, *, kept: bool = False) -> list[str]:
-    """Return the names of the tables; with ``kept`` also the table of digests."""
+def _list_tables(connection: sqlite3.Connection, *, include_digests: bool = False) -> list[str]:
+    """Return the sorted names of the tables; if ``include_digests`` is true, including the table of digests."""
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
-    return [row[0] for row in rows if not row[0].startswith("sqlite_") and (kept or row[0] != TABLE)]
+    return [row[0] for row in rows if not row[0].startswith("sqlite_") and (include_digests or row[0] != TABLE)]
 
 
 def _format_trigger(connection: sqlite3.Connection, table: str, event: str, rows: Iterable[str]) -> str:
@@ -184,5 +199,5 @@ def _hash_row(row: tuple[Any, ...]) -> int:
 
 
 def _decode_text(raw: bytes) -> str:
-    """Decode bytes to text without loss, even if they are not UTF-8."""
+    """Decode bytes as UTF-8; other bytes become surrogates, so that different bytes give different texts."""
     return raw.decode("utf-8", "surrogateescape")

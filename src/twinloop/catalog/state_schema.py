@@ -1,11 +1,12 @@
-"""Declare the tables of ``state.sqlite``: runs, batches, parts, dataset versions, labels, policies and releases.
+"""Declare the tables of ``state.sqlite``: runs, batches, Parquet files, dataset versions, labels and releases.
 
-``release_audit`` only grows: triggers refuse to change or delete its rows, and each row has the hash of the one before
-it (`catalog.audit`), so that a change made without SQLite is found.
+A batch is a dataset folder in the catalog. Rows of ``release_audit`` (the audit log of releases) are only added:
+triggers refuse to change or delete them. Each row has the hash of the previous row (`catalog.audit`), so that a change
+made by another program is detected.
 
-A table that `Workspace.query` shows is declared like those of `catalog.schema`, and its SQL follows from the
-declaration; a table that only the catalog itself reads is hidden. A new version adds tables and optional columns, and
-raises `VERSION`.
+A table that `Workspace.query` shows is declared like the tables of `catalog.schema`, and its ``CREATE TABLE`` statement
+follows from the declaration. Tables that only the catalog itself reads are not shown. A new version of the schema may
+only add tables and optional columns, and raises `VERSION`.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ LABEL_ENDS = CatalogTable(
     ),
 )
 
-SAID_INDEXES = """
+LABEL_INDEXES = """
 CREATE INDEX label_history_of_episode ON label_history (episode_id, kind);
 CREATE INDEX datasets_of_hash ON datasets (hash);
 """
@@ -242,14 +243,14 @@ RELEASE_STEP = (*_STEP.split("\n\n"), *RELEASE_TRIGGERS)
 
 
 VERSION = 3
-# By version: the statements that migrate a file to the next version. A released step never changes.
-# Digests of the rows of each table, and the files of a run's folder when the run was recorded.
+# Version 3 adds digests of the rows of each table, and the files of a run's folder when the run was recorded.
 _ROW_DIGESTS = "CREATE TABLE row_digests (name TEXT PRIMARY KEY, digest INTEGER NOT NULL) WITHOUT ROWID;"
 _RUN_FILES = """
 CREATE TABLE run_files (
     path TEXT PRIMARY KEY, folder TEXT NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL
 ) WITHOUT ROWID;"""
 _INTEGRITY = (_ROW_DIGESTS, _RUN_FILES)
+# By version: the statements that migrate a file to the next version. A released step never changes.
 STEPS: Mapping[int, tuple[str, ...]] = {1: RELEASE_STEP, 2: _INTEGRITY}
 
 _SQL = {TEXT: "TEXT", INT: "INTEGER", FLOAT: "REAL", FLAG: "INTEGER"}
@@ -352,10 +353,10 @@ INSERT INTO counters VALUES ('parts', 0), ('state', 0);
 
 
 def create_sql() -> str:
-    """Return the statements that create an empty ``state.sqlite``."""
+    """Return the SQL statements that create the tables, indexes and triggers of an empty ``state.sqlite``."""
     tables = "\n".join(_format_create_table(table) for table in STATE_TABLES.values())
     rest = "\n".join((*RELEASE_TRIGGERS, _HIDDEN, *_INTEGRITY))
-    return f"{tables}{SAID_INDEXES}{rest}PRAGMA user_version = {VERSION};"
+    return f"{tables}{LABEL_INDEXES}{rest}PRAGMA user_version = {VERSION};"
 
 
 def _format_create_table(table: CatalogTable) -> str:

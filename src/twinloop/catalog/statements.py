@@ -1,6 +1,7 @@
-"""Check that SQL is a single statement that only reads views of the catalog, and rephrase DuckDB's errors.
+"""Check that an SQL text is one statement that only reads views of the catalog, and rephrase DuckDB's errors.
 
-This is the first of two layers. The second is the database itself, which cannot write: see `catalog.engine`.
+This check is the first of two independent protections. The second is the database, which cannot write: see
+`catalog.engine`.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ _TOO_LARGE = ("Out of Memory", "MemoryError", "bad_alloc", "bad allocation", "fa
 
 @contextlib.contextmanager
 def translate_errors(
-    columns: Callable[[], Mapping[str, list[str]]] | Sequence[str], reworded: Callable[[str], str] = str
+    columns: Callable[[], Mapping[str, list[str]]] | Sequence[str], rewrite_message: Callable[[str], str] = str
 ) -> Iterator[None]:
-    """Convert DuckDB's errors to errors of twinloop.
+    """Return a context manager that replaces DuckDB's errors by errors of twinloop.
 
     Args:
-        columns: the columns of every view, to find the nearest name.
-        reworded: changes DuckDB's text first.
+        columns: column names of every view, or a function that returns them; used to propose the nearest name.
+        rewrite_message: function that is first applied to DuckDB's message.
     """
     import duckdb
 
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
-        text = reworded(str(error)) or type(error).__name__
+        text = rewrite_message(str(error)) or type(error).__name__
         known = columns() if callable(columns) and _COLUMN.search(text) else {}
         raise _convert_error(text, known) from error
 
@@ -82,28 +83,28 @@ def _convert_error(text: str, columns: Mapping[str, list[str]]) -> Exception:
 def _explain_missing_value(names: Sequence[str]) -> str:
     if names[0].isdigit():
         return (
-            f"There are no values for {len(names)} question marks of the statement. Give as many parameters; to "
-            "`twinloop query` write $NAME in their place and --params NAME=VALUE."
+            f"There are no values for {len(names)} question marks of the statement. Give one value for each; for "
+            "`twinloop query` write $NAME in their place and give --params NAME=VALUE."
         )
     wanted, given = ", ".join(f"${name}" for name in names), " ".join(f"{name}=VALUE" for name in names)
     return f"There is no value for {wanted} of the statement. Give it as a parameter: --params {given}."
 
 
 def _find_hint(text: str) -> str:
-    """Return DuckDB's proposal in an error text."""
+    """Return DuckDB's "Did you mean" line from an error message, or an empty text."""
     found = re.search(r"^Did you mean .+$", text, re.MULTILINE)
     return found[0] if found else ""
 
 
 def _find_line(text: str) -> str:
-    """Return the line of the statement in DuckDB's error text."""
+    """Return the faulty line of the statement from an error message of DuckDB, or an empty text."""
     found = re.search(r"^LINE \d+: (.+)$", text, re.MULTILINE)
     return f"Near: {found[1].strip()}" if found else ""
 
 
 # Most characters of a statement. Nested statements of twice this length overflow the stack of DuckDB's parser, which
 # ends the process. Lists of ids are flat and do not count; hexadecimal ids cannot contain SQL.
-LONGEST, LONGEST_WITH_IDS = 100_000, 32_000_000
+MAX_CHARACTERS, MAX_CHARACTERS_WITH_IDS = 100_000, 32_000_000
 _ID = "'[0-9a-f]{16,64}'"
 _IDS = re.compile(rf"\bIN\s*\(\s*{_ID}(?:\s*,\s*{_ID})*\s*\)", re.IGNORECASE)
 
@@ -139,15 +140,15 @@ _CATALOGS = {"", "memory", "system", "temp"}
 _SCHEMAS = {"", "main", "memory", "temp"}
 _INFORMATION = {"tables", "columns", "schemata", "views"}  # of information_schema
 _SHOWN = {"tables", "__show_tables_expanded"}
-_PLAIN = re.compile(r"[\w -]+")  # a name that cannot be a file's
+_PLAIN = re.compile(r"[\w -]+")  # a name that cannot be the name of a file
 
 
 def require_read_only(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Check that SQL is one statement that only reads views of the catalog.
+    """Raise an error unless an SQL text is one statement that only reads views of the catalog.
 
     Raises:
-        InputError: not one statement, or one that does more than read views; the message names the reason.
-        UnknownNameError: it names a table that is neither a view nor defined in the statement.
+        InputError: If the text is not one statement, or the statement does more than read views.
+        UnknownNameError: If a table is neither a view nor defined in the statement.
     """
     _require_valid_text(sql)
     statements = connection.extract_statements(sql)
@@ -165,15 +166,19 @@ def require_read_only(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 def _require_valid_text(sql: str) -> None:
     if "\0" in sql or (not sql.isascii() and any("\ud800" <= letter <= "\udfff" for letter in sql)):
         raise InputError("The statement has invalid characters (NUL, or an unpaired UTF-16 surrogate). Remove them.")
-    if len(sql) > LONGEST_WITH_IDS or (len(sql) > LONGEST and len(_IDS.sub("", sql)) > LONGEST):
+    if len(sql) > MAX_CHARACTERS_WITH_IDS or (len(sql) > MAX_CHARACTERS and len(_IDS.sub("", sql)) > MAX_CHARACTERS):
         raise InputError(
-            f"The statement has {len(sql):,} characters; at most {LONGEST:,} are read, without lists of ids. Give long "
-            "lists as parameters: WHERE episode_id IN (SELECT unnest($ids))."
+            f"The statement has {len(sql):,} characters; at most {MAX_CHARACTERS:,} are read, without lists of ids. "
+            "Give long lists as parameters: WHERE episode_id IN (SELECT unnest($ids))."
         )
 
 
 def _parse_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Mapping[str, Any]:
-    """Return the syntax tree of a statement."""
+    """Return the syntax tree of a statement, as DuckDB's function ``json_serialize_sql`` gives it.
+
+    Raises:
+        InputError: If the statement is nested too deeply or is not a ``SELECT``.
+    """
     [[text]] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
     try:
         tree = json.loads(text)
@@ -185,7 +190,7 @@ def _parse_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Mapping[str,
 
 
 def _iterate_nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects of a tree, without recursion."""
+    """Yield all dictionaries within a tree of dictionaries and lists."""
     left = [tree]
     while left:
         item = left.pop()
@@ -197,7 +202,7 @@ def _iterate_nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _iterate_defined_names(node: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of tables that a node defines with ``WITH``."""
+    """Yield the lower-case names of the tables that a node of the syntax tree defines with ``WITH``."""
     common = node.get("cte_map")
     entries = common.get("map", ()) if isinstance(common, dict) else ()
     for name in (*(entry.get("key") for entry in entries), node.get("cte_name"), node.get("ctename")):
@@ -206,7 +211,12 @@ def _iterate_defined_names(node: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_node(node: Mapping[str, Any], own: set[str]) -> None:
-    """Refuse a node that is unknown, or that names an object or function that statements may not use."""
+    """Raise an error if a node of the syntax tree is not allowed, or names a forbidden table or function.
+
+    Args:
+        node: the node.
+        own: names of the tables that the statement defines with ``WITH``.
+    """
     kind, expression = node.get("type"), node.get("class")
     if any(key.endswith("info_type") for key in node):
         raise _make_not_read_only_error(str(next(node[key] for key in node if key.endswith("info_type"))))
@@ -248,7 +258,17 @@ def _check_function(name: str) -> None:
 
 
 def _check_show(node: Mapping[str, Any], own: set[str]) -> None:
-    """Check ``DESCRIBE`` and ``SHOW``, which name a table, or a setting if there is no such table."""
+    """Check the name in ``DESCRIBE`` and ``SHOW``.
+
+    DuckDB would also accept the name of one of its settings, and show its value.
+
+    Args:
+        node: node of the syntax tree.
+        own: names of the tables that the statement defines with ``WITH``.
+
+    Raises:
+        UnknownNameError: If the name is not a view or a table of the statement.
+    """
     name = str(node.get("table_name") or "").strip('"').lower()
     if name and name not in {*NAMES, *own, *_SHOWN}:
         raise UnknownNameError("table", name, NAMES, where="the catalog")

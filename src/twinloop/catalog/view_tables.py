@@ -1,7 +1,9 @@
-"""Build the in-memory tables of the views, with each episode once and its newest verdicts, and cache them on disk.
+"""Build the in-memory tables behind the catalog's views, and cache them on disk for other processes.
 
-A cache file never replaces the parts: it applies to exactly the parts that it names, is checked before use, and is
-built again if it is missing. Its name contains its SHA-256, which `fsck` compares.
+Some tables are derived: the first copy of each episode, and the newest check results of each episode.
+
+A cache file never replaces the catalog's Parquet files. It names the files from which it was made, is checked before
+use, and is made again if it is missing. Its name contains its SHA-256, which `fsck` compares.
 """
 
 from __future__ import annotations
@@ -26,29 +28,32 @@ from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import atomic_open, dumps, sha256_bytes, sha256_file
 
 FOLDER = ".kept"  # within catalog/
-LEAST = 20_000  # rows: fewer are read from their parts in less time than a process takes to start
+MIN_CACHED_ROWS = 20_000  # rows: fewer are read from their parts in less time than a process takes to start
 _SHARE = 64  # a file is rewritten once it lacks 1/64 of the rows; all writes are then about 64 times the data
 _ABOUT = b"twinloop"
-_SCHEMA = 2  # raise it if the same parts give other tables
+_SCHEMA = 2  # increase it whenever the same parts give other tables
 
 
 class CacheFolder:
-    """Folder of the cache files; ``catalog`` is the catalog's folder. A file that cannot be written is not cached."""
+    """Folder ``.kept`` of the cache files within the folder ``catalog``; failures to write are ignored.
+
+    Each cached table has a name, and a key: a tuple of texts that identifies the data from which it was made.
+    """
 
     def __init__(self, catalog: Path) -> None:
         self._folder = catalog / FOLDER
         self._held: dict[str, tuple[tuple[str, ...], int]] = {}
 
     def has_key(self, name: str, key: Sequence[str]) -> bool:
-        """Return whether this process last saved or loaded exactly this key under a name."""
+        """Return whether the last table that this object saved or loaded under ``name`` has exactly this key."""
         return name in self._held and self._held[name][0] == tuple(key)
 
     def load(self, name: str, schema: pa.Schema) -> tuple[tuple[str, ...], pa.Table] | None:
-        """Return the cached key and table of a name; None if there is no valid file with this schema."""
+        """Return the key and the table cached under ``name``; None if no intact file has the columns of ``schema``."""
         for path in sorted(self._folder.glob(f"{name}-*.arrow")):
             with contextlib.suppress(pa.ArrowException, OSError, KeyError, ValueError, TypeError):
                 table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-                table.validate(full=True)  # no offset leads out of the file, also in a damaged one
+                table.validate(full=True)  # otherwise offsets in a damaged file could lead out of the file
                 about = json.loads(table.schema.metadata[_ABOUT])
                 if about["schema"] == _SCHEMA and _schema_matches(table.schema, schema):
                     key = tuple(about["key"])
@@ -57,12 +62,17 @@ class CacheFolder:
         return None
 
     def save(self, name: str, key: Sequence[str], rows: pa.Table, *, always: bool = False) -> None:
-        """Cache a table unless it is small or has grown little since the last save.
+        """Cache a table of at least 20,000 rows under a name, if it has grown by 1/64 or more since the last save.
 
-        With ``always``, it is cached even if it has grown little.
+        Args:
+            name: name of the table.
+            key: texts that identify the data from which the table was made.
+            rows: the table.
+            always: whether to cache the table even if it has grown by less than 1/64; the minimum of rows still
+                applies.
         """
         grown = abs(len(rows) - self._held.get(name, ((), 0))[1])
-        if len(rows) < LEAST or not (always or grown * _SHARE >= len(rows)):
+        if len(rows) < MIN_CACHED_ROWS or not (always or grown * _SHARE >= len(rows)):
             return
         about = {_ABOUT: dumps({"schema": _SCHEMA, "key": list(key)}).encode()}
         aside = self._folder / f".{name}-{os.getpid()}.arrow"
@@ -78,12 +88,12 @@ class CacheFolder:
 
 
 def find_damaged_files(catalog: Path) -> list[Path]:
-    """Return the cache files that were changed or are incomplete."""
+    """Return the cache files whose content does not match the SHA-256 in their name."""
     return [path for path in sorted((catalog / FOLDER).glob("*.arrow")) if not path.stem.endswith(sha256_file(path))]
 
 
 def _schema_matches(found: pa.Schema, declared: pa.Schema) -> bool:
-    """Return whether columns match the declared ones; a text column may be dictionary-encoded."""
+    """Return whether two schemas have equal names and types; dictionary-encoded text is equal to text."""
 
     def plain(kind: pa.DataType) -> pa.DataType:
         return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -94,14 +104,14 @@ def _schema_matches(found: pa.Schema, declared: pa.Schema) -> bool:
 
 # Texts that many rows share are dictionary-encoded; texts that identify rows are not.
 _OWN = {"episode_id", "reason", "extra", "parents", "cameras"}
-_HEX = 64  # letters of a SHA-256
+_HEX = 64  # hexadecimal digits of a SHA-256
 # Odd multipliers that mix the four words of 32 letters: the primes of xxHash64, and the golden ratio in 64 bits.
 _ODD = np.array([0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x9E3779B97F4A7C15], np.uint64)
 _GROWING = "label_history"  # a table that only grows
 
 
-class DisplayCache:
-    """Tables that were read or built, held in memory until their inputs change, and cached for other processes.
+class ViewTableCache:
+    """In-memory tables for the views, kept until the data changes, and cached on disk for other processes.
 
     Args:
         kept: the folder of the cache files.
@@ -114,10 +124,17 @@ class DisplayCache:
         self._grown: pa.Table | None = None
 
     def read(self, parts: PartStore, table: str, listed: Sequence[PartFile]) -> pa.Table:
-        """Return the rows of a table's parts; only parts newer than those in memory or cache are read.
+        """Return the rows of a table from its Parquet files.
+
+        Only files that are neither in memory nor in the cache are read.
+
+        Args:
+            parts: the catalog's Parquet files.
+            table: name of the table.
+            listed: the committed Parquet files of the table, in order.
 
         Raises:
-            DatasetError: a part is damaged or missing.
+            DatasetError: If a file is damaged or missing.
         """
         key, schema = tuple(part.part for part in listed), TABLES[table].schema
         held = self._read.get(table) or self._kept.load(table, schema) or ((), schema.empty_table())
@@ -133,23 +150,36 @@ class DisplayCache:
         return held[1]
 
     def derive_table(
-        self, name: str, table: str, make: Callable[..., pa.Table], also: frozenset[str] = frozenset()
+        self, name: str, table: str, compute: Callable[..., pa.Table], excluded_ids: frozenset[str] = frozenset()
     ) -> pa.Table:
-        """Return ``make`` of the rows that `read` returned last and of ``also``; computed once for these inputs."""
+        """Return a table computed from the rows that `read` returned last for ``table``.
+
+        The result is kept in memory until the rows or ``excluded_ids`` change. A large result is also stored on the
+        disk.
+
+        Args:
+            name: name of the result, in memory and on the disk.
+            table: name of the table, which was read before.
+            compute: function from the rows, and from ``excluded_ids`` if it is not empty, to the result.
+            excluded_ids: further input of the function, such as ids of excluded episodes.
+        """
         parts, of = self._read[table]
-        key = (sha256_bytes(*(text.encode() for text in sorted(also))), *parts)
+        key = (sha256_bytes(*(text.encode() for text in sorted(excluded_ids))), *parts)
         held = self._made.get(name)
         if held is None or held[0] != key:
-            held = self._kept.load(f"made-{name}", of.schema) if len(of) >= LEAST else None
+            held = self._kept.load(f"made-{name}", of.schema) if len(of) >= MIN_CACHED_ROWS else None
         if held is None or held[0] != key:
-            held = (key, make(of, also) if also else make(of))
+            held = (key, compute(of, excluded_ids) if excluded_ids else compute(of))
             if self._kept.has_key(table, parts):
                 self._kept.save(f"made-{name}", *held, always=True)
         self._made[name] = held
         return held[1]
 
     def read_state_table(self, state: WorkspaceState, table: str) -> pa.Table:
-        """Return a table of the state; for a table that only grows, only new rows are read."""
+        """Return a table of ``state.sqlite``.
+
+        For the label history, to which rows are only added, only new rows are read.
+        """
         if table != _GROWING:
             return state.read_table(table)
         held = self._grown if self._grown is not None else self._load_cached_rows(state)
@@ -165,7 +195,11 @@ class DisplayCache:
         return self._grown
 
     def _load_cached_rows(self, state: WorkspaceState) -> pa.Table | None:
-        """Return the cached rows of a table that only grows, if this state has as many rows and the same last one."""
+        """Return the cached rows of the label history, or None if they do not belong to this ``state.sqlite``.
+
+        They belong to it if its label history has the same row at the last cached number, and as many rows up to this
+        number as the cache.
+        """
         kept = self._kept.load(_GROWING, STATE_TABLES[_GROWING].schema)
         if kept is None:
             return None
@@ -176,10 +210,15 @@ class DisplayCache:
 
 
 def read_part(parts: PartStore, table: str, name: str) -> pa.Table:
-    """Read one part; text columns are dictionary-encoded.
+    """Read one Parquet file of a table; text columns that repeat values are dictionary-encoded.
+
+    Args:
+        parts: the catalog's Parquet files.
+        table: name of the table.
+        name: name of the file.
 
     Raises:
-        DatasetError: it is damaged or missing; names it.
+        DatasetError: If the file is damaged or missing.
     """
     path = parts.path(table, name)
     shared = [c.name for c in TABLES[table].columns if c.type == pa.string() and c.name not in _OWN]
@@ -194,17 +233,22 @@ def read_part(parts: PartStore, table: str, name: str) -> pa.Table:
         ) from error
 
 
-def select_first_copies(places: pa.Table, buried: frozenset[str] = frozenset()) -> pa.Table:
-    """Return the first copy of each episode that is not excluded."""
+def select_first_copies(places: pa.Table, excluded: frozenset[str] = frozenset()) -> pa.Table:
+    """Return the first copy of each episode, leaving out excluded episodes.
+
+    Args:
+        places: one row per copy of an episode, with the column ``episode_id``.
+        excluded: ids of the excluded episodes.
+    """
     keep = _find_first_occurrences(places["episode_id"])
-    if buried:
-        hidden = pc.is_in(places["episode_id"], value_set=pa.array(sorted(buried)))
+    if excluded:
+        hidden = pc.is_in(places["episode_id"], value_set=pa.array(sorted(excluded)))
         keep &= np.array([not flag for flag in hidden.to_pylist()])
     return places if keep.all() else places.filter(_build_bool_array(keep))
 
 
 def _find_first_occurrences(names: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Return a mask of the first occurrence of each name."""
+    """Return a mask, shape ``(len(names),)``, that is true for the first occurrence of each name."""
     digests = _compute_digests(names)
     if digests is not None:
         ordered = np.sort(digests)  # four times as fast as `unique`, which hashes
@@ -217,7 +261,11 @@ def _find_first_occurrences(names: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def select_newest_rows(history: pa.Table) -> pa.Table:
-    """Return the rows of each check and episode from the latest run; rows are in the order of commits."""
+    """Return for each pair of check and episode the rows of the run that was committed last.
+
+    Args:
+        history: rows of the table ``scores``, in the order of their commits.
+    """
     runs = _encode_column(history, "run_id")
     if not len(history) or not (runs != runs[0]).any():
         return history
@@ -236,14 +284,27 @@ def select_newest_rows(history: pa.Table) -> pa.Table:
 
 
 def _combine_keys(history: pa.Table, episodes: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
-    """Return a number for each pair of episode and check."""
+    """Return one integer per row that identifies its pair (episode, check), shape ``(len(history),)``.
+
+    Args:
+        history: rows with the column ``check``.
+        episodes: one integer per row that identifies its episode; None to use the check only.
+    """
     key = np.zeros(len(history), np.uint64) if episodes is None else episodes
     codes = _encode_column(history, "check").astype(np.uint64)
     return key * (codes.max() + np.uint64(1)) + codes
 
 
 def _equal_keys_match(history: pa.Table, key: NDArray[np.uint64] | None, order: NDArray[np.int64]) -> bool:
-    """Return whether neighbours with equal keys, in sorted ``order``, have equal episode and check."""
+    """Return whether all rows with equal combined keys have the same episode and check; if not, two hashes collide.
+
+    A combined key is the integer that `_combine_keys` computes from the hash of the episode and the check.
+
+    Args:
+        history: rows with the columns ``episode_id`` and ``check``.
+        key: hash of each row's episode.
+        order: row indices that sort the combined keys.
+    """
     ordered = _combine_keys(history, key)[order]
     same = np.flatnonzero(ordered[1:] == ordered[:-1])
     one, other = _build_int_array(order[same]), _build_int_array(order[same + 1])
@@ -260,7 +321,10 @@ def _decode_dictionary(column: pa.Array) -> pa.Array:
 
 
 def _compute_digests(names: pa.ChunkedArray) -> NDArray[np.uint64] | None:
-    """Return 64 bits of each name if all are SHA-256 in hex, else None; unequal numbers mean unequal names."""
+    """Return a 64-bit number per name, shape ``(len(names),)``; None if a name is not a 64-digit hexadecimal text.
+
+    Different numbers mean different names. Equal numbers may belong to different names.
+    """
     array = names.combine_chunks()
     if not len(array) or array.null_count or array.type != pa.string():
         return None
@@ -274,7 +338,7 @@ def _compute_digests(names: pa.ChunkedArray) -> NDArray[np.uint64] | None:
 
 
 def _encode_column(table: pa.Table, column: str) -> NDArray[np.int64]:
-    """Return a number for each text of a column; equal texts have equal numbers."""
+    """Return one number per row for the text in a column, shape ``(rows,)``; equal texts have equal numbers."""
     array = table[column].combine_chunks()
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()

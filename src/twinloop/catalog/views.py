@@ -1,6 +1,8 @@
-"""Declare the views for SQL queries: parts, tables of the state, labels, lineage, faults and frames.
+"""Declare the views for SQL queries of the catalog, and find the views that a statement needs.
 
-Each view is made of tables and of views declared before it.
+There are views of Parquet files, of tables in ``state.sqlite``, of labels, of dataset versions, of the lineage of
+episodes and policies, of frames, and of episodes whose physics engine had a known fault. Each view is made of tables
+and of views that are declared before it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _KNOWN = ", ".join(
 )
 
 # Settings of the solver as an episode's provenance records them, see `core.engine_faults.SolverSettings`. Other values
-# are `unknown`, and so are episodes without a record, which are older than it.
+# are `unknown`. So are older episodes, which have no record of the settings.
 FAULT_VIEWS = {
     "engine_faults": f"""
         WITH known (fault, engine, version, solver, jacobian, fixed_in) AS (VALUES {_KNOWN}),
@@ -137,18 +139,22 @@ DERIVED: Mapping[str, str] = {**DATASET_VIEWS, **LINEAGE_VIEWS, **LABEL_VIEWS, *
 
 # Views that show all rows of a table's parts, by view name.
 PART_VIEWS = {"score_history" if name == "scores" else name: name for name in TABLES if name != EPISODES.name}
-MADE = ("episodes", "places", LISTS)  # built by the catalog
+IN_MEMORY_VIEWS = ("episodes", "places", LISTS)  # built in memory by `CatalogQueries`
 FRAME_VIEWS = ("frames", "contacts")
-NAMES = tuple(sorted({*MADE, *PART_VIEWS, *LATEST, *STATE_TABLES, *DERIVED, *FRAME_VIEWS}))
+NAMES = tuple(sorted({*IN_MEMORY_VIEWS, *PART_VIEWS, *LATEST, *STATE_TABLES, *DERIVED, *FRAME_VIEWS}))
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def latest_sql(source: str, key: Iterable[str]) -> str:
-    """Return the SQL of the rows from the run that was committed last, for each value of the columns ``key``.
+    """Return SQL that selects, for each combination of values in the key columns, the rows of the newest run.
 
-    ``source`` reads a table's parts in the order of their commits. The order of rows decides, not the runs' names,
-    because those contain the time of a clock that may have been wrong.
+    The newest run is the one that was committed last. The order of the rows decides, not the names of the runs, because
+    a name contains the time of a clock that may have been wrong.
+
+    Args:
+        source: SQL that reads a table's Parquet files in the order of their commits.
+        key: names of the key columns.
     """
     columns = ", ".join(f'"{name}"' for name in key)
     return f"""
@@ -159,7 +165,10 @@ def latest_sql(source: str, key: Iterable[str]) -> str:
 
 
 def find_required_views(sql: str) -> set[str]:
-    """Return the views that a statement may use, and all views that these are built from; may include unused ones."""
+    """Return the names of the views that a statement may use, and of all views from which these views are made.
+
+    The set may contain unused views, because every word of the statement counts.
+    """
     return _add_required_views(_find_view_names(sql))
 
 

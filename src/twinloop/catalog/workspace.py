@@ -1,4 +1,4 @@
-"""Create, open and query a workspace: one folder of plain files with the whole state of a project."""
+"""Create, open and query a workspace: one folder with the whole state of a project in plain files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ _FOLDERS = ("twins", "assets", "data", "catalog", "runs", "policies", "scenarios
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLocation:
-    """Location of an episode: the dataset's folder, the ``episode_index`` in it, and the batch."""
+    """Location of an episode on disk.
+
+    Attributes:
+        folder: folder of the dataset that contains the episode.
+        index: the episode's ``episode_index`` in that dataset.
+        batch: name of the dataset folder in the catalog.
+    """
 
     folder: Path
     index: int
@@ -47,10 +53,15 @@ class EpisodeLocation:
 
 
 class Workspace:
-    """An open workspace folder; several processes may open it, and one of them writes at a time.
+    """Open workspace, created by `create` or `open`; several processes may open a folder, and one writes at a time.
 
-    Created by `create` or `open`. ``root`` is the folder, ``state`` its SQLite file, ``config`` the content of
-    ``twinloop.yaml``.
+    Use it as a context manager, or call `close` at the end.
+
+    Attributes:
+        root: folder of the workspace.
+        config: content of ``twinloop.yaml``.
+        state: access to the workspace's SQLite file.
+        parts: the catalog's Parquet files.
     """
 
     def __init__(self, root: Path) -> None:
@@ -69,16 +80,16 @@ class Workspace:
         twin: str | None = None,
         files: Mapping[str, str] | None = None,
     ) -> Workspace:
-        """Create a workspace in a folder that is not a workspace.
+        """Create a workspace in a new or existing folder and open it.
 
         Args:
             path: the folder; it is created if it does not exist.
             name: name of the project; by default the folder's name.
-            twin: its default twin.
-            files: texts of further files, by their path in the folder.
+            twin: default twin of the project, or None.
+            files: texts of further files to write, by their path in the folder.
 
         Raises:
-            InputError: the folder is already a workspace, is inside one, or cannot be written.
+            InputError: If the folder is already a workspace, is inside a workspace, or cannot be written.
         """
         root = Path(path).absolute()
         if (root / FILE).exists():
@@ -106,10 +117,13 @@ class Workspace:
 
     @classmethod
     def open(cls, path: Path | str | None = None) -> Workspace:
-        """Open a workspace: the given folder, or else the nearest workspace from the current folder upwards.
+        """Open an existing workspace.
+
+        Args:
+            path: the workspace folder; None for the current folder or the nearest folder above it that is a workspace.
 
         Raises:
-            InputError: there is none; the message gives the command that creates one.
+            InputError: If there is no workspace.
         """
         here = Path.cwd() if path is None else Path(path).absolute()
         root = cls.find(here) if path is None else here
@@ -120,41 +134,44 @@ class Workspace:
 
     @staticmethod
     def find(path: Path | str) -> Path | None:
-        """Return the nearest workspace folder from ``path`` upwards, or None."""
+        """Return the nearest workspace folder, from ``path`` upwards; None if there is none."""
         here = Path(path).absolute()
         return next((folder for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
 
     def query(
-        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, most_rows: int | None = None
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, max_rows: int | None = None
     ) -> pa.Table:
-        """Return the rows of one read-only SQL statement over the views of `catalog.views`.
+        """Run one read-only SQL statement over the catalog's views (`catalog.views`) and return its rows.
 
         Args:
             sql: ``SELECT …``, with ``?`` or ``$name`` for parameters.
-            parameters: their values.
-            most_rows: maximum number of rows; None for as many as the memory limit allows.
+            parameters: values of the parameters: a sequence for ``?``, a mapping for ``$name``.
+            max_rows: maximum number of rows; None for as many as the memory limit allows.
 
         Raises:
-            UnknownNameError: no such view or column; names the nearest.
-            InputError: not one read-only statement, one that DuckDB refuses, or one that takes more time or memory than
-                ``query: {memory: …, timeout_s: …}`` in twinloop.yaml allows.
+            UnknownNameError: If a view or a column does not exist.
+            InputError: If the text is not one read-only statement, DuckDB refuses it, or it takes more time or memory
+                than ``query: {memory: …, timeout_s: …}`` in ``twinloop.yaml`` allows.
         """
-        return self._queries.run(sql, parameters, most_rows=most_rows)
+        return self._queries.run(sql, parameters, max_rows=max_rows)
 
     def add(
         self, folder: Path | str, *, batch: str | None = None, run_id: str | None = None, source: Source = "real"
     ) -> AddResult:
-        """Add a LeRobot v3.0 folder, written by any program, to the catalog without moving it; call again to update.
+        """Add a LeRobotDataset v3.0 folder to the catalog, or its new episodes if it was added before.
+
+        The folder may be written by any program. It is not moved or changed.
 
         Args:
             folder: the dataset's folder.
-            batch: name of the batch; by default the folder's name.
-            run_id: the run that made it.
-            source: source of episodes that do not state one.
+            batch: name of the folder in the catalog; by default the folder's name.
+            run_id: id of the run that made the folder.
+            source: source of episodes that do not state their source: real, sim, augmented or human-in-the-loop.
 
         Raises:
-            DatasetError: it is not such a folder, is damaged, or has an impossible value; nothing has changed.
-            InputError: another batch has this name.
+            DatasetError: If the folder is not such a dataset, is damaged, or has an impossible value. Nothing has
+                changed then.
+            InputError: If another folder has this name in the catalog.
         """
         folder = Path(folder).absolute()
         return add_folder(
@@ -162,18 +179,32 @@ class Workspace:
         )
 
     def append(self, table: str, rows: pa.Table, *, run_id: str) -> str:
-        """Commit rows of ``scores``, ``evaluations``, ``embeddings`` or ``params``; return the part's name.
+        """Add rows to a table of the catalog in one commit; return the name of the written Parquet file.
 
-        ``run_id`` is filled in if the table has that column and the rows do not.
+        Args:
+            table: ``scores``, ``evaluations``, ``embeddings`` or ``params``.
+            rows: the rows.
+            run_id: id of the run that made the rows; it fills the column ``run_id`` if ``rows`` lacks it.
 
         Raises:
-            UnknownNameError: no such table or column.
-            InputError: a column is missing, empty or of another type.
+            UnknownNameError: If the table or a column does not exist.
+            InputError: If a required column is missing or has nulls, a column has another type, or the table is
+                ``episodes``.
         """
         return self.append_many({table: rows}, run_id=run_id)[0]
 
     def append_many(self, tables: Mapping[str, pa.Table], *, run_id: str) -> list[str]:
-        """Commit rows of several tables together, all or none; raises as `append`."""
+        """Add rows to several tables in one commit; return the names of the written Parquet files.
+
+        Args:
+            tables: the rows of each table, by name of the table; see `append`.
+            run_id: id of the run that made the rows; it fills the column ``run_id`` where the rows lack it.
+
+        Raises:
+            UnknownNameError: If a table or a column does not exist.
+            InputError: If a required column is missing or has nulls, a column has another type, or a table is
+                ``episodes``, whose rows come only from dataset folders (`add`).
+        """
         if EPISODES.name in tables:
             raise InputError("Rows of episodes come from datasets: `Workspace.add` a folder.")
         drafts = [
@@ -185,11 +216,11 @@ class Workspace:
         return [part.part for part in written]
 
     def locate(self, episode_id: str) -> EpisodeLocation:
-        """Return the location of an episode: the first one whose folder still exists.
+        """Find an episode on disk; if it has several copies, the first one whose folder still exists is returned.
 
         Raises:
-            UnknownNameError: no episode of that id; names ids with the same beginning.
-            DatasetError: the folder is missing or was rewritten.
+            UnknownNameError: If no episode has this id.
+            DatasetError: If all folders with the episode are missing or were rewritten.
         """
         rows = self.state.rows(
             "SELECT p.batch, p.episode_index FROM places p JOIN batches b USING (batch) WHERE p.episode_id = ? "
@@ -209,11 +240,13 @@ class Workspace:
         raise problem or DatasetError(f"Episode {episode_id} has no location.")
 
     def folder(self, batch: str) -> Path:
-        """Return the folder of a batch; it has the added episodes, and possibly newer ones.
+        """Return the dataset folder with the name ``batch`` in the catalog.
+
+        The folder may have newer episodes that are not in the catalog yet.
 
         Raises:
-            UnknownNameError: no such batch.
-            DatasetError: the folder is missing or was rewritten; gives the next step.
+            UnknownNameError: If no dataset folder in the catalog has this name.
+            DatasetError: If the folder is missing or was rewritten.
         """
         row = self.state.row("SELECT path, files FROM batches WHERE batch = ?", (batch,))
         if row is None:
@@ -233,7 +266,12 @@ class Workspace:
         return folder
 
     def reader(self, batch: str) -> DatasetReader:
-        """Return the dataset of a batch; raises as `folder`."""
+        """Open the dataset of a batch (dataset folder in the catalog) for reading.
+
+        Raises:
+            UnknownNameError: If no batch has this name.
+            DatasetError: If the folder is missing or was rewritten.
+        """
         return DatasetReader(self.folder(batch))
 
     def record_run(
@@ -245,9 +283,17 @@ class Workspace:
         ended: datetime,
         arguments: Sequence[str],
     ) -> str:
-        """Record a run of a command; return its id, a ULID that sorts after those of all earlier runs.
+        """Record a run of a command; return the id of the run.
 
-        Credentials are removed from the record.
+        The id is a ULID that sorts after the ids of all earlier runs. Credentials are removed from the record.
+
+        Args:
+            verb: name of the command.
+            folder: output folder of the run, or None.
+            result: JSON-compatible results.
+            started: time at which the run began.
+            ended: time at which the run ended.
+            arguments: arguments of the command line.
         """
         where = None if folder is None else redact_text(self._format_stored_path(Path(folder).absolute()))
         texts = (dumps(redact_words(arguments)), dumps(redact_values(dict(result))))
@@ -261,9 +307,14 @@ class Workspace:
         return run_id
 
     def exclude_episodes(self, episode_ids: Sequence[str], reason: str, by: str) -> int:
-        """Exclude episodes from the view ``episodes``, with a reason; return the number newly excluded.
+        """Exclude episodes from the view ``episodes``; return the number of episodes that were not excluded before.
 
-        Nothing is deleted.
+        Nothing is deleted; `include_episodes` reverses it.
+
+        Args:
+            episode_ids: the episodes.
+            reason: reason of the exclusion.
+            by: person or program that excludes the episodes.
         """
         with self.state.transaction() as connection:
             rows = [(name, reason, by, now()) for name in dict.fromkeys(episode_ids)]
@@ -271,17 +322,23 @@ class Workspace:
             return connection.executemany(sql, rows).rowcount
 
     def include_episodes(self, episode_ids: Sequence[str]) -> int:
-        """Include excluded episodes in the view ``episodes`` again; return their number."""
+        """Include excluded episodes in the view ``episodes`` again; return the number of newly included episodes."""
         with self.state.transaction() as connection:
             sql = "DELETE FROM tombstones WHERE episode_id = ?"
             return connection.executemany(sql, [(name,) for name in episode_ids]).rowcount
 
     def freeze(self, name: str, sql: str, note: str = "") -> DatasetVersion:
-        """Freeze the present result of a statement as a dataset version; see `catalog.frozen.freeze`."""
+        """Create a dataset version from the episodes that an SQL statement selects now.
+
+        See `catalog.dataset_versions.freeze` for the arguments and errors.
+        """
         return freeze(self, name, sql, note)
 
     def find_dataset_version(self, reference: str) -> DatasetVersion:
-        """Return the dataset version of a name, ``NAME@VERSION`` or hash; see `catalog.frozen.load_dataset_version`."""
+        """Load the dataset version with a name, ``NAME@VERSION`` or a hash.
+
+        See `catalog.dataset_versions.load_dataset_version` for the errors.
+        """
         return load_dataset_version(self, reference)
 
     def record_policy(
@@ -294,7 +351,10 @@ class Workspace:
         *,
         base: str | None = None,
     ) -> None:
-        """Record which dataset versions trained a policy; see `catalog.frozen.record_policy`."""
+        """Record which dataset versions trained a policy.
+
+        See `catalog.dataset_versions.record_policy` for the arguments and errors.
+        """
         record_policy(self, policy, name, dataset, run_id, extra, base=base)
 
     def label(
@@ -302,14 +362,14 @@ class Workspace:
         labels: Iterable[Label],
         *,
         add: bool = False,
-        survey: ReviewRecord | None = None,
+        review: ReviewRecord | None = None,
         run_id: str | None = None,
     ) -> LabelWriteResult:
-        """Write labels of episodes, all or none; see `catalog.labels.write_labels`."""
-        return write_labels(self, labels, add=add, survey=survey, run_id=run_id)
+        """Write labels of episodes, all or none; see `catalog.labels.write_labels` for the arguments."""
+        return write_labels(self, labels, add=add, review=review, run_id=run_id)
 
     def close(self) -> None:
-        """Close the database connections."""
+        """Close the database connections of the calling thread and release their memory."""
         self._queries.close()
         self.state.close()
 
@@ -320,13 +380,13 @@ class Workspace:
         self.close()
 
     def _format_stored_path(self, folder: Path) -> str:
-        """Return a path as the catalog stores it: relative if it is inside the workspace."""
+        """Return a folder's path as the catalog stores it: relative if it is inside the workspace, else absolute."""
         with contextlib.suppress(ValueError):
             return folder.resolve().relative_to(self.root.resolve()).as_posix()
         return folder.resolve().as_posix()
 
     def _find_similar_ids(self, episode_id: str) -> list[str]:
-        """Return ids with the same beginning, for messages."""
+        """Return up to three episode ids near an unknown id, which the error message proposes."""
         prefix = episode_id[:4]
         with contextlib.suppress(ValueError):
             rows = self.state.rows(

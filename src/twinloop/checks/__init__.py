@@ -1,4 +1,4 @@
-"""Check a twin before it is used."""
+"""Check the physics of a twin before it is used: grasp, delays, stability, energy and numerical convergence."""
 
 from twinloop.checks.report import CheckOutcome, CheckReport
 from twinloop.checks.run import CHECKS, run_checks

@@ -1,4 +1,7 @@
-"""Find the corners of the default ranges at which a twin diverges, and the parameter that causes it."""
+"""Create worlds at the limits of the default randomization ranges, and find the parameters that make them diverge.
+
+A corner is a world in which every randomized parameter is at the lower or upper end of its range.
+"""
 
 from __future__ import annotations
 
@@ -18,42 +21,70 @@ from twinloop.twin import Param, Twin
 
 
 def find_drawn_params(twin: Twin) -> list[Param]:
-    """Return the parameters that the default randomization draws and that affect physics."""
+    """Return the parameters that the default randomization varies, excluding visual parameters such as colours."""
     return [p for p in twin.params.values() if p.default_range is not None and not p.quantity.visual]
 
 
 def command_ranges(model: mujoco.MjModel) -> NDArray[np.float64]:
-    """Return the lowest and highest command of each actuator, ``(2, nu)``; −1 and 1 without limits."""
+    """Return the lower and upper command limits of all actuators, shape ``(2, nu)`` for nu actuators.
+
+    An actuator that has no limits gets −1 and 1.
+    """
     return np.where(model.actuator_ctrllimited[:, None].astype(bool), model.actuator_ctrlrange, (-1.0, 1.0)).T
 
 
 def range_end(param: Param, high: bool) -> float:
-    """Return one end of a parameter's default range, in SI units."""
+    """Return the upper or lower end of a parameter's default range, in SI units.
+
+    Args:
+        param: Parameter of a twin. Without a default range, the result is its nominal value.
+        high: True for the upper end, False for the lower end.
+    """
     ends = param.absolute(param.default_range or (param.nominal, param.nominal), param.op)
     return float(max(ends) if high else min(ends))
 
 
 def corner_values(twin: Twin, chosen: Callable[[Param], bool | None]) -> dict[str, float]:
-    """Return the values with each drawn parameter at its high end, its low end, or (None) left nominal."""
+    """Return the parameter values of one corner, by parameter name, in SI units.
+
+    Args:
+        twin: Twin with the parameters.
+        chosen: Function that returns for each randomized parameter True (upper end of its range), False (lower end) or
+            None (nominal value, omitted from the result).
+    """
     picks = ((param, chosen(param)) for param in find_drawn_params(twin))
     return {param.name: range_end(param, high) for param, high in picks if high is not None}
 
 
 def corner_table(twin: Twin, nworld: int, *, seed: int) -> ParamTable:
-    """Return worlds at corners: 0 all low, 1 all high, the others with a random end of each range."""
+    """Return the parameter values of worlds at corners of the default ranges.
+
+    World 0 has all parameters at their lower ends, world 1 at their upper ends. All other worlds have a random end for
+    each parameter.
+
+    Args:
+        twin: Twin with the parameters.
+        nworld: Number of worlds.
+        seed: Seed of the random choices.
+    """
     params = find_drawn_params(twin)
-    coins = uniforms(seed, "checks/corners", np.arange(nworld), size=max(len(params), 1)) > 0.5
-    coins[0] = False
-    coins[1:2] = True
+    high = uniforms(seed, "checks/corners", np.arange(nworld), size=max(len(params), 1)) > 0.5
+    high[0] = False
+    high[1:2] = True
     columns = {
-        param.name: np.where(coins[:, i], range_end(param, True), range_end(param, False))
+        param.name: np.where(high[:, i], range_end(param, True), range_end(param, False))
         for i, param in enumerate(params)
     }
     return twin.table(nworld, columns)
 
 
 def make_initial_state(twin: Twin, params: ParamTable) -> InitialState:
-    """Return the starting pose with objects placed by the table and clutter dropped around them."""
+    """Return the initial state of worlds: home pose, objects at their drawn positions, and clutter around them.
+
+    Args:
+        twin: Twin to simulate.
+        params: Parameter values of the worlds, including object positions.
+    """
     start = InitialState.home(twin, params.nworld)
     qpos, mocap = start.qpos.copy(), start.mocap_pos.copy()
     for param in twin.params.values():
@@ -81,66 +112,88 @@ def _place(
 
 
 # Returns a mask of the worlds of these parameters that diverge.
-Trial = Callable[[ParamTable], NDArray[np.bool_]]
+FindDiverged = Callable[[ParamTable], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingParameter:
-    """Parameter whose range makes worlds diverge: at ``value`` with all others nominal, or together with others."""
+    """A parameter whose value makes a world diverge.
+
+    Attributes:
+        param: The parameter.
+        value: Value at which the world diverges, in SI units.
+        alone: True if the world diverges when all other parameters are nominal; False if it diverges only in
+            combination with other parameters.
+    """
 
     param: Param
     value: float
     alone: bool
 
     def text(self) -> str:
-        """Describe the parameter and its range in words."""
+        """Describe the parameter, its failing value and its default range in one phrase."""
         low, high = range_end(self.param, high=False), range_end(self.param, high=True)
         how = "alone" if self.alone else "together with others"
         return f"{self.param.name} = {self.value:g} {self.param.unit} {how} (default range {low:g} to {high:g})"
 
 
-def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[FailingParameter]:
-    """Return the parameters that cause the divergence of a corner.
+def find_failing_parameters(twin: Twin, corner: ParamTable, find_diverged: FindDiverged) -> list[FailingParameter]:
+    """Return the parameters that make a corner diverge.
 
-    First, every end of every range is tested with all other parameters nominal. If none of them diverges, the result is
-    a smallest set of the corner's values that does. It is empty if the model diverges at nominal values.
+    First, each end of each range is tested while all other parameters are nominal. If none of these worlds diverges,
+    the result is a minimal set of the corner's values that diverges together. The result is empty if the model diverges
+    even with nominal values.
 
     Args:
-        broken: the diverged corner, one row.
-        trial: runs worlds under the same conditions as that corner.
+        twin: Twin to simulate.
+        corner: Parameter values of the corner that diverged, one row.
+        find_diverged: Function that simulates worlds under the same conditions as that corner, and returns which
+            diverged, shape ``(nworld,)``.
     """
     params = find_drawn_params(twin)
     ends = [(param, range_end(param, high)) for param in params for high in (False, True)]
     alone = twin.table(len(ends), _single_parameter_columns(ends))
-    culprits = [
+    failing = [
         FailingParameter(param=param, value=value, alone=True)
-        for (param, value), breaks in zip(ends, trial(alone), strict=True)
-        if breaks
+        for (param, value), diverges in zip(ends, find_diverged(alone), strict=True)
+        if diverges
     ]
-    if culprits:
-        return culprits
+    if failing:
+        return failing
     return [
-        FailingParameter(param=param, value=float(broken[param.name][0]), alone=False)
-        for param in _find_smallest_set(twin, params, broken, trial)
+        FailingParameter(param=param, value=float(corner[param.name][0]), alone=False)
+        for param in _find_smallest_set(twin, params, corner, find_diverged)
     ]
 
 
-def _find_smallest_set(twin: Twin, params: list[Param], broken: ParamTable, trial: Trial) -> list[Param]:
-    """Return a set of parameters that diverges at its corner values, and does not without any one of them.
+def _find_smallest_set(twin: Twin, params: list[Param], corner: ParamTable, find_diverged: FindDiverged) -> list[Param]:
+    """Return a minimal set of parameters whose corner values make the world diverge.
 
-    The parameters are set to nominal one after the other; each stays nominal if the world still diverges.
+    The parameters are set to nominal one after the other. A parameter stays nominal if the world still diverges.
+
+    Args:
+        twin: Twin to simulate.
+        params: All randomized parameters.
+        corner: Parameter values of the corner that diverged, one row.
+        find_diverged: Function that returns which worlds diverge.
     """
-    kept = list(params)
+    needed = list(params)
     for param in params:
-        fewer = [other for other in kept if other is not param]
-        values = {other.name: broken[other.name] for other in fewer}
-        if trial(twin.table(1, values))[0]:
-            kept = fewer
-    return kept
+        fewer = [other for other in needed if other is not param]
+        values = {other.name: corner[other.name] for other in fewer}
+        if find_diverged(twin.table(1, values))[0]:
+            needed = fewer
+    return needed
 
 
 def _single_parameter_columns(ends: list[tuple[Param, float]]) -> dict[str, NDArray[np.float64]]:
-    """Return table columns in which world i has the i-th parameter at its end and all others nominal."""
+    """Return table columns in which world i has the tested value of the i-th parameter.
+
+    All other entries are the nominal values of their parameters.
+
+    Args:
+        ends: One parameter and its tested value per world.
+    """
     columns: dict[str, NDArray[np.float64]] = {}
     for world, (param, value) in enumerate(ends):
         columns.setdefault(param.name, np.full(len(ends), param.nominal))[world] = value

@@ -1,8 +1,9 @@
-"""Check that the requested delay is the delay of the simulated motor, joint by joint.
+"""Check that every simulated motor reacts with the delay that its parameter requests.
 
-One joint of each world gets a step command; the same world is run a second time without it. The first physics step
-after which the two differ is the onset of motion. Commands pass through the command path of `simulate` at the physics
-rate. The states of the running backend are compared with these states, bit for bit.
+Each world is simulated twice: once with a step command to one joint, once with a constant command. The delay is the
+time of the first physics step after which the two motions differ. The check computes these motions itself: one world at
+a time, with a command for every physics step from the command pipeline of `simulate`. The simulation backend
+``threads`` must compute exactly the same states.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ _MOVED = 1e-9  # rad/s or m/s: far above rounding, far below what any motor does
 
 @dataclass(frozen=True, kw_only=True)
 class _DelayProbe:
-    """Experiment in which world ``i`` steps joint ``joint[i]`` with delay ``delay_s[i]`` of that joint only."""
+    """Experiment in which each world sends a step command to one joint whose actuator has a given delay.
+
+    Attributes:
+        joint: Index of the stepped joint, shape ``(nworld,)``.
+        delay_s: Delay of that joint's actuator in s, shape ``(nworld,)``; all other delays are nominal.
+        params: Parameter values of the worlds.
+        command: Commands, shape ``(nworld, nstep, nu)`` for nu actuators.
+        nstep: Number of control steps.
+    """
 
     joint: NDArray[np.intp]
     delay_s: NDArray[np.float64]
@@ -40,7 +49,7 @@ class _DelayProbe:
 
 
 def check_delay(twin: Twin) -> CheckOutcome:
-    """Check the largest difference of requested and realized delay over joints and delays, in physics steps."""
+    """Check that the simulated delay of every joint is within one physics step of the requested delay."""
     name = "realised delay"
     if twin.spec.robot is None:
         return CheckOutcome.skip(name, "the twin has no robot")
@@ -64,7 +73,10 @@ def check_delay(twin: Twin) -> CheckOutcome:
 
 
 def delays_to_try(twin: Twin) -> NDArray[np.float64]:
-    """Return delays to test in s: 0, ends of the default ranges, whole and fractional physics and control steps."""
+    """Return the delays to test, in s.
+
+    They are 0, the ends of the default ranges, and whole and fractional numbers of physics steps and control steps.
+    """
     params = [twin.params[f"actuator/{name}/delay"] for name in twin.robot.actuator_names]
     bounded = min(param.high for param in params)
     ends = [v for p in params if p.default_range for v in p.absolute(p.default_range, p.op)]
@@ -91,7 +103,7 @@ def _make_probe(twin: Twin) -> _DelayProbe:
 
 
 def _step_size(twin: Twin, joint: int) -> float:
-    """Return a tenth of the actuator's range, towards the farther end."""
+    """Return the size of the step command: a tenth of the actuator's range, towards the farther limit."""
     actuator = twin.model.actuator(twin.robot.actuator_names[joint]).id
     low, high = command_ranges(twin.model)[:, actuator]
     size = STEP_FRACTION * (high - low)
@@ -99,7 +111,12 @@ def _step_size(twin: Twin, joint: int) -> float:
 
 
 def _measure_onset(twin: Twin, probe: _DelayProbe) -> tuple[NDArray[np.float64], int]:
-    """Return the time in s from command to motion per world and the number of worlds in which the backend differs."""
+    """Measure the delay from the step command to the first motion, and compare the backend ``threads`` with this check.
+
+    Returns:
+        The delay in s per world, shape ``(nworld,)``, infinite if the joint does not move; and the number of worlds in
+        which the states of the backend differ from those that the check computes itself, which should be 0.
+    """
     initial = InitialState.home(twin, len(probe.joint))
     still = np.broadcast_to(probe.command[:, :1], probe.command.shape).copy()
     moved, held = (_simulate_probe(twin, probe, initial, command) for command in (probe.command, still))
@@ -116,7 +133,14 @@ def _measure_onset(twin: Twin, probe: _DelayProbe) -> tuple[NDArray[np.float64],
 def _simulate_probe(
     twin: Twin, probe: _DelayProbe, initial: InitialState, command: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return joint velocities after every physics step, ``(nworld, nstep * substeps, nv)``."""
+    """Return the joint velocities after every physics step, shape ``(nworld, nstep * substeps, nv)``.
+
+    Args:
+        twin: Twin to simulate.
+        probe: Experiment that measures delays; its parameter values are used.
+        initial: Initial state.
+        command: Commands at the control rate, shape ``(nworld, nstep, nu)``.
+    """
     path = CommandPath(twin, probe.params, initial.command)
     controls = np.concatenate([path.compute_controls(command[:, step]) for step in range(probe.nstep)], axis=1)
     velocity = np.empty((*controls.shape[:2], twin.model.nv))

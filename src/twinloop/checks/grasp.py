@@ -1,7 +1,7 @@
-"""Check that no shapes overlap at the start, and that the gripper holds an object in the air.
+"""Check that a twin compiles, that no geoms overlap at the start, and that the gripper holds an object by friction.
 
-The object is placed at the tool point with its axes along the tool's axes. A force against its weight carries it while
-the gripper closes. Afterwards only friction holds it; there is no weld.
+For the grasp, the object is placed at the tool point (TCP) with its axes along the tool's axes. A force compensates its
+weight while the gripper closes. Then the force is removed, and only friction holds the object; there is no weld.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PENETRATION_LIMIT_MM = 0.1  # soft contacts at rest overlap by less than this; o
 
 
 def check_compiles(twin: Twin) -> CheckOutcome:
-    """Check that the twin's description compiles to the model in use, and that all of its numbers are finite."""
+    """Check that the twin's MJCF compiles to the model that the twin already has, with finite numbers only."""
     name = "compiles"
     try:
         again = twin.mjspec.copy().compile()
@@ -36,7 +36,7 @@ def check_compiles(twin: Twin) -> CheckOutcome:
 
 
 def check_penetration(twin: Twin) -> CheckOutcome:
-    """Check the depth of the deepest overlap of colliding geoms in the starting pose."""
+    """Check the largest penetration depth of colliding geoms in the home pose, in mm."""
     model, data = twin.model, mujoco.MjData(twin.model)
     data.qpos[:] = twin.home()[0]
     mujoco.mj_forward(model, data)
@@ -46,7 +46,15 @@ def check_penetration(twin: Twin) -> CheckOutcome:
 
 
 def deepest_overlap(model: mujoco.MjModel, data: mujoco.MjData, *, body: int | None = None) -> tuple[float, str]:
-    """Return the deepest overlap in m (0: none) of current contacts, and its two geoms; ``body`` selects one body."""
+    """Return the largest penetration depth of the current contacts in m, and the names of the two geoms.
+
+    Without a penetration, the depth is 0 and the text is empty.
+
+    Args:
+        model: MuJoCo model.
+        data: State with computed contacts.
+        body: Index of a body. If given, only contacts of this body are used.
+    """
     depth, pair = 0.0, ""
     for contact in data.contact:
         touching = (int(contact.geom1), int(contact.geom2))
@@ -75,10 +83,11 @@ _SEARCH_MM = 20
 
 
 def check_grasp(twin: Twin) -> CheckOutcome:
-    """Check the largest slip of the object's farthest point in the hand frame over `HOLD_S`.
+    """Check how far an object slips in the gripper while it is held for 10 s, in mm.
 
-    The worlds have nominal values, and the ends of the default ranges at which holding is hardest: low friction
-    and a weak gripper, each with the lightest and the heaviest object.
+    The object is held in the nominal world, and in the worlds at the ends of the default ranges where this is hardest:
+    low friction and a weak gripper, with the lightest and with the heaviest object. Slip is the motion of the object's
+    farthest point relative to the tool.
     """
     name = "grasp holds"
     hand = _find_gripper(twin)
@@ -100,13 +109,23 @@ def check_grasp(twin: Twin) -> CheckOutcome:
         f"{twin.robot.type} holds {twin.model.body(hand.body).name} for {HOLD_S:g} s, {len(worlds)} worlds, no weld"
     )
     return CheckOutcome.judge(
-        name, max(slip), SLIP_LIMIT_MM, "mm", detail=detail, figures={"nominal_mm": slip[0], "worst_mm": max(slip)}
+        name, max(slip), SLIP_LIMIT_MM, "mm", detail=detail, metrics={"nominal_mm": slip[0], "worst_mm": max(slip)}
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _GripperIds:
-    """Ids for a grasp, and the gripper's two commands."""
+    """Indices of the MuJoCo elements that take part in a grasp, and the commands of the gripper.
+
+    Attributes:
+        body: Body of the object.
+        qpos: First entry of the object's free joint in ``qpos``.
+        site: Site of the tool point (TCP).
+        actuator: Actuator of the gripper.
+        joint_qpos: Entry of the gripper joint in ``qpos``.
+        open: Command that opens the gripper.
+        closed: Command that closes the gripper.
+    """
 
     body: int
     qpos: int
@@ -118,7 +137,7 @@ class _GripperIds:
 
 
 def _find_gripper(twin: Twin) -> _GripperIds | str:
-    """Return the ids for a grasp, or the reason why no grasp is possible."""
+    """Return the indices for a grasp, or a sentence with the reason why this twin cannot grasp."""
     robot, model = twin.spec.robot, twin.model
     if robot is None:
         return "the twin has no robot"
@@ -142,7 +161,7 @@ def _find_gripper(twin: Twin) -> _GripperIds | str:
 
 
 def _find_weld(model: mujoco.MjModel, body: int) -> str:
-    """Return the name of an equality constraint that fixes the body, or ""."""
+    """Return the name of a weld or connect equality that constrains the body; "" if there is none."""
     for row in range(model.neq):
         kind = mujoco.mjtEq(int(model.eq_type[row]))
         if kind in (mujoco.mjtEq.mjEQ_WELD, mujoco.mjtEq.mjEQ_CONNECT):
@@ -155,7 +174,12 @@ def _find_weld(model: mujoco.MjModel, body: int) -> str:
 
 
 def _hard_worlds(twin: Twin, hand: _GripperIds) -> list[dict[str, float]]:
-    """Return the nominal world, then the hard corners; all dicts except the first have the same parameters."""
+    """Return the parameter values of the worlds of the grasp check: nominal, and the two hardest corners.
+
+    Both corners have the lowest friction, gain and torque limit of their ranges, one with the lightest object and one
+    with the heaviest. The dictionary of the nominal world is empty; the other dictionaries have the same parameter
+    names.
+    """
     body, motor = twin.model.body(hand.body).name, twin.model.actuator(hand.actuator).name
     weak = {f"object/{body}/friction/slide", f"actuator/{motor}/kp", f"actuator/{motor}/torque_limit"}
     mass = f"object/{body}/mass"
@@ -167,7 +191,12 @@ def _hard_worlds(twin: Twin, hand: _GripperIds) -> list[dict[str, float]]:
 
 
 def _measure_slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float:
-    """Return the slip in m of the object's farthest point after its support is removed; infinite if it was lost."""
+    """Simulate a grasp, and return how far the object slips after its support force is removed.
+
+    Returns:
+        The largest motion in m of any point of the object relative to the tool; infinite if the object was lost or
+        could not be placed in the gripper.
+    """
     data = mujoco.MjData(model)
     if not _place(twin, model, data, hand):
         return np.inf
@@ -186,7 +215,7 @@ def _measure_slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float
 
 
 def _is_held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
-    """Return whether the object touches the robot and no other body."""
+    """Return whether the object touches the robot and nothing else."""
     robot = model.body_rootid[model.site_bodyid[hand.site]]
     bodies = model.geom_bodyid[data.contact.geom[: data.ncon]]
     touching = bodies[(bodies == hand.body).any(axis=1)]
@@ -195,10 +224,16 @@ def _is_held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> b
 
 
 def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
-    """Set the home pose with an open gripper, and the object at the tool point, moved along a tool axis until free."""
+    """Set the home pose with an open gripper, and place the object at the tool point, in place in ``data``.
+
+    If the object overlaps the gripper there, it is moved along an axis of the tool by up to 20 mm.
+
+    Returns:
+        Whether a position without overlap was found.
+    """
     data.qpos[:], data.ctrl[:] = twin.home()
     data.qpos[hand.joint_qpos] = data.ctrl[hand.actuator] = hand.open
-    _close_equalities(model, data)
+    _move_coupled_joints(model, data)
     mujoco.mj_kinematics(model, data)
     tool, position = data.site_xmat[hand.site].reshape(3, 3).copy(), data.site_xpos[hand.site].copy()
     mujoco.mju_mat2Quat(data.qpos[hand.qpos + 3 : hand.qpos + 7], tool.ravel())
@@ -211,8 +246,11 @@ def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _Grippe
     return False
 
 
-def _close_equalities(model: mujoco.MjModel, data: mujoco.MjData) -> None:
-    """Set joints that an equality couples to others, for example the second finger of a parallel gripper."""
+def _move_coupled_joints(model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    """Set in ``data`` the positions of joints that are coupled to other joints, such as those of a second finger.
+
+    The joint equality constraints of the model define the positions.
+    """
     for row in np.flatnonzero(model.eq_type == mujoco.mjtEq.mjEQ_JOINT):
         follower, leader = model.eq_obj1id[row], model.eq_obj2id[row]
         if leader >= 0:
@@ -226,20 +264,26 @@ def _run(model: mujoco.MjModel, data: mujoco.MjData, seconds: float) -> None:
 
 
 def _pose_in_hand(data: mujoco.MjData, hand: _GripperIds) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the position and rotation matrix of the object in the tool frame."""
+    """Return the position in m and the rotation matrix of the object in the frame of the tool point."""
     tool = data.site_xmat[hand.site].reshape(3, 3)
     position = tool.T @ (data.xpos[hand.body] - data.site_xpos[hand.site])
     return position, tool.T @ data.xmat[hand.body].reshape(3, 3)
 
 
 def _bound_motion(before: tuple[NDArray, NDArray], after: tuple[NDArray, NDArray], radius: float) -> float:
-    """Return an upper bound of the motion in m of any point within ``radius`` of the object's origin."""
+    """Return an upper bound in m of the motion of any point of the object relative to the tool.
+
+    Args:
+        before: Earlier position and rotation matrix of the object in the tool frame.
+        after: Later position and rotation matrix.
+        radius: Largest distance in m of a point from the object's origin.
+    """
     cosine = (np.trace(before[1].T @ after[1]) - 1.0) / 2.0
     angle = np.arccos(np.clip(cosine, -1.0, 1.0))
     return float(np.linalg.norm(after[0] - before[0]) + angle * radius)
 
 
 def _half_size(model: mujoco.MjModel, body: int) -> NDArray[np.float64]:
-    """Return the half extents of the largest geom of a body."""
+    """Return the half extents in m, shape ``(3,)``, of the bounding box of a body's largest geom."""
     geoms = np.flatnonzero(model.geom_bodyid == body)
     return model.geom_aabb[geoms[np.argmax(model.geom_rbound[geoms])], 3:]

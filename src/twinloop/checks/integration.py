@@ -1,11 +1,12 @@
-"""Check the integrator: convergence when the step is halved, and conservation of energy without dissipation.
+"""Check the numerical integrator: convergence with smaller steps, and conservation of energy.
 
-For convergence, the full twin follows slow sines of all commands from its starting pose. Contacts are off, because a
-contact that occurs one step earlier changes a path by more than any integrator does.
+For convergence, the complete twin follows slow sine commands from its home pose. Contacts are off, because a contact
+that occurs one step earlier changes the motion more than any integrator does.
 
-For energy, the arm falls from near its starting pose. Contacts, joint limits and actuators are off and gravity is
-on. Gravity compensation is a task of a controller and is also off. If there is an arm, free bodies are made
-weightless, since the energy of their fall would hide that of the arm.
+For energy, the arm falls freely from near its home pose. Gravity is on. Contacts, joint limits, equality constraints
+and actuators are off. Gravity compensation is off, too, because it acts like a controller, which may add energy. If the
+twin has an arm, free bodies get almost no mass. Otherwise the energy of their fall would be so large that an error of
+the arm's energy could not be seen.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from twinloop.twin import Twin
 
 CONVERGENCE_S = 1.0
 CHANGE_LIMIT = 0.02  # rad or m
-LEAST_ORDER = 0.5
+MIN_ORDER = 0.5
 # Below a tenth of the limit the order is not used: dry friction that holds or slips a step earlier gives any order,
 # and changes of constant size add up to the limit only after ten halvings.
 UNJUDGED = 0.1
@@ -34,19 +35,19 @@ FREQUENCY_HZ = 1.0
 
 
 def check_convergence(twin: Twin) -> CheckOutcome:
-    """Check the largest change of a joint (or free body) over one second when the step is halved.
+    """Check the largest change of a joint position (or free body position) over 1 s when the physics step is halved.
 
-    The order is computed from a second halving. The check also fails if the changes do not decrease (order below one
-    half), unless they are so small that they stay within the limit even if they grow.
+    The order of convergence is computed from a second halving. The check also fails if the order is below one half,
+    because the changes then do not decrease. The order is ignored if both changes are below a tenth of the limit.
     """
     name = "half-step convergence"
     paths = [_simulate_path(twin, refine) for refine in (1, 2, 4)]
     first, second = (float(np.abs(a - b).max(initial=0.0)) for a, b in pairwise(paths))
     order = np.log2(first / second) if min(first, second) > NEGLIGIBLE else np.inf
     detail = f"order {order:.2f} from steps of {1e3 * twin.dt:.3g} ms, its half and its quarter"
-    figures = {"change": first, "change_at_half": second, "order": float(order)}
-    check = CheckOutcome.judge(name, first, CHANGE_LIMIT, "rad or m", detail=detail, figures=figures)
-    if order >= LEAST_ORDER:
+    metrics = {"change": first, "change_at_half": second, "order": float(order)}
+    check = CheckOutcome.judge(name, first, CHANGE_LIMIT, "rad or m", detail=detail, metrics=metrics)
+    if order >= MIN_ORDER:
         return check
     if max(first, second) < UNJUDGED * CHANGE_LIMIT:
         return replace(check, detail=f"{detail}, not judged: the changes are far below the limit")
@@ -54,7 +55,12 @@ def check_convergence(twin: Twin) -> CheckOutcome:
 
 
 def _simulate_path(twin: Twin, refine: int) -> NDArray[np.float64]:
-    """Return positions at the control rate with each physics step divided by ``refine``, ``(nstep, n)``."""
+    """Return joint or body positions at the control rate, shape ``(nstep, n)``.
+
+    Args:
+        twin: Twin to simulate.
+        refine: Number by which each physics step is divided.
+    """
     model = copy.copy(twin.model)
     model.opt.timestep = twin.dt / refine
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
@@ -70,7 +76,7 @@ def _simulate_path(twin: Twin, refine: int) -> NDArray[np.float64]:
 
 
 def _find_position_columns(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return the columns of hinges and slides; without any, those of the positions of free bodies."""
+    """Return the ``qpos`` indices of hinge and slide joints; if there are none, of the positions of free bodies."""
     free = model.jnt_type == mujoco.mjtJoint.mjJNT_FREE
     if not free.all():
         return model.jnt_qposadr[~free & (model.jnt_type != mujoco.mjtJoint.mjJNT_BALL)].astype(np.intp)
@@ -78,7 +84,7 @@ def _find_position_columns(model: mujoco.MjModel) -> NDArray[np.intp]:
 
 
 def _sine_commands(twin: Twin) -> NDArray[np.float64]:
-    """Return sines about the home command, each actuator with another phase, ``(nstep, nu)``."""
+    """Return sine commands around the home command with another phase for each actuator, shape ``(nstep, nu)``."""
     low, high = command_ranges(twin.model)
     time = np.arange(round(CONVERGENCE_S * twin.control_hz))[:, None] / twin.control_hz
     phase = np.arange(twin.model.nu)
@@ -100,9 +106,9 @@ _OFF = (
 
 
 def check_energy_drift(twin: Twin) -> CheckOutcome:
-    """Check the largest deviation of the energy from its start, relative to the largest kinetic energy, undamped."""
+    """Check the largest change of the total energy in undamped free fall, relative to the largest kinetic energy."""
     if not twin.model.nv:
-        return CheckOutcome.skip("energy drift", "nothing moves")
+        return CheckOutcome.skip("energy drift", "the twin has no moving parts")
     total, kinetic = _energies(twin, _make_conservative_model(twin))
     drift = _relative_to_kinetic(np.abs(total - total[0]), kinetic)
     detail = f"free fall of {ENERGY_S:g} s without damping, friction or contact; step {1e3 * twin.dt:.3g} ms"
@@ -110,12 +116,13 @@ def check_energy_drift(twin: Twin) -> CheckOutcome:
 
 
 def check_energy_gain(twin: Twin) -> CheckOutcome:
-    """Check the increase of the energy above its start with the twin's damping and friction.
+    """Check that damping and friction do not add energy in free fall, relative to the largest kinetic energy.
 
-    The increase without damping and friction, which the integrator causes, is tested separately and is subtracted.
+    The integrator alone also changes the energy. This change is measured in a fall without damping and friction, and is
+    subtracted from the gain. The limit is 0.5 % (`GAIN_LIMIT`).
     """
     if not twin.model.nv:
-        return CheckOutcome.skip("no energy from damping", "nothing moves")
+        return CheckOutcome.skip("no energy from damping", "the twin has no moving parts")
     energies = (_energies(twin, model) for model in (_make_falling_model(twin), _make_conservative_model(twin)))
     own, integrator = (_relative_to_kinetic(total - total[0], kinetic) for total, kinetic in energies)
     gain = max(own - integrator, 0.0) if np.isfinite(integrator) else own
@@ -146,7 +153,11 @@ def _make_falling_model(twin: Twin) -> mujoco.MjModel:
 
 
 def _lock_gears(twin: Twin, model: mujoco.MjModel) -> None:
-    """Add the motors' inertia, damping and friction to their links, because gear flanks are limits, which are off."""
+    """Add inertia, damping and friction of the motors to their links, in place in ``model``.
+
+    Motor and link are separate joints, and the backlash of the gear is a limit of their difference. Limits are off in
+    the energy checks, so motor and link would otherwise move independently.
+    """
     if twin.spec.robot is None or twin.spec.robot.gears is None:
         return
     for field in (model.dof_armature, model.dof_damping, model.dof_frictionloss):
@@ -156,13 +167,16 @@ def _lock_gears(twin: Twin, model: mujoco.MjModel) -> None:
 
 
 def _free_bodies(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return the bodies with a free joint that have no child bodies."""
+    """Return the indices of the bodies that have a free joint and no child bodies."""
     free = model.jnt_bodyid[model.jnt_type == mujoco.mjtJoint.mjJNT_FREE].astype(np.intp)
     return free[~np.isin(free, model.body_parentid)]
 
 
 def _energies(twin: Twin, model: mujoco.MjModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return total and kinetic energy before every step, J; infinite where not finite."""
+    """Simulate free fall; return total and kinetic energy per physics step in J, shape ``(nstep,)`` each.
+
+    Values that are not finite are replaced by infinity.
+    """
     data = mujoco.MjData(model)
     data.qpos[:] = twin.home()[0]
     hinges = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE)
@@ -179,5 +193,5 @@ def _energies(twin: Twin, model: mujoco.MjModel) -> tuple[NDArray[np.float64], N
 
 
 def _relative_to_kinetic(energy: NDArray[np.float64], kinetic: NDArray[np.float64]) -> float:
-    """Return the largest value divided by the largest kinetic energy; infinite if the kinetic energy is."""
+    """Return the largest energy divided by the largest kinetic energy; infinite if the simulation diverged."""
     return float(energy.max()) / max(float(kinetic.max()), 1e-12) if np.isfinite(kinetic).all() else np.inf

@@ -1,4 +1,4 @@
-"""Define results of checks: a metric with its limit, or the reason why a check was skipped."""
+"""Define the results of checks: a measured value with its limit, or the reason why a check was skipped."""
 
 from __future__ import annotations
 
@@ -12,71 +12,85 @@ Status = Literal["pass", "fail", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOutcome:
-    """Result of one check.
+    """Result of one check of a twin.
 
-    ``figure`` is the measured value and ``limit`` its largest allowed value, both in ``unit``; None without a
-    measurement. ``detail`` gives the conditions, the failure, or the reason why the check was skipped. ``figures`` are
-    further metrics.
+    Attributes:
+        name: Name of the check.
+        status: ``pass``, ``fail`` or ``skip``.
+        unit: Unit of the measured value and its limit.
+        metric: Measured value; None if nothing was measured.
+        limit: Largest allowed value; None if nothing was measured.
+        detail: Sentence with the test conditions, the failure, or the reason for a skip.
+        metrics: Further metrics by name.
     """
 
     name: str
     status: Status
     unit: str = ""
-    figure: float | None = None
+    metric: float | None = None
     limit: float | None = None
     detail: str = ""
-    figures: Mapping[str, float] | None = None
+    metrics: Mapping[str, float] | None = None
 
     @classmethod
     def judge(
         cls,
         name: str,
-        figure: float,
+        metric: float,
         limit: float,
         unit: str,
         *,
         detail: str = "",
-        figures: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> CheckOutcome:
-        """Return an outcome that passes if the metric is at most the limit; NaN fails."""
-        status: Status = "pass" if figure <= limit else "fail"
+        """Create an outcome from a measured value; it passes if the value is at most the limit, and NaN fails.
+
+        Args:
+            name: Name of the check.
+            metric: Measured value.
+            limit: Largest allowed value.
+            unit: Unit of both.
+            detail: Sentence with the test conditions.
+            metrics: Further metrics by name.
+        """
+        status: Status = "pass" if metric <= limit else "fail"
         return cls(
-            name=name, status=status, unit=unit, figure=float(figure), limit=limit, detail=detail, figures=figures
+            name=name, status=status, unit=unit, metric=float(metric), limit=limit, detail=detail, metrics=metrics
         )
 
     @classmethod
     def skip(cls, name: str, reason: str) -> CheckOutcome:
-        """Return a skipped check with its reason."""
+        """Create the outcome of a check that was skipped for the given reason."""
         return cls(name=name, status="skip", detail=reason)
 
     @classmethod
     def fail(cls, name: str, reason: str) -> CheckOutcome:
-        """Return a check that failed before a measurement."""
+        """Create the outcome of a check that failed before anything could be measured."""
         return cls(name=name, status="fail", detail=reason)
 
     def summary_line(self) -> str:
-        """Return one line for people."""
-        if self.figure is None:
+        """Return status, name, measured value, limit and detail as one line of text."""
+        if self.metric is None:
             return f"{self.status:4} {self.name}: {self.detail}"
-        measured = f"{self.figure:.3g} {self.unit}".rstrip()
+        measured = f"{self.metric:.3g} {self.unit}".rstrip()
         return f"{self.status:4} {self.name}: {measured} (limit {self.limit:g}). {self.detail}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary; a metric that is not finite becomes a string."""
+        """Return the outcome as a JSON-compatible dictionary; NaN and infinity become strings."""
         return {
             "name": self.name,
             "status": self.status,
-            "figure": _to_json_number(self.figure),
+            "metric": _to_json_number(self.metric),
             "limit": self.limit,
             "unit": self.unit,
             "detail": self.detail,
-            "figures": {key: _to_json_number(value) for key, value in (self.figures or {}).items()},
+            "metrics": {key: _to_json_number(value) for key, value in (self.metrics or {}).items()},
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """All checks of one twin, in the order of execution."""
+    """Results of all checks of one twin, in the order in which they ran."""
 
     twin: str
     checks: tuple[CheckOutcome, ...]
@@ -93,13 +107,13 @@ class CheckReport:
         raise KeyError(f"No check {name!r}; there are {', '.join(check.name for check in self.checks)}.")
 
     def text(self) -> str:
-        """Return lines for people."""
+        """Return the report as text: a line with the totals, then one line per check."""
         count = {status: sum(check.status == status for check in self.checks) for status in ("pass", "fail", "skip")}
         total = f"{count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
         return "\n".join([f"{self.twin}: {total}", *(f"  {check.summary_line()}" for check in self.checks)])
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary for ``result.json``."""
+        """Return the report as a JSON-compatible dictionary, which is stored in ``result.json``."""
         return {"twin": self.twin, "passed": self.passed, "checks": [check.to_json() for check in self.checks]}
 
 

@@ -1,4 +1,4 @@
-"""Run all checks of a twin, in order."""
+"""Run all checks, or selected checks, of a twin and collect their results."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def run_checks(
     only: Collection[str] | None = None,
     progress: Callable[[CheckOutcome], None] | None = None,
 ) -> CheckReport:
-    """Run every check of a twin, or those in ``only``.
+    """Run the checks of a twin in a fixed order.
 
     Args:
-        twin: a compiled twin, or an argument of `twin.load_twin`. A twin that does not load fails `compiles`, and the
-            other checks are skipped.
-        only: names of the checks to run; all by default.
-        progress: called after every check.
+        twin: Compiled twin, or an argument of `twin.load_twin` (a name or a file). A twin that cannot be loaded fails
+            the check ``compiles``, and the other checks are skipped.
+        only: Names of the checks to run; all checks by default.
+        progress: Function called with the outcome of every check when the check ends.
 
     Raises:
-        UnknownNameError: ``only`` names a check that does not exist, or ``twin`` a twin that does not exist. A name
-            that is missing inside the twin's file fails `compiles`.
+        UnknownNameError: If ``only`` has the name of a check that does not exist, or ``twin`` is the name of a twin
+            that does not exist. An unknown name inside the twin's file fails the check ``compiles`` instead.
     """
     chosen = {name: CHECKS[name] for name in CHECKS if only is None or name in only}
     for name in only or ():

@@ -1,7 +1,7 @@
-"""Check that all worlds stay finite under random commands, and compare the solver with a dense one in contact.
+"""Check that worlds do not diverge under random commands, and compare the constraint solver with a dense solver.
 
-The sparse and the dense constraint Jacobian store the same numbers in two ways, so that both must give the same
-accelerations. A version of MuJoCo in which they differ has a fault.
+The sparse and the dense constraint Jacobian have the same numbers in two formats. The solver must therefore compute the
+same accelerations with both. A version of MuJoCo with different accelerations has a fault.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.checks.corners import command_ranges, corner_table, find_culprits, make_initial_state
+from twinloop.checks.corners import command_ranges, corner_table, find_failing_parameters, make_initial_state
 from twinloop.checks.report import CheckOutcome
 from twinloop.core.engine_faults import SolverSettings
 from twinloop.core.params import ParamTable, SeedPath
@@ -30,10 +30,16 @@ TOSS_SPEED = 2.0  # m/s; and four times that in rad/s: the faster of the publish
 
 
 def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed: int = 0) -> CheckOutcome:
-    """Count diverged worlds at corners of the default ranges under random commands for ``seconds``.
+    """Count the worlds at corners of the default ranges that diverge under random commands.
 
-    A twin without actuators starts with random velocities instead. If a world diverges, the check searches and names
-    the parameters that cause it.
+    In a corner, every randomized parameter is at the lower or upper end of its range. A twin without actuators starts
+    with random velocities instead. If a world diverges, the message names the parameters that cause it.
+
+    Args:
+        twin: Twin to check.
+        seconds: Simulated time in s.
+        nworld: Number of worlds.
+        seed: Seed of the corners and the commands.
     """
     nstep = round(seconds * twin.control_hz)
     params = corner_table(twin, nworld, seed=seed)
@@ -46,28 +52,45 @@ def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed:
         step = int(result.invalid_step[first])
         detail += f"; world {first} diverged at {step / twin.control_hz:.2f} s: {result.reason[first]}. "
         horizon = min(nstep, step + 1 + round(_GRACE_S * twin.control_hz))
-        detail += _describe_culprits(twin, params.take([first]), first, horizon, seed)
+        detail += _describe_failing_parameters(twin, params.take([first]), first, horizon, seed)
     return CheckOutcome.judge(
-        "finite at the extremes", len(broken), 0, "worlds", detail=detail, figures={"max_speed": float(speed)}
+        "finite at the extremes", len(broken), 0, "worlds", detail=detail, metrics={"max_speed": float(speed)}
     )
 
 
-def _describe_culprits(twin: Twin, corner: ParamTable, world: int, nstep: int, seed: int) -> str:
-    """Return a sentence with the parameters that cause the divergence of a corner under the commands of ``world``."""
+def _describe_failing_parameters(twin: Twin, corner: ParamTable, sequence: int, nstep: int, seed: int) -> str:
+    """Return a sentence with the parameters that make one corner diverge.
 
-    def trial(params: ParamTable) -> NDArray[np.bool_]:
-        return ~run_random(twin, params, nstep, commands=np.full(params.nworld, world), seed=seed).valid
+    Args:
+        twin: Twin to simulate.
+        corner: Parameter values of the corner, one row.
+        sequence: Number of the random command sequence of the corner.
+        nstep: Number of control steps to simulate.
+        seed: Seed of the commands.
+    """
 
-    culprits = find_culprits(twin, corner, trial)
-    if not culprits:
+    def find_diverged(params: ParamTable) -> NDArray[np.bool_]:
+        return ~run_random(twin, params, nstep, commands=np.full(params.nworld, sequence), seed=seed).valid
+
+    failing = find_failing_parameters(twin, corner, find_diverged)
+    if not failing:
         return "No range is the cause: the model diverges at nominal values. Raise substeps, or check its integrator."
-    named = "; ".join(culprit.text() for culprit in culprits[:_NAMED])
-    more = f" and {len(culprits) - _NAMED} more" if len(culprits) > _NAMED else ""
+    named = "; ".join(param.text() for param in failing[:_NAMED])
+    more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
     return f"Cause: {named}{more}. Narrow that range in the twin's YAML, or raise substeps."
 
 
 def run_random(twin: Twin, params: ParamTable, nstep: int, *, commands: NDArray[np.intp], seed: int) -> Trajectories:
-    """Run worlds under random commands; world ``i`` gets the commands of number ``commands[i]``."""
+    """Simulate worlds under random commands.
+
+    Args:
+        twin: Twin to simulate.
+        params: Parameter values of the worlds.
+        nstep: Number of control steps.
+        commands: Number of the random command sequence of each world, shape ``(nworld,)``; worlds with equal numbers
+            get equal commands.
+        seed: Seed of the commands.
+    """
     initial = make_initial_state(twin, params)
     if not twin.model.nu:
         initial = _toss_bodies(twin, initial, commands, seed)
@@ -77,21 +100,31 @@ def run_random(twin: Twin, params: ParamTable, nstep: int, *, commands: NDArray[
         return rollout(open_backend("threads"), twin, seeded, initial, sequence, nstep)
 
 
-def _random_commands(twin: Twin, commands: NDArray[np.intp], nstep: int, seed: int) -> NDArray[np.float64]:
-    """Return uniform commands over each actuator's range, ``(nworld, nstep, nu)``; odd numbers hold each longer."""
+def _random_commands(twin: Twin, sequences: NDArray[np.intp], nstep: int, seed: int) -> NDArray[np.float64]:
+    """Return uniform random commands over the range of each actuator, shape ``(nworld, nstep, nu)``.
+
+    A sequence with an odd number holds each command for 0.5 s, all others hold it for one control step.
+    """
     nu, (low, high) = twin.model.nu, command_ranges(twin.model)
-    numbers = uniforms(seed, "checks/commands", commands, size=nstep * max(nu, 1))
-    numbers = numbers.reshape(len(commands), nstep, -1)[..., :nu]
+    numbers = uniforms(seed, "checks/commands", sequences, size=nstep * max(nu, 1))
+    numbers = numbers.reshape(len(sequences), nstep, -1)[..., :nu]
     held = np.arange(nstep) // max(1, round(HOLD_S * twin.control_hz))
-    slow = commands % 2 == 1
+    slow = sequences % 2 == 1
     numbers[slow] = numbers[slow][:, held]
     return low + (high - low) * numbers
 
 
-def _toss_bodies(twin: Twin, start: InitialState, commands: NDArray[np.intp], seed: int) -> InitialState:
-    """Return the same start with random velocities, angular ones four times as large as linear ones."""
+def _toss_bodies(twin: Twin, start: InitialState, sequences: NDArray[np.intp], seed: int) -> InitialState:
+    """Return the initial state with random velocities of free bodies: up to 2 m/s and 8 rad/s.
+
+    Args:
+        twin: Twin to simulate.
+        start: Initial state.
+        sequences: Number of the random sequence of each world, shape ``(nworld,)``. It determines the velocities.
+        seed: Seed of the velocities.
+    """
     size = max(twin.model.nv, 1)
-    numbers = 2.0 * uniforms(seed, "checks/toss", commands, size=size) - 1.0
+    numbers = 2.0 * uniforms(seed, "checks/toss", sequences, size=size) - 1.0
     scale = np.where(np.arange(twin.model.nv) % 6 < 3, TOSS_SPEED, 4 * TOSS_SPEED)
     velocity = numbers[:, : twin.model.nv] * scale
     velocity[:, 2::6] = np.abs(velocity[:, 2::6])
@@ -112,11 +145,12 @@ _TURN = 2.0  # rad or m; our choice: enough for the links of a tree to reach eac
 
 
 def check_solver(twin: Twin) -> CheckOutcome:
-    """Check the largest relative difference of the twin's accelerations from those of a dense solver.
+    """Check the largest relative difference between the twin's accelerations and those of a dense constraint solver.
 
-    No simulation is made if the twin's settings select the dense Newton solver, or an iterative solver, whose two forms
-    agree only to its tolerance. If twinloop changed the settings because of a known fault, the sparse solver is also
-    compared, for information.
+    The check passes without a simulation if the twin already has the dense Newton solver. It also passes for the
+    iterative solvers (CG, PGS), because their dense and sparse results may differ by the solver's tolerance. If
+    twinloop changed the settings because of a known fault of MuJoCo, the difference of the sparse solver is reported,
+    too.
     """
     name = "solver agrees with dense"
     settings = solver_settings(twin.model)
@@ -127,7 +161,7 @@ def check_solver(twin: Twin) -> CheckOutcome:
     made = run_random(twin, params, nstep, commands=np.arange(_COMPARED), seed=_SEED)
     lost = np.where(made.valid, nstep + 1, made.invalid_step)  # later states are not a motion of the twin
     states = made.states[np.arange(nstep + 1) < lost[:, None]]
-    states = np.concatenate([states, _rotate_bodies(twin.model, states, _SEED)])
+    states = np.concatenate([states, _displace_joints(twin.model, states, _SEED)])
     rows = np.array(list(_acceleration_differences(twin.model, states))).reshape(-1, 2)
     own, sparse = rows.max(axis=0, initial=0.0)
     detail = f"{len(rows)} states with contacts or other constraints; {_describe_solver(settings)}"
@@ -138,11 +172,19 @@ def check_solver(twin: Twin) -> CheckOutcome:
             f"({', '.join(settings.changed_for)}). The sparse solver differs by up to {sparse:.2g}, and by more than "
             f"the limit in {wrong:.1%} of the states"
         )
-    return CheckOutcome.judge(name, own, DIFFERENCE_LIMIT, "relative", detail=detail, figures={"sparse": float(sparse)})
+    return CheckOutcome.judge(name, own, DIFFERENCE_LIMIT, "relative", detail=detail, metrics={"sparse": float(sparse)})
 
 
-def _rotate_bodies(model: mujoco.MjModel, states: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Return the states with every body rotated at random in place, so that other bodies touch than in the motion."""
+def _displace_joints(model: mujoco.MjModel, states: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Return copies of the states with random displacements of the joints, so that further pairs of bodies touch.
+
+    Free bodies rotate but keep their positions.
+
+    Args:
+        model: MuJoCo model.
+        states: States in the layout of ``STATE_SPEC``, one per row.
+        seed: Seed of the displacements.
+    """
     turned = states.copy()
     columns = state_columns(model, int(mujoco.mjtState.mjSTATE_QPOS))
     angles = 2.0 * uniforms(seed, "checks/solver", np.arange(len(states)), size=max(model.nv, 1)) - 1.0
@@ -160,7 +202,14 @@ def _describe_solver(settings: SolverSettings) -> str:
 
 
 def _acceleration_differences(model: mujoco.MjModel, states: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
-    """Yield the differences of the model's and the sparse solver's accelerations from the dense ones, per state."""
+    """Compare accelerations of two solver settings with those of the dense Jacobian in each state with constraints.
+
+    The two settings are the model's own, and the same with the sparse Jacobian.
+
+    Yields:
+        The largest difference of an acceleration with the model's own settings, and with the sparse Jacobian, each
+        divided by the largest acceleration with the dense Jacobian.
+    """
     models = [model, copy.copy(model), copy.copy(model)]
     models[1].opt.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
     models[2].opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE

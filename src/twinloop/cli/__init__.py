@@ -1,1 +1,1 @@
-"""The command line. One dataclass per command defines its configuration, its flags and its help."""
+"""Define the commands of ``twinloop``; one dataclass per command gives its settings, its flags and its help."""

@@ -1,4 +1,4 @@
-"""The command ``twinloop approve``."""
+"""Define ``twinloop approve``, which allows Python files from other people to run, or lists the allowed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check arguments that have the same meaning in every command: numbers, repeated flags, local paths."""
+"""Check arguments that have the same meaning in every command: seeds, process counts, levels and local paths."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ _MOST = 2**63  # datasets and the catalog store seeds as 64-bit integers
 
 
 def check_numbers(command: object) -> None:
-    """Refuse a seed that cannot be stored, a negative number of processes or threads, and a level outside of 0 to 1.
+    """Check the numbers in a request: seeds, numbers of processes and threads, and the confidence level.
+
+    Args:
+        command: Request of the command, a dataclass whose fields are the flags.
 
     Raises:
-        InputError: names the flag.
+        InputError: If a seed does not fit in 64 bits, a number of processes or threads is negative, or the level is not
+            between 0 and 1.
     """
     for name, value in _iterate_numbers(command):
         flag = f"--{name.replace('_', '-')} {value}"
@@ -33,7 +37,7 @@ def check_numbers(command: object) -> None:
 
 
 def _iterate_numbers(command: object) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers of a command and of its subcommand, with their names."""
+    """Yield the names and values of all numbers in a request, including those of its subcommand."""
     if not dataclasses.is_dataclass(command):
         return
     for name, value in vars(command).items():
@@ -48,12 +52,15 @@ _ADDRESS = re.compile(r"(?:[A-Za-z][\w+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def check_local_paths(command: object) -> None:
-    """Refuse an address that is given as a local path.
+    """Check that no URL is given where a local path is required.
 
-    Otherwise a folder with this name, credentials included, would be created.
+    Otherwise a folder with the URL as its name, credentials included, would be created.
+
+    Args:
+        command: Request of the command, a dataclass whose fields are the flags.
 
     Raises:
-        InputError: names the flag.
+        InputError: If a path has the form of a URL and does not exist.
     """
     for name, path in _iterate_paths(command):
         if _ADDRESS.match(str(path)) and not path.exists():
@@ -64,7 +71,7 @@ def check_local_paths(command: object) -> None:
 
 
 def _iterate_paths(command: object) -> Iterator[tuple[str, Path]]:
-    """Yield the paths of a command and of the settings within it, each with its flag."""
+    """Yield the flag and the value of all paths in a request, including those of nested settings."""
     if not dataclasses.is_dataclass(command):
         return
     for name, value in vars(command).items():

@@ -1,4 +1,4 @@
-"""Definition of a command: its request, its workflow, and whether workspaces record its runs."""
+"""Define the classes of commands and command groups, which connect flags (a request) with a function (a workflow)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from rich.console import Console
 from twinloop.core.console import SafeConsole
 from twinloop.workflows.run.record_command import Record
 
-Figures = Mapping[str, Any]
-Outcome = tuple[Figures, int]
+Metrics = Mapping[str, Any]
+Outcome = tuple[Metrics, int]
 
 _PIPED = 120  # columns if the width is unknown: tables of parameters do not fit in 80
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: the request that defines its flags, and the workflow that receives the request.
+    """One command of the program: a request class for its flags, and a workflow function that runs it.
 
     Attributes:
-        name: name on the command line.
-        request: dataclass whose fields are the flags.
-        workflow: ``module:function``, imported on use. It gets the request and a console, and returns the metrics, with
-            an exit code if that is not 0.
-        record: what a workspace records of a run. ``measures``: its metrics. ``makes``: also the datasets that it
-            wrote. ``stores``: only the hashes of its files, because the workflow records the rest itself.
-        example: example command line for the help.
-        resumable: returns whether a stopped run can be continued with ``--resume``; None if there is no such flag.
-        former: former names of flags, and of the command itself, with the present ones. They are read for one version.
+        name: Name on the command line.
+        request: Dataclass whose fields are the flags, and whose docstring is the help text.
+        workflow: Function as ``module:function``, imported at first use. Its arguments are the request and a console.
+            It returns the metrics, or the metrics and an exit code. If empty, ``request.run()`` is called.
+        record: Content of the record that a workspace keeps of each run: ``measures`` for the metrics, ``makes`` for
+            the metrics and the written datasets, ``stores`` for the hashes of the files only (the workflow records the
+            rest), or None for no record.
+        example: Example command line for the help.
+        resumable: Function that returns whether a stopped run can be continued with ``--resume``; None if the command
+            has no such flag.
+        former: Renamed flags, or the renamed command itself, as a mapping from the former to the present name. Former
+            names are accepted for one version.
     """
 
     name: str
@@ -48,12 +51,17 @@ class Command:
 
     @property
     def description(self) -> str:
-        """Text of the help: the docstring of the request, and the example."""
+        """Help text: the docstring of the request class, and the example."""
         text = inspect.getdoc(self.request) or ""
         return f"{text}\n\nExample: {self.example}" if self.example else text
 
     def run(self, request: Any, out: Console) -> Outcome:
-        """Run the workflow; return its metrics and exit code."""
+        """Run the workflow, and return its metrics and exit code.
+
+        Args:
+            request: Parsed flags, an instance of the request class.
+            out: Console for messages to people.
+        """
         if not self.workflow:
             return request.run()
         module, _, function = self.workflow.partition(":")
@@ -63,14 +71,15 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Several commands under one name.
+    """Several commands under one name, such as ``twinloop gap``.
 
     Attributes:
-        name: name on the command line.
-        description: first paragraph of the help.
-        commands: the commands of the group.
-        default: command that is used if the next word is a flag.
-        any_word: whether the default is also used if the next word is not the name of a command, or is missing.
+        name: Name on the command line.
+        description: First paragraph of the help.
+        commands: Commands of the group.
+        default: Name of the command that runs if the next word is a flag, as in ``twinloop gap --data …``.
+        any_word: Whether the default command also runs if the next word is missing or is not the name of a command, for
+            example the path of a dataset.
     """
 
     name: str
@@ -81,7 +90,7 @@ class Group:
 
     @cached_property
     def request(self) -> type[Any]:
-        """A dataclass whose field ``action`` is the request of one of the commands."""
+        """Dataclass with one field, ``action``, whose value is the request of the chosen command."""
         usual = [one.request for one in self.commands if self.any_word and one.name == self.default]
         action: Any = field(default_factory=usual[0]) if usual else field()
         made = make_dataclass(
@@ -92,7 +101,7 @@ class Group:
 
 
 def build_request_union(commands: Sequence[Command | Group]) -> Any:
-    """Return the union type of the requests of commands, from which the parser chooses."""
+    """Return the union type of all request classes, from which the argument parser chooses by the command's name."""
     return Union[  # noqa: UP007 - their number varies
         tuple(
             Annotated[one.request, tyro.conf.subcommand(one.name, prefix_name=False, description=one.description)]
@@ -101,8 +110,12 @@ def build_request_union(commands: Sequence[Command | Group]) -> Any:
     ]
 
 
-def console(*, json: bool) -> Console:
-    """Return the console for people: standard output, or standard error if standard output is for JSON."""
+def make_console(*, json: bool) -> Console:
+    """Return the console for messages to people.
+
+    Args:
+        json: Whether standard output is reserved for JSON. If true, the console writes to standard error.
+    """
     made = SafeConsole(stderr=json, highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PIPED

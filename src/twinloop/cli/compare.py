@@ -1,4 +1,4 @@
-"""The command ``twinloop compare``."""
+"""Define ``twinloop compare``, which decides in paired trials which of two policies is better."""
 
 from __future__ import annotations
 

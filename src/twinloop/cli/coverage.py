@@ -1,4 +1,4 @@
-"""The command ``twinloop coverage``."""
+"""Define ``twinloop coverage``, which measures the share of real clips or parameter ranges that simulation covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop curate``, which scores the quality of episodes."""
+"""Define ``twinloop curate``, which scores the quality of episodes."""
 
 from __future__ import annotations
 

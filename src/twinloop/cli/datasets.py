@@ -1,4 +1,4 @@
-"""The command ``twinloop datasets``."""
+"""Define ``twinloop datasets``, which creates, lists, compares and copies named dataset versions."""
 
 from __future__ import annotations
 

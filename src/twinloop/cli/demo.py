@@ -1,4 +1,4 @@
-"""The commands ``twinloop demo`` and ``doctor``."""
+"""Define ``twinloop demo``, which runs a complete example, and ``doctor``, which lists this machine's capabilities."""
 
 from __future__ import annotations
 

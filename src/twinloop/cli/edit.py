@@ -1,4 +1,4 @@
-"""The command ``twinloop edit``."""
+"""Define ``twinloop edit``, which selects, splits, merges and converts the episodes of datasets into a new folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop evaluate``."""
+"""Define ``twinloop evaluate``, which runs a policy under all conditions of a suite."""
 
 from __future__ import annotations
 

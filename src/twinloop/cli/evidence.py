@@ -1,4 +1,7 @@
-"""The command ``twinloop evidence``."""
+"""Define ``twinloop evidence``, which computes how many real trials show a failure rate below a limit.
+
+The confidence level of this claim is 95 % by default.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop export``, which converts a dataset to another format."""
+"""Define ``twinloop export``, which converts a dataset to another format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop fsck``."""
+"""Define ``twinloop fsck``, which checks the files of a workspace and repairs them on request."""
 
 from __future__ import annotations
 

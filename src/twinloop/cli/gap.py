@@ -1,4 +1,4 @@
-"""The command ``twinloop gap``: the sim-to-real gap, its causes, its classes, and its history over runs."""
+"""Define ``twinloop gap``, which measures the sim-to-real gap, its causes, and its history over runs."""
 
 from __future__ import annotations
 

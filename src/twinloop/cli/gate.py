@@ -1,4 +1,4 @@
-"""The command ``twinloop gate``."""
+"""Define ``twinloop gate``, which decides from trials whether a candidate policy may replace the champion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop generate``."""
+"""Define ``twinloop generate``, which simulates a dataset of randomized episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that transfer datasets between a folder, a store and the Hugging Face Hub."""
+"""Define ``twinloop fetch``, ``push`` and ``pull``, which copy datasets from and to stores and the Hugging Face Hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop identify``."""
+"""Define ``twinloop identify``, which estimates the parameters of a twin from logs of the real robot."""
 
 from __future__ import annotations
 

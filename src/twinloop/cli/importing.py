@@ -1,4 +1,4 @@
-"""The command ``twinloop import``."""
+"""Define ``twinloop import``, which converts logs of a real robot to a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop label``."""
+"""Define ``twinloop label``, which labels episodes by hand, rule or model, and measures the agreement of labels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LABEL = Group(
         Command(
             "rules",
             label_requests.LabelRulesRequest,
-            "twinloop.workflows.data.labels:list_words",
+            "twinloop.workflows.data.labels:list_rules",
             example="twinloop label rules",
         ),
     ),

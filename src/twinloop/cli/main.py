@@ -1,4 +1,7 @@
-"""The command line: parse, run, print, and turn errors into one clear line and an exit code."""
+"""Run the command line of ``twinloop``: parse words, run one command, print its result, and set the exit code.
+
+Errors in user input become one clear line. A traceback is printed only after an error in twinloop itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from rich.markup import escape
 from twinloop import __version__
 from twinloop.cli.approve import APPROVE
 from twinloop.cli.arguments import check_local_paths, check_numbers
-from twinloop.cli.commands import Command, Group, console
+from twinloop.cli.commands import Command, Group, make_console
 from twinloop.cli.compare import COMPARE
 from twinloop.cli.coverage import COVERAGE
 from twinloop.cli.curate import CURATE
@@ -57,10 +60,10 @@ from twinloop.core.redaction import note_secrets, redact_text, redact_values
 from twinloop.workflows.run.results import record_request, replace_nonfinite
 
 _INTERRUPTED = 130
-_UNHEARD = 141  # exit code of a program that was ended by SIGPIPE
+_BROKEN_PIPE = 141  # exit code of a program that was ended by SIGPIPE
 _MOVED = "`twinloop bench` has moved: run `python -m benchmarks NAME` in a checkout of the repository."
 _RESUME = " Finished parts are complete; the same command with --resume continues from there."
-_ANEW = " There is no checkpoint yet: the same command starts from the beginning."
+_NO_CHECKPOINT = " There is no checkpoint yet: the same command starts from the beginning."
 STAGES: Mapping[str, tuple[Command | Group, ...]] = {
     "Start": (DEMO, DOCTOR, APPROVE, INIT),
     "Real logs": (IMPORT, RECORD),
@@ -81,14 +84,15 @@ TWINLOOP = Program(
 
 
 def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) -> int:
-    """Run one command.
+    """Run one command, and print its result or its error.
 
     Args:
-        arguments: words of the command line without the program's name; by default those of this process.
-        program: the available commands.
+        arguments: Words of the command line after the program's name; by default those of this process.
+        program: Program with the available commands.
 
     Returns:
-        The exit code: 0 for success, 1 if a check failed, 2 for wrong input, 3 if the environment lacks something.
+        The exit code: 0 for success, 1 if a check failed, 2 for invalid input, 3 if a package or program is missing,
+        130 after Ctrl-C.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words == ["--version"]:
@@ -109,9 +113,9 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
         check_numbers(request)
         check_local_paths(request)
         with record_request(words[0], request) if program.recorded and command.record else nullcontext():
-            figures, code = command.run(request, console(json=request.json))
+            result, code = command.run(request, make_console(json=request.json))
         if program.recorded:
-            _record_run(command, words, figures, code, started)
+            _record_run(command, words, result, code, started)
     except BrokenPipeError:
         raise
     except (TwinloopError, OSError) as caught:
@@ -121,12 +125,12 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
         _print_message("[bold]twinloop:[/] stopped." + _format_resume_hint(command, request))
         return _INTERRUPTED
     if request.json:
-        print(escape_control(dumps(redact_values(replace_nonfinite(figures)))))
+        print(escape_control(dumps(redact_values(replace_nonfinite(result)))))
     return code
 
 
 def _print_error(error: TwinloopError, *, json: bool) -> int:
-    """Print an error as text and, if requested, as JSON; return its exit code."""
+    """Print an error as text and, if ``json`` is true, also as JSON; return its exit code."""
     _print_message(f"[bold red]twinloop:[/] {escape(str(error))}")
     if json:
         print(escape_control(dumps(redact_values({"error": type(error).__name__, "message": str(error)}))))
@@ -134,19 +138,27 @@ def _print_error(error: TwinloopError, *, json: bool) -> int:
 
 
 def _format_resume_hint(command: Command, request: Any) -> str:
-    """Return a sentence on how to continue after Ctrl-C."""
+    """Return a sentence on how to continue the command after Ctrl-C; "" if the command cannot be resumed."""
     if command.resumable is None:
         return ""
-    return _RESUME if command.resumable(request) else _ANEW
+    return _RESUME if command.resumable(request) else _NO_CHECKPOINT
 
 
 def _record_run(
-    command: Command, words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime
+    command: Command, words: Sequence[str], result: Mapping[str, Any], code: int, started: datetime
 ) -> None:
-    """Record the run in the workspace around the working folder, if there is one."""
+    """Record the run in the workspace that contains the working folder, if there is one.
+
+    Args:
+        command: Command that ran.
+        words: Words of the command line.
+        result: Metrics that the command returned, by name.
+        code: Exit code.
+        started: Time at which the command started.
+    """
     from twinloop.workflows.run.record_command import record_command
 
-    line = record_command(command.record, words, figures, code, started=started, ended=datetime.now(UTC))
+    line = record_command(command.record, words, result, code, started=started, ended=datetime.now(UTC))
     if line:
         _print_message(f"[dim]{escape(line)}[/]")
 
@@ -156,19 +168,19 @@ def _print_message(text: str) -> None:
 
 
 def _show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback without credentials: the exception of a library may contain a complete address."""
+    """Print the traceback of an unexpected error after removing credentials, such as those in URLs."""
     sys.stderr.write(redact_text("".join(traceback.format_exception(kind, error, trace))))
 
 
 class _SafeFormatter(logging.Formatter):
-    """Format log lines of libraries without credentials."""
+    """A log formatter that removes credentials and control characters from the log lines of libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_control(redact_text(super().format(record)))
 
 
 def run(program: Program = TWINLOOP) -> None:
-    """Run a program from its command line; the entry point of ``twinloop``."""
+    """Run a program with the words of its command line, then exit; the entry point of the command ``twinloop``."""
     sys.excepthook = _show_crash
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_SafeFormatter())
@@ -179,4 +191,4 @@ def run(program: Program = TWINLOOP) -> None:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_UNHEARD)
+        sys.exit(_BROKEN_PIPE)

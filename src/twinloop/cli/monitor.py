@@ -1,4 +1,4 @@
-"""The command ``twinloop monitor``."""
+"""Define ``twinloop monitor``, which detects whether a deployed policy and its robot behave differently than before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse command lines with tyro, and add default words, repeated flags and error messages as JSON."""
+"""Parse command lines with tyro, with default commands, repeated flags, former names, and error messages as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ _REGISTRY = tyro.constructors.ConstructorRegistry()
 
 @_REGISTRY.primitive_rule
 def _optional_value(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec | None:
-    """Show a type that may be None by the type alone: ``STR``, not ``{None}|STR``."""
+    """Return how tyro parses and prints an optional flag, so that the help has ``STR`` in place of ``{None}|STR``.
+
+    Args:
+        kind: Type of the flag.
+
+    Returns:
+        The specification; None if the type is not one type or None, so that tyro's own rule applies.
+    """
     types = get_args(kind.type)
     given = [one for one in types if one is not NoneType]
     if kind.type_origin not in (Union, UnionType) or len(given) != 1 or len(types) != 2:
@@ -51,19 +58,19 @@ def _optional_value(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.construct
 
 
 def summary(command: Command | Group) -> str:
-    """Return the first paragraph of a command's help, in one line."""
+    """Return the first paragraph of a command's help as one line."""
     return " ".join(command.description.partition("\n\n")[0].split())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A set of commands under one name.
+    """A command-line program: a set of commands with help, and the parser of its command line.
 
     Attributes:
-        name: name of the program on the command line.
-        description: first paragraph of the help.
-        stages: commands, grouped in the help under the name of a stage.
-        recorded: whether workspaces record runs of the commands.
+        name: Name of the program on the command line.
+        description: First paragraph of the help.
+        stages: Commands by the heading under which the help lists them.
+        recorded: Whether workspaces record the runs of the commands.
     """
 
     name: str
@@ -77,7 +84,7 @@ class Program:
         return tuple(chain.from_iterable(self.stages.values()))
 
     def help(self) -> str:
-        """Return the help of the whole program: commands by stage, one per line, and the general options."""
+        """Return the help of the whole program: all commands under their headings, and the general options."""
         width = max(len(one.name) for one in self.commands)
         lines = [f"usage: {self.name} COMMAND [OPTIONS]", "", self.description, ""]
         for stage, commands in self.stages.items():
@@ -87,10 +94,10 @@ class Program:
         )
 
     def check_names(self, words: Sequence[str]) -> None:
-        """Check the first words of a command line, which name a command.
+        """Check that the first words of a command line are the names of a command, or of a group and its command.
 
         Raises:
-            UnknownNameError: no command has this name; names the nearest ones.
+            UnknownNameError: If no command has this name. The message lists the most similar names.
         """
         if not words or words[0].startswith("-"):
             return
@@ -103,12 +110,13 @@ class Program:
                 raise UnknownNameError("command", words[1], names, where=f"{self.name} {group.name}")
 
     def parse(self, words: Sequence[str]) -> tuple[Command, Any]:
-        """Parse a command line; return the command and its request.
+        """Parse a command line, and return the command and its request (the parsed flags).
 
-        If the words are invalid, the message contains no credentials; with ``--json`` it is also printed as JSON.
+        Error messages are printed to standard error without credentials; with ``--json``, also to standard output as
+        JSON.
 
         Raises:
-            SystemExit: help was requested, or the words are invalid.
+            SystemExit: If help was requested, or the words are invalid.
         """
         words = self._replace_former_names(words)
         safe, for_programs = redact_words(words), "--json" in words
@@ -119,12 +127,12 @@ class Program:
             if for_programs:
                 print(escape_control(dumps({"error": "UsageError", "message": str(error)})))
             raise SystemExit(InputError.exit_code) from None
-        heard = io.StringIO()
+        captured = io.StringIO()
         try:
-            with contextlib.redirect_stderr(heard):
+            with contextlib.redirect_stderr(captured):
                 return self._parse_words(words)
         except SystemExit as end:
-            text = heard.getvalue() if safe == words else self._capture_error_message(safe)
+            text = captured.getvalue() if safe == words else self._capture_error_message(safe)
             if end.code:
                 text = self._unknown_flag(safe) or text
             sys.stderr.write(escape_control(text))
@@ -136,7 +144,7 @@ class Program:
     def join_repeated_flags(self, words: Sequence[str]) -> list[str]:
         """Return the words with repeated flags joined: ``--data A --data B`` becomes ``--data A B``.
 
-        Without this, the parser would keep only the last values of a repeated flag that takes several.
+        Without this step, the parser would keep only the last values of a repeated flag.
         """
         made = list(words)
         flags = [_normalize_flag(word) for word in made if word.startswith("--")]
@@ -147,7 +155,7 @@ class Program:
         return made
 
     def _replace_former_names(self, words: Sequence[str]) -> list[str]:
-        """Return the words with the present names of the command and its flags; report former ones on stderr."""
+        """Replace former names of the command and its flags by the present names; report each one on standard error."""
         made = list(words)
         group = next((one for one in self.commands if isinstance(one, Group) and made[:1] == [one.name]), None)
         for one in group.commands if group else ():
@@ -168,7 +176,7 @@ class Program:
     def _parse_words(self, words: Sequence[str]) -> tuple[Command, Any]:
         given = self.join_repeated_flags(insert_default_command(words, self.commands))
         command, names = self._command(given)
-        if command is not None:  # alone, so that help and messages are of its own flags
+        if command is not None:  # parsed alone, so that its help and messages list only its own flags
             prog = " ".join([self.name, *given[:names]])
             text = command.description
             return command, tyro.cli(
@@ -187,22 +195,25 @@ class Program:
         return next(one for one in every if one.request is type(request)), request
 
     def _command(self, words: Sequence[str]) -> tuple[Command | None, int]:
-        """Return the command that the first words name, and their number; None if they name a group or nothing."""
+        """Return the command that the first words name, and the number of words in its name.
+
+        The command is None if the words name a group or no command.
+        """
         named = next((one for one in self.commands if words[:1] == [one.name]), None)
         if not isinstance(named, Group):
             return named, 1
         return next((one for one in named.commands if words[1:2] == [one.name]), None), 2
 
     def _unknown_flag(self, words: Sequence[str]) -> str:
-        """Return a message that names the first flag that the command does not have; "" if it has all of them."""
+        """Return an error message on the first unknown flag in the words; "" if the command has all of the flags."""
         given = insert_default_command(words, self.commands)
         command, names = self._command(given)
         if command is None:
             return ""
-        shown, where = io.StringIO(), " ".join([self.name, *given[:names]])
-        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        help_text, where = io.StringIO(), " ".join([self.name, *given[:names]])
+        with contextlib.redirect_stdout(help_text), contextlib.suppress(SystemExit):
             self._parse_words([*given[:names], "--help"])
-        existing = {*_HELP, *_FLAG_IN_HELP.findall(shown.getvalue())}
+        existing = {*_HELP, *_FLAG_IN_HELP.findall(help_text.getvalue())}
         unknown = next(
             (f for f in map(_normalize_flag, given) if f.startswith("--") and f[2:] and f not in existing), None
         )
@@ -216,18 +227,26 @@ class Program:
         return f"{self.name}: {text} See `{where} --help`.\n"
 
     def _capture_error_message(self, words: Sequence[str]) -> str:
-        """Return the parser's message for words without credentials.
+        """Parse the words of a wrong command line again, without credentials, and return the parser's error message.
 
-        Credentials cannot be removed from the message itself, because it has line breaks within words.
+        Credentials cannot be removed from the first message, because the parser inserts line breaks within words.
+
+        Args:
+            words: Words of the command line, in which credentials are already replaced, as in ``--token=***``.
         """
-        heard = io.StringIO()
-        with contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
+        captured = io.StringIO()
+        with contextlib.redirect_stderr(captured), contextlib.suppress(SystemExit):
             self._parse_words(words)
-        return heard.getvalue() or f"The arguments are not understood. See `{self.name} --help`.\n"
+        return captured.getvalue() or f"The arguments are not understood. See `{self.name} --help`.\n"
 
 
 def insert_default_command(words: Sequence[str], commands: Sequence[Command | Group]) -> list[str]:
-    """Return the words with the default command of a group: ``gap --flag`` becomes ``gap dynamics --flag``."""
+    """Insert the default command of a group: ``gap --flag`` becomes ``gap dynamics --flag``.
+
+    Args:
+        words: Words of the command line.
+        commands: All commands and groups of the program.
+    """
     given = list(words)
     group = next((one for one in commands if isinstance(one, Group) and one.default and given[:1] == [one.name]), None)
     if group is None or len(given) < 2 or given[1] in (*_HELP, *(one.name for one in group.commands)):
@@ -242,7 +261,7 @@ def _normalize_flag(word: str) -> str:
 
 
 def _find_multi_value_flags(words: Sequence[str], commands: Sequence[Command | Group]) -> set[str]:
-    """Return the flags of the named command that take several values."""
+    """Return the flags that accept several values, of the command that the words name."""
     named = next((one for one in commands if words and one.name == words[0]), None)
     if named is None:
         return set()
@@ -259,7 +278,7 @@ def _accepts_multiple_values(hint: Any) -> bool:
 
 
 def _group_flag_values(words: Sequence[str], flag: str) -> list[str]:
-    """Return the words with all values of a flag after its first occurrence."""
+    """Move all values of a repeated flag behind its first occurrence, and return the words."""
     rest, values = list[str](), list[str]()
     place, inside = None, False
     for word in words:

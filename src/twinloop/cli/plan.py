@@ -1,4 +1,7 @@
-"""The command ``twinloop plan``."""
+"""Define ``twinloop plan``, which writes the YAML file for the next ``twinloop generate``.
+
+The next run fills the largest holes, that is, real situations without simulated episodes.
+"""
 
 from __future__ import annotations
 

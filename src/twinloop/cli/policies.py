@@ -1,4 +1,4 @@
-"""The commands ``twinloop promote``, ``rollback`` and ``policies``."""
+"""Define ``twinloop promote``, ``rollback`` and ``policies``, which release policies and manage the policy registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop query``."""
+"""Define ``twinloop query``, which runs an SQL query on the catalog of a workspace."""
 
 from __future__ import annotations
 

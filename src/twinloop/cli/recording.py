@@ -1,4 +1,4 @@
-"""The command ``twinloop record``, which moves a robot through an excitation."""
+"""Define ``twinloop record``, which moves a robot along a motion for identification and records it as a dataset."""
 
 from __future__ import annotations
 

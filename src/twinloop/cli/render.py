@@ -1,4 +1,4 @@
-"""The commands ``twinloop render`` and ``replay``, which render and simulate stored episodes again."""
+"""Define ``twinloop render``, which renders stored episodes again, and ``replay``, which simulates them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop run``, which runs a policy on a robot."""
+"""Define ``twinloop run``, which runs a policy on a robot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop scenario``, which stores failures as worlds, analyses them, and repeats them."""
+"""Define ``twinloop scenario``, which reconstructs failures as simulated worlds and finds their causes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ SCENARIO = Group(
         ),
         Command(
             "loop",
-            requests.LoopRequest,
-            "twinloop.workflows.scenario.retrain:run_loop",
+            requests.RetrainRequest,
+            "twinloop.workflows.scenario.retrain:run_retrain",
             "makes",
             example="twinloop scenario loop dropped --policy champion --output runs/round",
         ),
@@ -64,13 +64,13 @@ SCENARIO = Group(
         Command(
             "list",
             requests.ScenarioListRequest,
-            "twinloop.workflows.scenario.places:run_list",
+            "twinloop.workflows.scenario.references:run_list",
             example="twinloop scenario list",
         ),
         Command(
             "show",
             requests.ScenarioShowRequest,
-            "twinloop.workflows.scenario.places:run_show",
+            "twinloop.workflows.scenario.references:run_show",
             example="twinloop scenario show dropped",
         ),
     ),

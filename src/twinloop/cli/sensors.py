@@ -1,4 +1,4 @@
-"""The command ``twinloop sensors``."""
+"""Define ``twinloop sensors``, which shows the simulated readings of a sensor, or lists the device models."""
 
 from __future__ import annotations
 

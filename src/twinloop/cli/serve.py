@@ -1,4 +1,4 @@
-"""The command ``twinloop serve``, which serves a policy to robots on other machines."""
+"""Define ``twinloop serve``, which computes the actions of a policy for robots on other machines."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from twinloop.cli.commands import Command
 from twinloop.workflows.deploy.requests import ServeRequest
 
 SERVE = Command(
-    "serve", ServeRequest, "twinloop.workflows.deploy.cell:serve_policy", example="twinloop serve --policy champion"
+    "serve", ServeRequest, "twinloop.workflows.deploy.parts:serve_policy", example="twinloop serve --policy champion"
 )

@@ -1,4 +1,4 @@
-"""The command ``twinloop train``, which trains a policy from real and simulated demonstrations."""
+"""Define ``twinloop train``, which trains a policy from real and simulated demonstrations."""
 
 from __future__ import annotations
 

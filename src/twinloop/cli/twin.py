@@ -1,4 +1,4 @@
-"""The command ``twinloop twin``."""
+"""Define ``twinloop twin``, which checks a twin, or lists its parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``twinloop init`` and ``add``, which create a workspace and add datasets to it."""
+"""Define ``twinloop init``, which creates a workspace, and ``twinloop add``, which adds datasets to it."""
 
 from __future__ import annotations
 

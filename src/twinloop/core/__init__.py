@@ -1,1 +1,1 @@
-"""Records shared by all packages, error classes, seeds, units, atomic files, and progress bars."""
+"""Define what all other packages share: data records, errors, seeds, units, atomic file access and progress bars."""

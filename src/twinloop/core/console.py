@@ -1,7 +1,7 @@
-"""Print text from data safely on the console and in Markdown, without credentials; show the progress of long work.
+"""Print untrusted text safely on the console and in Markdown, remove credentials from it, and show progress bars.
 
-The Hub and other programs show a card as a page. A task or a name in a dataset must not insert a link, an image, HTML,
-a heading or a table column into it.
+Names and tasks in a dataset may come from another person. When a Markdown dataset card (README.md) is shown as a page,
+for example by the Hugging Face Hub, such a text must not insert a link, an image, HTML, a heading or a table column.
 """
 
 from __future__ import annotations
@@ -23,19 +23,30 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 
 class SafeConsole(Console):
-    """A console that prints control characters as text and removes credentials from every text.
+    """A rich console that escapes control characters and removes credentials in every text that it prints.
 
-    A name in a dataset could otherwise clear the screen, write to the clipboard or hide behind another text.
+    Otherwise, a name in a dataset could clear the screen, write to the clipboard or hide another text.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Render a text; rich calls this for everything that is printed: lines, cells and titles of tables."""
+        """Convert a string to a rich text, with control characters escaped and credentials removed.
+
+        rich calls this method for every string that is printed, including table cells and table titles.
+
+        Args:
+            text: String to print.
+            options: Keyword arguments of `rich.console.Console.render_str`.
+        """
         return super().render_str(escape_control(redact_text(text)), **options)
 
 
 def escape_control(text: str) -> str:
-    r"""Return a text with control characters escaped, such as ``\u001b``; a JSON text keeps its meaning."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    r"""Return a text in which control characters are escaped, such as ``\u001b``.
+
+    Tabs and line feeds are not escaped. Marks that change the text direction and unpaired surrogates are escaped, too.
+    An escaped JSON text is parsed to the same value as before.
+    """
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 # A backslash before these prevents markup. An underscore within a word is not markup.
@@ -46,19 +57,25 @@ _AT_START = re.compile(r"#(?=#{0,5}(?: |$))|[+](?= |$)|-(?=[- ]|$)|\d{1,9}(?=[.)
 
 
 class MarkdownCode(str):
-    """A text that `markdown_cell` formats as code."""
+    """A string that `markdown_cell` formats as inline code instead of plain text."""
 
     __slots__ = ()
 
 
-def one_line(value: object) -> str:
-    """Return a value as one line, for the front matter of a card."""
+def to_single_line(value: object) -> str:
+    """Return a value as a single line of text for the YAML header of a dataset card (README.md).
+
+    Runs of white space become one space, and control characters are escaped.
+    """
     return escape_control(" ".join(str(value).split()))
 
 
 def markdown_text(value: object) -> str:
-    """Return a value as one line of Markdown text, also usable as a list item."""
-    text = _MARKUP.sub(r"\\\1", _ENTITY.sub("&amp;", one_line(value))).replace("<", "&lt;").replace(">", "&gt;")
+    """Return a value as one line of Markdown in which no character acts as markup.
+
+    A start such as ``1.``, ``-`` or ``#`` is escaped, too, so that the line does not become a list item or a heading.
+    """
+    text = _MARKUP.sub(r"\\\1", _ENTITY.sub("&amp;", to_single_line(value))).replace("<", "&lt;").replace(">", "&gt;")
     first = _AT_START.match(text)
     if first is None:
         return text
@@ -69,19 +86,27 @@ def markdown_text(value: object) -> str:
 
 def markdown_code(value: object) -> str:
     """Return a value as inline code in Markdown."""
-    text = one_line(value)
+    text = to_single_line(value)
     fence = "`" * (_longest_run(text) + 1)
     space = " " if len(fence) > 1 or not text else ""
     return f"{fence}{space}{text}{space}{fence}"
 
 
 def markdown_cell(value: object) -> str:
-    """Return a value as a Markdown table cell: a `MarkdownCode` as code, any other value as text."""
+    """Return a value as the content of a Markdown table cell, with ``|`` escaped.
+
+    A `MarkdownCode` is formatted as inline code, any other value as plain text.
+    """
     return (markdown_code if isinstance(value, MarkdownCode) else markdown_text)(value).replace("|", "\\|")
 
 
 def markdown_block(text: str, language: str = "") -> str:
-    """Return a text as a code block with a fence longer than any in the text."""
+    """Return a text as a fenced Markdown code block whose fence is longer than any run of backticks in the text.
+
+    Args:
+        text: Content of the block.
+        language: Language for syntax highlighting, for example ``python``; none by default.
+    """
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
@@ -94,14 +119,27 @@ T = TypeVar("T")
 
 
 def track(items: Iterable[T], *, label: str, total: int | None = None) -> Iterator[T]:
-    """Yield ``items`` and show a progress bar on standard error, if that is a terminal."""
+    """Yield ``items`` and show a progress bar on standard error if standard error is a terminal.
+
+    Args:
+        items: Objects to iterate over.
+        label: Description in front of the bar.
+        total: Number of items, if ``items`` has no length.
+    """
     with _create_progress() as progress:
         yield from progress.track(items, description=escape_control(label), total=total)
 
 
 @contextmanager
 def show_progress(*, label: str, total: int) -> Generator[Callable[[int], None]]:
-    """Show a progress bar as `track` does; yield a function that takes the number of newly finished items."""
+    """Show a progress bar while the ``with`` block runs, if standard error is a terminal.
+
+    The context manager yields a function; call it with the number of newly finished items.
+
+    Args:
+        label: Description in front of the bar.
+        total: Number of items.
+    """
     with _create_progress() as progress:
         task = progress.add_task(escape_control(label), total=total)
         yield lambda steps: progress.advance(task, steps)

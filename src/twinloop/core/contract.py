@@ -1,4 +1,4 @@
-"""Define the contract of a policy (joints with units, rate, trackers, cameras), and compare two contracts."""
+"""Define the contract of a policy (joints with units, control rate, tracked positions, cameras); compare contracts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,19 @@ _SAME_RATE = 0.01  # relative difference of the rate
 
 @dataclass(frozen=True, kw_only=True)
 class Contract(JsonRecord):
-    """Inputs and outputs of a policy, with LeRobot's names.
+    """Inputs and outputs of a policy: robot, control rate, joints with units, tracked positions, cameras and task.
 
-    ``state`` and ``action`` are the units of the joint columns of ``observation.state`` and ``action``; a policy that
-    reads no joints has no ``state``. ``environment`` names the columns of ``observation.environment_state``, which a
-    tracker measures: positions in m in the world frame of the twin, headings as cosine and sine. ``cameras`` maps each
-    camera to its image size (height, width) in pixels. ``task`` is the name of the task, empty if any task is accepted.
+    Attributes:
+        robot_type: Type of the robot, for example ``so101``.
+        control_hz: Control rate in Hz.
+        command: Meaning of an action: joint positions or joint torques.
+        action: Joints and units of the columns of LeRobot's feature ``action``.
+        state: Joints and units of the columns of ``observation.state``; None if the policy reads no joint positions.
+        environment: Names of the columns of ``observation.environment_state``, which an external tracker measures:
+            positions in m in the world frame of the twin, and headings of objects (rotation about the vertical) as
+            cosine and sine.
+        cameras: Image size (height, width) in pixels by camera name.
+        task: Name of the task; empty if any task is accepted.
     """
 
     robot_type: str
@@ -40,7 +47,14 @@ class Contract(JsonRecord):
     task: str = ""
 
     def find_differences(self, offered: Contract) -> list[str]:
-        """Return one sentence for each reason why this contract's policy cannot run with the ``offered`` contract."""
+        """Return one sentence for each reason why a policy with this contract cannot run under another contract.
+
+        Args:
+            offered: Contract that the robot, the twin or the dataset provides.
+
+        Returns:
+            The sentences; an empty list if the policy can run.
+        """
         return [
             *self._compare_settings(offered),
             *_compare_joints(ACTION, self.action, offered.action),
@@ -49,44 +63,44 @@ class Contract(JsonRecord):
         ]
 
     def _compare_settings(self, offered: Contract) -> list[str]:
-        found: list[str] = []
+        differences: list[str] = []
         if offered.robot_type != self.robot_type:
-            found.append(f"robot: the policy is for {self.robot_type}, this is {offered.robot_type}")
+            differences.append(f"robot: the policy is for {self.robot_type}, but {offered.robot_type} is given")
         if not math.isclose(offered.control_hz, self.control_hz, rel_tol=_SAME_RATE):
-            found.append(f"rate: the policy acts at {self.control_hz:g} Hz, this runs at {offered.control_hz:g} Hz")
+            differences.append(f"rate: the policy needs {self.control_hz:g} Hz, but {offered.control_hz:g} Hz is given")
         if offered.command != self.command:
-            found.append(f"commands: the policy gives {self.command}s, this takes {offered.command}s")
+            differences.append(f"commands: the policy gives {self.command}s, but {offered.command}s are required")
         if self.task and offered.task and offered.task != self.task:
-            found.append(f"task: the policy is for {self.task}, this is {offered.task}")
-        return found
+            differences.append(f"task: the policy is for {self.task}, but the task is {offered.task}")
+        return differences
 
     def _compare_readings(self, offered: Contract) -> list[str]:
-        found: list[str] = []
+        differences: list[str] = []
         if self.state is not None and offered.state is None:
-            found.append(f"{STATE}: the policy reads {', '.join(self.state.names)}, which are not available")
+            differences.append(f"{STATE}: the policy reads {', '.join(self.state.names)}, which are not available")
         elif self.state is not None and offered.state is not None:
-            found += _compare_joints(STATE, self.state, offered.state)
+            differences += _compare_joints(STATE, self.state, offered.state)
         missing = [name for name in self.environment if name not in offered.environment]
         if missing:
-            there = ", ".join(offered.environment) or "nothing"
-            found.append(f"{ENVIRONMENT}: the policy reads {', '.join(missing)}; a tracker here gives {there}")
-        return found
+            available = ", ".join(offered.environment) or "nothing"
+            differences.append(f"{ENVIRONMENT}: the policy reads {', '.join(missing)}, but a tracker gives {available}")
+        return differences
 
     def _compare_cameras(self, offered: Contract) -> list[str]:
-        found: list[str] = []
+        differences: list[str] = []
         for name, (height, width) in self.cameras.items():
-            there = offered.cameras.get(name)
-            if there is None:
-                found.append(f"{IMAGES}{name}: no such camera; there is {', '.join(offered.cameras) or 'none'}")
-            elif tuple(there) != (height, width):
-                found.append(
-                    f"{IMAGES}{name}: the policy sees {width}x{height} pixels, this gives {there[1]}x{there[0]}"
+            size = offered.cameras.get(name)
+            if size is None:
+                differences.append(f"{IMAGES}{name}: no such camera; existing: {', '.join(offered.cameras) or 'none'}")
+            elif tuple(size) != (height, width):
+                differences.append(
+                    f"{IMAGES}{name}: the policy needs {width}x{height} pixels, but {size[1]}x{size[0]} is given"
                 )
-        return found
+        return differences
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Contract:
-        """Create the object from the dictionary that `to_json` returns."""
+        """Create the contract from the dictionary that `to_json` returns."""
         return cls(
             robot_type=value["robot_type"],
             control_hz=float(value["control_hz"]),
@@ -99,25 +113,29 @@ class Contract(JsonRecord):
         )
 
 
-def _compare_joints(where: str, wanted: UnitMap, offered: UnitMap) -> list[str]:
-    """Return the differences of two unit maps: other joints, another order, or other units."""
-    if wanted.names != offered.names:
-        return [f"{where}: the policy has {', '.join(wanted.names)}, this has {', '.join(offered.names)}"]
-    pairs = zip(wanted.joints, offered.joints, strict=True)
-    return [
-        f"{where} of {mine.joint}: {said}" for mine, theirs in pairs if (said := _describe_difference(mine, theirs))
-    ]
+def _compare_joints(where: str, required: UnitMap, offered: UnitMap) -> list[str]:
+    """Return sentences on the differences of two unit maps: other joints, another joint order, or other units.
+
+    Args:
+        where: Name of the compared LeRobot feature, ``action`` or ``observation.state``.
+        required: Unit map of the policy.
+        offered: Unit map that the robot, the twin or the dataset provides.
+    """
+    if required.names != offered.names:
+        return [f"{where}: the policy has {', '.join(required.names)}, but {', '.join(offered.names)} is given"]
+    pairs = zip(required.joints, offered.joints, strict=True)
+    return [f"{where} of {own.joint}: {text}" for own, given in pairs if (text := _describe_difference(own, given))]
 
 
-def _describe_difference(mine: JointUnit, theirs: JointUnit) -> str:
-    if mine.unit != theirs.unit:
-        return f"the policy means {mine.unit}, this means {theirs.unit}"
-    if mine.scale is None or theirs.scale is None or mine.offset is None or theirs.offset is None:
-        return "" if mine == theirs else "the size of one unit in radians is unknown on one of the two sides"
-    same_scale = math.isclose(mine.scale, theirs.scale, rel_tol=_SAME_SCALE)
-    if same_scale and abs(mine.offset - theirs.offset) <= _SAME_SCALE:
+def _describe_difference(own: JointUnit, given: JointUnit) -> str:
+    if own.unit != given.unit:
+        return f"the policy uses {own.unit}, but {given.unit} is given"
+    if own.scale is None or given.scale is None or own.offset is None or given.offset is None:
+        return "" if own == given else "the size of one unit in radians is unknown on one of the two sides"
+    same_scale = math.isclose(own.scale, given.scale, rel_tol=_SAME_SCALE)
+    if same_scale and abs(own.offset - given.offset) <= _SAME_SCALE:
         return ""
     return (
-        f"a value v means {mine.offset:.4g} + {mine.scale:.4g} v rad or m to the policy, "
-        f"{theirs.offset:.4g} + {theirs.scale:.4g} v here"
+        f"a value v means {own.offset:.4g} + {own.scale:.4g} v rad or m to the policy, but "
+        f"{given.offset:.4g} + {given.scale:.4g} v here"
     )

@@ -1,4 +1,7 @@
-"""Define the identified distribution: estimates of parameters with their uncertainty, from which later steps draw."""
+"""Define the identified distribution: estimated parameters with their uncertainty, and the noise of the residuals.
+
+Identification writes it. Randomization draws the parameters of worlds from it.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,17 @@ def _make_empty_array() -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualNoise(JsonRecord):
-    """Residual noise of the identified twin per channel, ``(nchannel,)`` each.
+    """Noise model of the identified twin's residuals (measured minus predicted values), one entry per channel.
 
-    ``sd`` is the standard deviation in the channel's unit, ``rho`` the autocorrelation from one frame to the next at
-    ``hz``. ``structured`` is the part of the residuals' variance that repeats with the motion from clip to clip. That
-    part is not noise but unmodelled physics, and ``sd`` excludes it.
+    Attributes:
+        channels: Names of the measured channels, for example ``position/elbow_flex``.
+        units: Unit of each channel.
+        sd: Standard deviation in the channel's unit, shape ``(nchannel,)``; excludes the part that ``structured``
+            describes.
+        rho: Autocorrelation from one frame of the log to the next, shape ``(nchannel,)``.
+        structured: Share of the residuals' variance, shape ``(nchannel,)``, that repeats whenever the motion repeats.
+            It is unmodelled physics rather than noise.
+        hz: Frame rate in Hz to which ``rho`` applies.
     """
 
     channels: tuple[str, ...]
@@ -42,7 +51,7 @@ class ResidualNoise(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ResidualNoise:
-        """Create the object from the dictionary that `to_json` returns."""
+        """Create the noise model from the dictionary that `to_json` returns."""
         return cls(
             channels=tuple(value["channels"]),
             units=tuple(value["units"]),
@@ -55,12 +64,22 @@ class ResidualNoise(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RangeCalibration(JsonRecord):
-    """Calibration of the ranges: the factor on the covariance with which draws cover real clips.
+    """Factor on the identified covariance of the parameters, chosen so that simulations cover real motion.
 
-    ``kappa`` is the factor in use. ``needed`` is the factor that ``clips`` calibration clips require at ``level``
-    (infinity if there were too few), ``cap`` the largest allowed factor and ``cap_reason`` the reason for it.
-    ``model_error`` ``(nchannel,)`` is the distance of clips outside the calibrated ranges, in the channels' units:
-    missing physics, not spread.
+    Calibration clips are real recordings that the fit did not use. A clip is covered if its measured values are within
+    the range of simulations with parameters drawn from the widened distribution.
+
+    Attributes:
+        kappa: Factor in use.
+        status: ``calibrated``, ``capped`` (``kappa`` is limited to ``cap``) or ``uncalibrated`` (too few clips).
+        level: Share of real clips that must be covered.
+        clips: Number of calibration clips.
+        needed: Factor that these clips require at ``level``; infinite if there are too few clips.
+        cap: Largest allowed factor.
+        cap_reason: Reason for ``cap``.
+        model_error: Distance by which measured values remain outside the simulated range although ``kappa`` is applied,
+            shape ``(nchannel,)``, in the channels' units; 0 if the clips are covered. Its cause is missing physics, not
+            too small a spread of the parameters.
     """
 
     kappa: float
@@ -77,7 +96,7 @@ class RangeCalibration(JsonRecord):
 
     @property
     def label(self) -> str:
-        """Short text on the calibration for reports and messages."""
+        """Short text about the calibration of the parameter ranges, for example "calibrated on 40 clips for 90%"."""
         if self.status == "uncalibrated":
             least = math.ceil(self.level / (1 - self.level) - 1e-9)
             return f"UNCALIBRATED: {self.clips} calibration clips, {self.level:.0%} needs at least {least}"
@@ -92,7 +111,7 @@ class RangeCalibration(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RangeCalibration:
-        """Create the object from the dictionary that `to_json` returns."""
+        """Create the calibration from the dictionary that `to_json` returns."""
         return cls(
             kappa=float(value["kappa"]),
             status=value["status"],
@@ -107,13 +126,25 @@ class RangeCalibration(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ParamDistribution(JsonRecord):
-    """Identified distribution: a normal distribution over transformed parameters.
+    """Identified distribution: a multivariate normal distribution over transformed parameters.
 
-    ``mean`` and ``covariance`` are in the space of ``transforms`` (``"identity"`` or ``"log"``, one per name); ``low``
-    and ``high`` are physical bounds in SI. ``determined[i]`` is False if the data do not identify the parameter: its
-    interval must not be printed, and its range is that of the prior. ``prior_mean`` and ``prior_sd`` (transformed, NaN
-    without a prior) describe the prior; they are empty if a file does not state it. ``noise`` is the residual noise of
-    the fit, ``calibration`` the factor on the covariance from separate calibration clips.
+    Attributes:
+        names: Names of the parameters.
+        transforms: ``"identity"`` or ``"log"`` for each parameter.
+        mean: Mean of the transformed parameters, shape ``(nparam,)``.
+        covariance: Covariance of the transformed parameters, shape ``(nparam, nparam)``.
+        low: Physical lower bounds in SI units, shape ``(nparam,)``.
+        high: Physical upper bounds in SI units, shape ``(nparam,)``.
+        determined: Whether the data identify each parameter. If False, its confidence interval must not be printed, and
+            its range is that of the prior.
+        clusters: Number of episodes that the fit used; each is one cluster of dependent frames.
+        twin_hash: Hash of the twin.
+        data_hash: Hash of the data.
+        prior_mean: Mean of the prior per transformed parameter, NaN for a parameter that has no prior; an empty array
+            if the priors are unknown.
+        prior_sd: Standard deviation of the prior, in the same form as ``prior_mean``.
+        noise: Noise of the residuals after the fit.
+        calibration: Factor on the covariance, computed from separate calibration clips.
     """
 
     json_schema = 1
@@ -146,7 +177,7 @@ class ParamDistribution(JsonRecord):
 
     @property
     def kappa(self) -> float:
-        """Calibrated factor on the covariance; 1 (the estimate's own uncertainty) without calibration."""
+        """Calibrated factor on the covariance, so that the ranges cover real clips; 1 if they were not calibrated."""
         return 1.0 if self.calibration is None else self.calibration.kappa
 
     @property
@@ -156,14 +187,14 @@ class ParamDistribution(JsonRecord):
 
     @property
     def model_error(self) -> str:
-        """Text with the distance of real clips outside the calibrated ranges, by channel; "" if there is none."""
+        """Each channel's error that remains outside the simulated range (missing physics), as text; "" if it is 0."""
         if self.calibration is None or self.noise is None:
             return ""
         rows = zip(self.noise.channels, self.noise.units, self.calibration.model_error, strict=True)
         return ", ".join(f"{name} {error:.3g} {unit}" for name, unit, error in rows if error > 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary (schema 1)."""
+        """Return the distribution as a JSON-compatible dictionary of schema version 1."""
         prior = {"prior_mean": self.prior_mean, "prior_sd": self.prior_sd}
         return super().to_json() | {
             name: [value if math.isfinite(value) else None for value in values.tolist()]
@@ -172,10 +203,10 @@ class ParamDistribution(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ParamDistribution:
-        """Create the object from the dictionary that `to_json` returns.
+        """Create the distribution from the dictionary that `to_json` returns.
 
         Raises:
-            InputError: a key is missing or a value does not have the form that `to_json` writes; names it.
+            InputError: If a key is missing, or a value does not have the form that `to_json` writes.
         """
         wanted = ("names", "transforms", "mean", "covariance", "low", "high", "determined", "clusters")
         missing = [key for key in wanted if key not in value]

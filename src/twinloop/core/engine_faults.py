@@ -1,7 +1,7 @@
-"""List the known faults of the physics engine: versions, required solver settings, effect, and source.
+"""List the known faults of the physics engines: affected versions, solver settings, effect, countermeasure and source.
 
-It is the only such list. The compiler of twins, ``twin check``, ``twin show``, ``doctor`` and the catalog's view
-``engine_faults`` read it.
+This is the only such list in twinloop. The twin compiler, ``twin check``, ``twin show``, ``doctor`` and the catalog's
+view ``engine_faults`` read it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,19 @@ JACOBIANS = ("dense", "sparse")
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFault:
-    """A fault that makes an engine compute wrong motion.
+    """A fault of a physics engine that makes it compute wrong motion.
 
-    ``versions`` are the affected released versions. The fault occurs only with both ``solver`` and ``jacobian``, as in
-    ``SolverSettings``. ``action`` is twinloop's measure against it.
+    Attributes:
+        name: Short identifier of the fault.
+        engine: ``mujoco`` or ``mujoco-warp``.
+        versions: Released versions with the fault.
+        fixed_in: First version in which the fault is corrected.
+        solver: Solver with which the fault occurs: ``Newton``, ``CG`` or ``PGS``.
+        jacobian: Constraint Jacobian with which the fault occurs: ``dense`` or ``sparse``. The fault occurs only if
+            both ``solver`` and ``jacobian`` match.
+        effect: Description of the wrong result.
+        action: Description of the change that twinloop makes to avoid the fault.
+        source: Publication of the fault, such as a changelog or an issue.
     """
 
     name: str
@@ -38,10 +47,15 @@ class EngineFault:
 
 @dataclass(frozen=True, kw_only=True)
 class SolverSettings(JsonRecord):
-    """Constraint-solver settings of a compiled model, as an episode's provenance records them.
+    """Constraint-solver settings of a compiled model, as stored in the provenance of an episode.
 
-    ``engine``, ``solver`` and ``jacobian`` are names from the lists above, never ``auto``. ``dof`` is the number of
-    degrees of freedom. ``changed_for`` names the faults for which twinloop changed the model's own settings.
+    Attributes:
+        engine: ``mujoco`` or ``mujoco-warp``.
+        solver: ``Newton``, ``CG`` or ``PGS``.
+        jacobian: ``dense`` or ``sparse``, never ``auto``.
+        dof: Number of degrees of freedom of the model.
+        changed_for: Names of the engine faults (known bugs, see `EngineFault`) for which twinloop replaced the model's
+            own settings.
     """
 
     engine: str
@@ -67,5 +81,10 @@ ENGINE_FAULTS: Sequence[EngineFault] = (SPARSE_NEWTON,)
 
 
 def known_faults(engine: str, version: str) -> tuple[EngineFault, ...]:
-    """Return the known faults of one version of an engine."""
+    """Return the known faults in one released version of a physics engine.
+
+    Args:
+        engine: ``mujoco`` or ``mujoco-warp``.
+        version: Version number, for example ``4.0.0``.
+    """
     return tuple(fault for fault in ENGINE_FAULTS if fault.engine == engine and version in fault.versions)

@@ -1,4 +1,7 @@
-"""Define the error classes; every message names the invalid input, the existing choices, and the next step."""
+"""Define the error classes of twinloop, and convert operating-system errors to them.
+
+Every message gives the invalid input, the valid choices, and the next step.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,13 @@ from twinloop.core.redaction import redact_text
 
 
 class TwinloopError(Exception):
-    """Base class of all intentional errors; ``exit_code`` is the exit code of the command line.
+    """Base class of all errors that twinloop raises on purpose.
 
-    Credentials are removed from its message, because libraries and addresses may contain them.
+    Credentials are removed from its message, because texts from libraries, such as URLs, may contain them.
+
+    Attributes:
+        exit_code: Exit code of the command line after this error: 1 if a check failed, 2 for invalid input, 3 if a
+            package or program is missing.
     """
 
     exit_code = 2
@@ -22,22 +29,22 @@ class TwinloopError(Exception):
         super().__init__(*(redact_text(one) if isinstance(one, str) else one for one in arguments))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the error with its final message, for another process."""
+        """Support pickling, so that an error in a worker process reaches the parent process with its message."""
         return _rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class InputError(TwinloopError):
-    """The user's input is invalid: a file, a name, a value, a unit."""
+    """Error for invalid user input, such as a file, a name, a value or a unit."""
 
 
 class UnknownNameError(InputError):
-    """A name that does not exist; the message lists the nearest existing ones.
+    """Error for a name that does not exist; the message lists the most similar existing names.
 
     Args:
-        kind: kind of the name, in the singular (``"parameter"``).
-        name: the unknown name.
-        existing: the names that exist.
-        where: the file, key or object in which it was looked up.
+        kind: Kind of the name, in the singular (``"parameter"``).
+        name: The unknown name.
+        existing: Names that exist.
+        where: File, key or object in which the name was looked up, for the message.
     """
 
     def __init__(self, kind: str, name: str, existing: Iterable[str], *, where: str = "") -> None:
@@ -55,33 +62,38 @@ class UnknownNameError(InputError):
 
 
 class BoundsError(InputError):
-    """A value or a range is outside the physical bounds of its parameter."""
+    """Error for a value or a range outside the physical bounds of a parameter."""
 
 
 class UnitsError(InputError):
-    """A quantity without a unit, or with a unit that does not fit; the message requests a valid unit."""
+    """Error for a quantity whose unit is missing or does not fit; the message asks for a valid unit."""
 
 
 class LogError(InputError):
-    """A robot log that cannot be used: empty, NaN, time that decreases, a missing joint."""
+    """Error for a robot log that cannot be used: it is empty, has NaN, decreasing time or a missing joint."""
 
 
 class DatasetError(InputError):
-    """A dataset folder that cannot be read or written."""
+    """Error for a dataset folder or an output file that cannot be read or written."""
 
 
 class DatasetLockedError(DatasetError):
-    """Another process writes to the same folder."""
+    """Error for a dataset folder to which another process is writing."""
 
 
 class CheckFailedError(TwinloopError):
-    """A gate or a check failed on valid input."""
+    """Error for a gate or a check that failed although its input is valid; the exit code is 1."""
 
     exit_code = 1
 
 
 class MissingDependencyError(TwinloopError):
-    """A package or program is not installed; ``remedy`` is the command that installs it."""
+    """Error for a package or program that is not installed; the exit code is 3.
+
+    Args:
+        what: Sentence that states what is missing.
+        remedy: Command that installs it; also an attribute of the error.
+    """
 
     exit_code = 3
 
@@ -115,7 +127,7 @@ _NEXT_STEPS = {
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error, or its cause, is a full disk, an exhausted quota or a file size limit."""
+    """Return whether an error or one of its causes means a full disk, an exhausted quota or a file size limit."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
             return True
@@ -124,7 +136,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def make_disk_full_error(path: Path | str) -> DatasetError:
-    """Return the error for a disk that became full while ``path`` was written."""
+    """Return the error to raise if the disk became full while the file or folder ``path`` was written."""
     return DatasetError(
         f"No space left on the disk (or a file size limit reached) while writing {path}. Earlier commits are "
         "unchanged. Free some space, then continue the run that made it, or run it again into another folder."
@@ -132,12 +144,12 @@ def make_disk_full_error(path: Path | str) -> DatasetError:
 
 
 def convert_os_error(error: BaseException, path: Path | str | None = None, *, what: str = "written") -> DatasetError:
-    """Return the error to raise in place of an operating-system error.
+    """Convert an operating-system error to a `DatasetError` with the reason and the next step, for the caller to raise.
 
     Args:
-        error: the system's error, or any other error with a full disk among its causes.
-        path: the output that the user named; by default the file in the system's error.
-        what: the attempted action, as a participle.
+        error: The `OSError`, or another error that a full disk caused.
+        path: Output path that the user gave; by default the path in the error.
+        what: The failed action as a participle for the message: ``"written"`` or ``"read"``.
     """
     number, reason, name = _split_os_error(error)
     place = path if path is not None else name or "A file"
@@ -149,7 +161,10 @@ def convert_os_error(error: BaseException, path: Path | str | None = None, *, wh
 
 
 def _split_os_error(error: BaseException) -> tuple[int, str, str]:
-    """Return an error's number, reason and file; zero and empty texts if it has none."""
+    """Return the errno number, the reason and the file name of an error.
+
+    The number is 0 and the file name is empty if the error is not an `OSError`.
+    """
     if not isinstance(error, OSError):
         return 0, str(error), ""
     name = error.filename if isinstance(error.filename, str | Path) else ""

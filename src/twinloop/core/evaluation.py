@@ -1,10 +1,11 @@
-"""Store an evaluation: the trials of one policy in one suite, simulated or real, with their declared table schema.
+"""Store an evaluation: the trials of one policy in one suite (a list of conditions), in a table with a fixed schema.
 
-A table of trials is converted to exactly the columns of the schema, in its order and types, or refused with a reason.
+The trials are simulated or real. A table of trials is converted to the columns of the schema, in their order and with
+their types. A table that cannot be converted is refused with a reason.
 """
 
 # pyright: standard
-# pyarrow has no stubs, and everything that touches a table would be of unknown type.
+# pyarrow has no type stubs, so that strict checking would report every use of a table.
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from twinloop.core.trials import DOMAINS, Domain
 
 _FACTS, _TRIALS, _SCHEMA = "evaluation.json", "trials.parquet", 1
 
-TRIALS = pa.schema(
+TRIAL_SCHEMA = pa.schema(
     [
         pa.field("slice", pa.string(), nullable=False),  # the condition within the suite
         pa.field("trial", pa.string(), nullable=False),  # equal for policies tried under the same conditions
@@ -43,16 +44,28 @@ TRIALS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Evaluation of a policy in a suite.
+    """Evaluation of a policy in a suite (a list of conditions), with the outcome of every trial.
 
-    ``trials`` has the columns of `TRIALS`, one row per trial; two evaluations of one suite and run seed are paired by
-    ``trial``. ``policy_hash`` is empty for a policy without weights (an expert, a person). ``extra`` holds
-    JSON-compatible values: limits, versions, the command. A trial that is not valid has no information on the policy;
-    it counts as a failure in rates where leaving it out would favour the policy.
+    An invalid trial, for example in a world that diverged, has no information on the policy. In success rates it counts
+    as a failure, because a policy must not gain from invalid trials.
+
+    Attributes:
+        policy: Name of the policy.
+        suite: Name of the suite.
+        trials: Table with the columns of `TRIAL_SCHEMA`, one row per trial. The columns ``slice`` (condition) and
+            ``trial`` name the world of a trial, so that trials of two policies with the same suite and run seed can be
+            compared in pairs.
+        policy_hash: Hash of the policy; empty if the policy has no weights (a scripted expert or a person).
+        domain: ``sim`` or ``real``.
+        twin: Name of the twin.
+        twin_hash: Hash of the twin.
+        task: Name of the task.
+        run_seed: Seed of the conditions.
+        extra: Further JSON-compatible values: limits, versions, the command.
 
     Raises:
-        InputError: a column is missing or has another type, a trial occurs twice, there are no trials, or an unknown
-            domain.
+        InputError: If a column is missing or has another type, a trial occurs twice, there are no trials, or the domain
+            is unknown.
     """
 
     policy: str
@@ -68,7 +81,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         if self.domain not in DOMAINS:
-            raise InputError(f"An evaluation is {' or '.join(DOMAINS)}, not {self.domain!r}.")
+            raise InputError(f"The domain of an evaluation is {' or '.join(DOMAINS)}, not {self.domain!r}.")
         object.__setattr__(
             self, "trials", _validate_trials(self.trials, f"The evaluation of {self.policy} in {self.suite}")
         )
@@ -78,25 +91,28 @@ class Evaluation:
 
     @property
     def slices(self) -> tuple[str, ...]:
-        """Names of the slices, in order of first appearance."""
+        """Names of the conditions (slices) of the suite, in order of first appearance."""
         return tuple(dict.fromkeys(self.trials["slice"].to_pylist()))
 
     @property
     def hash(self) -> str:
-        """SHA-256 of policy, suite and every trial's outcome."""
+        """SHA-256 of policy, suite, twin, task, seed, domain and all trial rows."""
         facts = (self.policy, self.policy_hash, self.suite, self.twin_hash, self.task, str(self.run_seed), self.domain)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, TRIALS) as stream:
+        with pa.ipc.new_stream(sink, TRIAL_SCHEMA) as stream:
             stream.write_table(self.trials.combine_chunks())
         return sha256_bytes("\0".join(facts).encode(), sink.getvalue().to_pybytes())
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of successes and trials; an invalid trial counts as a failure."""
-        won = np.asarray(self.trials["success"]) & np.asarray(self.trials["valid"])
-        return int(won.sum()), len(self)
+        """Return the number of successes and the number of trials; an invalid trial counts as a failure."""
+        successes = np.asarray(self.trials["success"]) & np.asarray(self.trials["valid"])
+        return int(successes.sum()), len(self)
 
     def write(self, folder: Path) -> None:
-        """Write two files to a folder: the facts as JSON and the trials as Parquet; the facts last."""
+        """Write the trials as ``trials.parquet``, then all other fields as ``evaluation.json``, to a folder.
+
+        The JSON file has the hash of the Parquet file, so that `read` detects later changes.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_open(folder / _TRIALS) as file:
             pq.write_table(self.trials, file)
@@ -108,10 +124,10 @@ class Evaluation:
 
     @classmethod
     def read(cls, folder: Path) -> Evaluation:
-        """Read the files that `write` stored.
+        """Read an evaluation from a folder that `write` filled.
 
         Raises:
-            InputError: the folder has no evaluation, a newer twinloop wrote it, or its trials were changed.
+            InputError: If the folder has no evaluation, its schema version is unknown, or its trials were changed.
         """
         if not (folder / _FACTS).is_file() or not (folder / _TRIALS).is_file():
             raise InputError(f"{folder} has no evaluation: it needs {_FACTS} and {_TRIALS}. Run `twinloop evaluate`.")
@@ -127,10 +143,15 @@ _KEYS = ("policy", "suite", "policy_hash", "domain", "twin", "twin_hash", "task"
 
 
 def _validate_trials(trials: pa.Table, what: str) -> pa.Table:
-    """Return the table with exactly the columns of `TRIALS`; refuse a duplicate trial or invalid columns."""
+    """Return the trial table with exactly the columns of `TRIAL_SCHEMA`; refuse duplicate trials and invalid columns.
+
+    Args:
+        trials: Table to validate.
+        what: Start of the error message, such as "The evaluation of X in Y".
+    """
     if not trials.num_rows:
         raise InputError(f"{what} has no trials.")
-    table = convert_to_schema(trials, TRIALS, what[0].lower() + what[1:])
+    table = convert_to_schema(trials, TRIAL_SCHEMA, what[0].lower() + what[1:])
     names = list(zip(table["slice"].to_pylist(), table["trial"].to_pylist(), strict=True))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -146,18 +167,18 @@ def convert_to_schema(
     given: Mapping[str, Any] | None = None,
     meanings: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Convert rows to the columns of a schema; columns that may be null may be missing.
+    """Convert a table to exactly the columns of a schema; a missing column that may be null is filled with nulls.
 
     Args:
-        rows: the table to convert.
-        schema: names, types, and which columns may be null.
-        what: name of the rows in messages, such as "the table scores".
-        given: constant values for columns that ``rows`` lacks.
-        meanings: descriptions of columns, for messages.
+        rows: Table to convert.
+        schema: Column names, types, and which columns may be null.
+        what: Name of the table in messages, such as "the table scores".
+        given: Constant values for columns that ``rows`` does not have, by column name.
+        meanings: Descriptions of columns by name, for messages.
 
     Raises:
-        UnknownNameError: a column that the schema does not have.
-        InputError: a column is missing, has another type, or is empty although it must not be.
+        UnknownNameError: If the table has a column that the schema does not have.
+        InputError: If a column is missing, has another type, or has nulls although it must not.
     """
     for name in rows.column_names:
         if name not in schema.names:
@@ -169,15 +190,15 @@ def convert_to_schema(
 def _convert_column(
     rows: pa.Table, field: pa.Field, what: str, given: Mapping[str, Any], meanings: Mapping[str, str]
 ) -> pa.ChunkedArray | pa.Array:
-    told = f"{field.name} ({meanings[field.name]})" if field.name in meanings else field.name
+    label = f"{field.name} ({meanings[field.name]})" if field.name in meanings else field.name
     if field.name not in rows.column_names:
         value = given.get(field.name)
         if value is None and not field.nullable:
-            raise InputError(f"Rows of {what} need a column {told}; these have {', '.join(rows.column_names)}.")
+            raise InputError(f"Rows of {what} need a column {label}; these have {', '.join(rows.column_names)}.")
         return pa.repeat(pa.scalar(value, field.type), len(rows))
     values = rows[field.name]
     if values.null_count and not field.nullable:
-        raise InputError(f"{values.null_count} of {len(rows)} rows of {what} have no {told}.")
+        raise InputError(f"{values.null_count} of {len(rows)} rows of {what} have no {label}.")
     try:
         return values.cast(field.type)
     except pa.ArrowException as error:

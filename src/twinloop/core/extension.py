@@ -1,10 +1,13 @@
-"""Load a user's own class by ``path/to/file.py:ClassName``: robots, tasks, rules, checks, encoders, renderers.
+"""Load a user's own class from ``path/to/file.py:ClassName``, and refuse code that the user has not approved.
 
-Python files and TorchScript modules are code. Code that the user names on the command line, in Python, or in a file of
-the user's own workspace runs. A dataset, a scenario, a policy, or any other YAML file may come from another person: a
-reference to code in it gets a mark (`mark_references`), and every loader of code calls `require_approved` for a marked
-reference. Approvals are SHA-256 digests of whole files, stored per user and machine in ``approved.jsonl``. A workspace
-is the user's own if `twinloop init` created it on this machine, or if its folder was approved.
+Users can write their own robots, tasks, label rules, checks, encoders and renderers in Python. Python files and
+TorchScript modules are code. Code runs if the user names it on the command line, in Python, or in a file of the user's
+own workspace. A dataset, a scenario, a policy, or any other YAML file may come from another person. Therefore
+`mark_references` adds a mark with the file's path to every reference to code in it, for example ``robot.py:MyRobot
+(named by data/batch/meta)``. Every loader of code calls `require_approved` for a marked reference.
+
+Approvals are SHA-256 digests of whole files. They are stored per user and machine in ``approved.jsonl``. A workspace is
+the user's own if `twinloop init` created it on this machine, or if its folder was approved.
 """
 
 from __future__ import annotations
@@ -42,15 +45,19 @@ _command_line: tuple[str, ...] = ()
 
 
 class NotApprovedError(InputError):
-    """Code that data refer to, or that came with data, and that the user has not approved on this machine."""
+    """Error for code that is in a data folder or named in a data file, and that the user has not approved here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """The approval of one file's content, or of a workspace, which has no ``sha256``.
+    """The approval of one file's content or of one workspace.
 
-    ``how`` is ``command`` for `twinloop approve`, ``use`` if the user's own command ran the file, and ``init`` for a
-    workspace that was created on this machine.
+    Attributes:
+        sha256: SHA-256 digest of the file; empty for a workspace.
+        path: Absolute path of the file or of the workspace's folder.
+        time: Time of the approval as ISO 8601 text in UTC.
+        how: ``command`` if `twinloop approve` approved it, ``use`` if the user's own command ran the file, ``init`` if
+            the workspace was created on this machine.
     """
 
     sha256: str
@@ -60,7 +67,10 @@ class Approval:
 
 
 def find_settings_folder() -> Path:
-    """Return the folder of the user's settings: ``$TWINLOOP_HOME``, or ``twinloop`` in the configuration folder."""
+    """Return the folder of the user's settings.
+
+    It is ``$TWINLOOP_HOME`` if set, otherwise the subfolder ``twinloop`` of ``$XDG_CONFIG_HOME`` or ``~/.config``.
+    """
     if named := os.environ.get(HOME_VARIABLE):
         return Path(named)
     configured = os.environ.get("XDG_CONFIG_HOME")
@@ -68,48 +78,55 @@ def find_settings_folder() -> Path:
 
 
 def read_approvals() -> list[Approval]:
-    """Return the approvals on this machine, oldest first. An unreadable line approves nothing."""
+    """Return the valid approvals on this machine, oldest first; lines that cannot be read are ignored."""
     try:
         text = (find_settings_folder() / _FILE).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, RuntimeError):
         return []
-    found: dict[str, Approval] = {}
+    approvals: dict[str, Approval] = {}
     for line in text.splitlines():
         try:
             row = json.loads(line)
             key = row["sha256"] or row["path"]
             if row.pop("revoked", False):
-                found.pop(key, None)
+                approvals.pop(key, None)
             else:
-                found.setdefault(key, Approval(**row))
+                approvals.setdefault(key, Approval(**row))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
-    return list(found.values())
+    return list(approvals.values())
 
 
 def approve(path: Path, *, how: How = "command") -> Approval:
-    """Approve the present content of a file, or a workspace by its folder.
+    """Approve the present content of a file, or a whole workspace.
+
+    Args:
+        path: The file, or the folder of the workspace.
+        how: Origin of the approval, see `Approval`.
 
     Raises:
-        InputError: the path is neither, or the approval cannot be saved.
+        InputError: If the path is neither a file nor a workspace, or the approval cannot be saved.
     """
     if not path.is_file() and not (path / _WORKSPACE).is_file():
         raise InputError(f"{path} is neither a file nor a workspace. Give a Python file or a TorchScript module.")
-    made = Approval(
+    approval = Approval(
         sha256=sha256_file(path) if path.is_file() else "",
         path=str(path.resolve()),
         time=datetime.now(UTC).isoformat("T", "seconds"),
         how=how,
     )
-    _append(asdict(made))
-    return made
+    _append(asdict(approval))
+    return approval
 
 
 def revoke(path: Path) -> list[Approval]:
-    """Withdraw the approvals of a path: those of a file's present content, and all that were given under this path.
+    """Withdraw the approvals that were given for a path, and for the present content of the file at this path.
+
+    Returns:
+        The withdrawn approvals.
 
     Raises:
-        InputError: nothing is approved under that path.
+        InputError: If the path is not approved.
     """
     digest = sha256_file(path) if path.is_file() else "none"
     chosen = [row for row in read_approvals() if row.sha256 == digest or row.path == str(path.resolve())]
@@ -134,9 +151,15 @@ def _append(row: Mapping[str, Any]) -> None:
 
 
 def mark_references(value: Any, origin: Path | str) -> Any:
-    """Return a copy of plain data in which every reference to code is marked as named by ``origin``.
+    """Return a copy of plain data in which every reference to code has a mark with the origin ``origin``.
 
-    A marked reference runs only if the content of its file is approved. All other values are unchanged.
+    References are texts such as ``file.py:ClassName``, ``torch:…`` or ``torchscript:…``; the mark is a suffix ``(named
+    by ORIGIN)``. The code of a marked reference runs only if the content of its file is approved. All other values are
+    unchanged.
+
+    Args:
+        value: Mappings, lists, texts and numbers, as parsed from YAML or JSON.
+        origin: File or folder from which the data come, for the error message.
     """
     if isinstance(value, str):
         return _insert_mark(value, str(origin)) if _REFERENCE.search(value) else value
@@ -148,40 +171,57 @@ def mark_references(value: Any, origin: Path | str) -> Any:
 
 
 def mark_foreign(value: Any, file: Path) -> Any:
-    """Return the content of a YAML file; mark references to code unless the file is in the user's own workspace."""
+    """Mark the references to code in the content of a YAML file, unless the file is in the user's own workspace.
+
+    Args:
+        value: Parsed content of the file.
+        file: Path of the file.
+
+    Returns:
+        The content, with marked references (see `mark_references`) or unchanged.
+    """
     return value if _is_in_own_workspace(file) else mark_references(value, file)
 
 
 def split_mark(reference: str) -> tuple[str, str]:
-    """Return a reference without its mark, and the origin in the mark; empty without a mark."""
-    found = _MARK.findall(reference)
-    return (_MARK.sub("", reference), unquote(found[0]) or "data") if found else (reference, "")
+    """Split a reference to code from its mark; return the reference without mark, and the data file in the mark.
+
+    For example, ``robot.py:MyRobot (named by data/batch/meta)`` gives ``robot.py:MyRobot`` and ``data/batch/meta``. The
+    second text is "" if the reference has no mark, and "data" if the mark contains no file.
+    """
+    origins = _MARK.findall(reference)
+    return (_MARK.sub("", reference), unquote(origins[0]) or "data") if origins else (reference, "")
 
 
 def _insert_mark(reference: str, origin: str) -> str:
-    """Insert the mark before the options of a robot, because its address is split at the first question mark."""
+    """Add the mark ``(named by ORIGIN)`` to a reference to code, before the options of a robot address.
+
+    The options start at the first question mark, for example ``robot.py:Arm?port=1`` becomes ``robot.py:Arm (named by
+    ORIGIN)?port=1``.
+    """
     name, mark_of_options, options = reference.partition("?")
     return f"{name} (named by {quote(origin, safe='/ ')}){mark_of_options}{options}"
 
 
 def record_command_line(words: Sequence[str]) -> None:
-    """Record the words of the command line: a file named there is the user's choice, in any folder."""
+    """Store the words of the command line, so that `require_approved` accepts files that the user named there."""
     global _command_line
     _command_line = tuple(words)
 
 
 def require_approved(path: Path, digest: str, origin: str) -> None:
-    """Refuse code that data refer to, or that is in a folder of data, unless its content is approved.
+    """Refuse code that a data file names, or that is in a data folder, unless its content is approved.
 
-    Code that the user names is approved by that: data that refer to the same content later may run it.
+    Code that the user names, for example on the command line, is approved automatically. Data files may then name it,
+    too, as long as its content does not change.
 
     Args:
-        path: the file, as it was named.
-        digest: SHA-256 of the content that is about to run.
-        origin: the file or data that refers to it, from `split_mark`; empty for the user.
+        path: Path of the file as written in the reference.
+        digest: SHA-256 digest of the content that is about to run.
+        origin: Origin of the reference from `split_mark`; empty if the user named the file.
 
     Raises:
-        NotApprovedError: gives the file, its origin, and the command that approves it.
+        NotApprovedError: If the code is not approved. The message has the command that approves it.
     """
     if any(row.sha256 == digest for row in read_approvals()):
         return
@@ -195,13 +235,22 @@ def require_approved(path: Path, digest: str, origin: str) -> None:
 
 
 def approve_if_possible(path: Path, *, how: How) -> None:
-    """Approve a file that the user's own command ran or made; if this cannot be saved, it stays unapproved."""
+    """Approve a file or workspace that the user's own command ran or created; do nothing if this cannot be saved.
+
+    Args:
+        path: The file, or the folder of the workspace.
+        how: Origin of the approval, see `Approval`.
+    """
     with contextlib.suppress(InputError):
         approve(path, how=how)
 
 
 def is_in_data_folder(path: Path) -> bool:
-    """Return whether a path is in a dataset, a scenario or a policy, or in a workspace's folder of such data."""
+    """Return whether a path is in a folder whose content may come from other people.
+
+    These are datasets, scenarios and policies, and the folders ``catalog``, ``data``, ``policies``, ``runs`` and
+    ``scenarios`` of a workspace.
+    """
     path = path.absolute()
     return any(_is_below_data(place) for place in {path, path.resolve()})
 
@@ -216,7 +265,7 @@ def _is_below_data(path: Path) -> bool:
 
 
 def _is_in_own_workspace(path: Path) -> bool:
-    """Return whether a file is in a workspace that the user created or approved, outside its data folders."""
+    """Return whether a file is in a workspace that the user created or approved, excluding its data folders."""
     own = {row.path for row in read_approvals() if not row.sha256}
     return any(str(parent) in own for parent in path.resolve().parents) and not is_in_data_folder(path)
 
@@ -225,17 +274,17 @@ _LONGEST_MESSAGE = 1000  # characters of an error
 
 
 def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
-    """Return the class that ``path/to/file.py:ClassName`` names; its file runs once per content.
+    """Return the class with the reference ``path/to/file.py:ClassName``; a file with the same content runs only once.
 
     Args:
-        kind: kind of class, for messages (``"task"``).
-        reference: as the user wrote it, or as data refer to it (`mark_references`).
-        existing: names of the built-in classes, for messages.
+        kind: Kind of the class, for error messages (``"task"``).
+        reference: Reference from the user, or a marked reference from data (see `mark_references`).
+        existing: Names of the built-in classes, for error messages.
 
     Raises:
-        UnknownNameError: no such file, or no such class in it.
-        NotApprovedError: data refer to the file or contain it, and its content is not approved.
-        InputError: the file cannot be run as Python.
+        UnknownNameError: If the file does not exist or does not define the class.
+        NotApprovedError: If data refer to the file or contain it, and its content is not approved.
+        InputError: If the file cannot be run as Python.
     """
     reference, origin = split_mark(reference)
     path, separator, name = reference.rpartition(":")
@@ -245,27 +294,35 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
         where = f"the built-in {kind}s; for your own class write path/to/file.py:ClassName"
         raise UnknownNameError(kind, reference, existing, where=where)
     module = _load_module(Path(path), origin)
-    found = getattr(module, name, None)
-    if not isinstance(found, type):
+    loaded = getattr(module, name, None)
+    if not isinstance(loaded, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise UnknownNameError(f"{kind} class", name, classes, where=path)
-    return found
+    return loaded
 
 
 def resolve_reference(reference: str, folder: Path) -> str:
-    """Return a reference with the absolute path of its file if the file is in ``folder``; a mark is kept.
+    """Make the file path in a reference absolute if the file exists in ``folder``; text after the path is kept.
 
-    A name without a file is not changed.
+    Any other reference or name is returned unchanged.
+
+    Args:
+        reference: Reference ``path/to/file.py:ClassName``, also with a mark such as ``(named by data/batch/meta)``, or
+            a name.
+        folder: Folder to which a relative path refers.
     """
     path, separator, name = reference.rpartition(":")
     return f"{(folder / path).resolve()}:{name}" if separator and (folder / path).is_file() else reference
 
 
 def require_reference(reference: str) -> str:
-    """Return a reference without its mark, after checking that the content of its file is approved.
+    """Check that the file of a marked reference to code is approved, and return the reference without its mark.
+
+    A mark is text that `mark_references` appends to references in data, for example ``robot.py:MyRobot (named by
+    data/batch/meta)``.
 
     Raises:
-        NotApprovedError: it is not approved.
+        NotApprovedError: If the reference has a mark, and the content of the file is not approved.
     """
     plain, origin = split_mark(reference)
     path = Path(plain.rpartition(":")[0])
@@ -275,7 +332,7 @@ def require_reference(reference: str) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an error of a user's code in one line: type, message, file and line number."""
+    """Describe an error in a user's code in one line: type, message, file and line number."""
     # A syntax error states its own location.
     frames = (
         list[traceback.FrameSummary]() if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
@@ -285,7 +342,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _format_message(error: BaseException) -> str:
-    """Return an error's text in one shortened line of printable characters; "" if the text itself fails."""
+    """Return the message of an error as one shortened line of printable characters; "" if ``str(error)`` fails."""
     try:
         text = str(error)[: 2 * _LONGEST_MESSAGE]
     except BaseException:  # noqa: BLE001  # the text of a user's own error class may fail too

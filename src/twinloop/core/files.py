@@ -1,4 +1,4 @@
-"""Write files atomically, and compute their hashes."""
+"""Write files atomically (completely or not at all), and compute SHA-256 hashes of files and values."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from twinloop.core.plain import to_plain_value
 
 @contextlib.contextmanager
 def atomic_open(path: Path) -> Generator[BinaryIO]:
-    """Open a binary file that replaces ``path`` if the block succeeds; otherwise ``path`` is not changed.
+    """Open a temporary binary file that replaces ``path`` when the ``with`` block ends without an error.
+
+    After an error, the earlier file at ``path`` is unchanged. Missing parent folders are created.
 
     Raises:
-        InputError: the file cannot be created there.
-        DatasetError: the disk is full, or the operating system refuses otherwise; the earlier file is kept.
+        InputError: If the file cannot be created, for example because ``path`` is a folder.
+        DatasetError: If the disk is full, or the operating system reports another error while writing.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a file. Name a file in it.")
@@ -50,9 +52,10 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
 
 
 def _new_file(path: Path) -> tuple[int, Path]:
-    """Open an empty locked file ``.NAME.tmp`` next to ``path``, so that killed writers leave one file, not many.
+    """Create an empty locked temporary file ``.NAME.tmp`` next to ``path``; return its descriptor and path.
 
-    The name is random if another process writes there, or if ``.NAME.tmp`` is not a regular file of this user.
+    The fixed name ensures that killed processes leave at most one temporary file. A random name is used if another
+    process holds the lock, or if ``.NAME.tmp`` is not a regular file that this user can write.
     """
     name = path.with_name(f".{path.name}.tmp")
     with contextlib.suppress(OSError):
@@ -83,17 +86,25 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` atomically, as indented JSON with a final newline."""
+    """Write ``value`` to ``path`` atomically, as indented JSON with a final newline; see `dumps`."""
     write_text(path, dumps(value, indent=2) + "\n")
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Return JSON text; values are converted by `plain`, and keys keep their order."""
+    """Return a value as JSON text; keys keep their order, and NaN and infinity are allowed.
+
+    Args:
+        value: Any value that `core.plain.to_plain_value` can convert.
+        indent: Spaces per level; one line by default.
+    """
     return json.dumps(value, indent=indent, default=to_plain_value, ensure_ascii=False, allow_nan=True)
 
 
 def sha256_bytes(*parts: bytes) -> str:
-    """Return the SHA-256 of the concatenated parts, each preceded by its length so that boundaries matter."""
+    """Return the SHA-256 (hexadecimal) of several byte strings in sequence.
+
+    Each byte string is preceded by its length, so that ``(b"ab", b"c")`` and ``(b"a", b"bc")`` have different hashes.
+    """
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -102,18 +113,21 @@ def sha256_bytes(*parts: bytes) -> str:
 
 
 def sha256_json(value: Any) -> str:
-    """Return the SHA-256 of the canonical JSON form of ``value`` (sorted keys)."""
+    """Return the SHA-256 (hexadecimal) of a value's JSON text with sorted keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=to_plain_value).encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
+    """Return the SHA-256 (hexadecimal) of a file's content."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_tree(root: Path) -> str:
-    """Return the SHA-256 over the relative names and contents of all files under ``root`` (or of one file)."""
+    """Return the SHA-256 (hexadecimal) over the relative paths and contents of all files in a folder.
+
+    For a single file, the result is that of `sha256_file`.
+    """
     if root.is_file():
         return sha256_file(root)
     files = sorted(path for path in root.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Convert values to JSON-compatible ones, and dataclasses to objects of their fields."""
+"""Convert Python objects, dataclasses and arrays to values that can be written as JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 
 
 def to_plain_value(value: Any) -> Any:
-    """Convert a value for JSON: dataclasses to objects, arrays and tuples to lists, paths and times to text.
+    """Convert a value to JSON-compatible types, recursively.
 
-    The method ``to_json`` of a value is used if it has one.
+    Dataclasses become dictionaries, arrays and tuples become lists, paths and times become text. If the value has a
+    method ``to_json``, its result is used.
 
     Raises:
-        TypeError: the value has no JSON form; names the type.
+        TypeError: If the value has no JSON form.
     """
     if value is None or type(value) in (str, bool, int, float):
         return value
@@ -39,12 +40,12 @@ def to_plain_value(value: Any) -> Any:
 
 
 class JsonRecord:
-    """Base of dataclasses that are written to files as an object of their fields, in order.
+    """Base class of dataclasses that are stored as a JSON object with one key per field, in the order of the fields.
 
     Attributes:
-        json_schema: version of the form, written first as ``schema``; None if it has no version.
-        json_names: keys of fields that differ from their names; None leaves a field out.
-        json_also: properties that are written after the fields; as a mapping, with their keys.
+        json_schema: Schema version, written first under the key ``schema``; None if the class has no version.
+        json_names: JSON keys of fields whose key differs from the field name; None as a key omits the field.
+        json_also: Names of properties that are written after the fields; as a mapping, with their JSON keys.
     """
 
     json_schema: ClassVar[int | None] = None
@@ -52,7 +53,7 @@ class JsonRecord:
     json_also: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return the fields, and the properties in ``json_also``, as a JSON-compatible dictionary."""
         also = self.json_also
         keys = {
             field.name: self.json_names.get(field.name, field.name) for field in dataclasses.fields(cast("Any", self))

@@ -1,7 +1,7 @@
-"""Run work in local processes with results in order, with or without replacement of processes that crash.
+"""Run functions in local worker processes, with results in the order of the items.
 
-`map_crash_tolerant` is for work that calls libraries which may end the process on an error, such as renderers.
-`LocalProcesses` is for other work: there a crash ends the run.
+`map_crash_tolerant` replaces worker processes that crash. It is for functions that call libraries which may end the
+process on an error, such as renderers. `LocalProcesses` is for other functions: a crashed worker ends the run.
 """
 
 from __future__ import annotations
@@ -29,25 +29,29 @@ Result = TypeVar("Result")
 
 
 class WorkEngine(Protocol):
-    """Place where items are processed; a context manager that releases its resources.
+    """Protocol of executors, which apply a function to many items, in this process or in worker processes.
 
-    ``workers`` items are processed at a time, each with ``threads`` cores; ``elsewhere`` is true if this happens in
-    other processes.
+    An instance is a context manager that releases its resources at the end of the ``with`` block.
+
+    Attributes:
+        workers: Number of items processed at the same time.
+        threads: Number of cores for each item.
+        in_other_processes: True if the items are processed in other processes.
     """
 
     workers: int
     threads: int
-    elsewhere: bool
+    in_other_processes: bool
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield every item with ``function(item)``, in the order of the items; may be called again.
+        """Yield every item together with ``function(item)``, in the order of the items; may be called repeatedly.
 
         Args:
-            function: picklable.
-            items: read as needed, at most ``workers + 1`` ahead of the yielded ones.
+            function: Function to apply; must be picklable.
+            items: Items to process. They are read as needed, at most ``workers + 1`` ahead of the yielded items.
 
         Raises:
-            TwinloopError: the function's error, or a lost worker; items yielded before are complete.
+            TwinloopError: If the function raises it, or if a worker process ends. Items yielded before are complete.
         """
         ...
 
@@ -59,26 +63,29 @@ class WorkEngine(Protocol):
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalProcesses:
-    """Worker processes on this machine, started at the first `map` without inherited state.
+    """Worker processes on this machine, started at the first call of `map`.
 
-    With one worker everything runs in this process. Each process gets an equal share of the cores for libraries that
-    start threads.
+    Each worker process is a fresh Python process (start method ``spawn``). The CPU cores are divided equally between
+    the workers, for libraries that start threads.
+
+    Args:
+        workers: Number of processes. With 1, everything runs in the calling process.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = max(1, workers)
         self.threads = max(1, count_cores() // self.workers)
-        self.elsewhere = self.workers > 1
+        self.in_other_processes = self.workers > 1
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield every item with its result, in order; with one worker, everything runs in this process."""
-        if not self.elsewhere:
+        """Yield every item together with ``function(item)``, in the order of the items; see `WorkEngine.map`."""
+        if not self.in_other_processes:
             for item in items:
                 yield item, function(item)
             return
@@ -129,7 +136,11 @@ def _take_result(pending: collections.deque[tuple[Item, Future[Result]]]) -> tup
 
 
 def initialize_worker(threads: str) -> None:
-    """Set up a worker: ignore Ctrl-C, end with the parent, and limit libraries to ``threads`` threads."""
+    """Set up a worker process: ignore Ctrl-C, end with the parent process, and limit the threads of libraries.
+
+    Args:
+        threads: Largest number of threads of a library, as text.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, threads)
@@ -149,16 +160,21 @@ def _exit_with_parent(parent: multiprocessing.process.BaseProcess) -> None:
 Report = Callable[[Any], None]
 Work = Callable[[Item, Report], Result]
 
-# Crashes of one item before it becomes a `LostItem`: one crash may come from a busy machine, but an
+# Crashes of one item before it becomes a `CrashedItem`: one crash may come from a busy machine, but an
 # item that crashes two processes will crash the next one too.
-TRIES = 2
+MAX_CRASHES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class LostItem:
-    """An item that crashed every process: a description of the last crash, and its last report (or None)."""
+class CrashedItem:
+    """Result in place of an item's own result if the item crashed every worker process that tried it.
 
-    how: str
+    Attributes:
+        crash: Description of the last crash.
+        reported: Last progress value that the function reported in that process, or None.
+    """
+
+    crash: str
     reported: Any
 
 
@@ -168,40 +184,44 @@ def map_crash_tolerant(
     *,
     workers: int,
     progress: Report | None = None,
-) -> Iterator[tuple[Item, Result | LostItem]]:
-    """Yield every item with ``function(item, report)`` in order; a process that crashes is replaced.
+) -> Iterator[tuple[Item, Result | CrashedItem]]:
+    """Yield every item together with ``function(item, report)``, in order; replace worker processes that crash.
+
+    An item is tried in two processes. If both crash, a `CrashedItem` is yielded in place of its result.
 
     Args:
-        function: picklable; it may call ``report`` with its progress, of which the last value is kept.
-        items: all are processed without waiting for the consumer, so results should be small.
-        workers: number of processes; 0 works in this process, which ends if the work crashes.
-        progress: called in this process with every report.
+        function: Picklable function. It may call ``report(value)`` with its progress; the last value is kept.
+        items: Items to process. Results are computed even if the caller does not yet read them, and kept in memory, so
+            they should be small.
+        workers: Number of processes; 0 runs the function in this process, which ends if the function crashes.
+        progress: Function called in this process with every reported value.
 
     Raises:
-        TwinloopError: or any other error of the function, when its item is next.
+        TwinloopError: If the function raises it. This and any other error of the function is raised when the iteration
+            reaches the item.
     """
-    tell: Report = progress or (lambda _: None)
+    report: Report = progress or (lambda _: None)
     if not workers:
         for item in items:
-            yield item, function(item, tell)
+            yield item, function(item, report)
         return
-    crew = _WorkerPool(function, workers)
+    pool = _WorkerPool(function, workers)
     try:
-        yield from _supervise_workers(crew, [_Task(item=item) for item in items], tell)
+        yield from _supervise_workers(pool, [_Task(item=item) for item in items], report)
     finally:
-        for worker in crew.workers:
+        for worker in pool.workers:
             worker.stop()
 
 
 @dataclass(kw_only=True)
 class _Task(Generic[Item]):
     item: Item
-    deaths: int = 0
+    crashes: int = 0
     outcome: tuple[str, Any] | None = None  # kind of the outcome, and the result or error
 
 
 class _Worker:
-    """One process and the pipe to it; ``task`` is its current task."""
+    """One worker process, the pipe to it, its current task, and its last reported progress value."""
 
     def __init__(self, function: Work[Any, Any], threads: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -220,7 +240,7 @@ class _Worker:
             return  # the process has already ended; reading the pipe reports it
 
     def read_message(self) -> tuple[str, Any]:
-        """Return the next message of the process; after its end, ``("ended", description)``."""
+        """Return the next message of the process as (kind, value), or ``("ended", description)`` after its end."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -234,14 +254,17 @@ class _Worker:
 
 
 class _WorkerPool:
-    """Up to ``size`` workers; a worker that crashed is replaced."""
+    """Up to ``size`` worker processes that run the same function."""
 
     def __init__(self, function: Work[Any, Any], size: int) -> None:
         self._function, self._size, self._threads = function, size, max(1, count_cores() // size)
         self.workers: list[_Worker] = []
 
     def find_idle_worker(self) -> _Worker | None:
-        """Return a worker without a task, started if there are fewer than ``size``; None if all are busy."""
+        """Return a worker without a task, or None if all workers are busy.
+
+        A new worker is started if all are busy and fewer than ``size`` exist.
+        """
         found = next((worker for worker in self.workers if worker.task is None), None)
         if found is None and len(self.workers) < self._size:
             found = _Worker(self._function, self._threads)
@@ -249,33 +272,40 @@ class _WorkerPool:
         return found
 
     def list_busy_workers(self) -> dict[Connection, _Worker]:
-        """Return the workers with a task, by their pipes."""
+        """Return the workers that have a task, keyed by the pipe to each worker."""
         return {worker.pipe: worker for worker in self.workers if worker.task is not None}
 
     def remove_worker(self, worker: _Worker) -> None:
-        """Remove a worker that has ended."""
+        """Remove a worker whose process has ended from the pool."""
         self.workers.remove(worker)
         worker.stop()
 
 
 def _supervise_workers(
-    crew: _WorkerPool, tasks: list[_Task[Item]], progress: Report
-) -> Iterator[tuple[Item, Any | LostItem]]:
-    waiting, following = collections.deque(tasks), collections.deque(tasks)
-    while following:
-        while waiting and (worker := crew.find_idle_worker()) is not None:
+    pool: _WorkerPool, tasks: list[_Task[Item]], progress: Report
+) -> Iterator[tuple[Item, Any | CrashedItem]]:
+    waiting, in_order = collections.deque(tasks), collections.deque(tasks)
+    while in_order:
+        while waiting and (worker := pool.find_idle_worker()) is not None:
             worker.start_task(waiting.popleft())
-        busy = crew.list_busy_workers()
+        busy = pool.list_busy_workers()
         for pipe in wait(list(busy)):
-            _process_message(crew, busy[pipe], waiting, progress)  # pyright: ignore[reportArgumentType]
-        while following and following[0].outcome is not None:
-            yield _unpack_outcome(following.popleft())
+            _process_message(pool, busy[pipe], waiting, progress)  # pyright: ignore[reportArgumentType]
+        while in_order and in_order[0].outcome is not None:
+            yield _unpack_outcome(in_order.popleft())
 
 
 def _process_message(
-    crew: _WorkerPool, worker: _Worker, waiting: collections.deque[_Task[Item]], progress: Report
+    pool: _WorkerPool, worker: _Worker, waiting: collections.deque[_Task[Item]], progress: Report
 ) -> None:
-    """Process one message of a worker."""
+    """Read one message of a worker, store it in the worker or its task, and repeat the task if the worker crashed.
+
+    Args:
+        pool: Pool of the worker.
+        worker: Worker that has sent a message or ended.
+        waiting: Queue of tasks without a worker; a task to repeat is added at its front.
+        progress: Function that receives reported progress values.
+    """
     kind, value = worker.read_message()
     task = worker.task
     if task is None:
@@ -288,12 +318,12 @@ def _process_message(
     if kind != "ended":
         task.outcome = (kind, value)
         return
-    crew.remove_worker(worker)
-    task.deaths += 1
-    if task.deaths < TRIES:
+    pool.remove_worker(worker)
+    task.crashes += 1
+    if task.crashes < MAX_CRASHES:
         waiting.appendleft(task)
     else:
-        task.outcome = ("lost", LostItem(how=value, reported=worker.reported))
+        task.outcome = ("lost", CrashedItem(crash=value, reported=worker.reported))
 
 
 def _unpack_outcome(task: _Task[Item]) -> tuple[Item, Any]:
@@ -304,7 +334,7 @@ def _unpack_outcome(task: _Task[Item]) -> tuple[Item, Any]:
 
 
 def _describe_exit(code: int | None) -> str:
-    """Describe how a process ended."""
+    """Describe how a process ended, from its exit code (negative for a signal)."""
     if code is None or code >= 0:
         return f"ended with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
@@ -313,7 +343,13 @@ def _describe_exit(code: int | None) -> str:
 
 
 def _run_worker(function: Work[Any, Any], pipe: Connection, threads: int) -> None:
-    """Run a worker: process one item after another, until the pipe closes."""
+    """Process one item after another in a worker process until the pipe closes.
+
+    Args:
+        function: Function to apply to every item.
+        pipe: Connection that delivers items and receives progress values and results.
+        threads: Largest number of threads of a library.
+    """
     initialize_worker(str(threads))
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Measure time in named spans, each without the spans inside it. Off by default."""
+"""Measure the run time of named code sections (spans), excluding nested spans; off by default."""
 
 from __future__ import annotations
 
@@ -11,25 +11,30 @@ _NOTHING = nullcontext()
 
 
 class Profile:
-    """Seconds by span name, of one thread. The sum over all names is the time during which any span was open.
+    """Total run time of each named code section (span) in one thread.
 
-    ``elsewhere`` holds the times measured by other processes.
+    Time in a nested span counts for the nested span only, so that the sum over all names is the time during which any
+    span was open.
+
+    Attributes:
+        seconds: Time in s by span name.
+        other_process_seconds: Times in s that other processes measured, by span name; not included in ``seconds``.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.elsewhere: dict[str, float] = {}
+        self.other_process_seconds: dict[str, float] = {}
         self._open: list[str] = []
         self._since = 0.0
 
-    def add_elsewhere(self, seconds: Mapping[str, float]) -> None:
-        """Add times that another process measured."""
+    def add_process_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Add times in s that another process measured, by span name, to ``other_process_seconds``."""
         for name, value in seconds.items():
-            self.elsewhere[name] = self.elsewhere.get(name, 0.0) + value
+            self.other_process_seconds[name] = self.other_process_seconds.get(name, 0.0) + value
 
     @contextmanager
     def span(self, name: str) -> Generator[None]:
-        """Measure the time of the block under ``name``, without the spans inside it."""
+        """Add the run time of the ``with`` block to the span ``name``, excluding nested spans."""
         self._update_seconds()
         self._open.append(name)
         try:
@@ -39,7 +44,7 @@ class Profile:
             self._open.pop()
 
     def _update_seconds(self) -> None:
-        """Add the time since the last change to the innermost open span."""
+        """Add the time since the last call to the innermost open span."""
         now = time.perf_counter()
         if self._open:
             name = self._open[-1]
@@ -48,13 +53,13 @@ class Profile:
 
 
 def span(name: str) -> AbstractContextManager[None]:
-    """Measure the block's time under ``name`` if profiling is on; otherwise this costs one comparison."""
+    """Return a context manager that measures its block as the span ``name``; it does nothing if profiling is off."""
     return _NOTHING if _active is None else _active.span(name)
 
 
 @contextmanager
 def record_spans(profile: Profile | None) -> Generator[None]:
-    """Count the spans of the block in ``profile``; None turns profiling off."""
+    """Measure all spans of the ``with`` block in ``profile``; None turns profiling off in the block."""
     global _active
     before, _active = _active, profile
     try:

@@ -1,4 +1,7 @@
-"""Define the records shared by all packages: episodes, signals, provenance, embeddings, with read-only arrays."""
+"""Define the data records that all packages share: episodes, signals, provenance and embeddings.
+
+Their arrays are read-only.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,21 @@ Source = Literal["real", "sim", "augmented", "human-in-the-loop"]
 
 
 def freeze_array(array: ArrayLike) -> NDArray[np.float64]:
-    """Return a read-only float64 copy."""
+    """Return a read-only copy of an array as float64."""
     copy = np.array(array, dtype=np.float64)
     copy.setflags(write=False)
     return copy
 
 
 def freeze_fields(record: object, *names: str) -> None:
-    """Replace arrays of a frozen dataclass by `freeze_array` copies, in its ``__post_init__``; None stays None."""
+    """Replace array fields of a frozen dataclass by read-only float64 copies; a field that is None stays None.
+
+    Call it in the dataclass's ``__post_init__``.
+
+    Args:
+        record: The dataclass instance, changed in place.
+        names: Names of the fields.
+    """
     for name in names:
         if getattr(record, name) is not None:
             object.__setattr__(record, name, freeze_array(getattr(record, name)))
@@ -32,9 +42,14 @@ def freeze_fields(record: object, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedSignal:
-    """A further signal of a log: ``values`` ``(T, k)`` in SI at its own times ``(T,)`` in s, one name per column.
+    """One measured signal of a robot log with its own timestamps, in addition to joint positions and commands.
 
-    ``unit`` is one unit for all columns, or "" if they differ (a pose: m and the quaternion wxyz).
+    Attributes:
+        time: Timestamps in s, shape ``(T,)`` for T samples.
+        values: Samples in SI units, shape ``(T, k)`` for k columns.
+        columns: Names of the columns.
+        unit: Unit of all columns; "" if the columns have different units, as a pose has (position in m, quaternion
+            without unit).
     """
 
     time: NDArray[np.float64]
@@ -51,12 +66,20 @@ class LoggedSignal:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSimulation:
-    """Data with which MuJoCo alone can show a simulated episode again, or step it again.
+    """Data with which plain MuJoCo can display a simulated episode or simulate it again.
 
-    ``model`` is MJCF, and ``assets`` the files that it names. ``states`` are ``(T+1, n)``, or ``(T, n)`` without the
-    last state, and begin with time, qpos and qvel; ``spec`` is the ``mjtState`` of their components, 0 if they have no
-    others. ``controls`` ``(T, substeps, nu)`` are the actuators' inputs in each physics step, or None if other inputs
-    act too; ``notes`` then describe those.
+    T is the number of frames of the episode.
+
+    Attributes:
+        model: Model as MJCF text.
+        states: States of the episode, shape ``(T + 1, n)``, or ``(T, n)`` if the last state is missing. Each begins
+            with time, qpos and qvel.
+        spec: Bit mask of type ``mjtState`` that lists the components of a state; 0 if a state has only time, qpos and
+            qvel.
+        controls: Actuator inputs of each physics step, shape ``(T, substeps, nu)``. None if other inputs affect the
+            motion, too, for example external forces.
+        assets: Contents of the files that the model uses, by file name.
+        notes: Sentences that describe inputs that ``controls`` cannot represent.
     """
 
     model: str
@@ -72,27 +95,41 @@ class StoredSimulation:
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """One recorded episode of a robot or of an object that moves by itself, real or virtual.
+    """One recorded episode, real or simulated, of a robot or of a body without joints, such as a drone.
 
-    ``action[t]`` is the command issued at ``time[t]``, ``state[t]`` the joint positions measured then; both are
-    ``(T, n)`` in the log's own units, which ``units`` maps to SI. ``command`` is the kind of a command: a joint
-    position in those units, a torque (N·m, N), or none in this log. An object without joints has n = 0.
+    T is the number of frames and n the number of joints; n is 0 for a body without joints.
 
-    ``signals`` are further measurements by name; these names mean the same in every log:
+    Attributes:
+        index: Number of the episode in its log or dataset.
+        time: Timestamps in s, shape ``(T,)``.
+        action: Command issued at each timestamp, shape ``(T, n)``, in the units of the log.
+        state: Joint positions measured at each timestamp, shape ``(T, n)``, in the units of the log.
+        units: Joint names, and the conversion of the log's units to SI.
+        task: Instruction or name of the task.
+        source: Origin of the motion, for example ``real`` or ``sim``.
+        origin: File or dataset of the episode, for messages.
+        robot_type: Type of the robot, for example ``so101``.
+        command: Kind of the commands in ``action``: joint positions in the log's units, torques (N·m, or N for slides),
+            or none if the log has no commands.
+        signals: Further measurements by signal name, see below.
+        conditions: Values in SI units that were constant during the episode, by name, for example a firmware gain or
+            the mass of a payload.
+        simulation: Simulation that was stored with the episode, if any.
 
-    - ``joint_velocity`` ``(T, n)`` rad/s, ``joint_torque`` N·m: a column per joint, named after it;
-    - ``pose/BODY`` ``(T, 7)``: position in the world in m, quaternion wxyz;
+    The names of ``signals`` have the same meaning in every log:
+
+    - ``joint_velocity`` (rad/s) and ``joint_torque`` (N·m), ``(T, n)`` each: one column per joint, with the joint's
+      name;
+    - ``pose/BODY`` ``(T, 7)``: position of the body in the world in m, quaternion wxyz;
     - ``twist/BODY`` ``(T, 6)``: linear velocity in world axes (m/s), angular velocity in body axes (rad/s);
-    - ``place/SITE`` ``(T, 3)``: position of a robot's site that a tracker measures, in the world, in m;
-    - ``acceleration/SITE`` (specific force, m/s²), ``angular_velocity/SITE`` (rad/s), ``wrench/SITE`` (force N, torque
-      N·m), in the site's axes;
+    - ``place/SITE`` ``(T, 3)``: position in the world, in m, of a site of the robot that a tracker measures;
+    - ``acceleration/SITE`` ``(T, 3)`` (specific force, m/s²), ``angular_velocity/SITE`` ``(T, 3)`` (rad/s),
+      ``wrench/SITE`` ``(T, 6)`` (force N, torque N·m), in the axes of the site;
     - ``motor`` ``(T, nu)``: throttle of each rotor, 0 to 1; ``enabled`` ``(T, 1)``: 1 while the motors are on.
 
-    ``conditions`` are values that held for the whole episode (a firmware gain, an added mass), by name, in SI.
-    ``simulation`` is the simulation that was stored with it, if any.
-
     Raises:
-        LogError: empty, NaN, mismatched lengths, or time that does not increase; names the frame and column.
+        LogError: If the episode is empty, has NaN or arrays of unequal length, or if its time does not increase. The
+            message has the frame and the column.
     """
 
     index: int
@@ -117,7 +154,7 @@ class Episode:
 
     @property
     def joints(self) -> tuple[str, ...]:
-        """Joint names in column order."""
+        """Joint names, in the order of the columns of ``action`` and ``state``."""
         return self.units.names
 
     def __len__(self) -> int:
@@ -147,7 +184,14 @@ class Episode:
 
 
 def _check_finite(values: NDArray[np.float64], columns: Sequence[str], where: str, step: str) -> None:
-    """Check that values ``(T, k)`` are finite; ``step`` is the next step in the message."""
+    """Refuse values ``(T, k)`` that are not finite.
+
+    Args:
+        values: T rows of k columns.
+        columns: Names of the columns.
+        where: Start of the error message.
+        step: Next step for the user, at the end of the error message.
+    """
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         frame, column = bad[0]
@@ -157,7 +201,7 @@ def _check_finite(values: NDArray[np.float64], columns: Sequence[str], where: st
 
 
 def _check_time(time: NDArray[np.float64], where: str) -> None:
-    """Check that times are finite and increase."""
+    """Refuse timestamps that are not finite or do not increase; ``where`` is the start of the error message."""
     if not np.isfinite(time).all():
         raise LogError(f"{where}: a timestamp is not finite at frame {int(np.argmin(np.isfinite(time)))}.")
     backwards = np.flatnonzero(np.diff(time) <= 0)
@@ -172,10 +216,26 @@ def _check_time(time: NDArray[np.float64], where: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance(JsonRecord):
-    """Provenance of one episode: everything needed to compute it again.
+    """Provenance of one episode: everything that is needed to compute the episode again.
 
-    ``params`` are the drawn values in SI; ``seed_path`` is (run seed, episode number, attempt); ``versions`` names
-    engine, package, numpy and, for images, renderer; ``commands_hash`` and ``states_hash`` are SHA-256.
+    Attributes:
+        source: Origin of the motion, for example ``sim`` or ``augmented``.
+        twin: Name of the twin.
+        twin_hash: Hash of the twin.
+        config_hash: Hash of the generation settings.
+        params: Parameter values of the world in SI units, by name.
+        seed_path: Run seed, episode number and attempt.
+        versions: Versions of the physics engine, twinloop, numpy and, for images, the renderer.
+        actor: Policy, scripted expert, or person that controlled the robot.
+        task: Instruction of the task.
+        units: Units of the joint columns, as `UnitMap.to_json` returns them.
+        success: Whether the episode succeeded; None if unknown.
+        success_version: Version of the success condition.
+        valid: False if the world diverged.
+        invalid_reason: Reason why the world is invalid.
+        parents: Identifiers (content hashes) of the episodes from which this episode was computed.
+        content_hash: SHA-256 of the episode's data and provenance, used as its identifier; empty before it is written.
+        extra: Further JSON-compatible values.
     """
 
     json_schema = 1
@@ -200,7 +260,7 @@ class Provenance(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Provenance:
-        """Create the record from the dictionary that `to_json` returned, in this or an earlier schema version."""
+        """Create the provenance from the dictionary that `to_json` returns, in this or an earlier schema version."""
         fields = {key: item for key, item in value.items() if key != "schema"}
         fields["seed_path"] = tuple(fields["seed_path"])
         fields["parents"] = tuple(fields["parents"])
@@ -209,13 +269,20 @@ class Provenance(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class SimEpisode:
-    """One simulated episode before it is written: T commands, T+1 states, observations, and provenance.
+    """One simulated episode before it is written to a dataset: T control steps and T + 1 states.
 
-    ``commands`` ``(T, nu)`` and ``states`` ``(T+1, nstate)`` are float64 in SI, for exact replay; the first column of
-    the states is the true time in s. ``action`` and ``observation`` ``(T, n)`` are in the dataset's units
-    (``provenance.units``), as a policy sees them. ``next_success`` ``(T,)`` is true where the success condition was met
-    after the step. ``readings`` are the delivered values of further sensors at each frame, ``(T, k)`` by feature key,
-    in the units of the dataset's spec.
+    Attributes:
+        number: Episode number within the run.
+        commands: Actuator commands in SI units, shape ``(T, nu)``, float64, for exact replay in the simulator.
+        states: Simulator states in SI units, shape ``(T + 1, nstate)``; the first column is the time in s.
+        action: Commands that the policy gave, for the column ``action`` of the dataset and in its units, shape ``(T,
+            n)``.
+        observation: Joint readings that the policy received, for the column ``observation.state`` of the dataset and in
+            its units, shape ``(T, n)``.
+        next_success: Whether the success condition holds after each step, shape ``(T,)``.
+        provenance: Seeds, parameters, versions and units with which the episode can be simulated again.
+        readings: Readings of further sensors that the policy receives at each frame, by LeRobot feature name, shape
+            ``(T, k)`` for k columns, in the units that the dataset declares.
     """
 
     number: int
@@ -233,14 +300,18 @@ class SimEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """Feature vectors from an encoder.
+    """Feature vectors that an encoder computed from images or clips.
 
-    ``values`` is ``(n, d)``; ``clusters`` ``(n,)`` is the number of the episode of each row. ``encoder`` is the name of
-    the encoder, ``encoder_hash`` the hash of its weights and settings: rows of equal hash are in the same space.
-    ``source`` describes the encoded data, for messages and pages.
+    Attributes:
+        values: Feature vectors, shape ``(n, d)``: n images or clips, d features.
+        clusters: Number of the episode from which each row comes, shape ``(n,)``. Rows of one episode are one cluster,
+            because they depend on each other.
+        encoder: Name of the encoder.
+        encoder_hash: Hash of the encoder's weights and settings. Only rows with equal hashes can be compared.
+        source: Description of the encoded data, for messages and reports.
 
     Raises:
-        InputError: no rows, rows that are not finite, or clusters that do not fit; names the source and the row.
+        InputError: If there are no rows, a row is not finite, or ``clusters`` has another length than ``values``.
     """
 
     values: NDArray[np.float64]
@@ -261,7 +332,7 @@ class Embedding:
 
     @property
     def episodes(self) -> int:
-        """Number of episodes that the rows come from."""
+        """Number of different episodes from which the rows come."""
         return len(np.unique(self.clusters))
 
     def _check(self) -> None:
@@ -282,10 +353,14 @@ class Embedding:
 
 
 def require_same_encoder(real: Embedding, sim: Embedding) -> None:
-    """Check that two embeddings come from the same encoder; values of different encoders cannot be compared.
+    """Check that two embeddings come from the same encoder, because features of different encoders cannot be compared.
+
+    Args:
+        real: Embedding of real data.
+        sim: Embedding of simulated data.
 
     Raises:
-        InputError: names both encoders.
+        InputError: If the encoders or the numbers of features differ.
     """
     if real.encoder_hash == sim.encoder_hash and real.values.shape[1] == sim.values.shape[1]:
         return
@@ -294,5 +369,5 @@ def require_same_encoder(real: Embedding, sim: Embedding) -> None:
         for e in (real, sim)
     )
     raise InputError(
-        f"{one}, {other}: embeddings of different encoders cannot be compared. Encode both with the same one."
+        f"{one}, {other}: embeddings of different encoders cannot be compared. Encode both with the same encoder."
     )

@@ -1,9 +1,13 @@
-"""Remove credentials from text before it is shown or stored.
+"""Remove credentials (passwords, tokens, keys) from text before it is displayed or stored.
 
-Messages of a `TwinloopError`, lines on a console, lines of JSON and records of runs are filtered here. Removed are:
-the user part of an address (``s3://KEY:SECRET@bucket``), values of settings such as ``token=…`` in a text or in the
-query of an address, values after flags such as ``--token``, tokens of known forms, secret values of environment
-variables, and every value that `note_secrets` found in a command's arguments, in any later text.
+Messages of a `TwinloopError`, console output, JSON output and records of runs pass through this module. It removes:
+
+- the user part of a URL (``s3://KEY:SECRET@bucket``);
+- the values of settings such as ``token=…``, in a text or in the query of a URL;
+- the values after command-line flags such as ``--token``;
+- tokens with the format of a known service;
+- the values of environment variables whose name indicates a secret;
+- every secret that `note_secrets` has found in the arguments of a command, in any later text.
 """
 
 from __future__ import annotations
@@ -61,17 +65,17 @@ _noted: dict[str, None] = {}
 
 
 def redact_text(text: str) -> str:
-    """Return a text without credentials; if the end of a credential is unclear, more of the text is removed."""
+    """Return a text without credentials; if the end of a credential is uncertain, more of the text is removed."""
     return _redact_known(text, _known_values())
 
 
 def redact_values(value: Any) -> Any:
-    """Return plain values (mappings, lists, texts, paths, numbers) without credentials."""
+    """Return a copy of plain values (mappings, lists, texts, paths, numbers) without credentials."""
     return _redact_known_values(value, _known_values())
 
 
 def redact_words(words: Sequence[str]) -> list[str]:
-    """Return the arguments of a command without credentials, also those after a flag such as ``--token``."""
+    """Return the arguments of a command line without credentials, including values after a flag such as ``--token``."""
     known = _known_values()
     return [
         MASK if _follows_flag(before, word) else _redact_word(word, known)
@@ -80,7 +84,11 @@ def redact_words(words: Sequence[str]) -> list[str]:
 
 
 def note_secrets(words: Sequence[str]) -> None:
-    """Remember the credentials in a command's arguments, because libraries repeat them in other forms."""
+    """Remember the credentials in the arguments of a command, so that they are removed from all later output.
+
+    Libraries may repeat a credential in another encoding. Therefore its URL-encoded and base64 forms are remembered,
+    too.
+    """
     for before, word in zip(("", *words), words, strict=False):
         for value in (word,) if _follows_flag(before, word) else _find_secrets(word):
             forms = {value, unquote(value), unquote_plus(value), quote(value), quote(value, safe=""), quote_plus(value)}
@@ -117,7 +125,12 @@ def _redact_known_values(value: Any, known: Sequence[str]) -> Any:
 
 
 def _redact_word(word: str, known: Iterable[str]) -> str:
-    """Return an argument without credentials; unlike in a text, its password may contain spaces and quotes."""
+    """Return one command-line argument without credentials; a password in it may contain spaces and quotes.
+
+    Args:
+        word: The argument.
+        known: Secrets that occurred in earlier arguments; they are removed wherever they occur.
+    """
     flag, bare = _FLAG_WITH_VALUE.fullmatch(word), _BARE.fullmatch(word)
     if flag:
         return flag[1] + MASK
@@ -125,7 +138,12 @@ def _redact_word(word: str, known: Iterable[str]) -> str:
 
 
 def _remove_users(text: str, *, whole: bool = False) -> str:
-    """Remove the user part of the addresses in a text; ``whole``: the text is one address and may contain spaces."""
+    """Replace the user parts of the URLs in a text.
+
+    Args:
+        text: Text that may contain URLs.
+        whole: Whether the text is a single URL, which may then contain spaces.
+    """
     kept, at = list[str](), 0
     for start, end in _find_users(text, whole=whole):
         kept += [text[at:start], MASK]
@@ -134,7 +152,12 @@ def _remove_users(text: str, *, whole: bool = False) -> str:
 
 
 def _find_users(text: str, *, whole: bool = False) -> Iterable[tuple[int, int]]:
-    """Yield the start and end of the user part of each address, also of addresses within addresses."""
+    """Yield the start and end of the user part of each URL in a text, including URLs within URLs.
+
+    Args:
+        text: Text that may contain URLs.
+        whole: Whether the text is a single URL, which may then contain spaces.
+    """
     at = stop = last = 0
     while (scheme := _SCHEME.search(text, at)) is not None:
         at = scheme.end()
@@ -149,10 +172,16 @@ def _find_users(text: str, *, whole: bool = False) -> Iterable[tuple[int, int]]:
 
 
 def _find_user_end(text: str, start: int, stop: int, last: int) -> int | None:
-    """Return the position of the ``@`` that ends the user part of an address; None if it has no user part.
+    """Return the position of the ``@`` that ends the user part of a URL; None if the URL has no user part.
 
-    By the standard, ``/``, ``?``, ``#`` and ``@`` in a password are encoded, but people write them unencoded. If the
-    user part has a colon, the last ``@`` of the address therefore ends it.
+    RFC 3986 requires that ``/``, ``?``, ``#`` and ``@`` in a password are encoded, but people write them unencoded. If
+    the user part has a colon, the last ``@`` of the URL is therefore taken as its end.
+
+    Args:
+        text: Text with the URL.
+        start: Position after the scheme (``https://``).
+        stop: End of the URL.
+        last: Position of the last ``@`` of the URL; -1 if there is none.
     """
     place = _AUTHORITY.match(text, start, stop)
     authority = place[0] if place else ""
@@ -165,7 +194,10 @@ def _find_user_end(text: str, start: int, stop: int, last: int) -> int | None:
 
 
 def _find_secrets(word: str) -> list[str]:
-    """Return the secret values in an argument."""
+    """Return the secret values in one command-line argument, in all forms in which a library may repeat them.
+
+    The forms are: as written, URL-decoded, and ``user:password`` as Base64.
+    """
     flag = _FLAG_WITH_VALUE.fullmatch(word)
     found = [flag[2]] if flag else list[str]()
     for text in {word, unquote(word)}:
@@ -189,7 +221,7 @@ def _is_secret_entry(key: object, item: object) -> bool:
 
 
 def _known_values() -> list[str]:
-    """Return the values to remove from any text, longest first, because one may contain another."""
+    """Return the values to remove from every text, longest first, because a value may contain another one."""
     given = (
         value
         for name, value in os.environ.items()

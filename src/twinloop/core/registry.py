@@ -1,7 +1,8 @@
-"""Look up objects by name: built in, offered by an installed package, or a class in a user's own file.
+"""Look up plug-in objects by name: built in, from an installed package, or a class in a user's own file.
 
-Twins, robots, tasks, backends, renderers, importers, exporters, checks, rules, policies and encoders each have one
-`Registry`. Built-in objects are named as in an entry point, so that they are imported at their first use.
+Twins, robots, tasks, backends, renderers, importers, exporters, checks, label rules, policies and encoders have one
+`Registry` each. Built-in objects are given by the text of an entry point, so that their modules are imported at first
+use.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Registry of the objects of one kind by name; each is loaded when it is looked up.
+    """Read-only mapping from names to the objects of one kind; an object is loaded when it is looked up.
 
-    A built-in name comes before the same name of an installed package. Installing a package approves its entry points;
-    a user's file runs by the rules of `core.extension`.
+    A built-in object takes precedence over an object with the same name from an installed package. The user approves
+    the entry points of a package by installing it. The class in a user's file is loaded only if the user named or
+    approved the file (see `core.extension`).
 
     Args:
-        kind: the noun in messages (``"task"``).
-        builtin: objects by name; a text gives the location of the object, as in an entry point:
-            ``package.module:attribute [extra]``, with the extra of twinloop that it needs, if any.
-        group: entry-point group in which installed packages offer objects; empty if they cannot.
-        files: whether ``path/to/file.py:ClassName`` names a user's own class.
-        shown: names that messages list in place of the built-in ones.
-        where: place of an unknown name, for messages.
+        kind: Noun for messages (``"task"``).
+        builtin: Objects by name. A text is the location of the object, as in an entry point: ``package.module:attribute
+            [extra]``, with the extra of twinloop that the object needs, if any.
+        group: Entry-point group in which installed packages offer objects; empty if they cannot.
+        files: Whether ``path/to/file.py:ClassName`` is accepted as the name of a user's own class.
+        listed_names: Function that returns the names that messages list, if more names are valid than the built-in
+            ones.
+        where: File, key or flag in which the names occur, for messages.
     """
 
     def __init__(
@@ -39,37 +42,41 @@ class Registry(Mapping[str, T]):
         *,
         group: str = "",
         files: bool = False,
-        shown: Callable[[], Iterable[str]] | None = None,
+        listed_names: Callable[[], Iterable[str]] | None = None,
         where: str = "",
     ) -> None:
         self.kind, self.group, self.where = kind, group, where
         self.builtin: dict[str, T | str] = dict(builtin)
-        self._files, self._shown = files, shown
+        self._files, self._listed_names = files, listed_names
 
     def list_installed(self) -> dict[str, EntryPoint]:
-        """Return the entry points of installed packages by name; of duplicates, the first on Python's path."""
+        """Return the entry points of installed packages by name; of duplicate names, the first on Python's path."""
         found: dict[str, EntryPoint] = {}
         for entry in entry_points(group=self.group) if self.group else ():
             found.setdefault(entry.name, entry)
         return found
 
     def find(self, name: str, *, where: str = "") -> T:
-        """Return the object of a name.
+        """Return the object with a name, and load it if necessary.
 
         Args:
-            name: a built-in name, a name that an installed package offers, or ``path/to/file.py:ClassName``.
-            where: place of the name, for messages; by default the registry's.
+            name: Built-in name, name that an installed package offers, or ``path/to/file.py:ClassName``.
+            where: File, key or flag in which the name occurs, for messages; by default that of the registry.
 
         Raises:
-            UnknownNameError: none of these; lists the nearest names.
-            NotApprovedError: data refer to the file, and it is not approved.
-            MissingDependencyError: it needs a package that is not installed.
-            InputError: the file or the installed package cannot be loaded.
+            UnknownNameError: If no object has this name. The message lists the most similar names.
+            NotApprovedError: If data refer to a user's file, and the file is not approved.
+            MissingDependencyError: If the object needs a package that is not installed.
+            InputError: If the file or the installed package cannot be loaded.
         """
         if name in self.builtin:
-            held = self.builtin[name]
-            return self._load_entry(EntryPoint(name, held, self.group)) if isinstance(held, str) else cast("T", held)
-        if self._files and is_file(name):
+            builtin = self.builtin[name]
+            return (
+                self._load_entry(EntryPoint(name, builtin, self.group))
+                if isinstance(builtin, str)
+                else cast("T", builtin)
+            )
+        if self._files and is_file_reference(name):
             return cast("T", load_class(self.kind, name, self._iterate_names()))
         if entry := self.list_installed().get(name):
             return self._load_entry(entry)
@@ -79,15 +86,15 @@ class Registry(Mapping[str, T]):
         raise UnknownNameError(self.kind, name, self._iterate_names(), where=where)
 
     def __getitem__(self, name: str) -> T:
-        """Return the object of a name; see `find`."""
+        """Return the object with a name; see `find`."""
         return self.find(name)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the built-in names, then those of installed packages."""
+        """Yield the built-in names, then the names from installed packages."""
         return iter({**self.builtin, **self.list_installed()})
 
     def __len__(self) -> int:
-        """Return the number of names."""
+        """Return the number of built-in names and names from installed packages."""
         return len({**self.builtin, **self.list_installed()})
 
     def __contains__(self, name: object) -> bool:
@@ -95,8 +102,8 @@ class Registry(Mapping[str, T]):
         return name in self.builtin or name in self.list_installed()
 
     def _iterate_names(self) -> Iterator[str]:
-        """Yield the names for messages; they are computed only when a message is written."""
-        yield from self._shown() if self._shown else self.builtin
+        """Yield the names that messages list; they are computed only if a message is written."""
+        yield from self._listed_names() if self._listed_names else self.builtin
         yield from self.list_installed()
 
     def _load_entry(self, entry: EntryPoint) -> Any:
@@ -120,10 +127,10 @@ class Registry(Mapping[str, T]):
 
 
 def load_object(place: str) -> Any:
-    """Import the object of ``package.module:attribute``."""
+    """Import the object at ``package.module:attribute``."""
     return EntryPoint("", place, "").load()
 
 
-def is_file(name: str) -> bool:
-    """Return whether a name has the form of a user's own class, ``path/to/file.py:ClassName``, marked or not."""
+def is_file_reference(name: str) -> bool:
+    """Return whether a name is ``path/to/file.py:ClassName``, also with a mark ``(named by …)`` at the end."""
     return split_mark(name)[0].rpartition(":")[0].endswith(".py")

@@ -1,4 +1,4 @@
-"""Store scored trials of policies, real or simulated: the input of every comparison of policies and domains."""
+"""Store scored trials of policies, real or simulated, for comparisons of policies and of simulation with reality."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ _NAMES = ("policy", "domain", "task", "condition", "pair")
 
 @dataclass(frozen=True, kw_only=True)
 class Trials(JsonRecord):
-    """Trials in parallel columns, one entry each; the order has no meaning except as the order of appearance.
+    """Table of n trials of policies, stored as one column per field; the order of the trials has no meaning.
 
-    ``score`` ``(n,)`` is in [0, 1]: 0 or 1 for failure and success, or progress between. ``success`` is whether a trial
-    counts as a success, None if unknown. ``condition`` is the setting of a trial within its task (lighting, an object's
-    pose). ``pair`` identifies a real and a simulated trial of one policy, task and condition with the same initial
-    state; "" without one. ``origin`` is the source of the trials.
+    Attributes:
+        policy: Name of the policy.
+        domain: ``real`` or ``sim``.
+        score: Score in [0, 1], shape ``(n,)``: 0 for failure, 1 for success, or the progress between.
+        success: Whether the trial is a success; None if unknown.
+        task: Name of the task.
+        condition: Setting of the trial within its task, for example lighting or object pose.
+        pair: Identifier that a real and a simulated trial with the same policy, task, condition and initial state
+            share; "" if the trial has no counterpart.
+        origin: File or dataset from which the trials come, for messages.
 
     Raises:
-        InputError: columns of unequal length, a score outside [0, 1], a domain that is neither ``real`` nor ``sim``, a
-            policy without a name; names the trial.
+        InputError: If columns have unequal lengths, a score is outside [0, 1], a domain is neither ``real`` nor
+            ``sim``, or a policy has no name.
     """
 
     json_schema = 1
@@ -58,10 +64,18 @@ class Trials(JsonRecord):
     def of_counts(
         cls, policy: str, domain: Domain, successes: int, trials: int, *, task: str = "", condition: str = ""
     ) -> Trials:
-        """Return the trials of a table row that gives a number of successes.
+        """Create trials with the score 1 (success) or 0 from numbers of successes and trials, as in published tables.
+
+        Args:
+            policy: Name of the policy.
+            domain: ``real`` or ``sim``.
+            successes: Number of successful trials.
+            trials: Number of all trials.
+            task: Name of the task.
+            condition: Setting within the task.
 
         Raises:
-            InputError: more successes than trials, or a negative number.
+            InputError: If there are more successes than trials, or a negative number.
         """
         if not 0 <= successes <= trials:
             raise InputError(f"Policy {policy}, {domain}: {successes} successes of {trials} trials. Check the counts.")
@@ -77,7 +91,7 @@ class Trials(JsonRecord):
 
     @classmethod
     def concatenate_trials(cls, parts: Iterable[Trials]) -> Trials:
-        """Concatenate the trials of several records."""
+        """Concatenate several tables of trials."""
         given = list(parts)
         columns = {name: tuple(x for part in given for x in getattr(part, name)) for name in (*_NAMES, "success")}
         scores = np.concatenate([part.score for part in given]) if given else np.empty(0)
@@ -120,10 +134,16 @@ class Trials(JsonRecord):
         task: str | None = None,
         condition: str | None = None,
     ) -> Trials:
-        """Return the trials that match all given names; the result may be empty.
+        """Return the trials that match all given values; the result may be empty.
+
+        Args:
+            policy: Name of the policy; None for all policies.
+            domain: ``real`` or ``sim``; None for both.
+            task: Name of the task; None for all tasks.
+            condition: Name of the condition; None for all conditions.
 
         Raises:
-            UnknownNameError: a policy, task or condition without a trial in either domain.
+            UnknownNameError: If no trial has the given policy, task or condition.
         """
         wanted = {"policy": policy, "task": task, "condition": condition}
         wanted = {name: value for name, value in wanted.items() if value is not None}
@@ -136,16 +156,19 @@ class Trials(JsonRecord):
         return self.take(np.flatnonzero(keep))
 
     def take(self, rows: ArrayLike) -> Trials:
-        """Return the trials at these row numbers, in that order; a number may repeat."""
+        """Return the trials with the given row numbers, in that order; a row number may repeat."""
         chosen = np.asarray(rows, dtype=np.intp)
         columns = {name: tuple(getattr(self, name)[i] for i in chosen) for name in (*_NAMES, "success")}
         return Trials(**columns, score=self.score[chosen], origin=self.origin)
 
-    def values(self, measure: Measure) -> NDArray[np.float64]:
-        """Return the scores, or successes as 0 and 1, ``(n,)``.
+    def select_measure(self, measure: Measure) -> NDArray[np.float64]:
+        """Return the value of each trial (score or success) by which policies are compared, shape ``(n,)``.
+
+        Args:
+            measure: ``score`` for the scores, ``success`` for successes as 0 and 1.
 
         Raises:
-            InputError: ``measure`` is successes, and a trial has no outcome.
+            InputError: If ``measure`` is ``success`` and the outcome of a trial is unknown.
         """
         if measure == "score":
             return self.score
@@ -159,16 +182,16 @@ class Trials(JsonRecord):
 
     @property
     def has_outcomes(self) -> bool:
-        """True if every trial has an outcome."""
+        """True if it is known for every trial whether it is a success."""
         return None not in self.success
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of successes and trials.
+        """Return the number of successes and the number of trials.
 
         Raises:
-            InputError: a trial has no outcome.
+            InputError: If the outcome of a trial is unknown.
         """
-        return int(self.values("success").sum()), len(self)
+        return int(self.select_measure("success").sum()), len(self)
 
     def _check(self) -> None:
         for name in (*_NAMES, "success"):
@@ -176,12 +199,12 @@ class Trials(JsonRecord):
                 raise InputError(
                     f"Trials{self._format_origin()}: {len(getattr(self, name))} entries of {name} for {len(self)} "
                     "scores. "
-                    "Every trial has one of each."
+                    "Give one entry per trial in every column."
                 )
         faults: Sequence[tuple[NDArray[np.bool_], str]] = (
             (~((self.score >= 0) & (self.score <= 1)), "has a score outside 0 to 1; divide by the maximum score"),
             (np.array([name not in DOMAINS for name in self.domain], dtype=np.bool_), "is neither real nor sim"),
-            (np.array([not name for name in self.policy], dtype=np.bool_), "names no policy"),
+            (np.array([not name for name in self.policy], dtype=np.bool_), "has no policy name"),
         )
         for wrong, what in faults:
             if wrong.any():
@@ -201,9 +224,14 @@ class Trials(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Real and simulated values of the same initial states: ``real`` and ``sim`` ``(n,)``, and the policy of each.
+    """Values of trials that were run both on the real robot and in simulation, from the same initial state.
 
-    If an initial state was tried more than once, its values are means over the repeats.
+    If an initial state was tried several times, the values are means over these trials.
+
+    Attributes:
+        policy: Name of the policy of each pair.
+        real: Real scores or successes, shape ``(npair,)``.
+        sim: Simulated scores or successes, shape ``(npair,)``.
     """
 
     policy: tuple[str, ...]
@@ -215,18 +243,24 @@ class Pairs:
 
 
 def pair_trials(trials: Trials, measure: Measure = "score") -> Pairs:
-    """Pair the trials whose pair was tried in both domains, by policy, task and condition; the result may be empty.
+    """Pair real and simulated trials with the same policy, task, condition and pair identifier.
+
+    Trials without a counterpart in the other domain are ignored, so the result may be empty.
+
+    Args:
+        trials: Trials of both domains.
+        measure: Compared value, ``score`` or ``success``.
 
     Raises:
-        InputError: ``measure`` is successes, and a trial has no outcome.
+        InputError: If ``measure`` is ``success`` and the outcome of a trial is unknown.
     """
-    values = trials.values(measure)
-    seen: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    values = trials.select_measure(measure)
+    values_by_pair: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for number, pair in enumerate(trials.pair):
         if pair:
             key = (trials.policy[number], trials.task[number], trials.condition[number], pair)
-            seen.setdefault(key, {}).setdefault(trials.domain[number], []).append(float(values[number]))
-    both = {key: sides for key, sides in seen.items() if len(sides) == len(DOMAINS)}
+            values_by_pair.setdefault(key, {}).setdefault(trials.domain[number], []).append(float(values[number]))
+    both = {key: sides for key, sides in values_by_pair.items() if len(sides) == len(DOMAINS)}
     return Pairs(
         policy=tuple(key[0] for key in both),
         real=freeze_array([np.mean(sides["real"]) for sides in both.values()]),

@@ -1,4 +1,4 @@
-"""Convert units: SI inside the program, the user's units in files, and a map between them stored with the data."""
+"""Convert between SI units, which twinloop uses internally, and the units in files; define units of joint columns."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ SUFFIXES: dict[str, tuple[str, float]] = {
 
 
 def split_unit(key: str) -> tuple[str, str, float]:
-    """Split ``object_mass_kg`` into (``object_mass``, ``kg``, 1.0); a key without a suffix is dimensionless.
+    """Split a configuration key into its name and unit: ``object_mass_g`` into (``object_mass``, ``kg``, 0.001).
 
     Returns:
-        The key without its unit, the SI unit (``"1"`` if dimensionless) and the factor from the key's unit to it.
+        The key without its unit suffix, the SI unit (``"1"``, dimensionless, if the key has no unit suffix), and the
+        factor from the key's unit to the SI unit.
     """
     stem, _, suffix = key.rpartition("_")
     if stem and suffix in SUFFIXES:
@@ -45,10 +46,16 @@ def split_unit(key: str) -> tuple[str, str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class JointUnit:
-    """Conversion of one logged column to a joint position: ``position = offset + scale · value`` in rad or m.
+    """Unit of one logged joint column: ``position = offset + scale · value``, in rad or m.
 
-    ``scale`` and ``offset`` are None if the log does not determine them (±100 without a calibration); they must then be
-    assumed from the joint's range, or identified, and reported as such.
+    ``scale`` and ``offset`` are None if the log does not determine them (LeRobot's ±100 without a calibration). They
+    must then be assumed from the joint's range, or identified, and reports must state this.
+
+    Attributes:
+        joint: Name of the joint.
+        unit: Unit of the logged values, for example ``deg`` or ``range_m100_100``.
+        scale: Factor from the logged value to rad or m.
+        offset: Joint position in rad or m at the logged value 0.
     """
 
     joint: str
@@ -64,7 +71,12 @@ class JointUnit:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitMap(JsonRecord):
-    """Units of all joint columns of a log or a dataset, in column order."""
+    """Units of all joint columns of a log or a dataset, in column order.
+
+    Attributes:
+        source: Origin of the map, for example ``calibration.json``, ``twin range`` or ``log header``.
+        joints: Unit of each column.
+    """
 
     source: str  # origin of the map: "calibration.json", "twin range", "log header", …
     joints: tuple[JointUnit, ...]
@@ -80,18 +92,18 @@ class UnitMap(JsonRecord):
         return all(unit.known for unit in self.joints)
 
     def to_si(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Convert values ``(…, n)`` in log units to joint positions in rad or m."""
+        """Convert values in log units, shape ``(…, n)`` for n joints, to joint positions in rad or m."""
         scale, offset = self._coefficients()
         return np.asarray(values, dtype=np.float64) * scale + offset
 
     def from_si(self, positions: ArrayLike) -> NDArray[np.float64]:
-        """Convert joint positions ``(…, n)`` in rad or m to values in log units."""
+        """Convert joint positions in rad or m, shape ``(…, n)`` for n joints, to values in log units."""
         scale, offset = self._coefficients()
         return (np.asarray(positions, dtype=np.float64) - offset) / scale
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> UnitMap:
-        """Create the object from the dictionary that `to_json` returns."""
+        """Create the unit map from the dictionary that `to_json` returns."""
         return cls(joints=tuple(JointUnit(**row) for row in value["joints"]), source=value["source"])
 
     def _coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -113,10 +125,16 @@ METRES = "m"  # of slides
 
 
 def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequence[str], *, source: str) -> UnitMap:
-    """Return the LeRobot unit map of joints whose calibrated ranges ``(n, 2)`` in rad are known.
+    """Return the unit map of joints with LeRobot units, from the calibrated ranges of the joints.
 
-    The zero of LeRobot's degrees and ±100 is the middle of this range; its 0–100 begins at the lower end (lerobot
-    0.6.1, ``motors/motors_bus.py``).
+    LeRobot's degrees and ±100 are zero at the middle of the range; its 0–100 is zero at the lower bound (lerobot 0.6.1,
+    ``motors/motors_bus.py``).
+
+    Args:
+        joints: Names of the n joints.
+        ranges: Lower and upper bounds in rad or m, shape ``(n, 2)``.
+        units: Unit of each joint's values, for example ``deg`` or ``range_m100_100``.
+        source: Origin of the ranges, stored in the map.
     """
     rows: list[JointUnit] = []
     for joint, (low, high), unit in zip(joints, np.asarray(ranges, dtype=np.float64), units, strict=True):
@@ -134,16 +152,21 @@ def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequen
     return UnitMap(joints=tuple(rows), source=source)
 
 
-def require_joints(wanted: Sequence[str], present: Sequence[str], *, where: str) -> list[int]:
-    """Return the column of each required joint.
+def find_joint_columns(required: Sequence[str], available: Sequence[str], *, where: str) -> list[int]:
+    """Return the column number of each required joint.
+
+    Args:
+        required: Names of the required joints.
+        available: Names of the columns, in their order.
+        where: Start of the error message, for example the name of the log.
 
     Raises:
-        LogError: a required joint is missing; names it and the present joints.
+        LogError: If a required joint is missing.
     """
-    missing = [joint for joint in wanted if joint not in present]
+    missing = [joint for joint in required if joint not in available]
     if missing:
         raise LogError(
-            f"{where} has no joint {', '.join(missing)}. It has: {', '.join(present)}. "
+            f"{where} has no joint {', '.join(missing)}. It has: {', '.join(available)}. "
             "Rename the columns or choose a twin with these joints."
         )
-    return [list(present).index(joint) for joint in wanted]
+    return [list(available).index(joint) for joint in required]

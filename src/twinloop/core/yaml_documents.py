@@ -1,7 +1,7 @@
-"""Read YAML files from any source: plain values, within limits of size, depth and memory.
+"""Read YAML files from untrusted sources as plain values, within limits of size, nesting depth and memory.
 
-Values are built from the parser's events without recursion, and tags never create objects. Aliases and merge keys
-count as if they were written out.
+Values are built from the parser's events without recursion, and tags never create objects. An alias or merge key counts
+as many values as if its content were written in its place.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import yaml
 
-from twinloop.core.documents import LARGEST_WHOLE, LONGEST_NUMBER, MOST_DEPTH, DocumentError, read_text, shorten_number
+from twinloop.core.documents import MAX_DEPTH, MAX_INTEGER, MAX_NUMBER_LENGTH, DocumentError, read_text, shorten_number
 
 # Most bytes of a YAML file. The longest that this package writes, a fit of a few hundred parameters, has 100 kB.
-MOST_YAML_BYTES = 4 << 20
+MAX_YAML_BYTES = 4 << 20
 # Most values of a YAML file, those of aliases counted at each use: 0.4 s to read.
-MOST_YAML_VALUES = 100_000
+MAX_YAML_VALUES = 100_000
 _LONG = 100  # characters of a text that count as one value: an alias of a long text repeats the text
 _MOST_DIRECTIVES = 8  # lines that begin with %; libyaml compares each with all before it
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f]")
@@ -30,23 +30,23 @@ def load_yaml(path: Path) -> Any:
     """Return the YAML value in a file; None if the file is empty.
 
     Raises:
-        InputError: the file is missing, or `parse_yaml` refuses its text.
+        InputError: If the file is missing or too large, or `parse_yaml` refuses its text.
     """
-    return parse_yaml(read_text(path, MOST_YAML_BYTES), where=str(path))
+    return parse_yaml(read_text(path, MAX_YAML_BYTES), where=str(path))
 
 
 def parse_yaml(text: str, *, where: str) -> Any:
-    """Parse a YAML text: mappings with text keys, lists, text, numbers, booleans and None.
+    """Parse a YAML text to mappings with text keys, lists, text, numbers, booleans and None.
 
-    A date stays text. An alias gives the same value as its anchor.
+    A date remains text. An alias gives the same object as its anchor.
 
     Args:
-        text: one document.
-        where: the document's name, for messages.
+        text: Text with one YAML document.
+        where: Name of the document, for error messages.
 
     Raises:
-        DocumentError: the text is not YAML, has too many levels or values, a number that is too large, a key that is
-            not text or occurs twice, a control character, or a tag of another type.
+        DocumentError: If the text is not valid YAML, is nested too deeply, or has too many values, a number that is too
+            large, a key that is not text or occurs twice, a control character, or a tag of another type.
     """
     if len(re.findall(r"^%", text, re.MULTILINE)) > _MOST_DIRECTIVES:
         raise DocumentError(f"{where} has more than {_MOST_DIRECTIVES} lines that begin with %. Remove the directives.")
@@ -63,7 +63,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
 
 
 class _RefusedError(Exception):
-    """Invalid content in a YAML text, and its line (from 1)."""
+    """Error for YAML content that is not allowed, with its line number (from 1)."""
 
     def __init__(self, message: str, event: Any) -> None:
         super().__init__(message)
@@ -72,7 +72,14 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True)
 class _Value:
-    """A finished value, with its numbers of values and levels; those of aliases count at each use."""
+    """A completely parsed YAML value with its size.
+
+    Attributes:
+        value: The value as a Python object.
+        count: Number of values in it; the content of an alias counts at each use.
+        depth: Number of nested levels in it.
+        merge: Whether it is the merge key ``<<``.
+    """
 
     value: Any
     count: int = 1
@@ -85,7 +92,16 @@ _UNSET = _Value(None)
 
 @dataclass
 class _OpenCollection:
-    """A list or mapping that is not yet finished."""
+    """A list or mapping whose end has not been read yet.
+
+    Attributes:
+        anchor: Name of its anchor, if any.
+        values: Its values so far.
+        count: Number of values so far.
+        depth: Largest number of nested levels so far.
+        key: Key of the mapping whose value comes next.
+        merged: Values that the merge key ``<<`` adds.
+    """
 
     anchor: str | None
     values: list[Any] | dict[str, Any]
@@ -100,7 +116,7 @@ class _OpenCollection:
 
 
 class _YamlReader:
-    """Builder of the value of one YAML document from the parser's events, without recursion."""
+    """Builder that creates the value of one YAML document from the parser's events, without recursion."""
 
     def __init__(self, text: str) -> None:
         self._loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
@@ -110,7 +126,7 @@ class _YamlReader:
         self._count = 0
 
     def read_value(self) -> Any:
-        """Return the document's value; None if there is no document."""
+        """Return the value of the document; None if the text has no document."""
         documents = 0
         while self._loader.check_event():
             event = self._loader.get_event()
@@ -131,8 +147,8 @@ class _YamlReader:
             self._add_value(self._parse_scalar(event), event.anchor, event)
         else:
             _require_plain(event)
-            if len(self._open) >= MOST_DEPTH:
-                raise _RefusedError(f"values are nested more than {MOST_DEPTH} levels deep.", event)
+            if len(self._open) >= MAX_DEPTH:
+                raise _RefusedError(f"values are nested more than {MAX_DEPTH} levels deep.", event)
             empty: list[Any] | dict[str, Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
             self._open.append(_OpenCollection(event.anchor, empty))
 
@@ -144,11 +160,17 @@ class _YamlReader:
         return self._anchors[event.anchor]
 
     def _add_value(self, value: _Value, anchor: str | None, event: Any) -> None:
-        """Add a finished value to the list or mapping around it."""
+        """Add a complete value to the list or mapping that contains it, and store its anchor.
+
+        Args:
+            value: The complete value.
+            anchor: Name of its anchor, if any.
+            event: Parser event of the value, for its line number.
+        """
         self._require_room(value, event)
         outer = self._open[-1] if self._open else None
         if value.merge and not (outer and isinstance(outer.values, dict) and outer.key is _UNSET):
-            raise _RefusedError("`<<` merges mappings and is no value. Write it in quotes.", event)
+            raise _RefusedError("`<<` merges mappings and is not a value. Write it in quotes.", event)
         if anchor is not None:
             self._anchors[anchor] = value
         if outer is None:
@@ -166,12 +188,16 @@ class _YamlReader:
             outer.values[outer.key.value], outer.key = value.value, _UNSET
 
     def _require_room(self, value: _Value, event: Any) -> None:
-        """Refuse a value beyond the limits; a finished list or mapping counts itself, text or alias its content."""
+        """Refuse a value that exceeds the limit of values or of nested levels.
+
+        A list or mapping adds 1 to the number of values when it ends, because its items were counted before. A text
+        adds 1 per 100 characters, and an alias adds all values of the content to which it refers.
+        """
         self._count += 1 if isinstance(event, yaml.CollectionEndEvent) else value.count
-        if self._count > MOST_YAML_VALUES:
-            raise _RefusedError(f"there are more than {MOST_YAML_VALUES:,} values, aliases written out.", event)
-        if len(self._open) + value.depth > MOST_DEPTH:
-            raise _RefusedError(f"values are nested more than {MOST_DEPTH} levels deep, aliases written out.", event)
+        if self._count > MAX_YAML_VALUES:
+            raise _RefusedError(f"there are more than {MAX_YAML_VALUES:,} values, aliases written out.", event)
+        if len(self._open) + value.depth > MAX_DEPTH:
+            raise _RefusedError(f"values are nested more than {MAX_DEPTH} levels deep, aliases written out.", event)
 
     def _parse_scalar(self, event: Any) -> _Value:
         text = event.value
@@ -191,7 +217,7 @@ class _YamlReader:
 
 
 def _require_plain(event: Any) -> None:
-    """Refuse a tag that would create anything but a plain value."""
+    """Refuse a YAML tag that would create an object other than a plain value."""
     if event.tag not in (None, "!", *_TAGS[type(event)]):
         raise _RefusedError(f"the tag {event.tag!r:.60} is not allowed. Write a plain value.", event)
 
@@ -206,7 +232,7 @@ def _check_key(key: _Value, outer: _OpenCollection, event: Any) -> _Value:
 
 
 def _merge_mappings(value: Any, event: Any) -> dict[str, Any]:
-    """Return the keys that ``<<`` adds; of several mappings, the first one decides."""
+    """Return the keys and values that the merge key ``<<`` adds; an earlier mapping overrides a later one."""
     merged = dict[str, Any]()
     for mapping in reversed(cast("list[Any]", value) if isinstance(value, list) else [value]):
         if not isinstance(mapping, dict):
@@ -216,14 +242,14 @@ def _merge_mappings(value: Any, event: Any) -> dict[str, Any]:
 
 
 def _construct_number(text: str, tag: str) -> Any:
-    if len(text) > LONGEST_NUMBER:
+    if len(text) > MAX_NUMBER_LENGTH:
         raise OverflowError
     return getattr(_NUMBERS, f"construct_yaml_{tag}")(yaml.ScalarNode(tag, text))
 
 
 def _parse_integer(text: str) -> int:
     value = _construct_number(text, "int")
-    if not -LARGEST_WHOLE < value < LARGEST_WHOLE:
+    if not -MAX_INTEGER < value < MAX_INTEGER:
         raise OverflowError
     return value
 

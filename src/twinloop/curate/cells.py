@@ -1,9 +1,13 @@
-"""Count episodes in cells of parameters, and find boxes where one kind of episode is more frequent than another.
+"""Count episodes per cell of the parameter space, and find parameter ranges that lack simulated episodes or often fail.
 
-Kulldorff's spatial scan for Bernoulli data ("A spatial scan statistic", Communications in Statistics 26, 1997): for
-every box on a grid, along one axis and in pairs of axes, the log likelihood ratio of cases being more frequent inside
-than outside. The best box is compared with the best boxes of relabelled episodes, which corrects for multiple testing.
-Cases are real episodes and controls simulated ones (holes), or failures and successes.
+A cell is one of several parts of a parameter's range, or of the ranges of two parameters.
+
+The search is Kulldorff's spatial scan statistic for Bernoulli data ("A spatial scan statistic", Communications in
+Statistics 26, 1997). It compares two sets of points, cases and controls. Either the cases are real episodes and the
+controls simulated ones, or the cases are failures and the controls successes. A box is a range of one parameter, or
+ranges of two parameters. For every box on a grid, the scan computes the log likelihood ratio of the hypothesis that
+cases are more frequent inside than outside. The best box is compared with the best boxes after random permutations of
+the labels, which corrects for multiple testing.
 """
 
 from __future__ import annotations
@@ -22,19 +26,29 @@ from twinloop.curate.parameters import ParameterAxis
 from twinloop.stats import wilson
 
 Array = NDArray[np.float64]
-BOX_CELLS = 10  # parts of an axis whose borders are the possible ends of a box, as in `twinloop coverage DIR`
-MOST_PAIR_AXES = 12  # 66 pairs of 3025 boxes, scanned again for every relabelling
-DRAWS = 199  # relabellings: p-values down to 0.005
+BOX_CELLS = 10  # parts of a parameter's range; their borders are the possible ends of a box
+MOST_PAIR_AXES = 12  # parameters: 66 pairs of 3025 boxes, scanned again for every permutation of the labels
+DRAWS = 199  # permutations of the labels: p-values down to 0.005
 _ALPHA = 0.05
 _MOST_BOXES = 5  # boxes to report (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellBox:
-    """A box: ``axes`` are columns, ``low`` and ``high`` its ends as cell borders from 0 to ``BOX_CELLS``.
+    """Range of one parameter, or ranges of two parameters, in which cases are more frequent than elsewhere.
 
-    ``cases`` and ``controls`` are the numbers of points inside; ``p_value`` is the chance of an equally unlikely box
-    anywhere, given the boxes found before it.
+    The range of every parameter is divided into ``BOX_CELLS`` (10) cells of equal width. A box begins and ends at
+    borders of cells, which are numbered from 0 to ``BOX_CELLS``.
+
+    Attributes:
+        axes: indices of the parameters, one or two.
+        low: number of the lower border for each parameter.
+        high: number of the upper border for each parameter.
+        cases: number of cases inside, for example real episodes or failures.
+        controls: number of controls inside, for example simulated episodes or successes.
+        ratio: log likelihood ratio: the hypothesis that cases are more frequent inside against equal frequency.
+        p_value: probability that randomly permuted labels give a box with at least this ratio anywhere. Points in boxes
+            found earlier are excluded.
     """
 
     axes: tuple[int, ...]
@@ -46,7 +60,13 @@ class CellBox:
     p_value: float
 
     def contains_points(self, u: Array) -> NDArray[np.bool_]:
-        """Return which points ``(n, d)`` are inside; a box at the end of an axis extends beyond it."""
+        """Return the mask ``(n,)`` of the points inside the box.
+
+        A box that ends at the border of the unit cube also includes all points beyond that border.
+
+        Args:
+            u: normalized parameter values ``(n, d)`` of n episodes and d parameters.
+        """
         inside = np.ones(len(u), dtype=bool)
         for axis, low, high in zip(self.axes, self.low, self.high, strict=True):
             inside &= (u[:, axis] >= low / BOX_CELLS) | (low == 0)
@@ -57,16 +77,16 @@ class CellBox:
 def scan_boxes(
     cases: Array, controls: Array, *, pair_axes: Sequence[int] = (), draws: int = DRAWS, seed: int = 0
 ) -> tuple[CellBox, ...]:
-    """Return the boxes where cases are significantly more frequent than elsewhere, the most unlikely first.
+    """Find boxes in which cases are significantly more frequent than elsewhere; the most unlikely box comes first.
 
-    Points in a box are removed before the next search.
+    At most 5 boxes with a p-value of at most 0.05 are returned. The points in a box are removed before the next search.
 
     Args:
-        cases: points ``(n, d)`` of the unit cube.
-        controls: points ``(m, d)``.
-        pair_axes: columns whose pairs are scanned too.
-        draws: number of relabellings.
-        seed: seed of the relabellings.
+        cases: normalized parameter values ``(n, d)`` of n cases and d parameters; 0 to 1 is the drawn range.
+        controls: normalized parameter values ``(m, d)`` of m controls.
+        pair_axes: indices of the parameters for which ranges of two parameters are searched too.
+        draws: number of random permutations of the labels; they give the p-values.
+        seed: seed of the permutations.
     """
     found: list[CellBox] = []
     while len(found) < _MOST_BOXES and len(cases) and len(controls):
@@ -83,19 +103,24 @@ def _find_best_box(cases: Array, controls: Array, pair_axes: Sequence[int], draw
     cell = np.clip((points * BOX_CELLS).astype(np.int64), 0, BOX_CELLS - 1)
     is_case = np.arange(len(points)) < len(cases)
     grids = _Grids(cell, pair_axes)
-    ratio, where = grids.find_best_box(is_case)
-    if where is None:
+    ratio, ends = grids.find_best_box(is_case)
+    if ends is None:
         return None
     chance = generator(seed, "curate/scan")
-    drawn = [grids.find_best_box(chance.permutation(is_case))[0] for _ in range(draws)]
-    p = (1 + sum(value >= ratio for value in drawn)) / (1 + draws)
-    axes, low, high = where
+    permuted_ratios = [grids.find_best_box(chance.permutation(is_case))[0] for _ in range(draws)]
+    p = (1 + sum(value >= ratio for value in permuted_ratios)) / (1 + draws)
+    axes, low, high = ends
     box = CellBox(axes=axes, low=low, high=high, cases=0, controls=0, ratio=ratio, p_value=p)
     return replace(box, cases=int(box.contains_points(cases).sum()), controls=int(box.contains_points(controls).sum()))
 
 
 class _Grids:
-    """Counts per cell, and the best box for given labels."""
+    """Episodes on a grid of parameter cells, to find the box in which cases are most unusually frequent.
+
+    A box is a range of one parameter, or ranges of two parameters. Every episode (point) is labelled as a case, for
+    example a failure, or a control, for example a success. A range is a pair of cell borders, the lower one first. In
+    the shapes, nrange is the number of all such pairs.
+    """
 
     def __init__(self, cell: NDArray[np.int64], pair_axes: Sequence[int]) -> None:
         self.cell = cell
@@ -106,7 +131,13 @@ class _Grids:
         self.all_single, self.all_pair = self._count_spans(every), self._count_pair_boxes(every)
 
     def find_best_box(self, is_case: NDArray[np.bool_]) -> tuple[float, tuple[tuple[int, ...], ...] | None]:
-        """Return the largest log likelihood ratio with its axes, lows and highs, or None if no box has more cases."""
+        """Return the largest log likelihood ratio, and the axes, lower and upper cell borders of its box.
+
+        The box is None, and the ratio 0, if cases are not more frequent in any box.
+
+        Args:
+            is_case: whether each point is a case, shape ``(npoint,)``.
+        """
         n, cases = len(is_case), int(is_case.sum())
         single = _compute_log_ratio(self._count_spans(is_case), self.all_single, cases, n)
         top, where = 0.0, None
@@ -124,13 +155,25 @@ class _Grids:
         return top, where
 
     def _count_spans(self, chosen: NDArray[np.bool_]) -> Array:
-        """Return the counts in every span of every axis ``(d, nspan)``."""
+        """Count episodes in every range of every parameter, ``(nparam, nrange)``.
+
+        Here nrange is the number of possible ranges of a parameter.
+
+        Args:
+            chosen: mask of the episodes to count.
+        """
         counts = np.stack([np.bincount(column, minlength=BOX_CELLS) for column in self.cell[chosen].T])
         sums = np.pad(counts.cumsum(axis=1), ((0, 0), (1, 0)))
         return (sums[:, self.spans[:, 1]] - sums[:, self.spans[:, 0]]).astype(np.float64)
 
     def _count_pair_boxes(self, chosen: NDArray[np.bool_]) -> Array:
-        """Return the counts in every box of every pair ``(npair, nspan, nspan)``."""
+        """Count episodes in every box of every pair of parameters, ``(npair, nrange, nrange)``.
+
+        A box is a range of the first and a range of the second parameter; nrange is the number of possible ranges.
+
+        Args:
+            chosen: mask of the episodes to count.
+        """
         if not self.pairs:
             return np.zeros((0, 1, 1))
         counts = np.stack([np.bincount(flat[chosen], minlength=BOX_CELLS**2) for flat in self._flat])
@@ -142,13 +185,13 @@ class _Grids:
 
 
 def _compute_log_ratio(inside: Array, total: Array, cases: int, n: int) -> Array:
-    """Return the log likelihood ratio of cases being more frequent inside than outside; 0 if they are not.
+    """Return the log likelihood ratio of cases being more frequent inside than outside each box; 0 if they are not.
 
     Args:
-        inside: cases in each box.
-        total: points in each box.
-        cases: all cases.
-        n: all points.
+        inside: number of cases in each box.
+        total: number of points in each box.
+        cases: number of all cases.
+        n: number of all points.
     """
     outside, rest = cases - inside, n - total
     value = (
@@ -161,23 +204,34 @@ def _compute_log_ratio(inside: Array, total: Array, cases: int, n: int) -> Array
 
 
 def _log_likelihood(cases: Array, total: Array) -> Array:
-    """Return the maximal log likelihood of a number of cases in a total."""
+    """Return the maximum log likelihood of binomial counts: ``cases`` of ``total`` points, element by element."""
     other = total - cases
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(cases > 0, cases * np.log(cases / total), 0.0)
         return share + np.where(other > 0, other * np.log(other / total), 0.0)
 
 
-CELLS = 8  # parts of an axis: with 192 episodes 24 per cell, whose success rate has an interval of at most ± 0.2
+CELLS = 8  # parts of a range: with 192 episodes 24 per cell, whose success rate has an interval of at most ± 0.2
 PAIR_CELLS = 4  # parts of each axis of a pair: with 192 episodes 12 per cell, so that none is empty by chance
 _LEVEL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCell(JsonRecord):
-    """A part of one parameter's range, ``low`` to ``high`` in SI units.
+    """Counts and success rate of the episodes in one part of one parameter's range.
 
-    ``rate`` is the success rate of its simulated episodes with Wilson's interval, NaN without outcomes.
+    Attributes:
+        name: name of the parameter.
+        unit: SI unit of the parameter.
+        low: lower end of this part, in SI units.
+        high: upper end of this part, in SI units.
+        real: number of real episodes.
+        sim: number of simulated episodes.
+        judged: number of simulated episodes with a known outcome.
+        successes: number of successful simulated episodes.
+        rate: success rate of the simulated episodes; NaN if no outcome is known.
+        rate_low: lower end of Wilson's 95 % interval of the rate.
+        rate_high: upper end of Wilson's 95 % interval of the rate.
     """
 
     name: str
@@ -195,7 +249,21 @@ class ParameterCell(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterPairCell(JsonRecord):
-    """A part of two parameters' ranges, ``low`` to ``high`` ``(2,)`` each in SI units; rates as in `ParameterCell`."""
+    """Counts and success rate of the episodes in a rectangle of two parameters' ranges.
+
+    Attributes:
+        names: names of the two parameters.
+        units: SI units of the two parameters.
+        low: lower end of the rectangle for each parameter, in SI units.
+        high: upper end of the rectangle for each parameter, in SI units.
+        real: number of real episodes.
+        sim: number of simulated episodes.
+        judged: number of simulated episodes with a known outcome.
+        successes: number of successful simulated episodes.
+        rate: success rate of the simulated episodes; NaN if no outcome is known.
+        rate_low: lower end of Wilson's 95 % interval of the rate.
+        rate_high: upper end of Wilson's 95 % interval of the rate.
+    """
 
     names: tuple[str, str]
     units: tuple[str, str]
@@ -213,27 +281,30 @@ class ParameterPairCell(JsonRecord):
 def count_parameter_cells(
     axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array
 ) -> list[ParameterCell]:
-    """Return the cells of every axis; the outermost cells include values beyond the range.
+    """Count real and simulated episodes in 8 parts of each parameter's range, with success rates.
+
+    All parts have the same probability under the parameter's distribution. The first and last part include values
+    beyond the range.
 
     Args:
-        axes: ``d`` axes.
-        real: points ``(n, d)`` of real episodes, NaN for unknown values.
-        sim: points ``(m, d)`` of simulated episodes.
-        success: outcome of the simulated episodes ``(m,)``: 1, 0, NaN.
+        axes: the d parameters to count.
+        real: normalized parameter values ``(n, d)`` of n real episodes; NaN for an unknown value.
+        sim: normalized parameter values ``(m, d)`` of m simulated episodes.
+        success: outcome of the simulated episodes ``(m,)``: 1 for success, 0 for failure, NaN if unknown.
     """
     cells = []
     for column, axis in enumerate(axes):
-        mine, theirs = (_find_part_index(side[:, column], CELLS) for side in (real, sim))
+        real_parts, sim_parts = (_find_part_index(side[:, column], CELLS) for side in (real, sim))
         borders = axis.to_si(np.linspace(0.0, 1.0, CELLS + 1))
         for number in range(CELLS):
-            inside = theirs == number
+            inside = sim_parts == number
             cells.append(
                 ParameterCell(
                     name=axis.name,
                     unit=axis.unit,
                     low=float(borders[number]),
                     high=float(borders[number + 1]),
-                    real=int((mine == number).sum()),
+                    real=int((real_parts == number).sum()),
                     sim=int(inside.sum()),
                     **_compute_success_rate(success[inside]),
                 )
@@ -244,28 +315,30 @@ def count_parameter_cells(
 def count_pair_cells(
     axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array, pairs: Sequence[int]
 ) -> list[ParameterPairCell]:
-    """Return the cells of all pairs of some axes, first those with the fewest simulated and most real episodes.
+    """Count real and simulated episodes in a grid of 4 x 4 cells for each pair of parameters, with success rates.
+
+    Cells with the fewest simulated episodes come first; among equal numbers, cells with the most real episodes.
 
     Args:
-        axes: ``d`` axes.
-        real: points ``(n, d)`` of real episodes, NaN for unknown values.
-        sim: points ``(m, d)`` of simulated episodes.
-        success: outcome of the simulated episodes ``(m,)``: 1, 0, NaN.
-        pairs: columns of the axes to pair.
+        axes: all d parameters.
+        real: normalized parameter values ``(n, d)`` of n real episodes; NaN for an unknown value.
+        sim: normalized parameter values ``(m, d)`` of m simulated episodes.
+        success: outcome of the simulated episodes ``(m,)``: 1 for success, 0 for failure, NaN if unknown.
+        pairs: indices of the parameters to pair with each other.
     """
-    mine, theirs = _find_part_index(real, PAIR_CELLS), _find_part_index(sim, PAIR_CELLS)
+    real_parts, sim_parts = _find_part_index(real, PAIR_CELLS), _find_part_index(sim, PAIR_CELLS)
     borders = [axis.to_si(np.linspace(0.0, 1.0, PAIR_CELLS + 1)) for axis in axes]
     cells = []
     for x, y in itertools.combinations(pairs, 2):
         for i, j in itertools.product(range(PAIR_CELLS), repeat=2):
-            inside = (theirs[:, x] == i) & (theirs[:, y] == j)
+            inside = (sim_parts[:, x] == i) & (sim_parts[:, y] == j)
             cells.append(
                 ParameterPairCell(
                     names=(axes[x].name, axes[y].name),
                     units=(axes[x].unit, axes[y].unit),
                     low=(float(borders[x][i]), float(borders[y][j])),
                     high=(float(borders[x][i + 1]), float(borders[y][j + 1])),
-                    real=int(((mine[:, x] == i) & (mine[:, y] == j)).sum()),
+                    real=int(((real_parts[:, x] == i) & (real_parts[:, y] == j)).sum()),
                     sim=int(inside.sum()),
                     **_compute_success_rate(success[inside]),
                 )
@@ -273,13 +346,21 @@ def count_pair_cells(
     return sorted(cells, key=lambda cell: (cell.sim, -cell.real))
 
 
-def _find_part_index(places: Array, count: int) -> Array:
-    """Return the index of the part that contains each value; NaN if it is unknown."""
-    return np.floor(np.clip(places, 0.0, np.nextafter(1.0, 0.0)) * count)
+def _find_part_index(values: Array, count: int) -> Array:
+    """Return the index (from 0) of the part of the range that contains each normalized value; NaN for an unknown value.
+
+    Args:
+        values: normalized values, 0 to 1 within the range; values outside belong to the first or the last part.
+        count: number of parts of equal width.
+    """
+    return np.floor(np.clip(values, 0.0, np.nextafter(1.0, 0.0)) * count)
 
 
 def _compute_success_rate(outcome: Array) -> dict[str, Any]:
-    """Return counts and success rate of a cell's episodes."""
+    """Return the success rate and its interval from outcomes (1, 0 or NaN if unknown).
+
+    The keys are the fields of `ParameterCell` with these names: judged, successes, rate, rate_low, rate_high.
+    """
     judged = int((~np.isnan(outcome)).sum())
     successes = int(np.nansum(outcome))
     rate = low = high = float("nan")
@@ -292,12 +373,12 @@ def _compute_success_rate(outcome: Array) -> dict[str, Any]:
 def find_failure_boxes(
     points: Array, success: Array, *, pair_axes: Sequence[int], seed: int = 0
 ) -> tuple[CellBox, ...]:
-    """Return boxes where simulated episodes fail significantly more often than elsewhere.
+    """Find the parameter ranges in which simulated episodes fail significantly more often than elsewhere.
 
     Args:
-        points: ``(n, d)`` of the simulated episodes.
-        success: ``(n,)``: 1, 0, NaN.
-        pair_axes: columns whose pairs are scanned too.
-        seed: seed of the relabellings.
+        points: normalized parameter values ``(n, d)`` of n simulated episodes and d parameters.
+        success: outcome of the episodes ``(n,)``: 1 for success, 0 for failure, NaN if unknown.
+        pair_axes: indices of the parameters for which ranges of two parameters are searched too.
+        seed: seed of the random permutations that give the p-values.
     """
     return scan_boxes(points[success == 0.0], points[success == 1.0], pair_axes=pair_axes, seed=seed)

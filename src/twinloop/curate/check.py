@@ -1,4 +1,4 @@
-"""Define the interface of episode checks, their scores, and their usual form: measure, then judge."""
+"""Define the interface of episode checks and of their scores, and a base class for checks that measure, then judge."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.plain import JsonRecord
 from twinloop.curate.recording import RecordedEpisode
 
-_ROOM = Path(__file__).parent
+_PACKAGE = Path(__file__).parent
 _IMPORT = re.compile(r"^\s*from (twinloop[\w.]*) import ", re.MULTILINE)
-# Packages whose imports are followed further. Of other packages, such as `dataset`, only direct imports count.
-_FOLLOWED = ("twinloop.curate", "twinloop.stats", "twinloop.encoders", "twinloop.dataset.logs.checks")
-# Modules that do not affect measured values, and a registry of names, which grows.
-_NO_FIGURES = (
+# Packages whose own imports count too. Of other packages, such as `dataset`, only the imported module counts.
+_FOLLOWED_PACKAGES = ("twinloop.curate", "twinloop.stats", "twinloop.encoders", "twinloop.dataset.logs.checks")
+# Modules that do not affect measured values. The registries of names change with every new check.
+_UNRELATED_MODULES = (
     *("twinloop.curate.registry", "twinloop.core.errors", "twinloop.core.files", "twinloop.core.headline"),
     "twinloop.core.registry",
 )
 
 
 def hash_sources(kind: type) -> dict[str, str]:
-    """Return the SHA-256 of the source files that a check's values depend on, by file name.
+    """Return the SHA-256 of the source files on which a check's values depend, by file name.
 
-    They are the files of a built-in class's package, or the user's own file, and the modules that these import.
+    For a built-in check these are all files of its package, for a user's check it is the user's file. The twinloop
+    modules that these files import are added.
+
+    Args:
+        kind: class of the check.
     """
     file = Path(inspect.getfile(kind)).resolve()
-    ours = _ROOM in file.parents and file.parent != _ROOM
+    ours = _PACKAGE in file.parents and file.parent != _PACKAGE
     return {
         path.name if path == file else _format_relative_path(path): sha
         for path, sha in _hash_files(file.parent if ours else file)
@@ -49,33 +53,42 @@ def _hash_files(place: Path) -> tuple[tuple[Path, str], ...]:
     waiting = sorted(found)
     while waiting:
         for module in _IMPORT.findall(waiting.pop().read_text(encoding="utf-8")):
-            spec = None if module in _NO_FIGURES else find_spec(module)
+            spec = None if module in _UNRELATED_MODULES else find_spec(module)
             path = None if spec is None or spec.origin is None else Path(spec.origin)
             if path is not None and path not in found:
                 found.add(path)
-                waiting += [path] * module.startswith(_FOLLOWED)
+                waiting += [path] * module.startswith(_FOLLOWED_PACKAGES)
     return tuple((path, sha256_file(path)) for path in sorted(found))
 
 
 def _format_relative_path(path: Path) -> str:
-    """Return a file's path within twinloop, so that a hash does not depend on the installation folder."""
-    root = _ROOM.parent
+    """Return a file's path relative to twinloop's folder, so that hashes do not depend on the installation folder."""
+    root = _PACKAGE.parent
     return path.relative_to(root).as_posix() if root in path.parents else path.name
 
 
 Verdict = Literal["good", "suspect", "bad", "unknown", "unreadable"]
 VERDICTS: tuple[Verdict, ...] = ("unreadable", "bad", "suspect", "good", "unknown")
-"""Verdicts, worst first; ``unknown`` comes last, so that any other verdict outweighs it."""
+"""Verdicts, the worst first. ``unknown`` comes last, so that any other verdict takes precedence over it."""
 READABLE = "recording/readable"  # always runs with the other checks; does not judge the quality of readable data
 FAMILIES = ("physics", "recording", "demonstration", "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckScore(JsonRecord):
-    """Score of one episode, or of one of its channels, by one check: a row of the catalog's table ``scores``.
+    """Score of one episode, or of one channel of an episode, by one check; a row of the catalog's table ``scores``.
 
-    ``value`` is the measured value in ``unit``, ``limit`` the value from which it is suspect, None if there is none.
-    ``reason`` is one sentence for people. ``first_frame`` to ``last_frame`` are the frames concerned, None for all.
+    Attributes:
+        episode_id: id of the episode.
+        check: name of the check, for example ``recording/blur``.
+        channel: joint, camera or signal to which the score belongs; "" for the whole episode.
+        value: measured value in ``unit``; None if it cannot be determined.
+        unit: unit of the value and of the limit.
+        limit: value from which the verdict is ``suspect``; None if there is no limit.
+        verdict: ``good``, ``suspect``, ``bad``, ``unknown`` or ``unreadable``.
+        reason: one sentence that explains the verdict to the user.
+        first_frame: first frame with the defect; None for the whole episode.
+        last_frame: last frame with the defect; None for the whole episode.
     """
 
     episode_id: str
@@ -90,7 +103,7 @@ class CheckScore(JsonRecord):
     last_frame: int | None = None
 
     def badness(self) -> tuple[int, float]:
-        """Return a sort key, larger is worse: first the verdict, then the distance of the value beyond its limit."""
+        """Return a sort key that is larger for worse scores: the verdict, then the relative excess over the limit."""
         if self.check == READABLE and self.verdict == "good":
             return -len(VERDICTS), 0.0
         beyond = 0.0
@@ -101,10 +114,11 @@ class CheckScore(JsonRecord):
 
 @runtime_checkable
 class EpisodeCheck(Protocol):
-    """A check of episodes.
+    """Protocol of checks that score the quality of episodes.
 
-    ``name`` is FAMILY/NAME, ``meaning`` one line for people, ``hash`` identifies version and settings. ``score`` gives
-    at least one score for every recording: ``unknown`` with a reason if it cannot be determined.
+    Attributes:
+        name: FAMILY/NAME, for example ``recording/blur``.
+        meaning: one line that describes the tested defect to the user.
     """
 
     name: str
@@ -112,26 +126,35 @@ class EpisodeCheck(Protocol):
 
     @property
     def hash(self) -> str:
-        """Hash of version and settings; scores with different hashes must not be compared."""
+        """Hash of the check's version and settings; scores with different hashes must not be compared."""
         ...
 
     def score(self, recordings: Sequence[RecordedEpisode]) -> Iterable[CheckScore]:
-        """Return the scores of all recordings; the check may compare recordings with each other."""
+        """Return at least one score for every recording; the check may compare the recordings with each other.
+
+        If an episode cannot be judged, its verdict is ``unknown`` and its score gives the reason.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One measured value of one channel of an episode, before it is compared with other episodes.
+    """Measured value of one channel of an episode, before it is judged against a limit or other episodes.
 
-    ``value`` is None if it cannot be determined; ``said`` is then the reason, else the evidence in words. ``facts`` are
-    other small values that `MeasuringCheck.judge` needs. ``unreadable`` excludes the episode from judgement: a part of
-    it cannot be read, or the check raised an error.
+    Attributes:
+        value: measured value in the check's unit; None if it cannot be determined.
+        channel: joint, camera or signal that was measured; "" for the whole episode.
+        text: text for the score's reason: the evidence, or why there is no value.
+        first_frame: first frame with the defect; None for the whole episode.
+        last_frame: last frame with the defect; None for the whole episode.
+        facts: further small values that `MeasuringCheck.judge` needs.
+        unreadable: whether the episode is excluded from judgement, because a part of it cannot be read or the check
+            raised an error.
     """
 
     value: float | None
     channel: str = ""
-    said: str = ""
+    text: str = ""
     first_frame: int | None = None
     last_frame: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -139,50 +162,61 @@ class Measurement:
 
 
 class MeasuringCheck(ABC):
-    """A check in two steps: `measure` reads one episode and may run in another process; `judge` compares all values.
+    """Base class of checks with two steps: `measure` reads one episode, `judge` compares the values of all episodes.
 
-    Subclasses set ``name``, ``meaning`` and ``unit``. ``reads`` are the parts of a recording that the values depend on:
-    some of ``raw``, ``states`` and ``pictures``. Instances are picklable.
+    `measure` may run in other processes, so instances must be picklable. Subclasses set the attributes.
+
+    Attributes:
+        name: FAMILY/NAME, for example ``recording/blur``.
+        meaning: one line that describes the tested defect to the user.
+        unit: unit of the measured values.
+        reads: parts of a recording on which the values depend: ``raw`` (joints, commands and signals), ``states``
+            (simulator states) and ``images``; see `RecordedEpisode`.
     """
 
     name: str
     meaning: str
     unit: str = ""
-    reads: frozenset[str] = frozenset({"raw", "states", "pictures"})
+    reads: frozenset[str] = frozenset({"raw", "states", "images"})
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Settings of the check; part of its hash."""
+        """Settings of the check that affect its scores; they are part of its hash."""
         return {}
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the source files that the values depend on, and of the settings."""
+        """SHA-256 of the check's name, its settings, and the source files on which its values depend."""
         return sha256_json({"check": self.name, "sources": hash_sources(type(self)), "settings": dict(self.settings)})
 
     @abstractmethod
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the measured values of one episode."""
+        """Return the measured values of one episode, for example one per joint or camera."""
 
     @abstractmethod
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Yield scores of all episodes from their measured values."""
+        """Yield the scores of all episodes from their measured values.
+
+        Args:
+            recordings: the episodes.
+            measured: the result of `measure` for each of the episodes, in the same order.
+        """
 
     def measure_safely(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the result of `measure`; if it raises an error, return one unknown value with the reason.
+        """Return the result of `measure`, or one measurement that holds the reason if `measure` raises an error.
 
-        A built-in check that does not apply raises an error other than `DatasetError`. Any error of a user's check
-        makes the episode unreadable.
+        A `DatasetError`, and any error of a user's own check, marks the episode as unreadable. Other `TwinloopError`s
+        of a built-in check mean that the check does not apply to the episode.
         """
         try:
             return [_replace_nan(row) for row in self.measure(recording)]
         except TwinloopError as error:
             own = type(self).__module__.startswith("twinloop.")
-            return [Measurement(value=None, said=str(error), unreadable=isinstance(error, DatasetError) or not own)]
+            return [Measurement(value=None, text=str(error), unreadable=isinstance(error, DatasetError) or not own)]
         except Exception as error:  # noqa: BLE001 - any error means that the episode was not checked
-            return [Measurement(value=None, said=f"{self.name} raised {describe_error(error)}.", unreadable=True)]
+            return [Measurement(value=None, text=f"{self.name} raised {describe_error(error)}.", unreadable=True)]
 
     def score(self, recordings: Sequence[RecordedEpisode]) -> Iterator[CheckScore]:
         """Measure every recording, then judge all measured values."""
@@ -197,7 +231,15 @@ class MeasuringCheck(ABC):
         limit: float | None = None,
         reason: str = "",
     ) -> CheckScore:
-        """Return the score of a measured value; ``reason`` is by default the text of the measurement."""
+        """Return the score of a measured value.
+
+        Args:
+            recording: the measured episode.
+            found: the measured value.
+            verdict: verdict on the value.
+            limit: value from which the verdict is ``suspect``; None if there is no limit.
+            reason: one sentence for the user; by default the text of the measurement.
+        """
         return CheckScore(
             episode_id=recording.episode_id,
             check=self.name,
@@ -206,21 +248,24 @@ class MeasuringCheck(ABC):
             unit=self.unit,
             limit=limit,
             verdict=verdict,
-            reason=reason or found.said,
+            reason=reason or found.text,
             first_frame=found.first_frame,
             last_frame=found.last_frame,
         )
 
 
 def _replace_nan(row: Measurement) -> Measurement:
-    """Replace NaN by an unknown value, because every comparison of NaN with a limit is false."""
+    """Replace a NaN value by None, because every comparison of NaN with a limit is false."""
     if row.value is None or not math.isnan(row.value):
         return row
-    return replace(row, value=None, said=f"{row.said} The value is not a number.".strip())
+    return replace(row, value=None, text=f"{row.text} The value is not a number.".strip())
 
 
 def select_worst_scores(scores: Iterable[CheckScore]) -> dict[str, CheckScore]:
-    """Return the worst score of each episode by its id; among equal verdicts the one furthest beyond its limit."""
+    """Return the worst score of each episode, by episode id.
+
+    Among scores with the same verdict it is the one whose value exceeds its limit most.
+    """
     found: dict[str, CheckScore] = {}
     for score in scores:
         before = found.get(score.episode_id)

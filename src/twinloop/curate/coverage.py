@@ -1,13 +1,19 @@
-"""Measure how much of the real data simulation covers, clip by clip, and group the uncovered clips into holes.
+"""Measure which share of the real data is covered by simulation, and group the uncovered clips into holes.
 
-A real clip's own neighbour distance is the distance to its k-th neighbour among clips of *other real episodes*. A real
-clip is covered if a simulated clip is within this distance (coverage of Naeem et al., ICML 2020). The ratio is the
-distance to the nearest simulated clip divided by the own neighbour distance.
+Terms:
 
-Two uncovered clips belong to the same hole if one is among the 2 k nearest real neighbours of the other, where k is the
-neighbour of the own distance: connected regions of any shape. Ten neighbours instead of five, because regions of random
-points are connected from about 4.5 links per point (continuum percolation in the plane). A hole's mass is its share of
-the real data, with equal weight for every episode. A hole has more weight if the robot fails there.
+- clip: a short section of an episode, described by a feature vector.
+- own neighbour distance: distance of a real clip to its k-th nearest clip in the *other real episodes*.
+- covered: a real clip is covered if a simulated clip is within its own neighbour distance (coverage of Naeem et al.,
+  ICML 2020).
+- ratio: distance of a real clip to the nearest simulated clip, divided by its own neighbour distance.
+- hole: a group of uncovered clips, of any shape.
+- mass: share of the real data in a hole, with equal weight for every episode.
+- weight: importance of a hole. It grows with the mass and with the failure rate of the robot in the hole.
+
+Two uncovered clips belong to the same hole if one of them is among the 2 k nearest real neighbours of the other (ten
+for k = 5). With fewer neighbours, dense regions would be divided by chance: randomly placed points in a plane are
+connected only from about 4.5 neighbours per point (continuum percolation).
 """
 
 from __future__ import annotations
@@ -28,15 +34,18 @@ Array = NDArray[np.float64]
 NEIGHBOUR = 5  # Naeem et al., section 4
 LEVEL = 0.95
 _BLOCK_BYTES = 64e6
-_FLOOR_DRAWS = 19  # relabellings that estimate the metrics without a gap; enough for a mean
+_FLOOR_DRAWS = 19  # permutations of the labels that estimate the metrics without a gap; enough for a mean
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipRows:
-    """Clips of one side (real or simulated) as rows of a common space.
+    """Feature vectors of the clips of the real or the simulated episodes.
 
-    ``rows`` ``(n, d)``; ``episode`` ``(n,)`` is each clip's episode number, ``first`` ``(n,)`` its first frame;
-    ``success`` ``(nepisode,)``, by episode number, is 1, 0 or NaN if unknown.
+    Attributes:
+        rows: feature vectors ``(n, d)`` of n clips, in the space that real and simulated clips share.
+        episode: index of each clip's episode ``(n,)``.
+        first: first frame of each clip ``(n,)``.
+        success: outcome of each episode ``(nepisode,)``: 1 for success, 0 for failure, NaN if unknown.
     """
 
     rows: Array
@@ -49,57 +58,70 @@ class ClipRows:
 
     @property
     def weight(self) -> Array:
-        """Mass of each clip ``(n,)``: all episodes have equal weight, also if their lengths differ; the sum is 1."""
+        """Weight of each clip ``(n,)``, with sum 1. Every episode has the same total weight, whether long or short."""
         count = np.bincount(self.episode, minlength=len(self.success))
         return 1.0 / (count[self.episode] * np.count_nonzero(count))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RealCoverage:
-    """Coverage metrics, and the distance of every real clip to simulation.
+    """Coverage metrics, and the distance of every real clip to the simulated clips.
 
-    ``nearest`` ``(nreal,)`` is the distance to the nearest simulated clip, ``nearest_sim`` its row, ``own`` the clip's
-    own neighbour distance, all in the unit of the space. ``own`` is the distance to the ``k``-th neighbour.
+    All distances are Euclidean distances of feature vectors.
+
+    Attributes:
+        metrics: precision, recall, density and coverage with intervals.
+        nearest: distance of each real clip to the nearest simulated clip ``(nreal,)``.
+        nearest_sim: index of that simulated clip ``(nreal,)``.
+        own_distance: distance of each real clip to its k-th neighbour in other real episodes ``(nreal,)``.
+        k: number of the neighbour that defines ``own_distance``.
     """
 
-    figures: NeighbourMetrics
+    metrics: NeighbourMetrics
     nearest: Array
     nearest_sim: NDArray[np.int64]
-    own: Array
+    own_distance: Array
     k: int
 
     @property
     def ratio(self) -> Array:
-        """``nearest`` divided by ``own``, ``(nreal,)``; a clip with a ratio above 1 is uncovered."""
-        return self.nearest / np.maximum(self.own, np.finfo(np.float64).tiny)
+        """Distance to the nearest simulated clip, divided by ``own_distance``, ``(nreal,)``.
+
+        A real clip with a ratio above 1 is uncovered.
+        """
+        return self.nearest / np.maximum(self.own_distance, np.finfo(np.float64).tiny)
 
     @property
     def uncovered_mask(self) -> NDArray[np.bool_]:
-        """Mask ``(nreal,)`` of the real clips without a simulated clip within their own neighbour distance."""
-        return self.nearest > self.own
+        """Mask ``(nreal,)`` of the real clips that have no simulated clip within the distance ``own_distance``."""
+        return self.nearest > self.own_distance
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary without the data of single clips."""
-        return {**self.figures.to_json(), "uncovered_clips": int(self.uncovered_mask.sum())}
+        """Return the metrics and the number of uncovered clips as a JSON-compatible dictionary."""
+        return {**self.metrics.to_json(), "uncovered_clips": int(self.uncovered_mask.sum())}
 
 
 def measure_real_coverage(
     real: ClipRows, sim: ClipRows, *, k: int = NEIGHBOUR, level: float = LEVEL, floor: bool = True, seed: int = 0
 ) -> RealCoverage:
-    """Measure how much of the real clips the simulated ones cover.
+    """Measure how much of the real clips the simulated clips cover.
+
+    A real clip is covered if a simulated clip is nearer than its k-th nearest clip in other real episodes.
 
     Args:
         real: real clips.
-        sim: simulated clips, in the same space.
-        k: neighbour that defines a clip's own distance.
-        level: level of the intervals, bootstrapped over episodes.
-        floor: whether to measure the metrics for exchanged episode labels too.
-        seed: seed of bootstrap and relabellings.
+        sim: simulated clips, in the same feature space.
+        k: which nearest neighbour defines that distance: 5 is the fifth nearest clip.
+        level: confidence level of the metrics' intervals, which are bootstrapped over episodes.
+        floor: whether to also compute the metrics after randomly exchanging the labels (real or simulated) of the
+            episodes. This gives the values for simulated data that do not differ from real data.
+        seed: seed of the bootstrap and of the exchanged labels.
 
     Raises:
-        InputError: too few clips in other episodes for ``k``.
+        InputError: If the real or the simulated episodes, excluding the one with most clips, have fewer than ``k``
+            clips.
     """
-    figures = precision_recall_density_coverage(
+    metrics = precision_recall_density_coverage(
         real.rows,
         sim.rows,
         real_clusters=real.episode,
@@ -111,19 +133,20 @@ def measure_real_coverage(
     )
     own = compute_own_distances(real, k)
     nearest, which = find_nearest_rows(real.rows, sim.rows)
-    return RealCoverage(figures=figures, nearest=nearest, nearest_sim=which, own=own, k=k)
+    return RealCoverage(metrics=metrics, nearest=nearest, nearest_sim=which, own_distance=own, k=k)
 
 
 def compute_own_distances(clips: ClipRows, k: int) -> Array:
-    """Return the distance of each clip to its k-th neighbour in other episodes, ``(n,)``.
+    """Return the distance of each clip to its k-th nearest clip in other episodes, ``(n,)``.
 
     Raises:
-        InputError: besides the longest episode there are fewer than ``k`` clips.
+        InputError: If there are fewer than ``k`` clips outside the longest episode.
     """
     most = int(np.bincount(clips.episode).max())
     if not 1 <= k <= len(clips) - most:
         raise InputError(
-            f"Every real clip needs {k} neighbours in other episodes, which have {len(clips) - most} clips. "
+            f"Every real clip needs {k} neighbours in other episodes, but outside the longest episode there are only "
+            f"{len(clips) - most} clips. "
             "Give more real episodes, shorter clips (--clip), or a smaller --k."
         )
     centred = clips.rows - clips.rows.mean(axis=0)
@@ -136,7 +159,15 @@ def compute_own_distances(clips: ClipRows, k: int) -> Array:
 
 
 def find_nearest_rows(rows: Array, others: Array) -> tuple[Array, NDArray[np.int64]]:
-    """Return the distance of each row to the nearest of the others, and that row's index, ``(n,)`` each."""
+    """Return the distance of each row to the nearest row of ``others``, and the index of that row.
+
+    Args:
+        rows: feature vectors ``(n, d)``.
+        others: feature vectors ``(m, d)``.
+
+    Returns:
+        Distances ``(n,)`` and indices into ``others`` ``(n,)``.
+    """
     centre = others.mean(axis=0)
     rows, others = rows - centre, others - centre
     distance, which = np.empty(len(rows)), np.empty(len(rows), dtype=np.int64)
@@ -148,7 +179,7 @@ def find_nearest_rows(rows: Array, others: Array) -> tuple[Array, NDArray[np.int
 
 
 def list_headlines(measured: RealCoverage) -> list[HeadlineMetric]:
-    """Return recall, coverage, precision and density as headline metrics."""
+    """Return recall, coverage, precision and density with their intervals, as the main metrics of a coverage report."""
     meanings = {
         "recall": "share of real clips within the neighbourhood of a simulated clip",
         "coverage": "share of real clips with a simulated one within their own neighbour distance",
@@ -156,7 +187,7 @@ def list_headlines(measured: RealCoverage) -> list[HeadlineMetric]:
         "density": "real neighbourhoods around a simulated clip, over k",
     }
     return [
-        getattr(measured.figures, name).headline(name, better="higher", meaning=meaning)
+        getattr(measured.metrics, name).headline(name, better="higher", meaning=meaning)
         for name, meaning in meanings.items()
     ]
 
@@ -180,12 +211,18 @@ _MOST_MASS, _MOST_PARTS = 0.3, 8
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageHole(JsonRecord):
-    """A region of real data that simulation does not cover.
+    """Region of real data that simulation does not cover.
 
-    ``clips`` are rows of real clips, the central one first. ``mass`` is the hole's share of the real data, ``episodes``
-    its number of episodes. ``distance`` is the median of the clips' distances to the nearest simulated clip, divided
-    by the clip's own neighbour distance. ``failure`` is the failure rate of its ``judged`` episodes with known outcome,
-    NaN without any. ``weight`` ranks holes: mass × (1 + failure weight × failure rate).
+    Attributes:
+        clips: indices of its real clips; the clip nearest to the region's median comes first.
+        mass: share of the real data in the hole, with equal weight for every episode.
+        episodes: number of real episodes with clips in the hole.
+        distance: median over the clips of the distance to the nearest simulated clip, divided by the distance to the
+            k-th nearest clip in other real episodes.
+        judged: number of these episodes with a known outcome.
+        failure: failure rate of the episodes with a known outcome; NaN if no outcome is known.
+        weight: importance by which holes are sorted: mass × (1 + failure_weight × failure rate); ``failure_weight`` is
+            a parameter of `find_holes`.
     """
 
     clips: NDArray[np.int64]
@@ -200,18 +237,23 @@ class CoverageHole(JsonRecord):
 def find_holes(
     real: ClipRows, measured: RealCoverage, *, failure_weight: float = FAILURE_WEIGHT
 ) -> tuple[CoverageHole, ...]:
-    """Group the uncovered real clips into holes; return the hole with the largest weight first.
+    """Group the uncovered real clips into holes, and return the hole with the largest weight first.
+
+    A clip is a short section of an episode. A hole is a group of similar real clips that no simulated clip resembles.
+    Its mass is its share of the real data.
 
     Args:
         real: real clips.
         measured: coverage of the real clips.
-        failure_weight: weight of failures, at least 0.
+        failure_weight: factor of the failure rate in a hole's weight, at least 0; 0 ranks holes by mass alone.
 
     Raises:
-        InputError: too many uncovered clips to group, or a negative weight.
+        InputError: If there are too many uncovered clips to group, or the weight is negative.
     """
     if not failure_weight >= 0:
-        raise InputError(f"--failure-weight {failure_weight:g}: a number from 0 is needed; 0 ranks by mass alone.")
+        raise InputError(
+            f"--failure-weight {failure_weight:g}: it must be at least 0; with 0, holes are ranked by mass alone."
+        )
     rows = np.flatnonzero(measured.uncovered_mask)
     if len(rows) > MOST_CLIPS:
         raise InputError(
@@ -228,7 +270,16 @@ def find_holes(
 
 
 def _label_regions(rows: Array, reach: Array, weight: Array) -> NDArray[np.int64]:
-    """Return a region label for each uncovered clip ``(n,)``."""
+    """Return the number of the region (future hole) of each uncovered clip ``(n,)``.
+
+    Two clips belong to one region if one is within the reach of the other; regions grow over chains of such clips. A
+    region with more than 30 % of the real data is divided into at most 8 regions.
+
+    Args:
+        rows: feature vectors of the uncovered clips ``(n, d)``.
+        reach: largest distance at which each clip is connected to another clip ``(n,)``.
+        weight: share of the real data of each clip ``(n,)``.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -246,7 +297,10 @@ def _label_regions(rows: Array, reach: Array, weight: Array) -> NDArray[np.int64
 
 
 def _divide_region(rows: Array, parts: int) -> NDArray[np.int64]:
-    """Return labels ``(n,)`` of ``parts`` compact parts, by Ward's linkage (J. Am. Stat. Assoc. 58, 1963)."""
+    """Divide a region into ``parts`` compact parts, and return the part of each row ``(n,)``.
+
+    Method: Ward's linkage (J. Am. Stat. Assoc. 58, 1963).
+    """
     from scipy.cluster.hierarchy import fcluster, linkage
 
     return fcluster(linkage(rows, method="ward"), parts, criterion="maxclust").astype(np.int64)

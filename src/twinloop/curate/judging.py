@@ -1,4 +1,4 @@
-"""Turn measured values into verdicts: by a limit with its source, or by the usual values of the same data."""
+"""Turn measured values into verdicts, with a documented limit or a limit estimated from episodes of the same data."""
 
 from __future__ import annotations
 
@@ -16,25 +16,31 @@ from twinloop.curate.recording import RecordedEpisode
 
 LEAST = 8  # episodes needed to estimate usual values: the spread of fewer is unreliable
 _NORMAL = 1.4826  # standard deviation of a normal distribution, divided by its median absolute deviation
-_LEAST_PART = 1e-3  # of the median: smaller values are replaced by this before taking logarithms
+_LEAST_PART = 1e-3  # of the median: values below are replaced by it before logarithms are taken
 _QUARTILE = 0.6745  # of a standard deviation: the upper quartile of a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricLimit:
-    """Limits of a value: suspect above ``value``, bad above ``bad``; ``source`` is the source of the limits."""
+    """Limits of a measured value.
+
+    Attributes:
+        value: value above which the verdict is ``suspect``.
+        bad: value above which the verdict is ``bad``.
+        source: origin of the limits, as text for the user.
+    """
 
     value: float
     bad: float
     source: str
 
-    def verdict(self, figure: float) -> Literal["good", "suspect", "bad"]:
-        """Return the verdict of a value."""
-        return "bad" if figure > self.bad else "suspect" if figure > self.value else "good"
+    def verdict(self, metric: float) -> Literal["good", "suspect", "bad"]:
+        """Return the verdict on a value, by comparison with both limits."""
+        return "bad" if metric > self.bad else "suspect" if metric > self.value else "good"
 
 
 def estimate_usual_limit(
-    figures: ArrayLike,
+    metrics: ArrayLike,
     *,
     floor: float,
     spread: float = 0.1,
@@ -42,21 +48,28 @@ def estimate_usual_limit(
     bad: float = 10.0,
     linear: bool = False,
 ) -> MetricLimit | None:
-    """Estimate the limit of a positive value from the good majority of episodes; None with too few episodes.
+    """Estimate the limit of a positive value from comparable episodes, of which most must be good.
 
-    The center is the median. The spread comes from the median absolute deviation and the upper quartile, of logarithms
-    or of the values themselves. Up to a fifth of the episodes may therefore be bad without much effect on the limit.
+    The centre is the median. The standard deviation is the largest of three values: ``spread``, the scaled median
+    absolute deviation, and the scaled distance from the median to the upper quartile. All are computed from the
+    logarithms, or from the values themselves. Up to a fifth of the episodes may therefore be bad without much effect on
+    the limit.
 
     Args:
-        figures: values of comparable episodes, ``(n,)``; NaN is ignored.
-        floor: smallest possible limit: a value that is harmless even if it is unusual.
-        spread: smallest standard deviation: of the logarithm, where 0.1 is 10 %, else of the value.
-        suspect: number of standard deviations above the median from which a value is suspect. Six exclude one of a
-            billion normal values, and few values with heavy tails (see the false alarms in docs/evidence/curation.md).
-        bad: the same, for bad.
-        linear: use the values without logarithm: for counts and durations, of which many are 0.
+        metrics: values of comparable episodes, ``(n,)``; NaN is ignored.
+        floor: smallest possible limit, namely a value that is harmless even if it is unusual.
+        spread: smallest standard deviation. It applies to the logarithm, where 0.1 is 10 %, or to the value if
+            ``linear``.
+        suspect: number of standard deviations above the median from which a value is suspect. With six, one in a
+            billion normally distributed values is suspect, and few values of a heavy-tailed distribution are (see the
+            false alarms in docs/evidence/curation.md).
+        bad: number of standard deviations above the median from which a value is bad.
+        linear: use the values instead of their logarithms; for counts and durations, of which many are 0.
+
+    Returns:
+        The limit; None if there are fewer than 8 values.
     """
-    values = np.asarray(figures, dtype=np.float64)
+    values = np.asarray(metrics, dtype=np.float64)
     values = values[np.isfinite(values)]
     if len(values) < LEAST:
         return None
@@ -83,9 +96,14 @@ LIMIT = "limit"  # key in the facts of a measurement with its own `MetricLimit`
 
 
 class KnownLimitCheck(MeasuringCheck):
-    """Check of each value alone: against the limit in its facts if it has one, else against the check's limit.
+    """Base class of checks that compare each value with a documented limit.
 
-    ``limit`` and ``bad`` are the values from which a channel is suspect and bad, ``source`` is their source.
+    A measurement with a `MetricLimit` in its ``facts`` is compared with that limit instead.
+
+    Attributes:
+        limit: value above which a channel is suspect.
+        bad: value above which a channel is bad.
+        source: origin of the limits, as text for the user.
     """
 
     limit: float
@@ -95,7 +113,10 @@ class KnownLimitCheck(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Yield every channel that is not good, or the one nearest to its limit; see `MeasuringCheck`."""
+        """Yield the scores of all suspect or bad channels of each episode, in comparison with the limits.
+
+        If an episode has no such channel, only the score that is nearest to its limit is yielded.
+        """
         for recording, rows in zip(recordings, measured, strict=True):
             yield from select_reported_scores([self._judge_row(recording, row) for row in rows])
 
@@ -108,15 +129,22 @@ class KnownLimitCheck(MeasuringCheck):
             row,
             limit.verdict(row.value),
             limit=limit.value,
-            reason=f"{row.said} {_describe_limit(self, limit)}",
+            reason=f"{row.text} {_describe_limit(self, limit)}",
         )
 
 
 class UsualLimitCheck(MeasuringCheck):
-    """Check of each value against its channel's usual values in episodes of the same batch, robot and source.
+    """Base class of checks that compare a value with values of the same channel in comparable episodes.
 
-    A value with a limit in its facts is judged by that limit. ``floor`` is a value that is harmless even if it is
-    unusual; for ``spread``, ``suspect``, ``bad`` and ``linear`` see `estimate_usual_limit`.
+    Comparable episodes have the same batch, robot and source. A measurement with a `MetricLimit` in its ``facts`` is
+    compared with that limit instead.
+
+    Attributes:
+        floor: value that is harmless even if it is unusual.
+        spread: smallest standard deviation; see `estimate_usual_limit`.
+        suspect: number of standard deviations above the median from which a value is suspect.
+        bad: number of standard deviations above the median from which a value is bad.
+        linear: whether limits come from the values instead of their logarithms.
     """
 
     floor: float
@@ -132,20 +160,23 @@ class UsualLimitCheck(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Yield every channel that is not good, or the one nearest to its limit; see `MeasuringCheck`."""
-        figures: dict[tuple[tuple[str, ...], str], list[float]] = defaultdict(list)
+        """Yield the scores of all suspect or bad channels of each episode, in comparison with similar episodes.
+
+        If an episode has no such channel, only the score that is nearest to its limit is yielded.
+        """
+        metrics: dict[tuple[tuple[str, ...], str], list[float]] = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):
             for row in rows:
                 if row.value is not None:
-                    figures[self.key(recording), row.channel].append(row.value)
-        limits = {key: self.estimate_limit(values) for key, values in figures.items()}
+                    metrics[self.key(recording), row.channel].append(row.value)
+        limits = {key: self.estimate_limit(values) for key, values in metrics.items()}
         for recording, rows in zip(recordings, measured, strict=True):
-            yield from select_reported_scores([self._judge_row(recording, row, limits, figures) for row in rows])
+            yield from select_reported_scores([self._judge_row(recording, row, limits, metrics) for row in rows])
 
-    def estimate_limit(self, figures: Sequence[float]) -> MetricLimit | None:
-        """Estimate the limit from comparable values; None with too few of them."""
+    def estimate_limit(self, metrics: Sequence[float]) -> MetricLimit | None:
+        """Estimate the limit of a channel from its values in comparable episodes; None if there are too few values."""
         return estimate_usual_limit(
-            figures, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad, linear=self.linear
+            metrics, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad, linear=self.linear
         )
 
     def _judge_row(
@@ -153,32 +184,35 @@ class UsualLimitCheck(MeasuringCheck):
         recording: RecordedEpisode,
         row: Measurement,
         limits: dict[tuple[tuple[str, ...], str], MetricLimit | None],
-        figures: dict[tuple[tuple[str, ...], str], list[float]],
+        metrics: dict[tuple[tuple[str, ...], str], list[float]],
     ) -> CheckScore:
         if row.value is None:
             return self.make_score(recording, row, "unknown")
         key = (self.key(recording), row.channel)
         limit = find_own_limit(row) or limits[key]
         if limit is None:
-            few = len(figures[key])
-            said = f"{row.said} Only {few} episodes are comparable; a limit needs at least {LEAST}."
-            return self.make_score(recording, row, "good" if row.value <= self.floor else "unknown", reason=said)
+            few = len(metrics[key])
+            text = f"{row.text} Only {few} episodes are comparable; a limit needs at least {LEAST}."
+            return self.make_score(recording, row, "good" if row.value <= self.floor else "unknown", reason=text)
         return self.make_score(
             recording,
             row,
             limit.verdict(row.value),
             limit=limit.value,
-            reason=f"{row.said} {_describe_limit(self, limit)}",
+            reason=f"{row.text} {_describe_limit(self, limit)}",
         )
 
 
 def find_own_limit(row: Measurement) -> MetricLimit | None:
-    """Return the limit in a measurement's facts, or None."""
+    """Return the limit that a measurement has in its ``facts``; None if it has no limit there."""
     return row.facts.get(LIMIT)
 
 
 def select_reported_scores(scores: Sequence[CheckScore]) -> list[CheckScore]:
-    """Return the suspect or bad channels; if there are none, only the one nearest to its limit."""
+    """Return the scores of the suspect or bad channels of one episode.
+
+    If there are none, only the score that is nearest to its limit is returned.
+    """
     wrong = [score for score in scores if score.verdict in ("suspect", "bad")]
     if wrong:
         return wrong
@@ -187,7 +221,7 @@ def select_reported_scores(scores: Sequence[CheckScore]) -> list[CheckScore]:
 
 
 def convert_severity(severity: str) -> Verdict:
-    """Return the verdict for a finding's severity in `dataset.logs.checks`."""
+    """Return the verdict for the severity of a log finding: ``error`` is bad, ``warning`` suspect, ``note`` good."""
     verdicts: dict[str, Verdict] = {"error": "bad", "warning": "suspect", "note": "good"}
     return verdicts[severity]
 

@@ -1,4 +1,7 @@
-"""Compute an episode's motion in numbers without units, shared by several checks of the recording."""
+"""Compute joint steps relative to each joint's range, for checks that need to detect whether the robot moves.
+
+The result has no units, so it can be compared between robots and logs.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,12 @@ _MOVES = 0.02  # share of the widest joint's range: joints with less motion are 
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedMotion:
-    """Steps of the joints that move, each divided by its own range in the episode.
+    """Steps of the moving joints from frame to frame, each divided by the joint's range in the episode.
 
-    ``steps`` ``(T − 1, m)`` from each frame to the next; ``columns`` ``(m,)`` are these joints' columns; ``dt`` is
-    the median time step in s.
+    Attributes:
+        steps: relative steps ``(T - 1, m)`` for T frames and m moving joints.
+        columns: indices of the moving joints in the recording ``(m,)``.
+        dt: median time between frames, in s.
     """
 
     steps: Array
@@ -29,27 +34,30 @@ class NormalizedMotion:
 
     @property
     def speed(self) -> Array:
-        """Step of the fastest joint after each frame, ``(T − 1,)``; 0 without motion."""
+        """Largest step of any joint after each frame, divided by the joint's range ``(T - 1,)``; 0 if nothing moves."""
         return np.abs(self.steps).max(axis=1, initial=0.0)
 
     @property
     def moving(self) -> NDArray[np.bool_]:
-        """Mask of the steps in which some joint moves, ``(T − 1,)``."""
+        """Mask ``(T - 1,)`` of the steps in which at least one joint moves by more than 0.5 % of its range."""
         return self.speed > _STILL
 
     @property
     def fast_mask(self) -> NDArray[np.bool_]:
-        """Mask of the steps above half the median speed in motion, which a camera can show, ``(T − 1,)``."""
+        """Mask ``(T - 1,)`` of the steps faster than half the median speed in motion.
+
+        Such motion is large enough to be visible in the images of a camera.
+        """
         if not self.moving.any():
             return self.moving
         return self.speed > max(2 * _STILL, 0.5 * float(np.median(self.speed[self.moving])))
 
 
 def compute_motion(recording: RecordedEpisode) -> NormalizedMotion:
-    """Return the motion of a recording; values that are not finite count as no motion.
+    """Compute the motion of a recording; a value that is not finite is replaced by its predecessor.
 
     Raises:
-        TwinloopError: it cannot be read.
+        TwinloopError: If the recording cannot be read.
     """
     return recording.compute_once("motion", _compute_motion)
 
@@ -66,7 +74,11 @@ def _compute_motion(recording: RecordedEpisode) -> NormalizedMotion:
 
 
 def fill_gaps(values: Array) -> Array:
-    """Fill gaps in columns ``(T, n)`` with the previous finite value, else the next one, else 0."""
+    """Replace values that are not finite by the previous finite value of the same column, else the next one, else 0.
+
+    Args:
+        values: ``(T, n)`` for T frames and n columns.
+    """
     good = np.isfinite(values)
     if good.all():
         return values
@@ -78,11 +90,11 @@ def fill_gaps(values: Array) -> Array:
 
 
 def find_runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the first row and the end (exclusive) of every run of True."""
+    """Return the start and end (exclusive) indices of all runs of consecutive true values."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
 def find_longest_run(true: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the first row and the end (exclusive) of the longest run of True; (0, 0) without any."""
+    """Return the start and end (exclusive) indices of the longest run of true values; (0, 0) if no value is true."""
     return max(find_runs(true), key=lambda run: run[1] - run[0], default=(0, 0))

@@ -1,11 +1,18 @@
-"""Plan the next data: parameters that move simulated clips toward a coverage hole, their ranges, and episode counts.
+"""Plan new simulated data for a coverage hole: which parameters to change, to which ranges, and how many episodes.
 
-The simulated clips of the phase nearest to the hole (the first clips of their episodes, or the second ones, …) show how
-parameters change clips. A regression from clips to each drawn parameter, tested on left-out episodes, selects the
-parameters that a clip determines. Their values are estimated from the hole's real clips, also beyond the drawn ranges,
-up to physical bounds. A second regression, from these parameters to clips, predicts the resulting clips. Their distance
-from the hole, compared with this regression's error on left-out episodes, decides whether the parameters reach the
-hole. If no parameter is determined by a clip, or the clips would come no nearer, the plan reports this.
+A hole is a region of real clips (short sections of episodes, as feature vectors) that no simulated clip covers. The
+method has four steps:
+
+1. Select the phase: the simulated clips at the position in the episode (first clip, second clip, …) that is nearest to
+the hole. There is one such clip per episode, so that differences between the clips show the effect of the parameters.
+2. A regression predicts each drawn parameter from the clips. The parameters that it predicts well for left-out episodes
+are selected.
+3. The same regression estimates the values of these parameters from the hole's real clips. The values may be beyond the
+drawn ranges, up to the physical bounds.
+4. A second regression, from these parameters to clips, predicts the resulting clips. The parameters reach the hole if
+the clips' distance from it is within this regression's error on left-out episodes.
+
+If no parameter is selected, or the clips would come no nearer, the plan reports this.
 """
 
 from __future__ import annotations
@@ -26,27 +33,37 @@ Array = NDArray[np.float64]
 _FOLDS = 5
 # Share of a parameter's variance that clips must explain in held-out episodes; docs/evidence/scenarios.md has the
 # error rate for parameters without influence. Then the largest number of parameters per hole (our choice).
-LEAST_TOLD, _MOST = 0.25, 4
+MIN_EXPLAINED_VARIANCE, _MOST = 0.25, 4
 _RIDGE = 0.1  # per episode and whitened component: prevents overfitting with a few hundred episodes
 FEWEST = 64  # episodes; one of 149 parameters without influence is selected in 9 % of holes with 40, 1.4 % with 64
 _NINETY = 1.645  # standard deviations that contain 90 % of normal errors
-_WIDE = 0.8  # a box that covers this share of a range does not constrain the parameter
+_LEAST_COVERED = 0.8  # a new range that covers this share of the drawn range does not restrict the parameter
 # A hole is reached if clips would come as near as the prediction for 19 of 20 left-out episodes. Predictions beyond the
 # drawn ranges are less accurate than within them, so the median error would be too strict (our choice).
 _WITHIN = 0.95
-_NEARER = 0.9  # share of the present distance; a smaller reduction does not count
+_LARGEST_REMAINING = 0.9  # of the present distance; a smaller reduction of the distance does not count
 Answer = Literal["reaches", "toward", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoleResponse:
-    """Effect of the parameters on the distance to one hole.
+    """Predicted effect of changed parameters on the distance between simulated clips and one coverage hole.
 
-    ``answer``: the parameters reach the hole, move clips toward it, or none does (``reason`` explains why). ``columns``
-    are the parameters; ``low`` and ``high`` their box in normalized values (0 to 1 within the drawn range); ``told``
-    the share of each parameter's variance that clips explain in left-out episodes. Distances are in the space of clips,
-    as medians over the hole: ``now`` from the predicted clips of the drawn episodes, the nearest of them, ``left`` from
-    those of the box; ``error`` is the prediction error on left-out episodes.
+    A hole is a group of real clips (short sections of episodes) that no simulated clip resembles. Distances are
+    Euclidean distances of clips' feature vectors, as medians over the real clips of the hole.
+
+    Attributes:
+        answer: ``reaches`` if the parameters reach the hole, ``toward`` if they only reduce the distance, ``none``
+            otherwise.
+        reason: explanation of the answer ``none``.
+        columns: indices of the parameters to change.
+        low: lower end of each parameter's new range, normalized (0 to 1 is the drawn range).
+        high: upper end of each parameter's new range, normalized.
+        explained_variance: share of each parameter's variance that a regression on the clips' features explains in
+            left-out episodes.
+        distance_now: distance from the nearest clip that the regression predicts for the parameters drawn so far.
+        distance_after: distance from the clips that the regression predicts for the new ranges.
+        error: median prediction error of a clip on left-out episodes.
     """
 
     answer: Answer = "none"
@@ -54,24 +71,27 @@ class HoleResponse:
     columns: tuple[int, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    told: tuple[float, ...] = ()
-    now: float = float("nan")
-    left: float = float("nan")
+    explained_variance: tuple[float, ...] = ()
+    distance_now: float = float("nan")
+    distance_after: float = float("nan")
     error: float = float("nan")
 
 
 def find_hole_response(
     params: Array, sim: ClipRows, hole: Array, *, reach: Array, movable: NDArray[np.bool_], seed: int = 0
 ) -> HoleResponse:
-    """Find the parameters that move clips to a hole.
+    """Find the parameters whose change moves simulated clips toward a coverage hole, with their new ranges.
+
+    A hole is a group of real clips (short sections of episodes) that no simulated clip resembles. The result also
+    predicts how near the simulated clips come to it.
 
     Args:
         params: normalized parameter values ``(nepisode, nparam)`` of the simulated episodes, see `curate.parameters`.
         sim: simulated clips.
-        hole: the real clips of the hole ``(m, d)``, in the same space.
-        reach: the lowest and highest allowed normalized value ``(nparam, 2)``.
-        movable: parameters that may be changed ``(nparam,)``.
-        seed: seed of the folds.
+        hole: feature vectors of the hole's real clips ``(m, d)``, in the same space as ``sim``.
+        reach: lowest and highest allowed normalized value of each parameter ``(nparam, 2)``.
+        movable: whether each parameter may be changed ``(nparam,)``.
+        seed: seed of the cross-validation folds.
     """
     rows = _select_phase(sim, hole)
     clips, u = sim.rows[rows], params[sim.episode[rows]]
@@ -82,18 +102,21 @@ def find_hole_response(
         return HoleResponse(reason=f"{len(rows)} simulated episodes are too few, {FEWEST} are needed")
     folds = generator(seed, "curate/steering").integers(0, _FOLDS, len(rows))
     residual = u[:, free] - _predict_left_out(clips, u[:, free], folds)
-    told = 1.0 - residual.var(axis=0) / u[:, free].var(axis=0)
-    order = [k for k in np.argsort(-told, kind="stable")[:_MOST] if told[k] >= LEAST_TOLD]
+    explained = 1.0 - residual.var(axis=0) / u[:, free].var(axis=0)
+    order = [k for k in np.argsort(-explained, kind="stable")[:_MOST] if explained[k] >= MIN_EXPLAINED_VARIANCE]
     if not order:
-        best = int(np.argmax(told))
+        best = int(np.argmax(explained))
         return HoleResponse(
-            reason=f"none of {len(free)} drawn parameters can be predicted from a clip of that phase (the best, number "
-            f"{free[best]}, with {max(told[best], 0.0):.0%} of its variance in left-out episodes)",
+            reason=f"none of {len(free)} drawn parameters can be predicted from a clip of that phase (the best "
+            f"is parameter number {free[best]}, with {max(explained[best], 0.0):.0%} of its variance in left-out "
+            "episodes)",
         )
-    wanted = _linear(clips, u[:, free])(hole)[:, order]
+    estimates = _RidgeRegression(clips, u[:, free])(hole)[:, order]
     columns = free[order]
-    low, high = _compute_box(wanted, np.sqrt((residual[:, order] ** 2).mean(axis=0)), reach[columns])
-    return _evaluate_response(clips, u, hole, columns, np.clip(wanted, low, high), (low, high), told[order], folds)
+    low, high = _compute_box(estimates, np.sqrt((residual[:, order] ** 2).mean(axis=0)), reach[columns])
+    return _evaluate_response(
+        clips, u, hole, columns, np.clip(estimates, low, high), (low, high), explained[order], folds
+    )
 
 
 def _evaluate_response(
@@ -101,44 +124,60 @@ def _evaluate_response(
     u: Array,
     hole: Array,
     columns: NDArray[np.intp],
-    wanted: Array,
+    estimates: Array,
     box: tuple[Array, Array],
-    told: Array,
+    explained: Array,
     folds: NDArray[np.int64],
 ) -> HoleResponse:
-    """Return the answer for the chosen parameters, from the regression of clips on parameters."""
+    """Predict clips for new parameter values, and describe how near they come to the hole.
+
+    A hole is a group of real clips that no simulated clip resembles.
+
+    Args:
+        clips: feature vectors of the simulated clips, one per episode ``(n, d)``.
+        u: normalized parameter values of these episodes ``(n, nparam)``.
+        hole: feature vectors of the hole's real clips ``(m, d)``.
+        columns: indices of the k selected parameters.
+        estimates: values of the selected parameters for each clip of the hole ``(m, k)``.
+        box: lower and upper ends of the new ranges, ``(k,)`` each.
+        explained: explained variance of each selected parameter ``(k,)``.
+        folds: cross-validation fold of each clip ``(n,)``.
+    """
     terms = _compute_quadratic_terms(u[:, columns])
     errors = np.linalg.norm(clips - _predict_left_out(terms, clips, folds), axis=1)
     error, most = float(np.median(errors)), float(np.quantile(errors, _WITHIN))
-    there = _linear(terms, clips)
-    left = float(np.median(np.linalg.norm(hole - there(_compute_quadratic_terms(wanted)), axis=1)))
-    now = float(np.median(np.linalg.norm(hole[:, None] - there(terms), axis=2).min(axis=1)))
+    predict_clips = _RidgeRegression(terms, clips)
+    left = float(np.median(np.linalg.norm(hole - predict_clips(_compute_quadratic_terms(estimates)), axis=1)))
+    now = float(np.median(np.linalg.norm(hole[:, None] - predict_clips(terms), axis=2).min(axis=1)))
     inside = np.minimum(box[1], 1.0) - np.maximum(box[0], 0.0)
-    kept = [k for k in range(len(columns)) if inside[k] < _WIDE]
-    figures: dict[str, Any] = {"now": now, "left": left, "error": error}
-    if left > most and left > _NEARER * now:
+    restricting = [k for k in range(len(columns)) if inside[k] < _LEAST_COVERED]
+    distances: dict[str, Any] = {"distance_now": now, "distance_after": left, "error": error}
+    if left > most and left > _LARGEST_REMAINING * now:
         return HoleResponse(
-            reason=f"the predictable parameters bring clips no nearer (distance {left:.3g} after {now:.3g} now, "
-            f"prediction error {error:.3g}, in one of twenty episodes above {most:.3g})",
-            **figures,
+            reason=f"the parameters that clips determine would bring clips no nearer (distance {left:.3g} instead of "
+            f"{now:.3g} now; the prediction error is {error:.3g}, and above {most:.3g} in one of twenty episodes)",
+            **distances,
         )
-    if not kept:
+    if not restricting:
         return HoleResponse(
-            reason="the drawn ranges reach it already: generate more episodes from them",
-            **figures,
+            reason="the drawn ranges already reach the hole: generate more episodes from them",
+            **distances,
         )
     return HoleResponse(
         answer="reaches" if left <= most else "toward",
-        columns=tuple(int(columns[k]) for k in kept),
-        low=tuple(float(box[0][k]) for k in kept),
-        high=tuple(float(box[1][k]) for k in kept),
-        told=tuple(float(told[k]) for k in kept),
-        **figures,
+        columns=tuple(int(columns[k]) for k in restricting),
+        low=tuple(float(box[0][k]) for k in restricting),
+        high=tuple(float(box[1][k]) for k in restricting),
+        explained_variance=tuple(float(explained[k]) for k in restricting),
+        **distances,
     )
 
 
 def _select_phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
-    """Return the simulated clips of the phase nearest to the hole: one per episode that is long enough."""
+    """Return the indices of the simulated clips of the phase nearest to the hole, one per sufficiently long episode.
+
+    A phase is the position of a clip in its episode: first, second, and so on.
+    """
     order = np.lexsort((sim.first, sim.episode))
     starts = np.flatnonzero(np.diff(sim.episode[order], prepend=-1))
     phase = np.empty(len(sim), dtype=np.intp)
@@ -150,14 +189,22 @@ def _select_phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
     return np.flatnonzero(phase == best)
 
 
-def _compute_box(wanted: Array, spread: Array, reach: Array) -> tuple[Array, Array]:
-    """Return the box around the central 90 % of the estimates, extended by the range of 90 % of their errors."""
-    low, high = np.quantile(wanted, [0.05, 0.95], axis=0)
+def _compute_box(estimates: Array, spread: Array, reach: Array) -> tuple[Array, Array]:
+    """Return the new ranges: the 5 % to 95 % quantiles of the estimates, widened by 1.645 ``spread`` on both sides.
+
+    An interval of ±1.645 standard deviations contains 90 % of normal errors.
+
+    Args:
+        estimates: estimated parameter values ``(m, k)`` for m clips and k parameters.
+        spread: root mean square error of the estimates ``(k,)``.
+        reach: lowest and highest allowed value ``(k, 2)``.
+    """
+    low, high = np.quantile(estimates, [0.05, 0.95], axis=0)
     return np.clip(low - _NINETY * spread, *reach.T), np.clip(high + _NINETY * spread, *reach.T)
 
 
-class _linear:  # noqa: N801 - a function with its coefficients
-    """Ridge regression of columns on features, with an unpenalized intercept."""
+class _RidgeRegression:
+    """Ridge regression of columns on features, with an unpenalized intercept; a call predicts values."""
 
     def __init__(self, features: Array, values: Array) -> None:
         self.centre, self.level = features.mean(axis=0), values.mean(axis=0)
@@ -171,16 +218,20 @@ class _linear:  # noqa: N801 - a function with its coefficients
 
 
 def _predict_left_out(features: Array, values: Array, folds: NDArray[np.int64]) -> Array:
-    """Return predictions for episodes that the regression was not fitted on."""
-    found = np.empty_like(values)
+    """Predict the values of each fold with a regression that was fitted to the other folds (cross-validation)."""
+    predicted = np.empty_like(values)
     for fold in np.unique(folds):
         out = folds == fold
-        found[out] = _linear(features[~out], values[~out])(features[out])
-    return found
+        predicted[out] = _RidgeRegression(features[~out], values[~out])(features[out])
+    return predicted
 
 
 def _compute_quadratic_terms(u: Array) -> Array:
-    """Return the terms of a quadratic regression, ``(n, k + k (k + 1) / 2)``: centred values, squares, products."""
+    """Return the terms of a quadratic regression: centred values, squares and products, ``(n, k + k (k + 1) / 2)``.
+
+    Args:
+        u: normalized values of k parameters in n episodes ``(n, k)``.
+    """
     x = u - 0.5
     k = x.shape[1]
     return np.column_stack([x, *(x[:, i] * x[:, j] for i in range(k) for j in range(i, k))])
@@ -191,13 +242,20 @@ Kind = Literal["clips", "parameters", "failures"]
 
 @dataclass(frozen=True, kw_only=True)
 class FillTarget(JsonRecord):
-    """One target for new episodes.
+    """One target for new simulated episodes.
 
-    ``kind``: a hole in the space of clips, a hole in the parameter space, or a region with real data where simulation
-    fails. ``box`` holds a range in SI units per parameter; it is empty if no drawn parameter leads there, and ``why``
-    gives the reason. ``mass`` is the share of real data in the target, ``episodes`` its number of real episodes,
-    ``failure`` the failure rate of its ``judged`` episodes (NaN if there are none), ``weight`` the weight for the
-    allocation of episodes.
+    Attributes:
+        kind: ``clips`` for a region of real clips without simulated clips, ``parameters`` for parameter ranges of real
+            episodes with too few simulated episodes, ``failures`` for a region with real data in which simulated
+            episodes fail.
+        name: name of the target for the user.
+        box: range of each parameter to draw from, in SI units; empty if no drawn parameter leads to the target.
+        why: reason for an empty box.
+        mass: share of the real data in the target.
+        episodes: number of real episodes in the target.
+        failure: failure rate of the judged episodes; NaN if there are none.
+        weight: relative number of episodes to allocate to this target.
+        judged: number of episodes with a known outcome: simulated episodes for ``failures``, else real episodes.
     """
 
     kind: Kind
@@ -212,10 +270,13 @@ class FillTarget(JsonRecord):
 
 
 def allocate_episodes(episodes: int, weights: Sequence[float]) -> list[int]:
-    """Allocate episodes in proportion to weights, by the largest remainder, with at least one each.
+    """Allocate episodes in proportion to weights by the largest-remainder method, at least one per weight.
+
+    Returns:
+        The number of episodes for each weight, in the same order.
 
     Raises:
-        InputError: fewer episodes than weights, or weights that are not positive.
+        InputError: If there are fewer episodes than weights, or a weight is not positive.
     """
     if not weights or min(weights) <= 0:
         raise InputError(f"Weights {list(weights)} cannot allocate episodes: each must be above 0.")
@@ -233,32 +294,41 @@ def allocate_episodes(episodes: int, weights: Sequence[float]) -> list[int]:
 def complete_boxes(
     boxes: Sequence[Mapping[str, tuple[float, float]]], ranges: Mapping[str, tuple[float, float]]
 ) -> list[dict[str, tuple[float, float]]]:
-    """Return boxes with the same parameters; a missing parameter gets its whole drawn range."""
+    """Add the missing parameters to each box, with their whole drawn range, so that all boxes have the same parameters.
+
+    Args:
+        boxes: ranges by parameter name, in SI units.
+        ranges: drawn range of every parameter, in SI units.
+    """
     names = list(dict.fromkeys(name for box in boxes for name in box))
     return [{name: box.get(name, ranges[name]) for name in names} for box in boxes]
 
 
 def select_separate_targets(targets: Sequence[FillTarget], *, most: int) -> list[FillTarget]:
-    """Return up to ``most`` targets with a box, the heaviest first, without boxes inside that of a heavier target."""
-    kept: list[FillTarget] = []
+    """Return up to ``most`` targets (gaps in the simulated data to fill), the one with the largest weight first.
+
+    A target is excluded if it has no box (parameter ranges to draw from), or if its box is inside that of a target with
+    a larger weight.
+    """
+    selected: list[FillTarget] = []
     for target in sorted(targets, key=lambda target: -target.weight):
-        if not target.box or any(_is_inside(target.box, other.box) for other in kept):
+        if not target.box or any(_is_inside(target.box, other.box) for other in selected):
             continue
-        kept.append(target)
-        if len(kept) == most:
+        selected.append(target)
+        if len(selected) == most:
             break
-    return kept
+    return selected
 
 
 def _is_inside(box: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
-    """Return whether a box is inside another one in every parameter."""
+    """Return whether a box is inside another box in every parameter of the other box."""
     return set(box) >= set(other) and all(
         other[name][0] <= box[name][0] and box[name][1] <= other[name][1] for name in other
     )
 
 
 def round_range(low: float, high: float, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Round a range outwards to three digits of its width, within bounds."""
+    """Round a range outwards to three significant digits of its width, without exceeding the bounds."""
     width = high - low
     digits = int(np.clip(2 - np.floor(np.log10(width)), 0, 15)) if width > 0 else 15
     scale = 10.0**digits

@@ -1,4 +1,4 @@
-"""Whiten features of an encoder (principal components of unit variance) and project them to two dimensions."""
+"""Whiten feature vectors of clips (principal components with unit variance), and project them to two dimensions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ _UMAP_ROWS = 10_000  # 10,000 rows take 40 s; more take too long for a page
 
 @dataclass(frozen=True, kw_only=True)
 class Whitening:
-    """Whitening transform: standardized columns to principal components of unit variance.
+    """Whitening transform from raw feature vectors to principal components with unit variance.
 
-    ``centre`` and ``scale`` ``(d,)`` standardize the raw columns; ``axes`` ``(d, m)`` map them to components of unit
-    standard deviation. ``share`` of the variance is kept. ``fitted`` describes the rows of the fit.
+    Attributes:
+        centre: mean of each raw column ``(d,)``.
+        scale: standard deviation of each raw column ``(d,)``.
+        axes: map from d standardized columns to m components ``(d, m)``.
+        share: share of the variance that the components explain.
+        fitted: text that describes the rows to which the transform was fitted.
     """
 
     centre: Array
@@ -36,17 +40,20 @@ class Whitening:
     fitted: str
 
     def __call__(self, rows: Array) -> Array:
-        """Return components ``(n, m)`` of raw rows ``(n, d)``."""
+        """Return the m whitened principal components ``(n, m)`` of raw feature vectors ``(n, d)``."""
         return ((rows - self.centre) / self.scale) @ self.axes
 
     @property
     def hash(self) -> str:
-        """Hash of the numbers and of ``fitted``; with equal hashes, distances have equal units."""
+        """Hash of the transform and of ``fitted``, the description of the data to which it was fitted.
+
+        Distances are comparable only between equal hashes.
+        """
         parts = (np.ascontiguousarray(part).tobytes() for part in (self.centre, self.scale, self.axes))
         return sha256_bytes(self.fitted.encode(), *parts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a summary as a JSON-compatible dictionary."""
+        """Return hash, description, sizes and explained share as a JSON-compatible dictionary, without the matrices."""
         return {
             "hash": self.hash,
             "fitted": self.fitted,
@@ -59,24 +66,25 @@ class Whitening:
 def fit_whitening(
     rows: Array, *, fitted: str, share: float = SHARE, most: int = MOST, resolution: Array | None = None
 ) -> Whitening:
-    """Fit the whitening of rows ``(n, d)``; constant columns are left out.
+    """Fit a whitening transform to feature vectors; constant columns are ignored.
 
     Args:
-        rows: raw features of an encoder.
-        fitted: description of the rows.
-        share: share of the variance to keep.
+        rows: raw feature vectors ``(n, d)`` of an encoder.
+        fitted: description of the rows, for messages and for the hash.
+        share: share of the variance that the components must explain.
         most: largest number of components.
-        resolution: ``(d,)``, spread below which a column is noise; such a column is not scaled up to unit variance.
+        resolution: standard deviation ``(d,)`` below which a column contains only noise. A column with a smaller
+            standard deviation is divided by this value instead, so that its noise is not amplified to unit variance.
 
     Raises:
-        InputError: fewer than two rows, or all columns are constant.
+        InputError: If there are fewer than two rows, or all columns are constant.
     """
     if len(rows) < 2:
         raise InputError(f"{len(rows)} clips of {fitted} are too few to estimate their variance. Give more episodes.")
     centre, scale = rows.mean(axis=0), rows.std(axis=0)
     varies = scale > _FLAT * np.maximum(np.abs(rows).max(axis=0), 1e-12)
     if not varies.any():
-        raise InputError(f"All {len(rows)} clips of {fitted} are the same in every number. Is the log frozen?")
+        raise InputError(f"All {len(rows)} clips of {fitted} are identical. Check whether the recording is frozen.")
     scale = np.where(varies, scale if resolution is None else np.maximum(scale, resolution), 1.0)
     standard = np.where(varies, (rows - centre) / scale, 0.0)
     _, size, directions = np.linalg.svd(standard, full_matrices=False)
@@ -92,7 +100,13 @@ def fit_whitening(
 
 @dataclass(frozen=True, kw_only=True)
 class ClipMap:
-    """Rows projected to two dimensions ``(n, 2)``; ``axes`` are the labels of the horizontal and vertical axis."""
+    """Two-dimensional map of clips.
+
+    Attributes:
+        points: coordinates ``(n, 2)``.
+        axes: labels of the horizontal and the vertical axis.
+        kind: method of projection, ``pca`` or ``umap``.
+    """
 
     points: Array
     axes: tuple[str, str]
@@ -100,18 +114,18 @@ class ClipMap:
 
 
 def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int, str] | None = None) -> ClipMap:
-    """Project whitened rows ``(n, m)`` to two dimensions.
+    """Project whitened feature vectors to two dimensions.
 
     Args:
-        rows: whitened rows, whose first two columns are the first two components.
+        rows: whitened feature vectors ``(n, m)``; their first two columns are the first two components.
         kind: ``pca``, or ``umap`` (McInnes, Healy & Melville, arXiv 1802.03426), which keeps neighbours but not
             distances.
         seed: seed of UMAP.
-        names: names of columns that are not components.
+        names: axis labels by column, for columns that are not principal components.
 
     Raises:
-        MissingDependencyError: umap-learn is not installed.
-        InputError: too many rows for UMAP, or an unknown kind.
+        MissingDependencyError: If umap-learn is not installed.
+        InputError: If there are too many rows for UMAP, or the kind is unknown.
     """
     if kind == "umap":
         return ClipMap(points=_project_umap(rows, seed), axes=("UMAP 1", "UMAP 2"), kind="umap")
@@ -139,5 +153,5 @@ def _project_umap(rows: Array, seed: int) -> Array:
 
 
 def hash_space(encoder_hash: str, whitening: Whitening) -> str:
-    """Return the hash of a distance space: encoder and whitening."""
+    """Return the hash of a feature space (encoder and whitening); distances in one space are comparable."""
     return sha256_json({"rows": encoder_hash, "whitening": whitening.hash})

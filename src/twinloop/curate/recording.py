@@ -1,4 +1,4 @@
-"""Read one episode for the quality checks; each part of the folder is read once, when it is needed."""
+"""Read one episode of a dataset for the quality checks; each part of the episode is read once, when it is needed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,24 @@ from twinloop.dataset.signals import read_generated_signals, restore_episode
 from twinloop.dataset.spec import STATE, TRUE_TIME
 
 
-def read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, ours: bool) -> RawEpisode:
-    """Read an episode from LeRobot's own files, unchecked.
+def read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, written_by_twinloop: bool) -> RawEpisode:
+    """Read an episode from LeRobot's standard files without checking its values.
+
+    Args:
+        reader: reader of the dataset.
+        index: ``episode_index`` of the episode.
+        task: task text of the episode.
+        source: origin of the episode, for example ``real`` or ``sim``.
+        written_by_twinloop: whether twinloop generated the episode; its sensor signals are then read too.
 
     Raises:
-        LogError: there is no state.
-        DatasetError: a file is missing or damaged.
+        LogError: If the dataset has no ``observation.state``.
+        DatasetError: If a file is missing or damaged.
     """
     features = reader.info["features"]
     if STATE not in features:
-        raise LogError(f"{reader.path} has no {STATE}; it has {', '.join(features)}. Its motion is unknown.")
-    signals = read_generated_signals(reader, index) if ours else {}
+        raise LogError(f"{reader.path} has no {STATE}, so its motion is unknown. It has {', '.join(features)}.")
+    signals = read_generated_signals(reader, index) if written_by_twinloop else {}
     time = reader.array(index, TRUE_TIME).reshape(-1) if TRUE_TIME in features else None
     joints, paired = _find_joints(reader)
     if not paired:
@@ -62,7 +69,7 @@ def read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, ou
 
 
 def _find_column_names(reader: DatasetReader, feature: str) -> list[str]:
-    """Return the names of a vector's columns; empty if the metadata have none."""
+    """Return the names of a vector feature's columns; empty if the metadata have no names for all columns."""
     entry = reader.info["features"].get(feature, {})
     names = [name.removesuffix(".pos") for name in flat_names(entry.get("names"))]
     return names if len(names) == _vector_width(reader, feature) else []
@@ -73,7 +80,10 @@ def _vector_width(reader: DatasetReader, feature: str) -> int:
 
 
 def _find_joints(reader: DatasetReader) -> tuple[list[str], bool]:
-    """Return the joint names, and whether each joint has a command; an action need not be joint positions."""
+    """Return the joint names, and whether the action has one command per joint.
+
+    The action of a dataset need not be joint positions.
+    """
     actions, states, width = (
         _find_column_names(reader, "action"),
         _find_column_names(reader, STATE),
@@ -93,7 +103,7 @@ def _make_unknown_units(joints: Sequence[str]) -> UnitMap:
 
 
 Array = NDArray[np.float64]
-Pictures = NDArray[np.uint8]
+Images = NDArray[np.uint8]
 Made = TypeVar("Made")
 
 _IMAGES, _SUCCESS, _CONTACTS = "observation.images.", "next.success", "annotations/contacts"
@@ -101,17 +111,18 @@ _HEAVY = ("raw", "states", "commands")
 
 
 class RecordedEpisode:
-    """One episode of a LeRobot v3.0 folder, written by twinloop or by another program.
+    """One episode of a LeRobot v3.0 dataset, written by twinloop or by another program.
 
-    Small values (names, task, rate, provenance) are read once; arrays are kept until `forget`. `raw` is the episode
-    with all defects of the data, as the checks of the recording read it; `episode` is the checked record.
+    Small values (names, task, rate, provenance) are read once. Arrays are kept in memory until `free_arrays`. `raw` has
+    the stored values with all their defects, so that checks can find them. `episode` has the same data after
+    validation.
 
     Args:
-        reader: the open folder.
-        index: ``episode_index`` in the folder.
-        batch: name of the folder; by default its own name.
+        reader: reader of the dataset.
+        index: ``episode_index`` of the episode.
+        batch: name of the dataset in messages and ids; by default the name of its folder.
         episode_id: id of the episode; by default from its provenance, else ``BATCH#INDEX``.
-        success: success label, which takes precedence over the task's predicate.
+        success: success label, which takes precedence over the stored result of the task.
     """
 
     def __init__(
@@ -132,22 +143,22 @@ class RecordedEpisode:
         return f"Recording({self.where})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle only the path and index; the other process opens the folder itself, because tables may be large."""
+        """Pickle only the path and the index; another process opens the dataset itself, because tables are large."""
         return _reopen_recording, (self.reader.path, self.index, self.batch, self._id, self._label)
 
     @property
     def where(self) -> str:
-        """Description of the episode for messages."""
+        """Description of the episode for messages, for example ``episode 3 of batch_1``."""
         return f"episode {self.index} of {self.batch}"
 
     @property
     def written_by_twinloop(self) -> bool:
-        """True if twinloop wrote this episode; it then has provenance."""
-        return self.reader.ours and not self.reader.is_appended(self.index)
+        """Whether twinloop wrote this episode; it then has provenance."""
+        return self.reader.written_by_twinloop and not self.reader.is_appended(self.index)
 
     @functools.cached_property
     def episode_id(self) -> str:
-        """The episode's content id if known, else ``BATCH#INDEX``."""
+        """Given id of the episode, else its content hash, else ``BATCH#INDEX``."""
         if self._id:
             return self._id
         known = self.reader.episode_ids[self.index] if self.written_by_twinloop else ""
@@ -155,22 +166,22 @@ class RecordedEpisode:
 
     @functools.cached_property
     def provenance(self) -> Provenance | None:
-        """Provenance of the episode; None if another program wrote it."""
+        """Provenance of the episode; None if another program wrote the episode."""
         return self.reader.provenance(self.index) if self.written_by_twinloop else None
 
     @property
     def source(self) -> Source:
-        """``real``, ``sim``, ``augmented`` or ``human-in-the-loop``; ``real`` for folders of other programs."""
+        """Origin: ``real``, ``sim``, ``augmented`` or ``human-in-the-loop``; ``real`` if another program wrote it."""
         return "real" if self.provenance is None else self.provenance.source
 
     @property
     def robot_type(self) -> str:
-        """Robot type in LeRobot's ``info.json``."""
+        """Robot type in LeRobot's ``info.json``; "" if it is missing."""
         return str(self.reader.info.get("robot_type") or "")
 
     @functools.cached_property
     def task(self) -> str:
-        """Task text of the episode."""
+        """Task text of the episode; "" if it has none."""
         return str((self.reader.row(self.index).get("tasks") or [""])[0])
 
     @property
@@ -179,8 +190,8 @@ class RecordedEpisode:
         return self.reader.fps
 
     @property
-    def frames(self) -> int:
-        """Number of frames according to the episode table."""
+    def frame_count(self) -> int:
+        """Number of frames of the episode according to the dataset's episode table."""
         return int(self.reader.lengths[self.index])
 
     @property
@@ -190,7 +201,7 @@ class RecordedEpisode:
 
     @functools.cached_property
     def success(self) -> bool | None:
-        """The label if there is one, else the result of the task's predicate at the end, else None."""
+        """Success label, else the stored result of the task at the episode's end; None if both are missing."""
         if self._label is not None:
             return self._label
         if self.provenance is not None and self.provenance.success is not None:
@@ -201,70 +212,82 @@ class RecordedEpisode:
 
     @property
     def params(self) -> Mapping[str, float]:
-        """Drawn parameter values in SI units; empty for a recorded episode."""
+        """Drawn parameter values in SI units, by parameter name; empty for a recorded episode."""
         return {} if self.provenance is None else self.provenance.params
 
     @functools.cached_property
     def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras with a video or with images in the table."""
+        """Names of the cameras that have a video, or images in the frame table."""
         features = self.reader.info["features"].items()
         found = [key for key, entry in features if key.startswith(_IMAGES) and entry["dtype"] in ("video", "image")]
         return tuple(key.removeprefix(_IMAGES) for key in found)
 
-    def read_images(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
-        """Return images ``(n, height, width, 3)`` sRGB of all frames, or of some frames in ascending order.
+    def read_images(self, camera: str, frames: Sequence[int] | None = None) -> Images:
+        """Read images of a camera, as ``(n, height, width, 3)`` in 8-bit sRGB.
+
+        Args:
+            camera: name of the camera.
+            frames: frames to read, in ascending order; by default all.
 
         Raises:
-            UnknownNameError: the camera does not exist.
-            DatasetError: the images are missing or damaged.
+            UnknownNameError: If the camera does not exist.
+            DatasetError: If the images are missing or damaged.
         """
         if camera in self.reader.cameras:
             return self.reader.images(self.index, camera, frames)
         rows = _open_image_readers(self.reader.path, camera)[f"episode {self.index}"]
-        return rows(range(self.frames) if frames is None else frames)
+        return rows(range(self.frame_count) if frames is None else frames)
 
     @functools.cached_property
     def raw(self) -> RawEpisode:
-        """The episode as stored, unchecked; with the log's original numbers if they were kept.
+        """The episode as stored, without checks of its values. If the original log was kept, its numbers are used.
 
-        Times are the true ones if the folder has them. Columns without a unit map have the unit ``unknown``.
+        Times are the true times if the dataset has them. Columns that no unit map describes have the unit ``unknown``.
 
         Raises:
-            LogError: there is neither action nor state.
-            DatasetError: a file is missing or damaged.
+            LogError: If the dataset has no ``observation.state``.
+            DatasetError: If a file is missing or damaged.
         """
         if self.written_by_twinloop and self.reader.has_log(self.index):
             return RawEpisode.of(restore_episode(self.reader, self.index))
-        return read_raw(self.reader, self.index, task=self.task, source=self.source, ours=self.written_by_twinloop)
+        return read_raw(
+            self.reader, self.index, task=self.task, source=self.source, written_by_twinloop=self.written_by_twinloop
+        )
 
     @property
     def episode(self) -> Episode:
-        """The checked episode with its signals.
+        """The validated episode with its sensor signals.
 
         Raises:
-            LogError: a value is not finite, or time does not increase.
+            LogError: If a value is not finite, or time does not increase.
         """
         return self.raw.to_episode()
 
     @functools.cached_property
     def states(self) -> Array | None:
-        """Simulator states ``(T + 1, nstate)``; None if the episode has none."""
+        """Simulator states ``(T + 1, nstate)`` for T frames; None if twinloop did not simulate the episode."""
         return self.reader.states(self.index) if self._is_simulated else None
 
     @functools.cached_property
     def commands(self) -> Array | None:
-        """Simulator commands ``(T, nu)`` in SI units; None if the episode has none."""
+        """Simulator commands ``(T, nu)`` in SI units, for nu actuators; None if twinloop did not simulate it."""
         return self.reader.commands(self.index) if self._is_simulated else None
 
     @property
     def contacts(self) -> pa.Table | None:
-        """Rows of the side table ``annotations/contacts``, see `dataset.annotations`; None if there are none."""
+        """Contacts of the episode: its rows of the side table ``annotations/contacts``; None if the table is missing.
+
+        The columns are described in `dataset.annotations`.
+        """
         if not self.written_by_twinloop or _CONTACTS not in self.reader.side_tables:
             return None
         return self.reader.side_rows(_CONTACTS, self.index)
 
     def load_sim_episode(self) -> SimEpisode | None:
-        """Return states, commands and provenance for a replay; None if twinloop did not simulate the episode."""
+        """Return states, commands and provenance for a replay; None if twinloop did not simulate the episode.
+
+        Actions and observations of the returned record are empty.
+        """
         states, commands = self.states, self.commands
         if states is None or commands is None or self.provenance is None:
             return None
@@ -279,13 +302,18 @@ class RecordedEpisode:
         )
 
     def compute_once(self, name: str, make: Callable[[RecordedEpisode], Made]) -> Made:
-        """Return a result that several checks share; it is computed once and kept until `forget`."""
+        """Return a result that several checks share; it is computed at the first call and kept until `free_arrays`.
+
+        Args:
+            name: key of the result.
+            make: function that computes the result from this recording.
+        """
         if name not in self._facts:
             self._facts[name] = make(self)
         return self._facts[name]  # pyright: ignore[reportReturnType]
 
     def free_arrays(self) -> None:
-        """Free arrays and shared results; they are read or computed again when needed."""
+        """Free arrays and shared results; they are read or computed again when they are needed."""
         self._facts.clear()
         for name in _HEAVY:
             self.__dict__.pop(name, None)
@@ -303,18 +331,18 @@ def open_recordings(
     episode_ids: Sequence[str] | None = None,
     successes: Mapping[str, bool] | None = None,
 ) -> list[RecordedEpisode]:
-    """Open the episodes of a folder without reading frames.
+    """Open the episodes of a dataset; frames are read later, when they are needed.
 
     Args:
-        folder: a LeRobot v3.0 dataset.
+        folder: a dataset in the format LeRobot v3.0, or its reader.
         indices: the episodes to open; by default all.
-        batch: name of the folder.
-        episode_ids: ids of these episodes, if a workspace has them.
+        batch: name of the dataset in messages and ids; by default the name of its folder.
+        episode_ids: ids of these episodes in a workspace, in the same order; by default from their provenance.
         successes: success labels by episode id.
 
     Raises:
-        InputError: an episode does not exist.
-        DatasetError: not a v3.0 folder, or its metadata are inconsistent.
+        InputError: If an episode does not exist.
+        DatasetError: If the folder is not a v3.0 dataset, or its metadata are inconsistent.
     """
     reader = folder if isinstance(folder, DatasetReader) else DatasetReader(folder)
     chosen = range(len(reader)) if indices is None else indices
@@ -340,5 +368,5 @@ def _reopen_recording(path: Path, index: int, batch: str, episode_id: str, label
 
 
 @functools.lru_cache(maxsize=16)
-def _open_image_readers(path: Path, camera: str) -> Mapping[str, Callable[[Sequence[int]], Pictures]]:
+def _open_image_readers(path: Path, camera: str) -> Mapping[str, Callable[[Sequence[int]], Images]]:
     return {row.name: row.read for row in open_images(path, camera).episodes}

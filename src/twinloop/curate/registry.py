@@ -1,4 +1,4 @@
-"""Registry of checks: the built-in ones, those of installed packages, and classes in a user's own file."""
+"""Find episode checks by name: built-in checks, checks of installed packages, and classes in a user's own file."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Protocol
 
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import describe_error
-from twinloop.core.registry import Registry, is_file
+from twinloop.core.registry import Registry, is_file_reference
 from twinloop.curate.check import FAMILIES, READABLE, EpisodeCheck
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.twin import Twin
 
 
 class EpisodeTwins(Protocol):
-    """Function that returns the twin of an episode; picklable, so that checks can run in other processes."""
+    """Protocol of functions that return an episode's twin; picklable, so that checks can run in other processes."""
 
     def __call__(self, recording: RecordedEpisode) -> Twin:
-        """Return the twin.
+        """Return the twin of an episode.
 
         Raises:
-            InputError: there is none; the message gives the reason.
+            InputError: If the episode has no twin; the message gives the reason.
         """
         ...
 
@@ -67,28 +67,29 @@ _BUILTIN = {
     "demonstration/actions": "twinloop.curate.demonstration.consistency:ActionConsistency",
     "demonstration/near_duplicates": "twinloop.curate.demonstration.duplicates:NearDuplicates",
     "demonstration/outcome": "twinloop.curate.demonstration.outcome:OutcomeConsistency",
-    "learned/fake": "twinloop.curate.learned.realism:SimulatedLookingEpisodes",
+    "learned/fake": "twinloop.curate.learned.realism:LooksSimulated",
     "learned/support": "twinloop.curate.learned.realism:OutOfSupport",
 }
 
 
 CHECKS: Registry[Callable[..., Any]] = Registry(
-    "check", _BUILTIN, group="twinloop.checks_of_episodes", files=True, shown=lambda: [*FAMILIES, *_BUILTIN]
+    "check", _BUILTIN, group="twinloop.checks_of_episodes", files=True, listed_names=lambda: [*FAMILIES, *_BUILTIN]
 )
 
 
 def open_checks(words: Sequence[str], twins: EpisodeTwins) -> list[EpisodeCheck]:
-    """Open the requested checks, in the registry's order.
+    """Create the requested checks, in the order of the registry; checks from files come last.
 
     Args:
-        words: names (``recording/blur``), families (``physics``), or ``path/to/file.py:Class``; empty for all.
-        twins: for checks that need a twin.
+        words: names of checks (``recording/blur``), families of checks (the part before the slash, such as
+            ``physics``), or ``path/to/file.py:Class``; if empty, all checks.
+        twins: function that returns the twin of an episode, for checks that need a twin.
 
     Raises:
-        UnknownNameError: neither a check nor a family nor a class in a file.
-        InputError: a class is not a check, or cannot be created.
+        UnknownNameError: If a word is neither a check, nor a family, nor a class in a file.
+        InputError: If a class is not a check, or cannot be created.
     """
-    known, own = list(CHECKS), [word for word in words if is_file(word)]
+    known, own = list(CHECKS), [word for word in words if is_file_reference(word)]
     for word in words:
         if word not in own and word not in known and word not in FAMILIES:
             CHECKS.find(word)
@@ -98,7 +99,7 @@ def open_checks(words: Sequence[str], twins: EpisodeTwins) -> list[EpisodeCheck]
 
 
 def add_readable_check(checks: Sequence[EpisodeCheck], twins: EpisodeTwins) -> list[EpisodeCheck]:
-    """Add the check for unreadable episodes, which always runs, if it is missing."""
+    """Return the checks, preceded by the check for unreadable episodes (``recording/readable``) if it is missing."""
     named = any(check.name == READABLE for check in checks)
     return [*([] if named else open_checks([READABLE], twins)), *checks]
 
@@ -116,6 +117,6 @@ def _create_check(name: str, kind: Callable[..., Any], twins: EpisodeTwins) -> E
             f"{name} is not a check of episodes: it lacks {', '.join(lacks)}. See twinloop.curate.check.EpisodeCheck."
         )
     if check.name.partition("/")[0] not in FAMILIES or "/" not in check.name:
-        raise InputError(f"The check {name} is called {check.name!r}. A name is FAMILY/NAME, with a family of "
+        raise InputError(f"The check {name} has the name {check.name!r}. A name is FAMILY/NAME, with a family of "
                          f"{', '.join(FAMILIES)}.")  # fmt: skip
     return check

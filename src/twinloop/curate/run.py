@@ -1,4 +1,4 @@
-"""Run many checks over many recordings in several processes; each recording is read once."""
+"""Run many checks on many recordings in several processes; each recording is read only once for all checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from twinloop.curate.recording import RecordedEpisode
 
 
 def scores_table(scores: Iterable[CheckScore], checks: Sequence[EpisodeCheck], run_id: str) -> pa.Table:
-    """Return scores as rows of the catalog's table ``scores``."""
+    """Return scores as rows of the catalog's table ``scores``.
+
+    Args:
+        scores: the scores.
+        checks: the checks that gave the scores; each row contains the hash of its check.
+        run_id: id of the run that computed the scores.
+    """
     hashes = {check.name: check.hash for check in checks}
     rows = [{**score.to_json(), "check_hash": hashes[score.check], "run_id": run_id} for score in scores]
     return pa.Table.from_pylist(rows, schema=SCORES.schema)
@@ -29,7 +35,7 @@ _CHUNK = 8  # recordings that a process gets at a time
 
 @dataclass(frozen=True, kw_only=True)
 class _WorkItem:
-    """Some recordings and the checks to measure on them; sent to another process."""
+    """Recordings and the checks to measure on them; input of a worker process."""
 
     recordings: tuple[RecordedEpisode, ...]
     checks: tuple[MeasuringCheck, ...]
@@ -42,21 +48,21 @@ def score_all(
     *,
     done: Callable[[int], None] = lambda _count: None,
 ) -> list[CheckScore]:
-    """Return the scores of every check, check by check.
+    """Run checks on recordings, and return all scores, grouped by check in the given order.
 
-    Measurements of single recordings run in the engine's processes; arrays are freed as soon as a recording is
-    measured. Verdicts that compare episodes follow afterwards. Other checks run in this process. An episode that cannot
-    be read, or on which a check raises an error, is ``unreadable`` for every check, and does not affect the usual
-    values.
+    Measurements of single recordings run in the engine's processes. Arrays are freed as soon as a recording is
+    measured. The verdicts that compare episodes follow in this process, as do checks that are not a `MeasuringCheck`.
+    An episode that cannot be read, or on which a check raises an error, gets the verdict ``unreadable`` from every
+    check. It does not affect the limits that are estimated from the other episodes.
 
     Args:
-        recordings: recordings of any folders; only those of one batch, robot and source are compared.
+        recordings: recordings of any datasets; only those of one batch, robot and source are compared.
         checks: the checks to run.
-        engine: engine that runs the work.
-        done: called with the number of newly measured recordings.
+        engine: engine that distributes the measurements to processes.
+        done: function called after each group of recordings, with the number of recordings in the group.
 
     Raises:
-        InputError: a check raises an error over all episodes, or returns invalid scores.
+        InputError: If a check raises an error when it judges all episodes, or returns invalid scores.
     """
     measuring = tuple(check for check in checks if isinstance(check, MeasuringCheck))
     rows: list[list[Sequence[Measurement]]] = [[] for _ in measuring]
@@ -86,20 +92,31 @@ def score_all(
 def _find_unreadable_reasons(
     recordings: Sequence[RecordedEpisode], rows: Sequence[Sequence[Sequence[Measurement]]]
 ) -> dict[str, str]:
-    """Return the first reason why each unreadable episode cannot be read, by episode id."""
+    """Return the first reason why an episode cannot be read, for each unreadable episode by id.
+
+    Args:
+        recordings: the episodes.
+        rows: measurements by check, then by recording; the reason of the earliest check is returned.
+    """
     reasons: dict[str, str] = {}
     for measured in rows:
         for recording, part in zip(recordings, measured, strict=True):
             for row in part:
                 if row.unreadable:
-                    reasons.setdefault(recording.episode_id, row.said)
+                    reasons.setdefault(recording.episode_id, row.text)
     return reasons
 
 
 def _make_unreadable_scores(
     check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: Mapping[str, str]
 ) -> list[CheckScore]:
-    """Return a check's scores of unreadable episodes; no check judges part of an episode."""
+    """Return a check's scores of the unreadable episodes: the verdict ``unreadable`` with the reason, one per episode.
+
+    Args:
+        check: the check.
+        recordings: all episodes.
+        reasons: reason for each unreadable episode, by id.
+    """
     ids = dict.fromkeys(recording.episode_id for recording in recordings)
     return [
         CheckScore(episode_id=name, check=check.name, verdict="unreadable", reason=reasons[name])
@@ -118,7 +135,15 @@ def _judge_measurements(
 def _score_recordings(
     check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: dict[str, str]
 ) -> list[CheckScore]:
-    """Return the scores of a check that does not measure; add episodes on which it raises an error to ``reasons``."""
+    """Return the scores of a check that is not a `MeasuringCheck`.
+
+    An episode on which the check raises an error is added to ``reasons`` and gets no score here.
+
+    Args:
+        check: the check.
+        recordings: all episodes; those in ``reasons`` are excluded.
+        reasons: reason for each unreadable episode, by id; changed in place.
+    """
     left = [recording for recording in recordings if recording.episode_id not in reasons]
     try:
         return _validate_scores(check, left, check.score(left))
@@ -135,7 +160,7 @@ def _score_recordings(
 
 
 def _describe_raised_error(check: EpisodeCheck, recording: RecordedEpisode) -> str:
-    """Return the error that a check raises on one episode, or an empty string."""
+    """Run a check on one episode alone, and return a description of the error that it raises; "" if it raises none."""
     try:
         list(check.score([recording]))
     except Exception as error:  # noqa: BLE001 - any error means that the episode was not checked
@@ -145,10 +170,10 @@ def _describe_raised_error(check: EpisodeCheck, recording: RecordedEpisode) -> s
 
 @contextlib.contextmanager
 def _add_check_name(check: EpisodeCheck | MeasuringCheck) -> Iterator[None]:
-    """Add the check's name to an error that it raises over all episodes.
+    """Context manager that converts an error of a check into an `InputError` with the name of the check.
 
     Raises:
-        InputError: for every error that is not a `TwinloopError`.
+        InputError: If the block raises an error that is not a `TwinloopError`.
     """
     try:
         yield
@@ -156,19 +181,18 @@ def _add_check_name(check: EpisodeCheck | MeasuringCheck) -> Iterator[None]:
         raise
     except Exception as error:
         raise InputError(
-            f"The check {check.name} raised {describe_error(error)} over all episodes. Correct it, or leave it out "
-            "with "
-            "--checks. Nothing was scored."
+            f"The check {check.name} raised {describe_error(error)} when it judged all episodes. Correct the check, or "
+            "select other checks with --checks. No episode was scored."
         ) from error
 
 
 def _validate_scores(
     check: EpisodeCheck | MeasuringCheck, recordings: Sequence[RecordedEpisode], scores: Iterable[CheckScore]
 ) -> list[CheckScore]:
-    """Return the check's scores of these episodes; an episode without a score is unknown.
+    """Validate a check's scores of these episodes; add the verdict ``unknown`` for episodes that got no score.
 
     Raises:
-        InputError: a verdict does not exist, or a score is of another episode.
+        InputError: If a verdict does not exist, or a score belongs to another episode.
     """
     made, ids = list(scores), dict.fromkeys(recording.episode_id for recording in recordings)
     for score in made:
@@ -189,7 +213,7 @@ def _split_work(recordings: Sequence[RecordedEpisode], checks: tuple[MeasuringCh
 
 
 def _measure_recordings(work: _WorkItem) -> list[list[Sequence[Measurement]]]:
-    """Return the measurements of each check, recording by recording."""
+    """Run the work item's checks on its recordings, and return the measurements by check, then by recording."""
     rows: list[list[Sequence[Measurement]]] = [[] for _ in work.checks]
     for recording in work.recordings:
         for place, check in enumerate(work.checks):

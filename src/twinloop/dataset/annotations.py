@@ -1,7 +1,9 @@
 """Declare the columns of the annotation tables (type, unit, frame, coding) and read the annotations of one camera.
 
-Annotation tables are side tables (`dataset.side_tables`) in ``twinloop/annotations/NAME/`` with one row group per
-episode. Every row has ``episode_index``, ``number`` and ``frame_index``; rows about images also have ``camera``.
+Annotations are the ground truth of rendered images, for example depth, object masks, keypoints and contacts.
+Each annotation table is a side table (`dataset.side_tables`) in ``twinloop/annotations/NAME/`` with one Parquet
+row group per episode. Every row has ``episode_index``, ``number`` (the episode's number in its generate run) and
+``frame_index``; rows about images also have ``camera``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ PREFIX = "annotations"
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationColumn:
-    """A column of a table: its type, and the meaning of its values with unit, frame and coding."""
+    """One column of an annotation table.
+
+    Attributes:
+        type: Arrow type.
+        meaning: Text that explains the values: unit, coordinate frame and coding.
+    """
 
     type: pa.DataType
     meaning: str
@@ -51,10 +58,10 @@ _FRAME = _columns(
     number=(pa.int64(), "the episode's number"),
     frame_index=(pa.int64(), "frame, from 0"),
 )
-_PICTURE = _FRAME | _columns(camera=(pa.dictionary(pa.int32(), pa.string()), "name of the camera"))
+_IMAGE = _FRAME | _columns(camera=(pa.dictionary(pa.int32(), pa.string()), "name of the camera"))
 
 TABLES: dict[str, dict[str, AnnotationColumn]] = {
-    "cameras": _PICTURE
+    "cameras": _IMAGE
     | _columns(
         width=(pa.int32(), "px"),
         height=(pa.int32(), "px"),
@@ -65,7 +72,7 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
         world_position=(vector_type(3), "the camera in the world, m"),
         world_quaternion=(vector_type(4), "wxyz; world_from_camera, camera axes x right, y down, z forward"),
     ),
-    "frames": _PICTURE
+    "frames": _IMAGE
     | _columns(
         depth=(
             pa.binary(),
@@ -80,7 +87,7 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
             B: 1 the flow is known, 2 the point is visible in the next image; null in the last frame""",
         ),
     ),
-    "objects": _PICTURE
+    "objects": _IMAGE
     | _columns(
         instance=(pa.int32(), "number in the name table"),
         name=(pa.dictionary(pa.int32(), pa.string()), "of the body, or of the world's geom"),
@@ -101,7 +108,7 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
         box_world=(vector_type(3), "centre of its box in the world, m"),
         box_camera=(vector_type(3), "centre of its box in camera axes, m"),
     ),
-    "keypoints": _PICTURE
+    "keypoints": _IMAGE
     | _columns(
         name=(pa.dictionary(pa.int32(), pa.string()), "a site's name, or NAME/corner_0 to 7 of an object's box"),
         instance=(pa.int32(), "number in the name table of the object it belongs to; 0 the world"),
@@ -151,17 +158,30 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
 
 
 def build_table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
-    """Build one of `TABLES` from columns, arrays ``(rows, …)`` or lists; nan and missing columns become null."""
+    """Build one annotation table with all its columns.
+
+    Args:
+        name: Key of `TABLES`, for example ``objects``.
+        columns: Values by column name, arrays of shape ``(rows, …)`` or lists. NaN and missing columns become null.
+        rows: Number of rows.
+    """
     arrays = {}
-    for column, about_it in TABLES[name].items():
+    for column, declared in TABLES[name].items():
         values = columns.get(column)
-        arrays[column] = pa.nulls(rows, about_it.type) if values is None else _array(values, about_it.type)
-    meanings = {column: about_it.meaning for column, about_it in TABLES[name].items()}
+        arrays[column] = pa.nulls(rows, declared.type) if values is None else _array(values, declared.type)
+    meanings = {column: declared.meaning for column, declared in TABLES[name].items()}
     return pa.table(arrays).replace_schema_metadata(table_metadata(f"{PREFIX}/{name}", {"columns": meanings}))
 
 
-def build_document(names: Sequence[str], things: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
-    """Return the content of ``twinloop/annotations.json``: columns with units and codings, name table, settings."""
+def build_document(names: Sequence[str], name_tables: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+    """Return the content of ``twinloop/annotations.json``: conventions, settings, name tables and column meanings.
+
+    Args:
+        names: Names of the stored annotation tables (keys of `TABLES`).
+        name_tables: Names of the numbered objects and classes, by key of the document, such as ``{"classes": {"0":
+            "background"}}``.
+        settings: Further entries of the document, such as ``depth_unit``.
+    """
     return {
         "schema": layout.SCHEMA,
         "conventions": {
@@ -173,7 +193,7 @@ def build_document(names: Sequence[str], things: Mapping[str, Any], **settings: 
             "state": "the full simulator state at every step is in twinloop/states",
         },
         **settings,
-        **things,
+        **name_tables,
         "tables": {
             f"{PREFIX}/{name}": {
                 column: {"type": str(item.type), "meaning": item.meaning} for column, item in TABLES[name].items()
@@ -203,11 +223,19 @@ class _Reader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CameraAnnotations:
-    """Annotations of the ``T`` images of one episode and camera. Each property is read and decoded at first use.
+    """Annotations of the images of one episode and camera. Each property is read and decoded at its first use.
 
-    ``names`` and ``class_of`` map an instance number to its name and class; ``classes`` maps a class number to a name.
+    Attributes:
+        reader: Open dataset.
+        index: ``episode_index`` of the episode.
+        camera: Name of the camera.
+        names: Object names by instance number.
+        class_of: Class names by instance number.
+        classes: Class names by class number.
+        depth_unit: Depth in m of one step of the stored depth images.
 
-    Raises (every property): UnknownNameError if the dataset was written without this annotation.
+    Raises:
+        UnknownNameError: If the dataset was written without the annotation of the property.
     """
 
     reader: _Reader = field(repr=False)
@@ -220,10 +248,20 @@ class CameraAnnotations:
 
     @classmethod
     def read(cls, reader: _Reader, index: int, camera: str) -> Self:
-        """Open the annotations of one episode and camera; raises the same errors as `DatasetReader.annotations`."""
+        """Open the annotations of one episode and camera.
+
+        Args:
+            reader: Open dataset.
+            index: ``episode_index`` of the episode.
+            camera: Name of the camera.
+
+        Raises:
+            DatasetError: If the dataset has no annotations, or a file is damaged.
+            UnknownNameError: If the dataset has no annotations of this camera.
+        """
         path = reader.path / DOCUMENT
         if not path.is_file():
-            raise DatasetError(f"{reader.path} has no annotations. Render it with annotations.")
+            raise DatasetError(f"{reader.path} has no annotations. Render the dataset with annotations first.")
         value = read_json(path)
         layout.require_keys(value, ("instances", "classes", "depth_unit"), where=str(path))
         with layout.wrap_parse_errors(str(path)):
@@ -242,53 +280,75 @@ class CameraAnnotations:
         return found
 
     def rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the episode's rows of one table (``cameras``, ``objects``, ``contacts``, …) for all cameras."""
+        """Return the rows of one annotation table that belong to the episode, for all cameras.
+
+        Args:
+            name: Name of the table, for example ``objects`` or ``contacts``.
+            columns: Columns to read; by default all.
+        """
         return self.reader.side_rows(f"{PREFIX}/{name}", self.index, columns)
 
     @cached_property
     def depth(self) -> NDArray[np.float32]:
-        """Depth along the optical axis ``(T, H, W)`` in m; inf where nothing is hit or the depth is too large."""
+        """Depth along the optical axis in m, shape ``(T, H, W)`` for T images of H × W pixels.
+
+        It is inf where no surface is visible, or where the depth is too large to be stored.
+        """
         return decode_depth(self._decode_images("depth"), self.depth_unit)
 
     @cached_property
     def instance(self) -> NDArray[np.uint16]:
-        """Instance numbers of the name table ``(T, H, W)``; 0 where no object is visible."""
+        """Instance number of each pixel, shape ``(T, H, W)`` for T images of H × W pixels; 0 for no object."""
         return self._decode_images("instance")
 
     @cached_property
     def semantic(self) -> NDArray[np.uint8]:
-        """Class numbers of the class table ``(T, H, W)``."""
+        """Class number of each pixel, shape ``(T, H, W)`` for T images of H × W pixels; 0 for the background."""
         return self._decode_images("semantic")
 
     @cached_property
     def normals(self) -> NDArray[np.float32]:
-        """Unit surface normals in camera axes ``(T, H, W, 3)``; zero vectors without a surface."""
+        """Unit surface normals in camera axes, shape ``(T, H, W, 3)`` for T images of H × W pixels.
+
+        The normal is zero where no surface is visible.
+        """
         return decode_normals(self._decode_images("normals"))
 
     @cached_property
     def flow(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Forward optical flow ``(T - 1, H, W, 2)`` in px, nan if unknown; mask of points visible in the next image."""
+        """Optical flow from each image to the next one, and the mask of visible points.
+
+        The flow has the shape ``(T - 1, H, W, 2)`` for T images of H × W pixels. It is in px to the right and down, and
+        NaN if it is unknown. The mask, shape ``(T - 1, H, W)``, is true if the point of the pixel is visible in the
+        next image.
+        """
         return decode_flow(self._decode_images("flow"))
 
     @cached_property
     def intrinsics(self) -> tuple[Intrinsics, ...]:
-        """Pinhole intrinsics of each image."""
+        """Pinhole intrinsics of each image, in px."""
         keys = ("fx", "fy", "cx", "cy", "width", "height")
         return tuple(Intrinsics(**{key: row[key] for key in keys}) for row in self._camera_rows("cameras").to_pylist())
 
     @cached_property
     def world_from_camera(self) -> NDArray[np.float64]:
-        """Camera poses ``(T, 4, 4)``; camera axes are x right, y down, z forward."""
+        """Camera pose at each image, homogeneous matrices of shape ``(T, 4, 4)`` for T images.
+
+        The matrices transform camera to world coordinates in m. Camera axes are x right, y down, z forward.
+        """
         return poses(self._camera_rows("cameras"), "world")
 
     @cached_property
     def objects(self) -> pa.Table:
-        """Rows of the objects in the camera's images; columns in `dataset.annotations.TABLES`, matrices by `poses`."""
+        """Rows of the objects in the camera's images, with the columns of ``TABLES["objects"]``.
+
+        `poses` converts positions and quaternions to matrices.
+        """
         return self._camera_rows("objects")
 
     @cached_property
     def keypoints(self) -> pa.Table:
-        """Rows of the keypoints in the camera's images; columns in `dataset.annotations.TABLES`."""
+        """Rows of the keypoints in the camera's images, with the columns of ``TABLES["keypoints"]``."""
         return self._camera_rows("keypoints")
 
     def _camera_rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -309,7 +369,12 @@ class CameraAnnotations:
 
 
 def poses(rows: pa.Table, frame: str) -> NDArray[np.float64]:
-    """Return poses ``(n, 4, 4)`` in ``frame``, from the columns ``FRAME_position`` and ``FRAME_quaternion``."""
+    """Return the poses of n table rows as homogeneous matrices, shape ``(n, 4, 4)``, in m.
+
+    Args:
+        rows: Rows with the columns ``FRAME_position`` and ``FRAME_quaternion``.
+        frame: FRAME, the coordinate frame of the poses: ``world`` or ``camera``.
+    """
     from scipy.spatial.transform import Rotation  # takes longer to load than most readings of a dataset
 
     position, turn = (vectors(rows[f"{frame}_{part}"]) for part in ("position", "quaternion"))
@@ -321,7 +386,7 @@ def poses(rows: pa.Table, frame: str) -> NDArray[np.float64]:
 
 
 def vectors(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Return a column of vectors as an array ``(n, width)``, with nan in null rows."""
+    """Return a column of n vectors of equal length as an array ``(n, length)``; null rows become NaN."""
     array = column.combine_chunks()
     width = array.type.list_size
     values = np.full((len(array), width), np.nan)

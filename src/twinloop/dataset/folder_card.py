@@ -1,4 +1,8 @@
-"""Write the dataset card of any LeRobot v3.0 folder: the writer's card plus the origin of the episodes."""
+"""Write the text of the dataset card (``README.md``) of any LeRobot v3.0 folder.
+
+The text has the sections of the card that `DatasetWriter` writes, the origin of the episodes, and further tables
+that the caller gives, such as quality or labels.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from twinloop.core.console import MarkdownCode, markdown_block, markdown_cell, markdown_text, one_line
+from twinloop.core.console import MarkdownCode, markdown_block, markdown_cell, markdown_text, to_single_line
 from twinloop.core.documents import DocumentError, parse_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset.export.source import SourceV3
@@ -39,51 +43,70 @@ _LEAST_SPREAD = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterRange:
-    """Smallest, median and largest value of one drawn parameter in SI, and the number of episodes that have it."""
+    """Range of one randomized parameter over the episodes of a dataset, in SI units.
+
+    Attributes:
+        name: Name of the parameter.
+        low: Smallest value.
+        median: Median.
+        high: Largest value.
+        episodes: Number of episodes that have a value.
+    """
 
     name: str
     low: float
-    middle: float
+    median: float
     high: float
     episodes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOrigin:
-    """Origin of the episodes of a folder, as far as its episode table records it.
+    """Origin of the episodes of a folder, as far as the folder's episode table records it.
 
-    ``counts`` maps a kind of origin (such as ``source``) to episodes per value. ``ranges`` are the most varying drawn
-    parameters of every kind. ``succeeded`` of the ``judged`` episodes (with a recorded success) succeeded.
+    Attributes:
+        episodes: Number of episodes.
+        counts: Number of episodes per value, for each kind of origin: source, twin, policy and simulator.
+        ranges: Ranges of the randomized parameters that vary most (at most 12), from every kind of parameter such as
+            joint, object or camera.
+        parameters: Number of all randomized parameters.
+        with_outcome: Number of episodes whose success or failure is recorded.
+        succeeded: Number of successful episodes.
+        invalid: Number of episodes that are marked invalid.
+        derived: Number of episodes that were made from other episodes.
+        transforms: For each change with which episodes were derived (such as ``retask``), how often it was applied.
+        distinct: Number of different episode identifiers (content hashes).
     """
 
     episodes: int
     counts: Mapping[str, Mapping[str, int]]
     ranges: tuple[ParameterRange, ...]
     parameters: int
-    judged: int
+    with_outcome: int
     succeeded: int
     invalid: int
-    parents: int
+    derived: int
     transforms: Mapping[str, int]
-    ids: int
+    distinct: int
 
     @property
     def success(self) -> str:
-        """Sentence with the success rate and its exact 95 % interval; empty if no episode has a recorded success."""
-        if not self.judged:
+        """Sentence with the success rate and its 95 % Clopper–Pearson interval; "" if no success is recorded."""
+        if not self.with_outcome:
             return ""
-        interval = clopper_pearson(self.succeeded, self.judged)
+        interval = clopper_pearson(self.succeeded, self.with_outcome)
+        percent = 100 * self.succeeded / self.with_outcome
         return (
-            f"{self.succeeded} of {self.judged} episodes succeeded: {100 * self.succeeded / self.judged:.1f} % "
+            f"{self.succeeded} of {self.with_outcome} episodes succeeded: {percent:.1f} % "
             f"(95 % Clopper–Pearson interval {100 * interval.low:.1f} to {100 * interval.high:.1f} %)."
         )
 
 
 def read_origin(folder: Path) -> DataOrigin:
-    """Count the provenance columns in the episode table of a v3.0 folder.
+    """Summarize the origin of the episodes of a v3.0 folder, from the provenance columns of its episode table.
 
     Raises:
-        DatasetError: a file of the episode table is damaged.
+        DatasetError: If a file of the episode table is damaged.
     """
     table = _provenance(folder)
     names = set(table.column_names)
@@ -96,12 +119,12 @@ def read_origin(folder: Path) -> DataOrigin:
         counts={kind: _counts(table, column) for kind, column in _COUNTED.items() if column in names},
         ranges=_select_ranges(drawn),
         parameters=len(drawn),
-        judged=len(success),
+        with_outcome=len(success),
         succeeded=sum(map(bool, success)),
         invalid=sum(value is False for value in valid),
-        parents=sum(text not in (None, "", "[]") for text in _texts(table, _TEXTS[0])),
+        derived=sum(text not in (None, "", "[]") for text in _texts(table, _TEXTS[0])),
         transforms=Counter(name for text in _texts(table, _TEXTS[1]) for name in _transform_names(text)),
-        ids=len({text for text in _texts(table, "provenance/episode_id") if text}),
+        distinct=len({text for text in _texts(table, "provenance/episode_id") if text}),
     )
 
 
@@ -117,7 +140,10 @@ def _provenance(folder: Path) -> pa.Table:
 
 
 def _counts(table: pa.Table, column: str) -> dict[str, int]:
-    """Count episodes per value, the most frequent first. A twin is shown with the first 12 digits of its hash."""
+    """Count the episodes per value of a column, the most frequent value first; empty values are not counted.
+
+    The first 12 digits of a twin's hash are appended to its name.
+    """
     values = [str(value or "") for value in table[column].to_pylist()]
     if column == "provenance/twin" and "provenance/twin_hash" in table.column_names:
         hashes = [str(value or "")[:12] for value in table["provenance/twin_hash"].to_pylist()]
@@ -132,12 +158,16 @@ def _range(table: pa.Table, column: str) -> ParameterRange | None:
     values = table[column].drop_null().to_numpy()
     if not len(values):
         return None
-    low, middle, high = (float(value) for value in np.quantile(values, (0.0, 0.5, 1.0)))
-    return ParameterRange(name=column.removeprefix(_RAND), low=low, middle=middle, high=high, episodes=len(values))
+    low, median, high = (float(value) for value in np.quantile(values, (0.0, 0.5, 1.0)))
+    return ParameterRange(name=column.removeprefix(_RAND), low=low, median=median, high=high, episodes=len(values))
 
 
 def _select_ranges(rows: Sequence[ParameterRange]) -> tuple[ParameterRange, ...]:
-    """Select up to 12 parameters: one of each kind (object, joint, camera, …) in turn, most varying first."""
+    """Select at most 12 parameters for the card.
+
+    One parameter is taken from each kind (object, joint, camera, …) in turn. Within a kind, parameters with the largest
+    range relative to their values are taken first.
+    """
     kinds: dict[str, list[ParameterRange]] = {}
     for row in sorted(rows, key=_spread_key):
         kinds.setdefault(row.name.partition(".")[0], []).append(row)
@@ -146,7 +176,7 @@ def _select_ranges(rows: Sequence[ParameterRange]) -> tuple[ParameterRange, ...]
 
 
 def _spread_key(row: ParameterRange) -> tuple[float, str]:
-    """Return a sort key: largest range relative to its size first, then by name."""
+    """Return a sort key that puts the largest relative range first, and equal ranges in the order of names."""
     size = max(abs(row.low), abs(row.high), _LEAST_SPREAD)
     return (-round((row.high - row.low) / size, 6), row.name)
 
@@ -176,22 +206,29 @@ def folder_card(
     licence: str = "",
     tables: Mapping[str, Rows] | None = None,
 ) -> str:
-    """Return the text of ``README.md``; it depends on the folder and the arguments only.
+    """Return the text of the dataset card (``README.md``) of a folder.
+
+    The text depends on the folder and the arguments only.
 
     Args:
-        folder: a v3.0 dataset.
-        repo_id: its repository on the Hub, for the example that loads it.
-        name: the dataset's name; by default the recorded name, or the folder's.
-        licence: replaces the licence that the folder states.
-        tables: further sections by title, such as quality or labels, each a table with the same keys in every row.
+        folder: v3.0 dataset.
+        repo_id: Repository on the Hugging Face Hub (``USER/DATASET``), for the example that loads the dataset.
+        name: Name of the dataset; by default the recorded name, or the folder's name.
+        licence: Licence that replaces the licence in the folder.
+        tables: Rows of further sections, such as quality or labels, by title. All rows of a section have the same
+            keys.
 
     Raises:
-        DatasetError: the folder is not a v3.0 dataset, or is damaged.
+        DatasetError: If the folder is not a v3.0 dataset, or is damaged.
     """
     source = SourceV3(Path(folder))
     reader, origin = source.reader, read_origin(source.path)
-    licence = licence or (reader.spec.licence if reader.ours else "")
-    text = _own_card(reader, source.tasks, licence) if reader.ours else _foreign_card(source, name or source.path.name)
+    licence = licence or (reader.spec.licence if reader.written_by_twinloop else "")
+    text = (
+        _own_card(reader, source.tasks, licence)
+        if reader.written_by_twinloop
+        else _foreign_card(source, name or source.path.name)
+    )
     body = text.split("---\n", 2)[2] if text.startswith("---\n") else text
     front = front_matter(licence, tags=_tags(reader, origin), frames=int(reader.info["total_frames"]))
     head, _, rest = body.strip().partition("\n\n## ")
@@ -212,7 +249,7 @@ def _own_card(reader: DatasetReader, tasks: Sequence[str], licence: str) -> str:
     coded = {key: codec.upper() for key, codec in codecs.items() if codec != "h264"}
     tables = reader.side_tables
     return format_card(
-        spec, episodes=episodes, frames=frames, tasks=list(tasks), logged=logged, tables=tables, coded=coded
+        spec, episodes=episodes, frames=frames, tasks=list(tasks), recorded=logged, tables=tables, video_codings=coded
     )
 
 
@@ -251,7 +288,7 @@ def _tags(reader: DatasetReader, origin: DataOrigin) -> list[str]:
 
 
 def _origin_sections(origin: DataOrigin) -> list[str]:
-    """Return the sections on the origin of the episodes; an empty list if the folder records no origin."""
+    """Return the card's sections about the origin of the episodes; an empty list if the folder records no origin."""
     lines = [
         f"- {kind}: " + ", ".join(f"{markdown_text(value)} × {count}" for value, count in list(counts.items())[:_SHOWN])
         for kind, counts in origin.counts.items()
@@ -259,8 +296,8 @@ def _origin_sections(origin: DataOrigin) -> list[str]:
     ]
     if not lines:
         return []
-    lines += [f"- {origin.ids} different episodes (by content hash)"] if origin.ids else []
-    lines += [f"- {origin.parents} episodes derived from others, named in their provenance"] if origin.parents else []
+    lines += [f"- {origin.distinct} different episodes (by content hash)"] if origin.distinct else []
+    lines += [f"- {origin.derived} episodes derived from others, named in their provenance"] if origin.derived else []
     if origin.transforms:
         lines.append(
             "- transforms: "
@@ -275,7 +312,7 @@ def _origin_sections(origin: DataOrigin) -> list[str]:
             {
                 "parameter": MarkdownCode(r.name),
                 "least": f"{r.low:.6g}",
-                "median": f"{r.middle:.6g}",
+                "median": f"{r.median:.6g}",
                 "most": f"{r.high:.6g}",
             }
             for r in origin.ranges
@@ -300,7 +337,7 @@ def _cell(value: Any) -> str:
 
 
 def _loading_section(repo_id: str) -> str:
-    name = one_line(repo_id) or "USER/DATASET"
+    name = to_single_line(repo_id) or "USER/DATASET"
     code = f"""from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 dataset = LeRobotDataset({json.dumps(name)})"""

@@ -1,4 +1,7 @@
-"""Store and read invalid worlds: diverged attempts, in ``twinloop/invalid`` and separate from the episodes."""
+"""Store and read the invalid worlds of a dataset: attempts whose simulation diverged.
+
+They are in ``twinloop/invalid``, separate from the episodes.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,18 @@ from twinloop.dataset.lerobot.parquet import read_table, to_lists
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidAttempt:
-    """An attempt whose world diverged in control step ``step``.
+    """One attempt whose simulation diverged.
 
-    ``states`` ``(step + 1, nstate)`` are the valid states. ``commands`` ``(step + 1, nu)`` end with the command that
-    was applied when the world diverged. Stepping from the last state with the last command reproduces the divergence.
+    A step from the last state with the last command reproduces the divergence.
+
+    Attributes:
+        number: Number of the attempt.
+        step: Control step in which the simulation diverged.
+        reason: Reason of the divergence.
+        states: Valid simulator states, shape ``(step + 1, nstate)``.
+        commands: Actuator commands of the control steps, shape ``(step + 1, nu)``; the last one was applied when
+            the simulation diverged.
+        provenance: Twin, parameter values and seed of the attempt.
     """
 
     number: int
@@ -36,7 +47,11 @@ class InvalidAttempt:
 
 
 def invalid_worlds_table(items: Sequence[InvalidAttempt]) -> pa.Table:
-    """Return one row per attempt: number, step, reason, flat float64 states and commands, provenance as JSON."""
+    """Return a table with one row per invalid attempt.
+
+    Columns are the number, step, reason, flat float64 states and commands with their widths, and the provenance as
+    JSON.
+    """
     return pa.table(
         {
             "number": pa.array([item.number for item in items], pa.int64()),
@@ -52,15 +67,19 @@ def invalid_worlds_table(items: Sequence[InvalidAttempt]) -> pa.Table:
 
 
 def invalid_world_numbers(root: Path) -> list[int]:
-    """Return the numbers of a dataset's invalid attempts, in order."""
+    """Return the attempt numbers of a dataset's invalid worlds, in stored order."""
     return [number for path in _files(root) for number in read_table(path, ["number"])["number"].to_pylist()]
 
 
 def read_invalid_world(root: Path, number: int) -> InvalidAttempt:
-    """Read one invalid attempt.
+    """Read one invalid attempt of a dataset.
+
+    Args:
+        root: Folder of the dataset.
+        number: Number of the attempt.
 
     Raises:
-        InputError: the dataset has no invalid attempt of this number; lists those it has.
+        InputError: If the dataset has no invalid attempt of this number.
     """
     for path in _files(root):
         found = read_table(path, ["number"])["number"].to_pylist()

@@ -1,8 +1,9 @@
-"""Names in robomimic's HDF5 files, shared by writer and readers, and conversions to robomimic's conventions.
+"""Name the groups and attributes of robomimic's HDF5 files, and convert values to robomimic's conventions.
 
-The layout follows robomimic's documentation (Datasets, Overview): ``data/demo_N`` with ``actions`` within ±1,
-``states``, ``rewards``, ``dones``, ``obs`` and ``next_obs``, and ``mask/NAME``. Twinloop adds the group
-``demo_N/twinloop`` and the JSON attribute ``twinloop`` of ``data`` and of each demonstration. robomimic ignores both.
+The writer (`twinloop export robomimic`) and the log importer use these names. The layout follows robomimic's
+documentation (Datasets, Overview): ``data/demo_N`` with ``actions`` within ±1, ``states``, ``rewards``,
+``dones``, ``obs`` and ``next_obs``, and ``mask/NAME``. Twinloop adds the group ``demo_N/twinloop`` and the JSON
+attribute ``twinloop`` of ``data`` and of each demonstration. robomimic ignores both additions.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ Array = NDArray[np.float64]
 
 
 def import_h5py(what: str) -> Any:
-    """Import h5py, the package that reads and writes HDF5.
+    """Import and return h5py, the package that reads and writes HDF5.
+
+    Args:
+        what: Sentence of the error message that explains why h5py is needed.
 
     Raises:
-        MissingDependencyError: it is not installed.
+        MissingDependencyError: If h5py is not installed.
     """
     try:
         import h5py  # pyright: ignore[reportMissingImports]
@@ -38,11 +42,20 @@ def import_h5py(what: str) -> Any:
 
 
 def observation_key(feature: str) -> str:
-    """Return the robomimic observation name of a feature, such as ``front_image``, ``state`` or ``imu.tool_imu``."""
+    """Return robomimic's name of a dataset feature: ``observation.images.front`` becomes ``front_image``.
+
+    Other features lose the prefix ``observation.``, for example ``state`` and ``imu.tool_imu``.
+    """
     bare = feature.removeprefix("observation.")
     return f"{bare.removeprefix('images.')}_image" if bare.startswith("images.") else bare.replace("/", ".")
 
 
 def to_unit(values: Array, low: Array, high: Array) -> Array:
-    """Scale values to [-1, 1], the range of robomimic's actions: ``low`` becomes -1 and ``high`` becomes 1."""
+    """Scale values to [-1, 1], the range of robomimic's actions, and clip them.
+
+    Args:
+        values: Values of n columns, shape ``(…, n)``.
+        low: Value of each column that becomes -1.
+        high: Value of each column that becomes 1.
+    """
     return np.clip(2.0 * (values - low) / (high - low) - 1.0, -1.0, 1.0)  # rounding alone reaches beyond

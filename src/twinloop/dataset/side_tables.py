@@ -1,7 +1,8 @@
 """Write and read side tables: additional data per episode as Parquet files in ``twinloop/NAME/``.
 
-A side table is committed together with the block of its episodes: one file per block, one row group per episode, and
-the same bytes for the same rows. The caller identifies episodes by ``number``; the writer adds the column
+A dataset is written in blocks of consecutive episodes. The side tables of a block are committed together with
+its episodes: one file per block, one Parquet row group per episode, and the same bytes for the same rows. The
+caller identifies an episode by ``number``, its number in the generate run; the writer adds the column
 ``episode_index``. A table's name is a path such as ``annotations/frames``.
 """
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pad
 
 SideTable: TypeAlias = pa.Table | Iterable[pa.Table] | Path
-"""Rows of one block: a table, a sequence of partial tables, or a Parquet file written by another process."""
+"""Rows of one block of episodes: a table, an iterable of partial tables, or a Parquet file of another process."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z][a-z0-9_]*)*")
 _TAKEN = {"states", "provenance", "log", "invalid"}
@@ -36,10 +37,10 @@ _KEY = pa.field(_INDEX, pa.int64())
 
 
 def check_name(name: str) -> None:
-    """Check that a name can be used for a side table.
+    """Check that a name can be used for a side table (additional Parquet table in ``twinloop/NAME/``).
 
     Raises:
-        InputError: it cannot; the message describes valid names.
+        InputError: If the name is malformed or reserved.
     """
     if not _NAME.fullmatch(name) or name.partition("/")[0] in _TAKEN:
         raise InputError(
@@ -56,18 +57,23 @@ def write_side_tables(
     episodes: Mapping[int, int],
     known: Mapping[str, Sequence[str]] | None,
 ) -> dict[str, list[str]]:
-    """Write a block's side tables into a snapshot that is not yet committed.
+    """Write the side tables of one block of episodes into a snapshot of the dataset that is not yet committed.
 
     Args:
-        episodes: maps the number of each of the block's episodes to its ``episode_index``, in order.
-        known: the columns of each side table of the dataset, as returned here; None before its first episodes.
+        stage: Folder of the snapshot.
+        block: Number of the block.
+        tables: Rows of the block by table name, sorted by ``number``.
+        episodes: ``episode_index`` of each episode of the block by its ``number``, in order.
+        known: Columns of each side table of the dataset, as this function returned them for an earlier block; None
+            for the first block with episodes.
 
     Returns:
-        The columns of each table, as ``name: type``.
+        Columns of each table as ``name: type``.
 
     Raises:
-        InputError: an invalid table name, or rows of episodes that are not in the block or not in its order.
-        DatasetError: a table of the dataset is missing, or its columns differ from those of earlier blocks.
+        InputError: If a table name is invalid, or rows belong to episodes outside the block or are not in its
+            order.
+        DatasetError: If a table of the dataset is missing, or its columns differ from those of earlier blocks.
     """
     if known is not None and set(known) != set(tables):
         raise DatasetError(
@@ -97,11 +103,18 @@ def side_table_names(root: Path) -> list[str]:
 
 
 def open_side_table(root: Path, name: str) -> pad.Dataset:
-    """Open a side table over all blocks without reading its rows.
+    """Open a side table (additional Parquet table in ``twinloop/NAME/``) of all episodes, without reading its rows.
+
+    Args:
+        root: Folder of the dataset.
+        name: Name of the table.
+
+    Returns:
+        The table as a PyArrow dataset.
 
     Raises:
-        UnknownNameError: the dataset has no such table.
-        DatasetError: a file is damaged, is outside the folder, or was written by a newer version.
+        UnknownNameError: If the dataset has no such table.
+        DatasetError: If a file is damaged, is outside the folder, or was written by a newer version.
     """
     import pyarrow.dataset as pad  # imports pandas if it is installed
 
@@ -115,11 +128,18 @@ def open_side_table(root: Path, name: str) -> pad.Dataset:
 
 
 def read_side_rows(root: Path, name: str, block: int, index: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read the rows of one episode from a side table; only that episode's row groups are read.
+    """Read the rows of one episode from a side table. Only the row groups of that episode are read.
+
+    Args:
+        root: Folder of the dataset.
+        name: Name of the table.
+        block: Number of the block of episodes (one file per table) that contains the episode.
+        index: ``episode_index`` of the episode.
+        columns: Columns to read; by default all.
 
     Raises:
-        UnknownNameError: the dataset has no such table, or the table no such column.
-        DatasetError: as `open_side_table`.
+        UnknownNameError: If the dataset has no such table, or the table no such column.
+        DatasetError: If the file is damaged, is outside the folder, or was written by a newer version.
     """
     path = _require_inside(root, root / layout.block_path(layout.SIDE_PATH, block, table=name))
     if not path.is_file():
@@ -134,12 +154,17 @@ def read_side_rows(root: Path, name: str, block: int, index: int, columns: Seque
 
 
 def table_metadata(name: str, text: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Return the schema metadata of a side table: schema version, table name, and the entries of ``text``."""
+    """Return the schema metadata of a side table: schema version, table name, and the entries of ``text``.
+
+    Args:
+        name: Name of the table.
+        text: Further JSON-compatible entries, such as the meaning of the columns.
+    """
     return {_ABOUT: dumps({"schema": layout.SCHEMA, "table": name, **text}).encode()}
 
 
 def open_side_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Open a new side-table file for writing; every episode adds one row group."""
+    """Open a new side-table file for writing. The caller writes one row group per episode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Images are compressed already; a dictionary of them would be a second copy.
     codecs = {field.name: "none" if _is_binary(field.type) else "zstd" for field in schema}
@@ -155,7 +180,9 @@ def _write_side_table(path: Path, name: str, rows: SideTable, episodes: Mapping[
     parts = _read_parts(rows)
     first = next(parts, None)
     if first is None:
-        raise InputError(f"The side table {name} has no parts. Without rows, give an empty table with columns.")
+        raise InputError(
+            f"The side table {name} has no table. If it has no rows, give an empty table with its columns."
+        )
     if _NUMBER not in first.column_names or _INDEX in first.column_names:
         raise InputError(
             f"The side table {name} needs a column {_NUMBER} and no {_INDEX}, which the writer adds; it "
@@ -192,7 +219,7 @@ def _read_parts(rows: SideTable) -> Iterator[pa.Table]:
 
 
 def _split_by_number(part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Split rows into consecutive runs of the same episode."""
+    """Split rows into runs of consecutive rows with the same ``number``; yield the number and the rows of each run."""
     numbers = part[_NUMBER].to_numpy()
     edges = np.flatnonzero(np.diff(numbers)) + 1
     bounds = [0, *edges.tolist(), len(numbers)] if len(numbers) else []
@@ -201,7 +228,10 @@ def _split_by_number(part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _to_parquet_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type with Parquet's name for list elements, so that files and in-memory tables give the same bytes."""
+    """Return the type with Parquet's name ``element`` for list elements.
+
+    Tables from files and tables from memory are then written as the same bytes.
+    """
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(pa.field("element", _to_parquet_type(kind.value_type)), kind.list_size)
     if pa.types.is_list(kind):
@@ -223,11 +253,16 @@ def _read_schema(path: Path) -> pa.Schema:
 
 def _require_inside(root: Path, path: Path) -> Path:
     if not path.resolve().is_relative_to(root.resolve()):
-        raise DatasetError(f"{path} leads out of the dataset's folder. Such files are not read; restore the file.")
+        raise DatasetError(
+            f"{path} is a link to a file outside the dataset's folder, and such links are not read. Restore the file."
+        )
     return path
 
 
 def _group_index(file: pq.ParquetFile, group: int) -> int:
-    """Return the episode of a row group from its statistics (every group holds one episode); -1 without statistics."""
+    """Return the ``episode_index`` of a row group from its statistics, because every row group belongs to one episode.
+
+    It is -1 if the file has no statistics.
+    """
     statistics = file.metadata.row_group(group).column(0).statistics
     return int(statistics.min) if statistics is not None and statistics.has_min_max else -1

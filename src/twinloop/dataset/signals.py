@@ -1,12 +1,14 @@
 """Store the sensor signals of an episode, and the simulation of an imported log, in a dataset, and read them back.
 
-A signal that all episodes have becomes the feature ``observation.NAME`` (``observation.pose.cube``), sampled at the
-frames: orientations by spherical interpolation, switches and throttles held, all others linearly, with the end values
-outside the signal's times. The side table ``signals`` keeps every signal with its own times (`signals_table`).
+A signal that all episodes have becomes the feature ``observation.NAME`` (``observation.pose.cube``), sampled at
+the frames. Orientations are interpolated spherically, switches and throttles are held, and all other signals
+are interpolated linearly; outside the signal's times, its first or last value is used. The side table
+``signals`` keeps every signal with its original times (`signals_table`).
 
-The samples of a simulated sensor are in the side table ``readings/NAME``, its kind in ``observation.KIND.NAME``. An
-IMU gives ``angular_velocity/NAME`` and ``acceleration/NAME``, a force/torque sensor ``wrench/NAME``, servos
-``joint_velocity``, ``joint_current``, ``joint_load``, ``joint_voltage`` and ``joint_temperature``.
+The samples of a simulated sensor are in the side table ``readings/NAME``; the feature ``observation.KIND.NAME``
+has the sensor's kind in its name. An IMU gives ``angular_velocity/NAME`` and ``acceleration/NAME``, a
+force/torque sensor ``wrench/NAME``, and servos give ``joint_velocity``, ``joint_current``, ``joint_load``,
+``joint_voltage`` and ``joint_temperature``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _MIXED = {"pose": _POSE_UNITS, "twist": ("m/s",) * 3 + ("rad/s",) * 3, "wrench":
 
 
 def find_shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
-    """Return, by signal name, the feature of each signal that all episodes have with the same columns and unit."""
+    """Return a feature for each signal that all episodes have with the same columns and unit, by signal name."""
     first = episodes[0].signals
     same = [
         name
@@ -47,7 +49,16 @@ def find_shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
 
 
 def sample_at_frames(name: str, signal: LoggedSignal, time: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Resample a signal at an episode's frames; the result is ``(T, k)``."""
+    """Resample a signal at the frames of an episode.
+
+    Args:
+        name: Name of the signal, which determines whether values are held or interpolated.
+        signal: Signal with k columns.
+        time: Times of the T frames in s, shape ``(T,)``.
+
+    Returns:
+        Values at the frames, shape ``(T, k)``.
+    """
     if name in HELD:
         return hold(signal.time, signal.values, time)
     if not name.startswith("pose/"):
@@ -57,7 +68,15 @@ def sample_at_frames(name: str, signal: LoggedSignal, time: NDArray[np.float64])
 
 
 def compute_readings(log: Episode, specs: Mapping[str, ReadingSpec]) -> dict[str, NDArray[np.float64]]:
-    """Return the reading features of one episode by their keys."""
+    """Return the signals of one episode, sampled at its frames, by feature key.
+
+    Args:
+        log: Episode with T frames.
+        specs: Dataset features by signal name.
+
+    Returns:
+        Values of shape ``(T, k)`` for a signal with k columns.
+    """
     return {spec.key: sample_at_frames(name, log.signals[name], log.time) for name, spec in specs.items()}
 
 
@@ -66,7 +85,10 @@ def _have_same_columns(one: LoggedSignal, other: LoggedSignal) -> bool:
 
 
 def column_units(name: str, signal: LoggedSignal) -> tuple[str, ...]:
-    """Return the unit of each column; for poses, twists and wrenches from the signal's name, "" if unknown."""
+    """Return the unit of each column of a signal; "" if unknown.
+
+    The units of poses, twists and wrenches, which have no common unit, follow from the name of the signal.
+    """
     if signal.unit:
         return (signal.unit,) * len(signal.columns)
     units = _MIXED.get(name.partition("/")[0], ())
@@ -78,7 +100,10 @@ _TRIADS = {"gyro": "angular_velocity", "accel": "acceleration"}
 
 
 def read_generated_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
-    """Return the sensor signals of a simulated episode at their sampling times; empty if no samples were stored."""
+    """Return the sensor signals of a simulated episode at their sampling times, by signal name.
+
+    The result is empty if the dataset stores no sensor samples.
+    """
     tables = set(reader.side_tables)
     found: dict[str, LoggedSignal] = {}
     for spec in reader.spec.readings:
@@ -100,7 +125,13 @@ def read_generated_signals(reader: DatasetReader, index: int) -> dict[str, Logge
 
 
 def _split_sensor(kind: str, name: str, spec: ReadingSpec) -> Iterator[tuple[str, list[int]]]:
-    """Yield each signal of a sensor and the indices of its columns."""
+    """Yield the name of each signal of a sensor and the indices of its columns.
+
+    Args:
+        kind: Kind of the sensor: ``imu``, ``force_torque`` or a kind of servo.
+        name: Name of the sensor.
+        spec: Dataset feature with the readings of the sensor.
+    """
     if kind == "force_torque":
         yield f"wrench/{name}", list(range(len(spec.columns)))
         return
@@ -111,13 +142,16 @@ def _split_sensor(kind: str, name: str, spec: ReadingSpec) -> Iterator[tuple[str
 
 
 def _signal_stem(kind: str, column: str) -> str:
-    """Return ``gyro`` for ``gyro.x`` and ``velocity`` for ``elbow_flex.velocity``."""
+    """Return the quantity of a sensor column: ``gyro`` for ``gyro.x``, ``velocity`` for ``elbow_flex.velocity``."""
     first, _, last = column.rpartition(".")
     return first if kind == "imu" else last
 
 
 def _short_name(kind: str, column: str) -> str:
-    """Return ``x`` for ``gyro.x``, ``elbow_flex`` for ``elbow_flex.velocity``; keep force/torque names."""
+    """Return the column name within its signal: ``x`` for ``gyro.x``, ``elbow_flex`` for ``elbow_flex.velocity``.
+
+    Columns of force/torque sensors keep their names.
+    """
     first, _, last = column.rpartition(".")
     return column if kind == "force_torque" else last if kind == "imu" else first
 
@@ -127,31 +161,37 @@ _ASSETS = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
 
 
 def simulation_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
-    """Return the stored simulations of some episodes, one row each; episodes without one have no row."""
+    """Return a side table of stored simulations (MJCF model, states and controls), one row per episode.
+
+    Args:
+        numbers: Number of each episode in the dataset.
+        logs: Episodes; those without a simulation get no row.
+    """
     rows = [(number, log.simulation) for number, log in zip(numbers, logs, strict=True) if log.simulation is not None]
-    kept = [simulation for _, simulation in rows]
-    controls = [None if item.controls is None else item.controls.ravel() for item in kept]
+    simulations = [simulation for _, simulation in rows]
+    controls = [None if item.controls is None else item.controls.ravel() for item in simulations]
     return pa.table(
         {
             "number": pa.array([number for number, _ in rows], pa.int64()),
-            "model": pa.array([item.model for item in kept], pa.string()),
-            "spec": pa.array([item.spec for item in kept], pa.int64()),
-            "width": pa.array([item.states.shape[1] for item in kept], pa.int64()),
-            "states": pa.array([item.states.ravel() for item in kept], pa.list_(pa.float64())),
+            "model": pa.array([item.model for item in simulations], pa.string()),
+            "spec": pa.array([item.spec for item in simulations], pa.int64()),
+            "width": pa.array([item.states.shape[1] for item in simulations], pa.int64()),
+            "states": pa.array([item.states.ravel() for item in simulations], pa.list_(pa.float64())),
             "controls_shape": pa.array(
-                [None if item.controls is None else item.controls.shape for item in kept], pa.list_(pa.int64())
+                [None if item.controls is None else item.controls.shape for item in simulations], pa.list_(pa.int64())
             ),
             "controls": pa.array(controls, pa.list_(pa.float64())),
-            "notes": pa.array([list(item.notes) for item in kept], pa.list_(pa.string())),
+            "notes": pa.array([list(item.notes) for item in simulations], pa.list_(pa.string())),
             "assets": pa.array(
-                [[{"name": name, "content": data} for name, data in item.assets.items()] for item in kept], _ASSETS
+                [[{"name": name, "content": data} for name, data in item.assets.items()] for item in simulations],
+                _ASSETS,
             ),
         }
     )
 
 
 def read_stored_simulation(reader: DatasetReader, index: int) -> StoredSimulation | None:
-    """Return the stored simulation of an imported episode, or None."""
+    """Return the simulator states and model that the import stored with an episode; None if it stored none."""
     if SIMULATION_TABLE not in reader.side_tables:
         return None
     for row in reader.side_rows(SIMULATION_TABLE, index).to_pylist():
@@ -171,7 +211,14 @@ TABLE = "signals"
 
 
 def signals_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
-    """Return every signal of some episodes as measured, one row per signal."""
+    """Return an additional Parquet table of all signals with their original times and values.
+
+    It has one row per episode and signal.
+
+    Args:
+        numbers: Number of each episode in the dataset.
+        logs: Episodes with their signals.
+    """
     pairs = zip(numbers, logs, strict=True)
     rows = [(number, name, signal) for number, log in pairs for name, signal in log.signals.items()]
     return pa.table(
@@ -187,7 +234,7 @@ def signals_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
 
 
 def read_stored_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
-    """Return an episode's signals with their own times and values; empty if the dataset stores none."""
+    """Return the signals of an episode with their original times and values, by name; empty if none are stored."""
     if TABLE not in reader.side_tables:
         return {}
     found: dict[str, LoggedSignal] = {}
@@ -200,7 +247,15 @@ def read_stored_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSi
 
 
 def restore_episode(reader: DatasetReader, index: int, *, units: UnitMap | None = None) -> Episode:
-    """Return a recorded episode as it was before conversion, with signals, conditions, command type and simulation."""
+    """Return an episode of an imported log as it was before conversion.
+
+    Signals, conditions, command type and stored simulation are included.
+
+    Args:
+        reader: Open dataset.
+        index: ``episode_index`` of the episode.
+        units: Unit map that replaces the unit map of the dataset.
+    """
     extra = reader.provenance(index).extra
     return replace(
         reader.log_episode(index, units=units),

@@ -1,4 +1,4 @@
-"""Specification of a dataset (robot, frame rate, joints with units, cameras) and its LeRobot metadata."""
+"""Specify a dataset (robot, frame rate, joints with units, cameras), and build its LeRobot metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_in
 
 @dataclass(frozen=True, kw_only=True)
 class CameraSpec:
-    """One camera of a dataset: its name as in ``observation.images.NAME``, and its size in pixels (even numbers)."""
+    """One camera of a dataset.
+
+    Attributes:
+        name: Name as in ``observation.images.NAME``; without "/".
+        height: Height of the images in px, even and at least 16.
+        width: Width of the images in px, even and at least 16.
+    """
 
     name: str
     height: int
@@ -33,13 +39,19 @@ class CameraSpec:
 
     @property
     def key(self) -> str:
-        """Feature key."""
+        """Name of the camera's feature in LeRobot's files, ``observation.images.NAME``."""
         return f"observation.images.{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSpec:
-    """Readings of a sensor at every frame: a feature ``observation.NAME``, its columns and the unit of each."""
+    """One sensor whose readings at every frame are a dataset feature.
+
+    Attributes:
+        name: Name as in ``observation.NAME``; without "/".
+        columns: Names of the columns.
+        units: Unit of each column.
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -48,7 +60,7 @@ class ReadingSpec:
     def __post_init__(self) -> None:
         if "/" in self.name or not self.name or self.key in (STATE, TRUE_TIME) or self.name.startswith("images."):
             raise InputError(
-                f"The readings {self.name!r} cannot be a feature of that name: LeRobot allows no '/', and "
+                f"The sensor name {self.name!r} cannot be used as a feature name: LeRobot allows no '/', and "
                 "observation.state, observation.time and observation.images.* are reserved. Rename the sensor."
             )
         if not self.columns or len(self.columns) != len(self.units):
@@ -59,7 +71,7 @@ class ReadingSpec:
 
     @property
     def key(self) -> str:
-        """Feature key."""
+        """Name of the sensor's feature in LeRobot's files, ``observation.NAME``."""
         return f"observation.{self.name}"
 
 
@@ -67,13 +79,28 @@ class ReadingSpec:
 class DatasetSpec:
     """Properties that are the same for all episodes of a dataset.
 
-    ``joints`` are joint names in column order. As in LeRobot, the columns of the action and the first columns of the
-    observation are named ``JOINT.pos`` on disk; ``extra_state`` names further observation columns. ``units`` maps the
-    joint columns to SI. ``block_size`` is the number of attempted episode numbers per file. ``success``: frames have
-    the column ``next.success``. ``unsteady``: the period of the control loop varies, and frames have the column
-    ``observation.time``, their true time in s, in addition to LeRobot's nominal timestamps. ``readings`` are the
-    features of further sensors. ``ranges`` are notes for the dataset card on the ranges of the randomization, one line
-    each.
+    As in LeRobot, the columns of the action and the first columns of the observation are named ``JOINT.pos`` on
+    disk.
+
+    Attributes:
+        name: Name of the dataset.
+        robot_type: LeRobot's name of the robot.
+        fps: Frames per second.
+        joints: Joint names in column order.
+        units: Units of the joint columns, for the conversion to SI.
+        cameras: Cameras with a video per episode.
+        extra_state: Names of further observation columns after the joints.
+        config: JSON-compatible settings from which the dataset was generated.
+        twin_hash: Hash of the twin.
+        config_hash: Hash of the generation settings.
+        block_size: Number of attempts per block (group of episodes with its own files). Attempts that fail give no
+            episode.
+        success: Whether frames have the column ``next.success``.
+        unsteady: Whether the period of the control loop varies. Frames then have the column ``observation.time``,
+            their true time in s, in addition to LeRobot's nominal timestamps.
+        licence: Licence of the data.
+        readings: Features of further sensors.
+        ranges: Sentences on the ranges of the randomization for the dataset card, one per line.
     """
 
     name: str
@@ -115,7 +142,7 @@ class DatasetSpec:
         return self.action_names + self.extra_state
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary, the content of ``twinloop/dataset.json``."""
+        """Return the content of ``twinloop/dataset.json``, a JSON-compatible dictionary."""
         return {
             "schema": layout.SCHEMA,
             "name": self.name,
@@ -140,8 +167,12 @@ class DatasetSpec:
     def from_json(cls, value: Mapping[str, Any], *, where: str) -> DatasetSpec:
         """Read the dictionary that `to_json` returns, of any schema version up to the current one.
 
+        Args:
+            value: Parsed content of ``twinloop/dataset.json``.
+            where: Path of the file, for error messages.
+
         Raises:
-            DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.
+            DatasetError: If a key is missing or has a value of another type, or a newer version wrote the file.
         """
         layout.require_keys(value, ("name", "robot_type", "fps", "joints", "units"), where=where)
         with layout.wrap_parse_errors(where):
@@ -158,7 +189,7 @@ class DatasetSpec:
 
 
 def build_features(spec: DatasetSpec) -> dict[str, Any]:
-    """Return the ``features`` table of ``info.json``."""
+    """Return the ``features`` entry of LeRobot's ``meta/info.json``: type, shape and column names of each feature."""
     table: dict[str, Any] = {
         "action": {"dtype": "float32", "shape": [len(spec.action_names)], "names": list(spec.action_names)},
         "observation.state": {"dtype": "float32", "shape": [len(spec.state_names)], "names": list(spec.state_names)},
@@ -195,7 +226,7 @@ def _video_feature(camera: CameraSpec, fps: int) -> dict[str, Any]:
 
 
 def build_info(spec: DatasetSpec, *, episodes: int, frames: int, tasks: int) -> dict[str, Any]:
-    """Return the content of ``meta/info.json``."""
+    """Return the content of LeRobot's ``meta/info.json``, from the numbers of episodes, frames and tasks."""
     return {
         "codebase_version": "v3.0",
         "robot_type": spec.robot_type,
@@ -214,7 +245,7 @@ def build_info(spec: DatasetSpec, *, episodes: int, frames: int, tasks: int) -> 
 
 
 def build_modality(spec: DatasetSpec) -> dict[str, Any]:
-    """Return the content of ``meta/modality.json`` for GR00T: one slice per joint, and the cameras by short names."""
+    """Return the content of ``meta/modality.json`` for GR00T: columns of each joint, and short camera names."""
     rows = {name: {"start": i, "end": i + 1} for i, name in enumerate(spec.state_names)}
     return {
         "state": {name.removesuffix(".pos"): span for name, span in rows.items()},

@@ -1,4 +1,4 @@
-"""Read the trials of policies from a table, from a dataset with recorded outcomes, or from a folder of either."""
+"""Read trials of policies from a table, from a dataset with recorded outcomes, or from a folder of them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ _TABLES = (".csv", ".json")
 
 
 def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str | None = None) -> Trials:
-    """Read trials from a table, a dataset, or a folder with one of them per policy.
+    """Read trials of policies from a table, a dataset, or a folder with one table or dataset per policy.
 
     Args:
-        path: a CSV or JSON table (columns: `twinloop.dataset.trials_table`), a LeRobotDataset v3.0 folder with the
-            outcome of each episode (``provenance/success`` if twinloop wrote it, else ``next.success``), or a folder
-            with one table or one dataset per policy, named after the policy.
-        domain: the domain of trials that do not state one.
-        policy: the policy of trials that do not name one; by default the name of the file or folder.
+        path: One of three sources. A CSV or JSON table has the columns in `twinloop.dataset.trials_table`. A
+            LeRobotDataset v3.0 folder has the outcome of each episode in ``provenance/success`` if twinloop wrote it,
+            else in ``next.success``. Any other folder has one table or dataset per policy, named after the policy.
+        domain: Domain of the trials for which the file states none.
+        policy: Policy of the trials of a dataset, and of table rows that name no policy. By default, the policy of a
+            dataset is its recorded actor (source of the commands), and that of a file in a folder is the file's name.
 
     Raises:
-        InputError: the path does not exist or is none of these, or a table cannot be read; names the row.
-        DatasetError: a dataset is damaged or has no outcomes.
+        InputError: If the path does not exist or is neither table, dataset nor folder of them, or a table is
+            invalid.
+        DatasetError: If a dataset is damaged or has no outcomes.
     """
     path = Path(path)
     if path.is_file() and path.suffix.lower() in _TABLES:
@@ -51,10 +53,16 @@ def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str |
 
 
 def read_both_domains(real: Path | str | None, sim: Path | str | None, both: Path | str | None = None) -> Trials:
-    """Read trials of both domains, from one file that states the domain of each trial or from two files.
+    """Read real and simulated trials, from one file that states the domain of each trial or from one file per domain.
+
+    Args:
+        real: Path of the real trials, as for `read_trials`.
+        sim: Path of the simulated trials.
+        both: Path of trials that state their domain.
 
     Raises:
-        InputError: as `read_trials`; a file given for one domain has trials of the other; one domain has no trials.
+        InputError: If `read_trials` refuses a file, a file of one domain has trials of the other, or a domain has
+            no trials.
     """
     parts = [] if both is None else [read_trials(both)]
     sides: tuple[tuple[Domain, Path | str | None], ...] = (("real", real), ("sim", sim))
@@ -96,10 +104,10 @@ def _read_dataset_trials(path: Path, domain: Domain | None, policy: str | None) 
 
 
 def _read_success(reader: DatasetReader, index: int) -> bool:
-    """Return whether an episode succeeded: its ``provenance/success``, else its last ``next.success``."""
-    said = reader.row(index).get("provenance/success")
-    if said is not None:
-        return bool(said)
+    """Return whether an episode succeeded, from ``provenance/success`` or from its last ``next.success``."""
+    stored = reader.row(index).get("provenance/success")
+    if stored is not None:
+        return bool(stored)
     if "next.success" not in reader.info["features"]:
         raise DatasetError(
             f"{reader.path}: episode {index} has no outcome (neither provenance/success nor "
@@ -114,7 +122,7 @@ def _find_domain(row: dict[str, Any], default: Domain | None, path: Path) -> Dom
     source = str(row.get("provenance/source") or default or "")
     if source not in DOMAINS:
         raise InputError(
-            f"{path}: its episodes are neither real nor simulated by their source '{source}'. Give it as --real or "
-            "--sim."
+            f"{path}: the source of an episode is '{source}', neither real nor sim. Give the dataset as "
+            "--real or --sim."
         )
     return source  # pyright: ignore[reportReturnType]

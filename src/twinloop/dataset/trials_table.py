@@ -1,12 +1,14 @@
-"""Read tables of trials: rows of CSV or JSON become scored trials, tables of published means become pairs of scores.
+"""Read tables of trials of policies, and tables of mean scores, from CSV and JSON files.
 
-Columns of a table of trials, in any order: ``policy``; ``domain`` (``real`` or ``sim``); ``success`` (1/0,
-true/false, yes/no) or ``score`` (0 to 1) or both; optionally ``task``, ``condition`` and ``pair``. Several conditions
-are columns ``condition/NAME``. A row may also give counts, ``successes`` and ``trials``, in place of one trial.
-`ALIASES` lists other accepted column names. Further columns are ignored.
+A table of trials has these columns, in any order: ``policy``; ``domain`` (``real`` or ``sim``); ``success``
+(1/0, true/false, yes/no) or ``score`` (0 to 1) or both. Optional columns are ``task``, ``condition`` (circumstance of
+the trial, such as the lighting) and ``pair`` (identifier that a real and a simulated trial with the same initial state
+share). Several conditions are columns ``condition/NAME``. A row may also give counts, ``successes`` and ``trials``,
+in place of one trial. `ALIASES` lists other accepted column names. Further columns are ignored.
 
-Columns of a table of means: ``policy``, ``real``, ``sim``; optionally ``real_trials`` and ``sim_trials`` (``trials``
-for both); ``real_sd`` and ``sim_sd``, the standard deviation between trials, if scores are not successes; ``task``.
+A table of mean scores, for example of published results, has the columns ``policy``, ``real`` and ``sim``.
+Optional are ``real_trials`` and ``sim_trials`` (or ``trials`` for both), ``task``, and ``real_sd`` and
+``sim_sd``, the standard deviations between trials, if scores are not successes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from twinloop.core.documents import MOST_LINES_BYTES, DocumentError, read_json, read_text
+from twinloop.core.documents import MAX_LINES_BYTES, DocumentError, read_json, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Domain, Trials
 from twinloop.stats.ranking import PolicyScoreMatrix, PolicyScores
@@ -44,35 +46,43 @@ _SPLIT = {";": "semicolons", "\t": "tabs"}
 
 
 class TrialRow(dict[str, str]):
-    """The cells of a row by our column names; ``theirs`` maps them to the file's own column names, for messages."""
+    """Cells of one row by standard column name, for example ``policy``.
 
-    def __init__(self, cells: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+    Attributes:
+        original_names: Column names in the file by standard column name, for error messages.
+    """
+
+    def __init__(self, cells: Mapping[str, str], original_names: Mapping[str, str]) -> None:
         super().__init__(cells)
-        self.theirs = theirs
+        self.original_names = original_names
 
     def original_name(self, name: str) -> str:
-        """Return the file's name of one of our columns."""
-        return self.theirs.get(name, name)
+        """Return the name in the file of a column with the standard name ``name``."""
+        return self.original_names.get(name, name)
 
 
 def read_rows(path: Path) -> list[TrialRow]:
-    """Read the rows of a CSV or JSON file and rename aliases to our column names.
+    """Read the rows of a CSV or JSON file and rename columns with an alias to the standard column name.
 
-    An exact name is preferred to an alias. JSON is a list of objects, an object with that list as ``trials``, or an
-    object of columns.
+    If a file has both a standard name and an alias of it, the column with the standard name is used. JSON is a list
+    of objects, an object with that list as ``trials``, or an object of columns.
 
     Raises:
-        InputError: the file is empty, is not a table, has another format, or has two columns of the same meaning.
+        InputError: If the file is empty, is not a table, has another format, or has two columns of the same
+            meaning.
     """
     rows = _json_rows(path) if path.suffix == ".json" else _csv_rows(path)
     if not rows:
         raise InputError(f"{path} has no rows. A table of trials has a header such as policy,domain,success.")
-    theirs = _match_columns(path, list(dict.fromkeys(name for row in rows for name in row)))
-    return [TrialRow({ours: row[name] for ours, name in theirs.items() if name in row}, theirs) for row in rows]
+    original_names = _match_columns(path, list(dict.fromkeys(name for row in rows for name in row)))
+    return [
+        TrialRow({ours: row[name] for ours, name in original_names.items() if name in row}, original_names)
+        for row in rows
+    ]
 
 
 def _match_columns(path: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return the file's column for each of our column names."""
+    """Return the name of the file's column for each standard column name."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_canonical_name(name), []).append(name)
@@ -89,14 +99,20 @@ def _match_columns(path: Path, names: Sequence[str]) -> dict[str, str]:
 def rows_to_trials(
     rows: Sequence[TrialRow], *, where: str, domain: Domain | None = None, policy: str | None = None
 ) -> Trials:
-    """Convert rows to trials; ``domain`` and ``policy`` apply to rows that do not state them.
+    """Convert rows to trials.
+
+    Args:
+        rows: Rows of one table.
+        where: Name of the table, for messages and as the origin of the trials.
+        domain: Domain of rows that state none.
+        policy: Policy of rows that name none.
 
     Raises:
-        InputError: a column is missing or a value cannot be read; names the row.
+        InputError: If a column is missing or a value is invalid.
     """
-    known, theirs = rows[0].keys(), list(rows[0].theirs.values())
+    known, original_names = rows[0].keys(), list(rows[0].original_names.values())
     if "policy" not in known and policy is None:
-        raise _missing_column_error(where, "policy", theirs)
+        raise _missing_column_error(where, "policy", original_names)
     if {"real", "sim"} <= known:
         raise InputError(
             f"{where} holds mean scores (columns real and sim), not trials: see 'twinloop gap predictivity'."
@@ -112,7 +128,7 @@ def rows_to_trials(
         ]
         return replace(Trials.concatenate_trials(parts), origin=where)
     if "success" not in known and "score" not in known:
-        raise _missing_column_error(where, "success or score (or successes and trials)", theirs)
+        raise _missing_column_error(where, "success or score (or successes and trials)", original_names)
     places = [f"{where}, row {number}" for number in range(1, len(rows) + 1)]
     success = [parse_bool(row, "success", place) for row, place in zip(rows, places, strict=True)]
     return Trials(
@@ -128,10 +144,15 @@ def rows_to_trials(
 
 
 def parse_number(row: TrialRow, name: str, place: str) -> float:
-    """Return a number of a row; NaN if the cell is empty or the column is absent.
+    """Return a number of a row; NaN if the cell is empty or the column is missing.
+
+    Args:
+        row: Row of a table.
+        name: Standard column name.
+        place: File and row number, for error messages.
 
     Raises:
-        InputError: the cell is not a number.
+        InputError: If the cell is not a number.
     """
     text = row.get(name, "")
     try:
@@ -142,7 +163,7 @@ def parse_number(row: TrialRow, name: str, place: str) -> float:
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
     try:
-        text = io.StringIO(read_text(path, MOST_LINES_BYTES), newline="")
+        text = io.StringIO(read_text(path, MAX_LINES_BYTES), newline="")
         lines = [line for line in text if line.strip() and not line.startswith("#")]
     except DocumentError as error:
         raise InputError(f"{path} cannot be read as a table of trials ({error}). Save it as CSV in UTF-8.") from error
@@ -162,7 +183,7 @@ def _json_rows(path: Path) -> list[dict[str, str]]:
             str(k): cast("list[Any]", v) for k, v in cast("dict[Any, Any]", value).items() if isinstance(v, list)
         }
         if len({len(column) for column in columns.values()}) != 1:
-            raise InputError(f"{path}: its columns {', '.join(columns) or '(none)'} are not lists of one length.")
+            raise InputError(f"{path}: its columns {', '.join(columns) or '(none)'} are not lists of equal length.")
         value = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in cast("list[Any]", value)):
         raise InputError(f"{path} is not a table of trials: give a list of objects like {{policy, domain, success}}.")
@@ -175,11 +196,11 @@ def _normalize_name(name: str) -> str:
 
 
 def _canonical_name(name: str) -> str:
-    """Return our name of a column."""
+    """Return the standard name of a column whose name may be an alias."""
     word = _normalize_name(name)
     if word.startswith("condition/"):
         return word
-    return next((ours for ours, theirs in ALIASES.items() if word in theirs), word)
+    return next((ours for ours, aliases in ALIASES.items() if word in aliases), word)
 
 
 def _expand_counts(row: TrialRow, place: str, domain: Domain | None, policy: str | None) -> Trials:
@@ -190,7 +211,7 @@ def _expand_counts(row: TrialRow, place: str, domain: Domain | None, policy: str
             f"'{row.get('trials', '')}' are not valid counts. Write whole numbers, such as 8 of 10."
         )
     if trials > _MOST_COUNTED:
-        raise InputError(f"{place}: {trials:.0f} trials are more than {_MOST_COUNTED}, the most in a row. Check it.")
+        raise InputError(f"{place}: {trials:.0f} trials in a row are more than {_MOST_COUNTED}. Check the number.")
     return Trials.of_counts(
         _parse_policy(row, place, policy),
         _parse_domain(row, place, domain),
@@ -224,10 +245,15 @@ def _join_conditions(row: TrialRow) -> str:
 
 
 def parse_bool(row: TrialRow, name: str, place: str) -> bool | None:
-    """Parse a cell such as 1, true, yes or success to a bool; None if the cell is empty.
+    """Parse a cell such as 1, true, yes or success to a bool; return None if the cell is empty.
+
+    Args:
+        row: Row of a table.
+        name: Standard column name.
+        place: File and row number, for error messages.
 
     Raises:
-        InputError: the cell is neither true nor false.
+        InputError: If the cell is neither true nor false.
     """
     text = row.get(name, "")
     word = text.lower()
@@ -263,19 +289,23 @@ def _missing_column_error(where: str, column: str, known: Any) -> InputError:
 
 
 def is_score_table(rows: Sequence[TrialRow]) -> bool:
-    """Return whether each row has a real and a simulated mean score, and not one trial."""
+    """Return whether the rows are mean real and simulated scores of policies, and not single trials."""
     return {"real", "sim"} <= rows[0].keys()
 
 
 def rows_to_scores(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScores, ...]:
     """Convert rows of mean scores to one `PolicyScores` per task.
 
+    Args:
+        rows: Rows of one table.
+        where: Name of the table, for error messages.
+
     Raises:
-        InputError: a policy is missing or twice in a task, or a score from 0 to 1, a number of trials or a standard
-            deviation is invalid; names the row.
+        InputError: If a policy is missing or occurs twice in a task, a score is outside 0 to 1, or a number of
+            trials or a standard deviation is invalid.
     """
     if "policy" not in rows[0]:
-        raise InputError(f"{where} has no column policy. It has: {', '.join(rows[0].theirs.values())}.")
+        raise InputError(f"{where} has no column policy. It has: {', '.join(rows[0].original_names.values())}.")
     tasks: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         tasks.setdefault(row.get("task", ""), []).append(at)
@@ -285,10 +315,10 @@ def rows_to_scores(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScore
 
 
 def read_scores(path: Path | str) -> tuple[PolicyScores, ...]:
-    """Read a table of mean scores, one `PolicyScores` per task.
+    """Read a CSV or JSON table of mean scores, one `PolicyScores` per task.
 
     Raises:
-        InputError: as `rows_to_scores`; the file cannot be read.
+        InputError: If the file cannot be read, or `rows_to_scores` refuses a row.
     """
     return rows_to_scores(read_rows(Path(path)), where=str(path))
 

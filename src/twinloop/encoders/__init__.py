@@ -1,1 +1,1 @@
-"""Encoders from images and clips of trajectories to comparable feature vectors."""
+"""Encode images and motion clips of episodes as feature vectors, so that real and simulated data can be compared."""

@@ -1,12 +1,13 @@
 """Encode an image as 256 fixed features, without a learned model.
 
-There are six blocks. Each is divided by a constant, so that images of two robot scenes differ by about 1 in each block:
+There are six groups of features. Each group is divided by a constant, so that images of two robot scenes differ by
+about 1 in each group:
 
     colour    36  histograms of L*, a* and b*, 12 bins each, as square roots of shares (Swain & Ballard, "Color
-                  indexing", IJCV 7, 1991; the roots make Euclidean distance Hellinger's)
+                  indexing", IJCV 7, 1991; with the roots, the Euclidean distance is the Hellinger distance)
     layout    48  mean L*, a*, b* on a grid of 4 × 4 (as the colour layout of MPEG-7, ISO/IEC 15938-3)
-    edges     96  histograms of gradient orientation: 4 × 4 cells of 4 at 128 pixels, 2 × 2 of 8 at 32 (Dalal &
-                  Triggs, "Histograms of oriented gradients for human detection", CVPR 2005)
+    edges     96  histograms of gradient orientation: 4 × 4 cells with 4 orientations at 128 × 128 pixels, 2 × 2 cells
+                  with 8 at 32 × 32 (Dalal & Triggs, "Histograms of oriented gradients for human detection", CVPR 2005)
     texture   20  rotation-invariant uniform local binary patterns, 8 neighbours, at full and half size (Ojala,
                   Pietikäinen & Mäenpää, IEEE PAMI 24, 2002)
     spectrum   8  log power in 7 octave-like bands of spatial frequency and its slope (Field, JOSA A 4, 1987;
@@ -14,8 +15,8 @@ There are six blocks. Each is divided by a constant, so that images of two robot
     gist      48  energies of 12 Gabor filters, 3 scales of 4 orientations, on a grid of 2 × 2 (Oliva & Torralba,
                   "Modeling the shape of the scene", IJCV 42, 2001)
 
-Texture and spectrum are computed from the delivered pixels, so that they change with noise and blur; compared images
-must therefore have the same size. The other blocks are computed from images that are averaged to 128 × 128 pixels.
+Texture and spectrum are computed from the original pixels, so that they change with noise and blur. Compared images
+must therefore have the same size. The other groups are computed from images that are averaged to 128 × 128 pixels.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_file
 from twinloop.core.imaging import srgb_to_linear
-from twinloop.dataset.media.images import Pictures, resize_images
+from twinloop.dataset.media.images import Images, resize_images
 
 Array = NDArray[np.float32]
 _SIDE = 128
@@ -48,36 +49,45 @@ _SCALES = {"colour": 1.3, "layout": 120.0, "edges": 0.71, "texture": 0.075, "spe
 
 
 class ClassicalEncoder:
-    """Image encoder with the fixed features of this module."""
+    """Image encoder with 256 fixed features, without a learned model.
+
+    The six groups are colour, layout, edges, texture, spectrum and gist (Gabor energies); see the module.
+    """
 
     name = "classical"
     dimension = 256
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the source code of this module."""
+        """SHA-256 of the source code of this module, so that features of different versions are not compared."""
         return _hash()
 
-    def encode(self, pictures: Pictures) -> NDArray[np.float64]:
-        """Return features ``(n, 256)`` of sRGB images ``(n, h, w, 3)`` uint8.
+    def encode(self, images: Images) -> NDArray[np.float64]:
+        """Return features, shape ``(n, 256)``, of sRGB images, shape ``(n, h, w, 3)``, uint8.
 
         Raises:
-            InputError: a side is shorter than 64 pixels.
+            InputError: If a side of the images is shorter than 64 pixels.
         """
-        if min(pictures.shape[1:3]) < _SMALLEST:
+        if min(images.shape[1:3]) < _SMALLEST:
             raise InputError(
-                f"Images of {pictures.shape[2]}x{pictures.shape[1]} are too small for classical features, which need "
+                f"Images of {images.shape[2]}x{images.shape[1]} are too small for classical features, which need "
                 f"sides of {_SMALLEST} pixels or more. Give larger ones, or another --embedding."
             )
-        blocks = compute_features(pictures)
+        blocks = compute_features(images)
         return np.concatenate([blocks[name] / scale for name, scale in _SCALES.items()], axis=1)
 
 
-def compute_features(pictures: Pictures) -> dict[str, NDArray[np.float64]]:
-    """Return the blocks of features by name, ``(n, width)`` each, not yet scaled, of images ``(n, h, w, 3)``."""
-    small = resize_images(pictures, (_SIDE, _SIDE))
+def compute_features(images: Images) -> dict[str, NDArray[np.float64]]:
+    """Return six groups of features by name, shape ``(n, width)`` each, before scaling.
+
+    The groups are ``colour``, ``layout``, ``edges``, ``texture``, ``spectrum`` and ``gist``.
+
+    Args:
+        images: sRGB images, shape ``(n, h, w, 3)``, uint8.
+    """
+    small = resize_images(images, (_SIDE, _SIDE))
     lab = convert_to_lab(small)
-    grey = pictures.astype(np.float32) @ (_LUMA / 255.0).astype(np.float32)
+    grey = images.astype(np.float32) @ (_LUMA / 255.0).astype(np.float32)
     light = lab[..., 0] / 100.0
     blocks = {
         "colour": np.concatenate([_compute_histogram(lab[..., c], *_REACH[c]) for c in range(3)], axis=1),
@@ -92,9 +102,9 @@ def compute_features(pictures: Pictures) -> dict[str, NDArray[np.float64]]:
     return {name: np.asarray(block, dtype=np.float64) for name, block in blocks.items()}
 
 
-def convert_to_lab(pictures: Pictures) -> Array:
-    """Convert sRGB images ``(…, 3)`` uint8 to CIE L*a*b* (CIE 15:2004) under illuminant D65."""
-    xyz = _linear_table()[pictures] @ (_XYZ / _XYZ.sum(axis=1, keepdims=True)).T.astype(np.float32)
+def convert_to_lab(images: Images) -> Array:
+    """Convert sRGB images, shape ``(…, 3)``, uint8, to CIE L*a*b* (CIE 15:2004) under illuminant D65."""
+    xyz = _linear_table()[images] @ (_XYZ / _XYZ.sum(axis=1, keepdims=True)).T.astype(np.float32)
     root = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz * ((29 / 6) ** 2 / 3) + 4 / 29)
     x, y, z = root[..., 0], root[..., 1], root[..., 2]
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
@@ -111,7 +121,15 @@ def _hash() -> str:
 
 
 def _compute_histogram(values: Array, low: float, high: float) -> Array:
-    """Return histograms ``(n, bins)`` as square roots of shares; a value is divided between the two nearest bins."""
+    """Return the histogram of each image with 12 bins, shape ``(n, 12)``, as square roots of shares.
+
+    A value is divided between the two nearest bins by linear interpolation: the nearer bin gets the larger part.
+
+    Args:
+        values: One channel of n images, shape ``(n, h, w)``.
+        low: Lower end of the first bin.
+        high: Upper end of the last bin.
+    """
     n, flat = len(values), values.reshape(len(values), -1)
     place = np.clip((flat - low) / (high - low) * _BINS - 0.5, 0, _BINS - 1)
     first = np.minimum(place.astype(np.intp), _BINS - 2)
@@ -123,21 +141,34 @@ def _compute_histogram(values: Array, low: float, high: float) -> Array:
 
 
 def _average_cells(values: Array, grid: int) -> Array:
-    """Return means over the cells of a grid, ``(n, grid, grid, …)``, of square images ``(n, side, side, …)``."""
+    """Return the means over the cells of a grid, shape ``(n, grid, grid, …)``.
+
+    Args:
+        values: Square images, shape ``(n, side, side, …)``.
+        grid: Number of cells per side.
+    """
     step = values.shape[1] // grid
     parts = values.reshape(len(values), grid, step, grid, step, *values.shape[3:])
     return parts.mean(axis=(2, 4))
 
 
 def _halve_size(values: Array) -> Array:
-    """Halve the height and width of images by averaging 2 × 2 pixels."""
+    """Halve the height and width of images, shape ``(n, h, w)``, by averaging 2 × 2 pixels."""
     height, width = (side // 2 * 2 for side in values.shape[1:3])
     even = values[:, :height, :width]
     return (even[:, ::2, ::2] + even[:, 1::2, ::2] + even[:, ::2, 1::2] + even[:, 1::2, 1::2]) * np.float32(0.25)
 
 
 def _orientation_histogram(values: Array, grid: int, bins: int) -> Array:
-    """Return gradient magnitude by cell and unsigned orientation, as square roots of shares, ``(n, grid² · bins)``."""
+    """Return histograms of gradient orientation (HOG) per grid cell, shape ``(n, grid² · bins)``.
+
+    Each pixel is weighted by its gradient magnitude; opposite directions are equal. Values are square roots of shares.
+
+    Args:
+        values: Lightness of square images, shape ``(n, side, side)``.
+        grid: Number of cells per side.
+        bins: Number of orientations per cell.
+    """
     down, across = np.gradient(values, axis=(1, 2))
     size = np.hypot(down, across)
     turn = (np.arctan2(down, across) / np.pi % 1.0 * bins).astype(np.intp) % bins
@@ -149,7 +180,13 @@ def _orientation_histogram(values: Array, grid: int, bins: int) -> Array:
 
 
 def _pattern_histogram(grey: Array) -> Array:
-    """Return square roots of the shares ``(n, 10)`` of uniform patterns with 0 to 8 bright neighbours, and others."""
+    """Return histograms of local binary patterns, shape ``(n, 10)``, as square roots of shares.
+
+    The bins are the uniform patterns with 0 to 8 bright neighbours, and all other patterns.
+
+    Args:
+        grey: Grey images, shape ``(n, h, w)``.
+    """
     middle = grey[:, 1:-1, 1:-1]
     around = [(0, 0), (0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0)]
     code = np.zeros(middle.shape, dtype=np.uint8)
@@ -162,18 +199,25 @@ def _pattern_histogram(grey: Array) -> Array:
 
 @cache
 def _classify_patterns() -> NDArray[np.intp]:
-    """Return the class of each code of 8 neighbours, ``(256,)``: the number of brighter ones if contiguous, else 9."""
+    """Return the histogram bin of each of the 256 local binary patterns, shape ``(256,)``.
+
+    It is the number of bright neighbours if these are contiguous (a uniform pattern), else 9.
+    """
     bits = np.arange(256)[:, None] >> np.arange(8) & 1
     changes = (bits != np.roll(bits, 1, axis=1)).sum(axis=1)
     return np.where(changes <= 2, bits.sum(axis=1), 9)
 
 
 def _spectrum_features(grey: Array) -> Array:
-    """Return log10 of the mean power by frequency band, and its slope over log10 frequency, ``(n, 8)``."""
+    """Return log10 of the mean power in 7 frequency bands, and its slope over log10 frequency, shape ``(n, 8)``.
+
+    Args:
+        grey: Grey images, shape ``(n, h, w)``.
+    """
     height, width = grey.shape[1:3]
     window = np.outer(np.hanning(height), np.hanning(width)).astype(np.float32)
-    still = (grey - grey.mean(axis=(1, 2), keepdims=True)) * window
-    power = np.abs(np.asarray(scipy.fft.rfft2(still))) ** 2 / (window**2).sum()
+    centred = (grey - grey.mean(axis=(1, 2), keepdims=True)) * window
+    power = np.abs(np.asarray(scipy.fft.rfft2(centred))) ** 2 / (window**2).sum()
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
     band = np.digitize(frequency, _BANDS[1:-1])
     floor = _FLAT**2  # keeps the logarithm finite for an image of one colour
@@ -187,25 +231,33 @@ def _spectrum_features(grey: Array) -> Array:
 
 
 def _gabor_energies(light: Array) -> Array:
-    """Return the root mean square response of each filter in 2 × 2 cells, ``(n, 48)``."""
+    """Return the root mean square response of 12 Gabor filters in 2 × 2 cells, shape ``(n, 48)``.
+
+    Args:
+        light: Lightness of the images, shape ``(n, 128, 128)``.
+    """
     spectrum = np.asarray(scipy.fft.fft2(light - light.mean(axis=(1, 2), keepdims=True)))
     energies = []
-    for passed in _gabor_filters():
-        response = np.asarray(scipy.fft.ifft2(spectrum * passed))
+    for transfer in _gabor_filters():
+        response = np.asarray(scipy.fft.ifft2(spectrum * transfer))
         energies.append(np.sqrt(_average_cells(response.real**2 + response.imag**2, 2)).reshape(len(light), -1))
     return np.concatenate(energies, axis=1)
 
 
 @cache
 def _gabor_filters() -> Array:
-    """Return transfer functions ``(12, 128, 128)``: Gaussians one octave wide, on one side of the frequency origin."""
+    """Return the transfer functions of 12 Gabor filters, by wavelength and then direction, shape ``(12, 128, 128)``.
+
+    Each is a Gaussian in the frequency plane with a bandwidth of one octave. There is no second Gaussian at the
+    negative frequency, so the response is complex.
+    """
     down, across = np.meshgrid(np.fft.fftfreq(_SIDE), np.fft.fftfreq(_SIDE), indexing="ij")
-    made = []
+    filters = []
     for wavelength in _WAVELENGTHS:
-        for turn in range(_DIRECTIONS):
-            angle = np.pi * turn / _DIRECTIONS
+        for direction in range(_DIRECTIONS):
+            angle = np.pi * direction / _DIRECTIONS
             along = across * np.cos(angle) + down * np.sin(angle)
-            beside = down * np.cos(angle) - across * np.sin(angle)
-            wide = 0.35 / wavelength  # half an octave to either side at half height
-            made.append(np.exp(-0.5 * (((along - 1 / wavelength) / wide) ** 2 + (beside / wide) ** 2)))
-    return np.array(made, dtype=np.float32)
+            perpendicular = down * np.cos(angle) - across * np.sin(angle)
+            width = 0.35 / wavelength  # half an octave to either side at half height
+            filters.append(np.exp(-0.5 * (((along - 1 / wavelength) / width) ** 2 + (perpendicular / width) ** 2)))
+    return np.array(filters, dtype=np.float32)

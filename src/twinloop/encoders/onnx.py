@@ -1,4 +1,4 @@
-"""Load image encoders from ONNX files with onnxruntime."""
+"""Load image encoders from ONNX files, and run them with onnxruntime."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from twinloop.encoders.images import METADATA, NetworkEncoder, read_preprocessin
 
 
 def open_onnx(file: Path) -> NetworkEncoder:
-    """Open a network in an ONNX file as an image encoder; it runs on one CPU thread, so that features are reproducible.
+    """Open a network in an ONNX file as an image encoder.
+
+    It runs on one CPU thread, so that its features are reproducible.
 
     Raises:
-        MissingDependencyError: onnxruntime is not installed.
-        InputError: the file cannot be read, the network has several inputs, or its preprocessing is not stated.
-        UnknownNameError: the preprocessing names an output that the network does not have.
+        MissingDependencyError: If onnxruntime is not installed.
+        InputError: If the file cannot be read, the network has several inputs, or its preprocessing is not stated.
+        UnknownNameError: If the preprocessing selects an output that the network does not have.
     """
     require_network(file, "onnx")
     session = _session(file)

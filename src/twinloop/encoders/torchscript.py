@@ -1,4 +1,4 @@
-"""Load image encoders from TorchScript files, as ``torch.jit.script`` and ``torch.jit.trace`` save them."""
+"""Load image encoders from TorchScript files, which ``torch.jit.script`` or ``torch.jit.trace`` created."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from twinloop.encoders.images import NetworkEncoder, read_preprocessing, require
 def open_torch(file: Path) -> NetworkEncoder:
     """Open a network in a TorchScript file as an image encoder; it runs on the CPU without gradients.
 
-    TorchScript is code: a file in a folder of data is opened only if its content is approved.
+    TorchScript is code. A file in a folder of data, which may come from another person, is opened only if the user has
+    approved its content.
 
-    If the module returns several tensors, the first is used; in a dictionary the one that ``output`` names, if stated.
+    If the module returns several tensors, the first one is used. If it returns a dictionary, the tensor with the name
+    ``output`` of the preprocessing is used, by default the first one.
 
     Raises:
-        MissingDependencyError: torch is not installed.
-        NotApprovedError: the file is in a folder of data and is not approved.
-        InputError: the file does not exist or is not TorchScript, or its preprocessing is not stated.
+        MissingDependencyError: If torch is not installed.
+        NotApprovedError: If the file is in a folder of data and is not approved.
+        InputError: If the file does not exist or is not TorchScript, or its preprocessing is not stated.
     """
     require_network(file, "torch")
     require_approved(file, sha256_file(file), "")
@@ -52,7 +54,7 @@ def open_torch(file: Path) -> NetworkEncoder:
     return NetworkEncoder(f"torch:{file.name}", file, preprocessing, run)
 
 
-def _select_tensor(found: Any, output: str) -> Any:
-    if isinstance(found, dict):
-        return found[output or next(iter(found))]
-    return found[0] if isinstance(found, tuple | list) else found
+def _select_tensor(outputs: Any, output: str) -> Any:
+    if isinstance(outputs, dict):
+        return outputs[output or next(iter(outputs))]
+    return outputs[0] if isinstance(outputs, tuple | list) else outputs

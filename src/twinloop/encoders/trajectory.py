@@ -1,7 +1,7 @@
-"""Compute features of trajectory clips: levels, speeds, jerk, tracking, spectrum, lag, gripper events.
+"""Compute features of motion clips: positions, speeds, jerk, tracking, spectrum, lag and gripper events.
 
-The name of a feature has its channel and kind (``elbow_flex/speed_rms``). Units are based on rad or m if the units of
-the logs can be converted to SI, otherwise on ``u``, the log's own unit.
+The name of a feature consists of channel and kind (``elbow_flex/speed_rms``). Units are based on rad or m if the units
+of the logs can be converted to SI, otherwise on ``u``, the log's own unit.
 """
 
 from __future__ import annotations
@@ -25,12 +25,20 @@ _LONGEST_LAG_S = 0.5  # a longer lag cannot be distinguished from the period of 
 _MOVING = 0.05
 # A gripper closes below the first fraction of its range and opens above the second (our choice).
 _CLOSED, _OPEN = 0.35, 0.65
-LEAST_FRAMES = 8  # for third differences and a spectrum of a few lines
+MIN_FRAMES = 8  # jerk needs third differences, and the spectrum at least a few frequencies
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFeature:
-    """One feature of clips: its channel, family (such as ``speed``), kind (such as ``speed_rms``), unit and meaning."""
+    """Description of one feature of motion clips.
+
+    Attributes:
+        channel: Joint of the feature.
+        family: Group of related features, such as ``speed``.
+        kind: Computed statistic, such as ``speed_rms``.
+        unit: Unit of the values.
+        meaning: Description for people.
+    """
 
     channel: str
     family: str
@@ -75,9 +83,17 @@ _AT_REST = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class ClipArrays:
-    """Clips of equal length ``(nclip, nframe, n)``: positions and commands in each channel's unit, and their episodes.
+    """Motion of clips that all have the same number of frames.
 
-    ``command`` is the kind of the commands, as in `Episode`; the unit of torque commands is not that of positions.
+    Attributes:
+        position: Joint positions in the channel's unit, shape ``(nclip, nframe, n)`` for n channels (joints).
+        action: Commands, same shape.
+        clusters: Number of the episode that contains each clip, shape ``(nclip,)``; clips of one episode are one
+            cluster.
+        rate_hz: Frames per second.
+        channels: Names of the joints.
+        units: Unit of each channel: ``rad``, ``m``, or ``u`` for the log's own unit.
+        command: Kind of the commands, as in `Episode`. Torque commands have another unit than positions.
     """
 
     position: Array
@@ -95,21 +111,24 @@ class ClipArrays:
 def cut_clips(
     episodes: Sequence[Episode], units: Sequence[UnitMap | None], *, rate_hz: float, clip_s: float, names: Sequence[str]
 ) -> ClipArrays:
-    """Cut episodes into consecutive clips without overlap; an incomplete clip at the end of an episode is left out.
+    """Cut episodes into consecutive clips without overlap; an incomplete clip at the end of an episode is omitted.
 
     Args:
-        episodes: episodes that have the channels ``names``, in any order.
-        units: the unit map to SI for each episode; None to keep the episode's own units.
-        rate_hz: frames per second of all episodes.
-        clip_s: length of a clip in s.
-        names: channels in the order of the result.
+        episodes: Episodes that have the channels ``names``, in any order.
+        units: Unit map to SI for each episode; None to keep the episode's own units.
+        rate_hz: Frames per second of all episodes.
+        clip_s: Length of a clip in s.
+        names: Channels (joints) in the order of the result.
 
     Raises:
-        LogError: no episode is as long as a clip, or a clip has too few frames.
+        LogError: If no episode is as long as a clip, or a clip has fewer than 8 frames.
     """
     nframe = round(clip_s * rate_hz)
-    if nframe < LEAST_FRAMES:
-        raise LogError(f"Clips of {clip_s:g} s have {nframe} frames at {rate_hz:g} Hz; ask for {LEAST_FRAMES} or more.")
+    if nframe < MIN_FRAMES:
+        raise LogError(
+            f"Clips of {clip_s:g} s have {nframe} frames at {rate_hz:g} Hz, but {MIN_FRAMES} are needed. "
+            "Choose longer clips."
+        )
     positions, actions, clusters = [], [], []
     for episode, map_ in zip(episodes, units, strict=True):
         columns = [episode.joints.index(name) for name in names]
@@ -122,7 +141,7 @@ def cut_clips(
             clusters.append(episode.index)
     if not positions:
         longest = max(float(e.time[-1] - e.time[0]) for e in episodes)
-        raise LogError(f"No episode is {clip_s:g} s long; the longest lasts {longest:.3g} s. Ask for shorter clips.")
+        raise LogError(f"No episode is {clip_s:g} s long; the longest lasts {longest:.3g} s. Choose shorter clips.")
     first = episodes[0]
     by_name = {unit.joint: unit.unit for unit in first.units.joints}
     si = {name: "m" if by_name[name] in ("m", "cm", "mm") else "rad" for name in names}
@@ -138,10 +157,19 @@ def cut_clips(
 
 
 def trajectory_features(real: ClipArrays, sim: ClipArrays) -> tuple[tuple[ClipFeature, ...], Array, Array]:
-    """Return the features of real and simulated clips with their values, ``(nclip, nfeature)`` each.
+    """Return all features of real and simulated clips.
 
-    Thresholds are relative to ranges and top speeds of both sets together, so that they do not depend on the labels. A
-    clip whose command moves too little gets the median lag of all clips. Constant and unknown features are left out.
+    Time at rest, lag and gripper events need thresholds. These are relative to the ranges and highest speeds of all
+    clips, real and simulated, so that both sets are measured in the same way. A clip whose command moves too little
+    gets the median lag of all clips. Features that are constant or not finite are omitted.
+
+    Args:
+        real: Clips of real episodes.
+        sim: Clips of simulated episodes with the same channels and rate.
+
+    Returns:
+        The descriptions of the features, the values of the real clips and those of the simulated clips, shape ``(nclip,
+        nfeature)`` each.
     """
     features: list[ClipFeature] = []
     columns: list[tuple[Array, Array]] = []
@@ -172,7 +200,13 @@ _ALONE = tuple(row for row in _MEASURED if row[1] != "at_rest")
 
 
 def clip_features(clips: ClipArrays) -> tuple[tuple[ClipFeature, ...], Array]:
-    """Return the features that do not depend on other clips, with their values ``(nclip, nfeature)``."""
+    """Return the features of clips that do not depend on other clips, and their values.
+
+    These are all features of `trajectory_features` except time at rest, lag and gripper events.
+
+    Returns:
+        The descriptions of the features, and the values, shape ``(nclip, nfeature)``.
+    """
     features: list[ClipFeature] = []
     columns: list[Array] = []
     for column, channel in enumerate(clips.channels):
@@ -233,20 +267,29 @@ def _tracking_features(both: Pairs, rate: float) -> Pairs:
 
 
 def _estimate_lags(action: Array, position: Array, rate: float, least: float) -> Array:
-    """Return the lag of each clip's position behind its command in s, ``(nclip,)``; NaN if either moves too little.
+    """Return the lag of each clip's position behind its command in s, shape ``(nclip,)``; NaN if the clip barely moves.
 
-    The lag is the delay with the smallest variance of command − position, refined between frames by a parabola. Every
-    delay is tested on the same positions, so that the ends of the clip cause no bias.
+    The lag is the delay of the command for which position − command has the smallest variance, refined between frames
+    by a parabola. All delays are compared over the same frames of the position, because fewer frames would bias the
+    variance of large delays.
+
+    Args:
+        action: Position commands of one channel, shape ``(nclip, nframe)``.
+        position: Positions of the channel, shape ``(nclip, nframe)``.
+        rate: Frames per second.
+        least: Smallest range of the commands for which a lag is estimated.
     """
     longest = min(round(_LONGEST_LAG_S * rate), action.shape[1] // 2)
     stretch = action.shape[1] - longest
-    late = np.lib.stride_tricks.sliding_window_view(action, stretch, axis=1)[:, ::-1]  # (nclip, delay, stretch)
-    spread = (position[:, None, longest:] - late).var(axis=2)
+    delayed = np.lib.stride_tricks.sliding_window_view(action, stretch, axis=1)[:, ::-1]  # (nclip, delay, stretch)
+    spread = (position[:, None, longest:] - delayed).var(axis=2)
     best = np.argmin(spread, axis=1)
     inner = np.clip(best, 1, longest - 1)[:, None] + np.arange(-1, 2)
     before, middle, after = np.take_along_axis(spread, inner, axis=1).T
-    bend = before - 2 * middle + after
-    shift = np.divide(0.5 * (before - after), bend, out=np.zeros_like(bend), where=(bend > 0) & (inner[:, 1] == best))
+    curvature = before - 2 * middle + after
+    shift = np.divide(
+        0.5 * (before - after), curvature, out=np.zeros_like(curvature), where=(curvature > 0) & (inner[:, 1] == best)
+    )
     moves = np.ptp(action[:, : stretch + 1], axis=1) >= least
     return np.where(moves & (np.ptp(position, axis=1) > 0), (best + shift) / rate, np.nan)
 
@@ -263,14 +306,27 @@ def _gripper_features(both: Pairs, rate: float) -> Pairs:
 
 
 def _find_closed_frames(share: Array) -> NDArray[np.bool_]:
-    """Return whether a gripper is closed per frame: from a fall below `_CLOSED` until a rise above `_OPEN`."""
-    told = np.where(share <= _CLOSED, 1, np.where(share >= _OPEN, 0, -1))
-    last = np.maximum.accumulate(np.where(told >= 0, np.arange(len(told)), -1))
-    return np.where(last >= 0, told[np.maximum(last, 0)] == 1, share < 0.5)
+    """Return for each frame whether a gripper is closed, with hysteresis, shape ``(nframe,)``.
+
+    The gripper closes when its opening falls to 0.35 and opens when it rises to 0.65.
+
+    Args:
+        share: Opening of the gripper as a share of its range, shape ``(nframe,)``.
+    """
+    state = np.where(share <= _CLOSED, 1, np.where(share >= _OPEN, 0, -1))
+    last = np.maximum.accumulate(np.where(state >= 0, np.arange(len(state)), -1))
+    return np.where(last >= 0, state[np.maximum(last, 0)] == 1, share < 0.5)
 
 
 def _band_rms(position: Array, rate: float) -> list[Array]:
-    """Return the root mean square of each band, ``(nclip,)`` each, after a linear trend is removed from every clip."""
+    """Return the root mean square of the positions in each frequency band, shape ``(nclip,)`` per band.
+
+    A linear trend is removed from every clip first.
+
+    Args:
+        position: Positions of one channel, shape ``(nclip, nframe)``.
+        rate: Frames per second.
+    """
     nframe = position.shape[1]
     time = np.linspace(-1.0, 1.0, nframe)
     level = position.mean(axis=1, keepdims=True)

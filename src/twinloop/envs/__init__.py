@@ -1,6 +1,7 @@
-"""Gymnasium environments in randomized worlds; importing this package registers them.
+"""Provide Gymnasium environments with randomized worlds; importing this package registers them.
 
-`TwinVectorEnv` is a vector environment of many worlds on a backend of `simulate`. `TwinEnv` is the same with one world.
+`TwinVectorEnv` is a vector environment: many worlds, one per environment, on a backend of `simulate`. `TwinEnv` is the
+same with one world.
 """
 
 from twinloop.core.errors import MissingDependencyError
@@ -25,7 +26,7 @@ IDS = {
     for goal in goal_names()
     for arm, twin in ARMS.items()
 }
-"""Registered ids with their options."""
+"""Registered environment ids, such as ``twinloop/NAME-ARM-v0``, with their options ``twin`` and ``goal``."""
 
 for _id, _options in IDS.items():
     if _id not in gymnasium.registry:

@@ -1,4 +1,4 @@
-"""Run worlds that restart one by one, each with its next episode."""
+"""Step one world per environment, and restart single worlds with their next episode while the others continue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
-from twinloop.core.seeds import MOST_EPISODES
+from twinloop.core.seeds import MAX_EPISODES
 from twinloop.randomize import Plan
 from twinloop.rollout import EpisodeStart
 from twinloop.simulate import Backend, InitialState
@@ -24,19 +24,26 @@ _INITIAL = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
 
 
 class EpisodeSource(Protocol):
-    """Episodes of a batch of environments, in the order in which each environment plays them."""
+    """Source of the episodes that the environments of a batch run, in the order of each environment."""
 
-    def next(self, envs: NDArray[np.intp]) -> EpisodeStart:
-        """Return the next episode of each of these environments."""
+    def next_episodes(self, envs: NDArray[np.intp]) -> EpisodeStart:
+        """Return the next episode of each environment in ``envs`` (indices of environments)."""
         ...
 
 
 class PlannedEpisodes:
-    """Episodes in worlds of a plan: environment i plays ``first[i]``, then ``first[i] + num_envs``, and so on.
+    """Source of episodes in randomized worlds: environment i runs episodes ``first[i]``, ``first[i] + num_envs``, ….
 
-    An episode depends only on the run seed and its number, not on the environment: it is the one that `generate` makes
-    from that seed and number. Worlds are drawn for all environments at once (a draw of 256 costs little more than a
-    draw of 1). A few such rounds are kept in memory for environments that reach them later.
+    An episode depends only on the run seed and its number, not on the environment: `generate` makes the same episode
+    from that seed and number. The worlds of one round (one episode of every environment) are drawn at once, because a
+    draw of 256 worlds costs little more than a draw of one. The last 8 rounds are kept in memory, because an
+    environment with longer episodes may need a round later than the others.
+
+    Args:
+        plan: distributions from which the parameters are drawn.
+        task: task that draws the initial states.
+        run_seed: seed of all draws.
+        first: number of the first episode of each environment, ``(num_envs,)``.
     """
 
     def __init__(self, plan: Plan, task: Task, *, run_seed: int, first: NDArray[np.int64]) -> None:
@@ -44,8 +51,12 @@ class PlannedEpisodes:
         self._round = np.zeros(len(first), dtype=np.int64)
         self._drawn: dict[int, EpisodeStart] = {}
 
-    def next(self, envs: NDArray[np.intp]) -> EpisodeStart:
-        """Return the next episode of each environment; draw its round of worlds if it is not in memory."""
+    def next_episodes(self, envs: NDArray[np.intp]) -> EpisodeStart:
+        """Return the next episode of each environment in ``envs``, and advance these environments by one episode.
+
+        Raises:
+            InputError: If an episode number is too large.
+        """
         rounds = self._round[envs]
         self._round[envs] += 1
         parts = [(int(r), np.flatnonzero(rounds == r)) for r in np.unique(rounds)]
@@ -60,8 +71,11 @@ class PlannedEpisodes:
             while len(self._drawn) >= _KEPT_ROUNDS:
                 del self._drawn[next(iter(self._drawn))]
             numbers = self._first + number * len(self._first)
-            if numbers.max() >= MOST_EPISODES:
-                raise InputError(f"Episode {numbers.max()} is beyond the last of a run, {MOST_EPISODES - 1}.")
+            if numbers.max() >= MAX_EPISODES:
+                raise InputError(
+                    f"The episode number {numbers.max()} is too large; the last one of a run is {MAX_EPISODES - 1}. "
+                    "Reset with another seed."
+                )
             params = self._plan.draw(numbers.tolist(), nstep=self._task.nstep)
             initial = self._task.reset(params, run_seed=self._plan.run_seed, episodes=numbers.tolist())
             seed = self._plan.run_seed
@@ -83,7 +97,7 @@ def _join(worlds: list[EpisodeStart]) -> EpisodeStart:
     params = first.take(np.zeros(sum(part.params.nworld for part in worlds), dtype=np.intp))
     at = 0
     for part in worlds:
-        params = params.put(np.arange(at, at + part.params.nworld), part.params)
+        params = params.replace_worlds(np.arange(at, at + part.params.nworld), part.params)
         at += part.params.nworld
     initial: dict[str, Any] = {
         name: np.concatenate([getattr(part.initial, name) for part in worlds]) for name in _INITIAL
@@ -96,21 +110,22 @@ def _join(worlds: list[EpisodeStart]) -> EpisodeStart:
 
 
 class WorldBatch:
-    """One world per environment, all stepped together.
+    """One running world per environment; all worlds are stepped together, and each can restart alone.
 
-    Arrays are new at every step, except ``numbers`` and ``steps``, which are changed in place.
+    Every step creates new arrays, except ``numbers`` and ``steps``, which are changed in place.
 
     Attributes:
-        state: current state of every world as recorded, ``(num_envs, nstate)``.
-        command: last command, or the initial one before the first step, ``(num_envs, nu)``.
+        state: current simulator state of every world, ``(num_envs, nstate)``.
+        command: last command, or the initial command before the first step, ``(num_envs, nu)`` for nu actuators, in rad
+            or m (N·m or N under torque control).
         numbers: episode number of each world, ``(num_envs,)``.
-        steps: control steps since each world began, ``(num_envs,)``.
+        steps: control steps since the start of each episode, ``(num_envs,)``.
         params: drawn parameters, one row per world.
     """
 
     def __init__(self, twin: Twin, backend: Backend, source: EpisodeSource, num_envs: int, nstep: int) -> None:
         self._source, self._all = source, np.arange(num_envs)
-        worlds = source.next(self._all)
+        worlds = source.next_episodes(self._all)
         self._simulation = backend.start(twin, worlds.params, worlds.initial, nstep)
         self._monitor = DivergenceMonitor(self._simulation)
         self.params, self.numbers = worlds.params, worlds.numbers.copy()
@@ -119,11 +134,11 @@ class WorldBatch:
         self.state = self._simulation.state
 
     def restart(self, envs: NDArray[np.intp]) -> None:
-        """Begin the next episode in some worlds; the others are unchanged."""
-        worlds = self._source.next(envs)
+        """Start the next episode in the worlds of the environments ``envs`` (indices); other worlds are unchanged."""
+        worlds = self._source.next_episodes(envs)
         self._simulation.restart(envs, worlds.params, worlds.initial)
         self._monitor.restart(self._simulation, envs)
-        self.params = worlds.params if len(envs) == len(self._all) else self.params.put(envs, worlds.params)
+        self.params = worlds.params if len(envs) == len(self._all) else self.params.replace_worlds(envs, worlds.params)
         self.numbers[envs], self.steps[envs] = worlds.numbers, 0
         self.command = self.command.copy()
         self.command[envs] = worlds.initial.command
@@ -131,7 +146,12 @@ class WorldBatch:
         self.state = self._simulation.state
 
     def advance(self, command: NDArray[np.float64]) -> None:
-        """Advance every world by one control step under commands ``(num_envs, nu)``."""
+        """Advance every world by one control step.
+
+        Args:
+            command: commands of the actuators, ``(num_envs, nu)`` for nu actuators, in rad or m (N·m or N under torque
+                control).
+        """
         self._simulation.advance(command)
         self.command = command
         self.steps += 1
@@ -140,15 +160,19 @@ class WorldBatch:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Mask of valid worlds, ``(num_envs,)``: the initial state fits the parameters, and no simulation warning."""
+        """Mask of valid worlds, ``(num_envs,)``.
+
+        A world is valid if the task could create its initial state with its parameters (for example place all objects),
+        and its simulation has not diverged.
+        """
         return self._monitor.valid & (self._refused == "")
 
     @property
     def invalid_reasons(self) -> NDArray[np.object_]:
-        """Reason why each world is invalid, empty if it is valid, ``(num_envs,)``."""
+        """Reason why each world is invalid, ``(num_envs,)``; an empty text for a valid world."""
         return np.where(self._refused == "", np.array(self._monitor.reason, dtype=object), self._refused)
 
     @property
     def current_params(self) -> ParamTable:
-        """The parameters of each world at its next step."""
+        """Parameter values of each world at its next control step, because parameters may change during an episode."""
         return self.params.at(self.steps)

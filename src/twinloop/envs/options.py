@@ -1,4 +1,4 @@
-"""Options of an environment, the keyword arguments of ``gymnasium.make`` and ``make_vec``."""
+"""Define the options of an environment, which are keyword arguments of ``gymnasium.make`` and ``make_vec``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,22 @@ _OF_A_RUN = ("adaptive", "design")  # sections that need a known number of episo
 
 
 def require_whole_number(name: str, value: Any, *, least: int, why: str, most: int | None = None) -> None:
-    """Check that a value is a whole number from ``least`` to ``most`` (None: no upper limit).
+    """Raise an error unless a value is a whole number from ``least`` to ``most``.
+
+    Args:
+        name: name of the option, for the message.
+        value: the value to check.
+        least: smallest allowed number.
+        why: reason for the limit, for the message.
+        most: largest allowed number; None for no upper limit.
 
     Raises:
-        InputError: it is not; the message has the option, the value and ``why``.
+        InputError: If the value is not such a number.
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least or (most is not None and value > most):
-        raise InputError(f"{name} = {value!r}: {why}; give a whole number from {least}.")
+        limit = f"from {least}" if most is None else f"from {least} to {most}"
+        raise InputError(f"{name} = {value!r}: {why}; give a whole number {limit}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,23 +50,32 @@ class EnvOptions:
     """Options of an environment.
 
     Attributes:
-        twin: a built-in name, a file, or a compiled `Twin`.
-        goal: the task, see `tasks.goals`.
-        randomization: ``default`` (every parameter with a default range), None (nominal worlds), a mapping as in the
-            ``randomization:`` section of a generate file, or ``{"identified": RUN, "kappa": 1.0}``.
-        observation: ``readings`` (joint readings and the last command), ``state`` (also true quantities that only a
-            simulator has), or ``lerobot`` (``agent_pos`` and ``pixels`` as in LeRobot, in the dataset's units).
-        action: ``absolute`` or ``delta`` joint targets scaled to [-1, 1], or ``dataset``: targets in dataset units.
+        twin: name of a built-in twin, a file, or a `Twin`.
+        goal: name of the task, see `tasks.goals`.
+        randomization: ``default`` (every parameter that has a default range is drawn from it), None (nominal worlds),
+            or a mapping as in the section ``randomization:`` of a generate file. The mapping
+            ``{"identified": RUN, "kappa": 1.0}`` draws from the identified distribution of the run folder RUN, with its
+            covariance multiplied by kappa.
+        observation: ``readings`` (joint readings and the last command), ``state`` (also joint velocities and true
+            quantities of the scene, which only a simulator has), or ``lerobot`` (``agent_pos`` and ``pixels`` as in
+            LeRobot, in the dataset's units).
+        action: ``absolute`` or ``delta`` joint targets, scaled to [-1, 1]; or ``dataset``, targets in the dataset's
+            units.
         reward: ``dense`` or ``sparse``, see `tasks.goals`.
-        delta: largest change of a target per control step under ``delta``, as a part of the joint's range. Our choice:
-            2 % moves an SO-101 joint by up to 2.3 rad/s, below the 4 to 5 rad/s of its unloaded servo.
-        max_episode_steps: control steps until truncation; that of the goal by default.
-        backend, nthread: backend and number of threads, see `simulate.open_backend`.
+        delta: largest change of a target per control step if ``action`` is ``delta``, as a fraction of the joint's
+            range. The default is our choice: 2 % moves an SO-101 joint by up to 2.3 rad/s, below the 4 to 5 rad/s of
+            its unloaded servo.
+        max_episode_steps: control steps until truncation; None for the task's own limit.
+        backend: name of the simulation backend, see `simulate.open_backend`.
+        nthread: number of simulation threads; 0 for all cores.
         autoreset_mode: ``NextStep``, ``SameStep`` or ``Disabled`` (Gymnasium's ``AutoresetMode``).
-        report_params: add the drawn parameters of an episode to the infos of its first state.
-        cameras: cameras whose images are in ``lerobot`` observations.
-        render_mode: None or ``rgb_array``, rendered from ``camera`` (the twin's first by default).
-        height, width, renderer: size and renderer of all images, see `render.open_renderer`.
+        report_params: whether the infos of an episode's first step contain the drawn parameters.
+        cameras: cameras whose images are part of ``lerobot`` observations.
+        render_mode: None, or ``rgb_array`` to return images from ``render``.
+        camera: camera of ``render``; None for the first camera of the twin.
+        height: height of all images, in pixels.
+        width: width of all images, in pixels.
+        renderer: name of the renderer of all images, see `render.open_renderer`.
     """
 
     twin: str | Path | Twin
@@ -98,7 +115,7 @@ class EnvOptions:
             )
         require_whole_number("nthread", self.nthread, least=0, why="0 uses every core")
         if not isinstance(self.report_params, bool):
-            raise InputError(f"report_params = {self.report_params!r}: True or False is expected.")
+            raise InputError(f"report_params = {self.report_params!r}: give True or False.")
         cameras = (self.cameras,) if isinstance(self.cameras, str) else self.cameras
         object.__setattr__(self, "cameras", tuple(cameras))
         if self.cameras and self.observation != "lerobot":
@@ -106,11 +123,11 @@ class EnvOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> EnvOptions:
-        """Return options from keyword arguments.
+        """Create options from keyword arguments.
 
         Raises:
-            UnknownNameError: an option or the value of an option does not exist.
-            InputError: a value is out of range.
+            UnknownNameError: If an option, or the value of an option with fixed choices, does not exist.
+            InputError: If the twin is missing, or a value is out of range.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in options:
@@ -123,16 +140,16 @@ class EnvOptions:
         return cls(**options)
 
     def plan(self, twin: Twin, task: Task) -> Plan:
-        """Return the plan of the draws, with run seed 0.
+        """Return the plan from which the worlds are drawn, with run seed 0.
 
         Raises:
-            TwinloopError: see `randomize.section_plan`.
+            TwinloopError: If ``randomization`` is invalid; see `randomize.section_plan`.
         """
         section = self.randomization
         if section is None:
             return Plan(twin=twin, run_seed=0, draws=())
         if section != "default" and not isinstance(section, Mapping):
-            raise InputError(f'randomization is "default", None or a mapping; given {section!r}.')
+            raise InputError(f'randomization must be "default", None or a mapping; given {section!r}.')
         options = {} if section == "default" else section
         for key in _OF_A_RUN:
             if key in options:
@@ -153,11 +170,14 @@ class EnvOptions:
 
 
 def open_world_camera(plan: Plan, options: EnvOptions) -> tuple[WorldCamera, str]:
-    """Return the renderer of an environment's images, and the name of the camera for ``render``, or "".
+    """Create the `WorldCamera`, which renders the images of an environment's worlds.
+
+    Returns:
+        The `WorldCamera`, and the name of the camera for ``render``; the name is empty if no camera is used at all.
 
     Raises:
-        UnknownNameError: the twin does not name this camera.
-        InputError: the twin names no camera, and images are required.
+        UnknownNameError: If the twin has no camera of a given name.
+        InputError: If ``render_mode`` is set and the twin has no camera.
     """
     wanted, existing = list(options.cameras), plan.twin.spec.cameras
     if options.render_mode is not None:

@@ -1,4 +1,4 @@
-"""One world as a Gymnasium `Env`: the vector environment of size one, without the world axis."""
+"""Provide a Gymnasium `Env` with one world, made from the vector environment with one environment."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from twinloop.envs.vector import TwinVectorEnv
 
 
 class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
-    """Environment with one world; see `EnvOptions` for the keyword arguments, `TwinVectorEnv` for steps and infos.
+    """Gymnasium environment with one world.
 
-    ``reset(seed=s)`` begins run s with episode 0, or with the number in ``options["episodes"]``; ``reset()`` begins the
-    next episode.
+    `EnvOptions` describes the keyword arguments. `TwinVectorEnv` describes the results of a step and the infos.
+    ``reset(seed=s)`` starts run s with episode 0, or with the episode number in ``options["episodes"]``. ``reset()``
+    starts the next episode.
 
     Raises:
-        TwinloopError: an option is wrong, or the twin does not fit the goal.
+        TwinloopError: If an option is invalid, or the twin does not fit the goal.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
@@ -36,13 +37,17 @@ class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
         self.action_space = self._vector.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; see `TwinVectorEnv.reset`."""
+        """Start an episode; return the first observation and the infos. See `TwinVectorEnv.reset` for the arguments."""
         super().reset(seed=seed)
         observation, infos = self._vector.reset(seed=seed, options=options)
         return _drop_world_axis(observation), _drop_info_axis(infos)
 
     def step(self, action: NDArray[np.floating]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Run one control step; see `TwinVectorEnv.step`."""
+        """Run one control step.
+
+        Returns:
+            Observation, reward, terminated, truncated and infos, as in `TwinVectorEnv.step` but for one environment.
+        """
         observation, reward, terminated, truncated, infos = self._vector.step(np.asarray(action)[None])
         return (
             _drop_world_axis(observation),
@@ -53,32 +58,32 @@ class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
         )
 
     def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return an image ``(height, width, 3)``, or None without a render mode."""
-        pictures = self._vector.render()
-        return None if pictures is None else pictures[0]
+        """Return an RGB image, ``(height, width, 3)`` uint8, or None if ``render_mode`` is None."""
+        images = self._vector.render()
+        return None if images is None else images[0]
 
     def close(self) -> None:
-        """Free the renderer."""
+        """Close the renderer and release its memory."""
         self._vector.close()
 
     @property
     def worlds(self) -> WorldBatch:
-        """The running world; see `TwinVectorEnv.worlds`."""
+        """Batch with the one running world: true state, command, episode number and drawn parameters."""
         return self._vector.worlds
 
     @property
     def observation_names(self) -> tuple[str, ...]:
-        """Name of each number of a flat observation."""
+        """Name of each element of a flat observation, such as ``elbow_flex/reading``."""
         return self._vector.observation_names
 
     @property
     def task(self) -> str:
-        """The goal's name."""
+        """Name of the task (the option ``goal``)."""
         return self._vector.task
 
     @property
     def task_description(self) -> str:
-        """The instruction for a language-conditioned policy."""
+        """Instruction in words, for a language-conditioned policy."""
         return self._vector.task_description
 
 
@@ -89,7 +94,7 @@ def _drop_world_axis(observation: Any) -> Any:
 
 
 def _drop_info_axis(infos: dict[str, Any]) -> dict[str, Any]:
-    """Return the infos of the only environment, without masks."""
+    """Return the infos of the only environment as single values, excluding the masks of Gymnasium's vector infos."""
     return {
         name: _drop_info_axis(value) if isinstance(value, dict) else value[0]
         for name, value in infos.items()

@@ -1,4 +1,4 @@
-"""Spaces of an environment: encode observations from states, decode commands from actions."""
+"""Convert simulator states to observations and actions to commands, and define both spaces of an environment."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from twinloop.envs.options import EnvOptions
 from twinloop.simulate.protocol import state_columns
 from twinloop.twin import Twin
 
-Pictures = dict[str, NDArray[np.uint8]]
+Images = dict[str, NDArray[np.uint8]]
 
 
 class ObservationEncoder:
-    """Encoder of observations ``(k, …)`` of some worlds, float32; numbers that are not finite become zero.
+    """Converter of simulator states to float32 observations of k worlds; numbers that are not finite become zero.
 
     Attributes:
         space: observation space of one environment.
-        names: names of the numbers of a flat observation, in order.
+        names: name of each element of a flat observation, in order.
     """
 
     def __init__(self, twin: Twin, truth_names: tuple[str, ...], options: EnvOptions) -> None:
-        """Create the encoder; ``truth_names`` are the names of the true quantities in ``state`` observations."""
+        """Create the encoder; ``truth_names`` names the true quantities of the scene in ``state`` observations."""
         self._twin, self._kind = twin, options.observation
         self._qvel = state_columns(self._twin.model, mujoco.mjtState.mjSTATE_QVEL)
         self.names = _list_names(self._twin, options.observation, truth_names)
@@ -37,9 +37,9 @@ class ObservationEncoder:
         if self._kind != "lerobot":
             return flat
         shape = (options.height, options.width, 3)
-        pictures: dict[str, spaces.Space[Any]] = {n: spaces.Box(0, 255, shape, np.uint8) for n in options.cameras}
+        images: dict[str, spaces.Space[Any]] = {n: spaces.Box(0, 255, shape, np.uint8) for n in options.cameras}
         parts: dict[str, spaces.Space[Any]] = {"agent_pos": flat}
-        return spaces.Dict({**parts, "pixels": spaces.Dict(pictures)} if pictures else parts)
+        return spaces.Dict({**parts, "pixels": spaces.Dict(images)} if images else parts)
 
     def encode_observations(
         self,
@@ -47,19 +47,20 @@ class ObservationEncoder:
         readings: NDArray[np.float64],
         command: NDArray[np.float64],
         truth: NDArray[np.float64],
-        pictures: Pictures,
+        images: Images,
     ) -> Any:
-        """Return the observations of ``k`` worlds; every argument has one row per world.
+        """Return the observations of k worlds; every argument has one row per world.
 
         Args:
-            readings: joint readings ``(k, n)`` in rad or m.
-            command: the last command ``(k, nu)`` in rad or m.
-            truth: true quantities of the scene that only a simulator has.
-            pictures: images by camera, for ``lerobot`` observations with cameras.
+            states: simulator states, ``(k, nstate)``.
+            readings: joint readings ``(k, njoint)``, in rad or m.
+            command: last commands ``(k, nu)`` for nu actuators, in rad or m.
+            truth: true quantities of the scene, which only a simulator has, ``(k, number of quantities)``.
+            images: images by camera, for ``lerobot`` observations with cameras, ``(k, height, width, 3)`` uint8 each.
         """
         if self._kind == "lerobot":
-            seen: dict[str, Any] = {"agent_pos": _replace_non_finite(self._twin.units.from_si(readings))}
-            return {**seen, "pixels": pictures} if pictures else seen
+            observation: dict[str, Any] = {"agent_pos": _replace_non_finite(self._twin.units.from_si(readings))}
+            return {**observation, "pixels": images} if images else observation
         parts = [readings, command]
         if self._kind == "state":
             parts += [states[:, self._qvel][:, self._twin.joint_qvel], truth]
@@ -67,10 +68,10 @@ class ObservationEncoder:
 
 
 class ActionDecoder:
-    """Decoder of actions ``(k, nu)`` into commands ``(k, nu)`` in rad or m.
+    """Converter of actions to commands of the actuators.
 
     Attributes:
-        space: action space of one environment.
+        space: action space of one environment, one number per actuator.
     """
 
     def __init__(self, twin: Twin, options: EnvOptions) -> None:
@@ -84,22 +85,32 @@ class ActionDecoder:
             self.space = spaces.Box(*ends.astype(np.float32), dtype=np.float32)
 
     def decode_actions(self, action: NDArray[np.floating], before: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the commands of actions after the commands ``before``.
+        """Return the commands for actions of k worlds, ``(k, nu)`` for nu actuators, in rad or m.
 
-        Scaled actions are clipped to [-1, 1] and targets to the joints' ranges; ``dataset`` actions are not clipped, as
-        on a real robot.
+        Scaled actions are clipped to [-1, 1], and targets to the joints' ranges. Actions in the dataset's units are not
+        clipped, as on a real robot.
+
+        Args:
+            action: actions, ``(k, nu)``.
+            before: commands of the previous step, ``(k, nu)`` in rad or m; ``delta`` actions are added to them.
         """
-        told = np.asarray(action, dtype=np.float64)
+        values = np.asarray(action, dtype=np.float64)
         if self._kind == "dataset":
-            return self._twin.units.to_si(told)
-        scaled = np.clip(told, -1.0, 1.0)
+            return self._twin.units.to_si(values)
+        scaled = np.clip(values, -1.0, 1.0)
         if self._kind == "delta":
             return np.clip(before + self._step * scaled, self._low, self._high)
         return self._low + 0.5 * (scaled + 1.0) * (self._high - self._low)
 
 
 def _find_command_limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the limits of commands: those of the joints, or of the actuators of a torque-controlled robot."""
+    """Return the lower and the upper limit of each command, shape ``(nu,)`` each, in rad or m.
+
+    These are the ranges of the joints, or of the actuators if the robot is torque-controlled (then in N·m or N).
+
+    Raises:
+        InputError: If a joint has no range.
+    """
     if twin.robot.control == "torque":
         limits, limited = twin.model.actuator_ctrlrange, twin.model.actuator_ctrllimited.astype(bool)
     else:
@@ -108,7 +119,7 @@ def _find_command_limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.fl
     if not limited.all():
         joint = twin.robot.joints[int(np.argmin(limited))]
         raise InputError(
-            f"Actions are scaled by ranges, and {joint} of {twin.name} has no range. Add one to the model."
+            f"Actions are scaled to ranges, but {joint} of {twin.name} has no range. Add a range to the model."
         )
     return limits[:, 0].copy(), limits[:, 1].copy()
 

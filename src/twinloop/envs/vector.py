@@ -1,4 +1,8 @@
-"""Vector environment, and infos in Gymnasium's format: arrays over environments, each with its mask under ``_key``."""
+"""Provide a Gymnasium vector environment of randomized worlds.
+
+Infos have Gymnasium's format: under each key an array with one value per environment, and under ``_key`` a mask of the
+environments to which the values apply.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,10 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.seeds import MOST_EPISODES
+from twinloop.core.seeds import MAX_EPISODES
 from twinloop.envs.batch import PlannedEpisodes, WorldBatch
 from twinloop.envs.options import EnvOptions, open_world_camera, require_whole_number
-from twinloop.envs.spaces import ActionDecoder, ObservationEncoder, Pictures
+from twinloop.envs.spaces import ActionDecoder, Images, ObservationEncoder
 from twinloop.rollout.sensing import JointReadings
 from twinloop.simulate import open_backend
 from twinloop.tasks.goals import open_goal
@@ -28,7 +32,13 @@ _KEYS = ("is_success", "episode_number", "elapsed_steps", "invalid")
 
 
 def make_world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArray[np.intp]) -> Infos:
-    """Return the infos of some environments; ``success`` has one value per environment."""
+    """Return success, episode number, elapsed steps and reason of invalidity of some environments as infos.
+
+    Args:
+        worlds: the running worlds.
+        success: whether each environment in ``envs`` has reached success, ``(len(envs),)``.
+        envs: indices of the environments; the masks of the infos are true for them.
+    """
     done = np.zeros(len(worlds.steps), dtype=bool)
     done[envs] = success
     values = (done & worlds.valid, worlds.numbers.copy(), worlds.steps.copy(), worlds.invalid_reasons)
@@ -37,7 +47,7 @@ def make_world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArr
 
 
 def make_param_infos(worlds: WorldBatch, envs: NDArray[np.intp]) -> Infos:
-    """Return the drawn parameters of some environments, by name."""
+    """Return the drawn parameters of the environments ``envs`` (indices) as infos, one array per parameter."""
     names = worlds.params.names
     params = {name: worlds.params[name].copy() for name in names}
     return {
@@ -47,13 +57,13 @@ def make_param_infos(worlds: WorldBatch, envs: NDArray[np.intp]) -> Infos:
 
 
 def merge_final_infos(fresh: Infos, last: Infos, final: NDArray[Any], ended: NDArray[np.intp]) -> Infos:
-    """Return the infos of a step in which some environments ended and restarted.
+    """Return the infos of a step in which some environments ended and restarted, including their final observations.
 
     Args:
-        fresh: infos of those that restarted.
-        last: infos of all, before the restart.
-        final: last observations, see `collect_final_rows`.
-        ended: the environments that ended.
+        fresh: infos of the restarted environments, at the first step of their new episode.
+        last: infos of all environments before the restart.
+        final: last observations of the ended episodes, see `collect_final_rows`.
+        ended: indices of the environments that ended.
     """
     mask = np.zeros(len(final), dtype=bool)
     mask[ended] = True
@@ -66,7 +76,11 @@ def merge_final_infos(fresh: Infos, last: Infos, final: NDArray[Any], ended: NDA
 
 
 def collect_final_rows(observation: Any, envs: NDArray[np.intp], num_envs: int) -> NDArray[Any]:
-    """Return the observations of some environments as objects ``(num_envs,)``, None for the others."""
+    """Copy the observations of the environments ``envs`` to an object array.
+
+    Returns:
+        Array ``(num_envs,)`` with one observation for each index in ``envs``, and None at all other indices.
+    """
     rows = np.full(num_envs, None, dtype=object)
     for env in envs:
         rows[env] = _copy_row(observation, int(env))
@@ -74,7 +88,7 @@ def collect_final_rows(observation: Any, envs: NDArray[np.intp], num_envs: int) 
 
 
 def replace_rows(observation: Any, envs: NDArray[np.intp], rows: Any) -> None:
-    """Replace the observations of some environments in place."""
+    """Replace the observations of the environments ``envs`` (indices) in place by ``rows``, one per environment."""
     if isinstance(observation, dict):
         for name, value in observation.items():
             replace_rows(value, envs, rows[name])
@@ -98,21 +112,24 @@ SUCCESS_REWARD = 1.0
 
 
 class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
-    """Vector environment of ``num_envs`` worlds; see `EnvOptions` for the further keyword arguments.
+    """Gymnasium vector environment of ``num_envs`` randomized worlds; `EnvOptions` describes the keyword arguments.
 
-    An episode depends only on run seed and episode number: ``reset(seed=s)`` begins run s, in which environment i plays
-    episodes i, i + num_envs, i + 2 · num_envs, …; ``reset()`` begins each environment's next episode.
+    An episode depends only on run seed and episode number. ``reset(seed=s)`` starts run s, in which environment i runs
+    episodes i, i + num_envs, i + 2 · num_envs, and so on. ``reset()`` starts the next episode of each environment.
 
-    ``terminated``: success, or an invalid world. ``truncated``: the time limit is reached. Infos contain
-    ``is_success``, ``episode_number``, ``elapsed_steps`` and ``invalid`` (the reason, empty for a valid world) of every
-    environment. On request they contain ``params`` (drawn values by name) at first states, and under same-step
-    autoreset ``final_obs`` and ``final_info``. Each has its mask ``_key``, as in Gymnasium.
+    An episode is ``terminated`` at success or if its world becomes invalid, and ``truncated`` at the time limit. Infos
+    contain ``is_success``, ``episode_number``, ``elapsed_steps`` and ``invalid`` (the reason, empty for a valid world)
+    of every environment. If the option ``report_params`` is true, the infos of an episode's first step also contain
+    ``params`` (drawn values by name). Under same-step autoreset, infos contain ``final_obs`` and ``final_info`` of the
+    environments that ended. Each entry has a mask ``_key``, as in Gymnasium.
 
     Attributes:
-        twin: the twin of the worlds; ``options``: the given options; ``goal``: the goal, see `tasks.goals`.
+        twin: the twin of the worlds.
+        options: the given options.
+        goal: the goal, see `tasks.goals`.
 
     Raises:
-        TwinloopError: an option is wrong, or the twin does not fit the goal.
+        TwinloopError: If an option is invalid, or the twin does not fit the goal.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -144,17 +161,18 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes.
+        """Start episodes; return the first observations and the infos.
 
         Args:
-            seed: run seed; or a sequence with one episode number of run 0 per environment, so that a number gives the
-                same world in every environment.
-            options: ``episodes``, numbers to play instead of 0, 1, … (with a run seed); ``reset_mask``, booleans
-                ``(num_envs,)``, the environments that begin their next episode (without a seed). Other keys are
-                ignored.
+            seed: run seed. A sequence instead gives the episode number of each environment in the run with seed 0, so
+                that a number gives the same world in every environment. If it is None, the next episodes of the present
+                run start; the first call draws a random run seed.
+            options: ``episodes``: episode numbers to run, one per environment, instead of 0, 1, …. ``reset_mask``:
+                booleans ``(num_envs,)``, true for the environments that start their next episode; allowed only without
+                a seed and without episodes. Other keys are ignored.
 
         Raises:
-            InputError: numbers or a mask do not fit.
+            InputError: If the seed, the episode numbers or the mask are invalid.
         """
         options = _check_reset_options(options)
         episodes = options.get("episodes")
@@ -182,12 +200,19 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     def step(
         self, actions: NDArray[np.floating]
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Run one control step of every environment; those that have ended restart as the autoreset mode defines.
+        """Run one control step of every environment.
+
+        An environment whose episode has ended starts its next episode as the autoreset mode defines.
+
+        Args:
+            actions: actions, ``(num_envs, nu)`` for nu actuators, in the form of the option ``action``.
+
+        Returns:
+            Observations, rewards ``(num_envs,)``, terminated ``(num_envs,)``, truncated ``(num_envs,)``, and infos.
 
         Raises:
-            InputError: actions have another shape.
-            gymnasium.error.ResetNeeded: before the first reset, or if an environment has ended and autoreset is
-                disabled.
+            InputError: If the actions have another shape or are not numbers.
+            gymnasium.error.ResetNeeded: If `reset` was never called, or an episode has ended and autoreset is disabled.
         """
         worlds, again = self._require_worlds(), np.flatnonzero(self._over)
         worlds.advance(self._commander.decode_actions(self._check_actions(actions), worlds.command))
@@ -208,49 +233,52 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         return observation, rewards.astype(np.float64), terminated, truncated, infos
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """Return an image ``(height, width, 3)`` of every environment, or None without a render mode."""
+        """Return an RGB image ``(height, width, 3)`` uint8 of every environment, or None if ``render_mode`` is None."""
         if self.render_mode is None:
             return None
         return tuple(self._render_images(self._require_worlds(over=True), self._all)[self._camera])
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return an attribute or the result of a method once per environment, as `SyncVectorEnv.call` does."""
+        """Return the value of an attribute, or the result of a method, once per environment (as `SyncVectorEnv`)."""
         value = getattr(self, name)
         value = value(*args, **kwargs) if callable(value) else value
         return value if isinstance(value, tuple) else (value,) * self.num_envs
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute once per environment."""
+        """Return the value of an attribute once per environment, as Gymnasium's vector environments do."""
         return self.call(name)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  # Gymnasium's signature
-        """Free the renderer if it exists: Gymnasium also closes an environment whose constructor raised an error."""
+        """Close the renderer; Gymnasium's ``close`` calls this method.
+
+        The renderer may not exist, because Gymnasium also closes an environment whose constructor raised an error.
+        """
         if hasattr(self, "_photographer"):
             self._photographer.close()
         self._worlds = None
 
     @property
     def worlds(self) -> WorldBatch:
-        """The running worlds: true states, commands in SI units, episode numbers and drawn parameters.
+        """Batch of the running worlds: true states, commands in SI units, episode numbers and drawn parameters.
 
         Raises:
-            gymnasium.error.ResetNeeded: before the first reset.
+            gymnasium.error.ResetNeeded: If `reset` was never called.
         """
         return self._require_worlds(over=True)
 
     @property
     def observation_names(self) -> tuple[str, ...]:
-        """Name of each number of a flat observation."""
+        """Name of each element of a flat observation, such as ``elbow_flex/reading``."""
         return self._observer.names
 
     @property
     def task(self) -> str:
-        """The goal's name."""
+        """Name of the task (the option ``goal``)."""
         return self.options.goal
 
     @property
     def task_description(self) -> str:
-        """The instruction for a language-conditioned policy."""
+        """Instruction in words, for a language-conditioned policy."""
         return self.goal.instruction
 
     @property
@@ -260,7 +288,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     def _begin(self, run_seed: int, episodes: Any) -> WorldBatch:
         given = self._all if episodes is None else np.array(episodes, ndmin=1)
         whole = given.shape == (self.num_envs,) and np.issubdtype(given.dtype, np.integer)
-        if not whole or given.min() < 0 or given.max() >= MOST_EPISODES:
+        if not whole or given.min() < 0 or given.max() >= MAX_EPISODES:
             raise InputError(
                 f"Episodes are {self.num_envs} whole numbers from 0, one per environment; given {episodes!r}."
             )
@@ -301,12 +329,16 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
             states, params = states[envs], params.take(envs)
         truth = self.goal.truth(states) if verdict is None else verdict.truth
         readings = self._readings.read_joints(states, params, worlds.steps[envs], envs)
-        pictures = self._render_images(worlds, envs) if self.options.cameras else {}
-        shown = {name: pictures[name] for name in self.options.cameras}
+        images = self._render_images(worlds, envs) if self.options.cameras else {}
+        shown = {name: images[name] for name in self.options.cameras}
         return self._observer.encode_observations(states, readings, worlds.command[envs], truth, shown)
 
     def _restart_same_step(self, worlds: WorldBatch, observation: Any, infos: Infos) -> Infos:
-        """Restart the environments that have ended, in place in ``observation``; return infos with the final ones."""
+        """Start the next episode of each environment that has ended, within the same step.
+
+        The rows of these environments in ``observation`` are replaced in place by the first observations of the new
+        episodes. Return the infos, including the final observations and infos of the ended episodes.
+        """
         ended = np.flatnonzero(self._over)
         final = collect_final_rows(observation, ended, self.num_envs)
         worlds.restart(ended)
@@ -321,7 +353,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         infos = make_world_infos(worlds, verdict.success, envs)
         return infos | make_param_infos(worlds, first) if self.options.report_params and len(first) else infos
 
-    def _render_images(self, worlds: WorldBatch, envs: NDArray[np.intp]) -> Pictures:
+    def _render_images(self, worlds: WorldBatch, envs: NDArray[np.intp]) -> Images:
         return self._photographer.take_images(worlds.state[envs], worlds.current_params.take(envs))
 
 

@@ -1,1 +1,1 @@
-"""Evaluate policies: named suites, paired trials, exact intervals, comparison."""
+"""Evaluate policies in suites of simulated conditions or from real trials, and compare their success rates."""

@@ -1,4 +1,4 @@
-"""Candidates of an evaluation (an expert, a saved policy or any actor) and the computation time of their commands."""
+"""Prepare the candidates of an evaluation (saved policy, actor, or scripted expert), and time their commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.rollout import Actor, EpisodeStart, ExpertActor
-from twinloop.rollout.observing import Photograph
+from twinloop.rollout.observing import RenderImages
 from twinloop.rollout.policy_actor import HashedPolicy, PolicyActor
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import Controller
@@ -25,70 +25,78 @@ EXPERT = "expert"
 
 
 Maker = Callable[[Twin, Task], Actor]
-# Number of textures of each kind if a suite draws textures: as many as a slice of a suite needs. Their seed is not that
-# of any training, so that the policy has seen none of them.
+# Number of textures of each kind for suites that draw textures, and their seed. No training uses this seed, so that the
+# policy was not trained on these textures.
 TEXTURES, _TEXTURE_SEED = 64, 2_000_003
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A candidate of an evaluation: name, hash (empty if it has none), and a function from twin and task to its actor.
+    """A policy, scripted expert or other source of commands (actor) to be evaluated.
 
-    ``pictures`` is True if its behaviour depends on images.
+    Attributes:
+        name: Name in the evaluation.
+        make: Function from twin and task to the `rollout.Actor` that gives the commands.
+        hash: Hash of the saved policy; "" if it has none.
+        images: Whether its commands depend on images.
     """
 
     name: str
     make: Maker
     hash: str = ""
-    pictures: bool = False
+    images: bool = False
 
 
-def make_candidate(who: Any, *, name: str = "") -> Candidate:
-    """Return the `Candidate` for a policy, an actor, a function or the scripted expert.
+def make_candidate(policy: Any, *, name: str = "") -> Candidate:
+    """Return the `Candidate` for a policy, the scripted expert, or another source of commands (actor).
 
     Args:
-        who: ``"expert"``, a `Policy`, an actor, a function from twin and task to an actor, or a candidate.
-        name: its name; by default the object's own name.
+        policy: ``"expert"``, a `Policy`, a `rollout.Actor`, a function from twin and task to an actor, or a
+            `Candidate`.
+        name: Name in the evaluation; by default the object's own name.
 
     Raises:
-        InputError: ``who`` is none of these.
+        InputError: If ``policy`` has another type.
     """
-    if isinstance(who, Candidate):
-        return who
-    if who == EXPERT:
+    if isinstance(policy, Candidate):
+        return policy
+    if policy == EXPERT:
         return Candidate(name=name or EXPERT, make=lambda _, task: ExpertActor(task=task))
-    if hasattr(who, "predict_with_features") and hasattr(who, "contract"):
-        return _make_policy_candidate(who, name)
-    if hasattr(who, "begin"):
-        return Candidate(name=name or who.name, make=lambda *_: who)
-    if callable(who):
-        return Candidate(name=name or getattr(who, "__name__", type(who).__name__), make=cast("Maker", who))
-    raise InputError(f"{who!r:.80} cannot be tried. Give a policy, 'expert', or an actor (twinloop.rollout.Actor).")
+    if hasattr(policy, "predict_with_features") and hasattr(policy, "contract"):
+        return _make_policy_candidate(policy, name)
+    if hasattr(policy, "begin"):
+        return Candidate(name=name or policy.name, make=lambda *_: policy)
+    if callable(policy):
+        return Candidate(name=name or getattr(policy, "__name__", type(policy).__name__), make=cast("Maker", policy))
+    raise InputError(
+        f"{policy!r:.80} cannot be evaluated. Give a policy, 'expert', or an actor (twinloop.rollout.Actor)."
+    )
 
 
 def _make_policy_candidate(policy: HashedPolicy, name: str) -> Candidate:
     contract = policy.contract
 
     def make(twin: Twin, task: Task) -> Actor:
-        photograph = TimedImages(take=_open_camera(twin, contract).take_images) if contract.cameras else None
-        return PolicyActor(policy=policy, twin=twin, task=task, photograph=photograph)
+        render_images = TimedImages(take=_open_camera(twin, contract).take_images) if contract.cameras else None
+        return PolicyActor(policy=policy, twin=twin, task=task, render_images=render_images)
 
     return Candidate(
-        name=name or f"policy-{policy.hash[:12]}", hash=policy.hash, make=make, pictures=bool(contract.cameras)
+        name=name or f"policy-{policy.hash[:12]}", hash=policy.hash, make=make, images=bool(contract.cameras)
     )
 
 
 def _open_camera(twin: Twin, contract: Contract) -> WorldCamera:
-    """Return the renderer of the images that a policy needs.
+    """Return the renderer of the images that a policy's contract requires.
 
     Raises:
-        InputError: the images have different sizes.
+        InputError: If the contract's cameras have images of different sizes.
     """
     sizes = {tuple(size) for size in contract.cameras.values()}
     if len(sizes) > 1:
-        said = ", ".join(f"{name} {w}x{h}" for name, (h, w) in contract.cameras.items())
+        size_texts = ", ".join(f"{name} {w}x{h}" for name, (h, w) in contract.cameras.items())
         raise InputError(
-            f"The policy's cameras have images of different sizes ({said}). Only one size can be rendered in a loop."
+            f"The policy's cameras have images of different sizes ({size_texts}). Only one size can be rendered; "
+            "evaluate a policy whose cameras have equal sizes."
         )
     ((height, width),) = sizes
     cameras = tuple(contract.cameras)
@@ -97,13 +105,20 @@ def _open_camera(twin: Twin, contract: Contract) -> WorldCamera:
 
 @dataclass(kw_only=True)
 class TimedImages:
-    """Renderer of images of running worlds that adds up its wall time in s; a real robot does not render."""
+    """Renderer of images of running worlds that measures the total wall time of its calls.
 
-    take: Photograph
+    `TimedActor` subtracts this time, because a real robot does not render.
+
+    Attributes:
+        take: Function that renders the images.
+        seconds: Wall time of all calls in s.
+    """
+
+    take: RenderImages
     seconds: float = 0.0
 
     def __call__(self, states: NDArray[np.float64], params: ParamTable) -> Mapping[str, NDArray[np.uint8]]:
-        """Render the images of the states by camera, and add the wall time to ``seconds``."""
+        """Render the images of all worlds, by camera, and add the wall time to the attribute ``seconds``."""
         began = time.perf_counter()
         taken = self.take(states, params)
         self.seconds += time.perf_counter() - began
@@ -112,18 +127,23 @@ class TimedImages:
 
 @dataclass(kw_only=True)
 class TimedActor:
-    """An actor whose commands are timed: ``seconds`` is the wall time per command, without that of rendering."""
+    """Actor that measures the wall time of each of its commands.
+
+    Attributes:
+        actor: The actor that computes the commands.
+        seconds: Wall time of each command in s, excluding the rendering of images.
+    """
 
     actor: Actor
     seconds: list[float] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """The actor's name."""
+        """Name of the actor."""
         return self.actor.name
 
     def begin(self, worlds: EpisodeStart) -> Controller:
-        """Return the actor's controller with a timer."""
+        """Begin an episode, and return the actor's controller with a timer for its commands."""
         inner = self.actor.begin(worlds)
 
         def time_command(simulation: Any) -> NDArray[np.float64]:
@@ -136,5 +156,5 @@ class TimedActor:
 
     @property
     def _rendering_s(self) -> float:
-        photograph = getattr(self.actor, "photograph", None)
-        return photograph.seconds if isinstance(photograph, TimedImages) else 0.0
+        render_images = getattr(self.actor, "render_images", None)
+        return render_images.seconds if isinstance(render_images, TimedImages) else 0.0

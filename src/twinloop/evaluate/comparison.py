@@ -1,10 +1,12 @@
 """Compare two policies in the same worlds until one is shown to be better or both are shown to be equivalent.
 
-Each pair of trials is one world, drawn at random from all slices with equal probability, in which both policies are
-tried. Pairs are independent draws of one distribution; their mean difference is the difference of the success rates
-over the suite. It is tested as in `stats.sequential_pairs`; the test of no difference uses only pairs with different
-outcomes. A user may stop at any time. Without a difference, the probability that one is ever called better is at most
-α. With a difference of a margin or more, the probability that they are ever called equivalent within it is at most α.
+A pair of trials is one world in which both policies are tried. The world comes from an evaluation slice (condition) of
+the suite, drawn at random with equal probability. Pairs are independent draws from one distribution. Their mean
+difference is the difference of the success rates over the suite. It is tested as in `stats.sequential_pairs`; the test
+of no difference uses only pairs with different outcomes.
+
+A user may stop at any time. If the policies do not differ, the probability that one is ever called better is at most α.
+If they differ by the margin or more, the probability that they are ever called equivalent is at most α.
 """
 
 from __future__ import annotations
@@ -21,26 +23,36 @@ from twinloop.core.evaluation import Evaluation
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.seeds import generator
 from twinloop.evaluate.candidates import Candidate
-from twinloop.evaluate.run import Arena, Row, Trial
+from twinloop.evaluate.run import Row, Trial, TrialRunner
 from twinloop.stats import Interval, PairedCounts, SequentialTest, check_margin, mcnemar
 from twinloop.stats.interval import check_level
 from twinloop.stats.sequential import log_e_pairs, running_p_values, sequential_pairs
 
 Answer = Literal["better", "worse", "equivalent", "undecided"]
-FIRST = 32  # pairs of the first batch; each further batch is as large as all before together, at most `MOST`
-MOST = 256
+FIRST_BATCH = 32  # pairs in the first batch; a later batch is as large as all before together, at most `MAX_BATCH`
+MAX_BATCH = 256
 
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison:
-    """Comparison of a with b by pairs of trials: "better" means that a is better.
+    """Result of the comparison of policy a with policy b in pairs of trials.
 
-    ``decided`` is the pair of the decision, counted from 1; None without one. ``test`` is the e-process of no
-    difference with its confidence sequence of p_a − p_b. ``p_equivalent`` is the anytime-valid p-value of a difference
-    as large as the margin, None without a margin. ``by_slice`` has the numbers of pairs, of pairs won only by a, and of
-    pairs won only by b.
+    Attributes:
+        a: Name of the first policy.
+        b: Name of the second policy.
+        alpha: Probability α of a wrong decision.
+        margin: Difference of success rates below which the policies count as equivalent; None if that is not tested.
+        answer: ``"better"`` if a is better than b, ``"worse"`` if b is better, ``"equivalent"`` or ``"undecided"``.
+        decided: Number of pairs after which the decision was made; None if undecided.
+        counts: Numbers of pairs by outcome of both policies.
+        test: Sequential test of no difference, with the confidence sequence of p_a − p_b (difference of the success
+            rates).
+        p_equivalent: P-value of the hypothesis that the policies differ by at least the margin; None if there is no
+            margin. It is valid at any number of pairs at which the comparison stops (anytime-valid).
+        fixed_p_value: McNemar's exact p-value, valid only if the number of pairs was fixed in advance.
+        by_slice: For each slice: number of pairs, of pairs that only a won, and of pairs that only b won.
     """
 
     a: str
@@ -57,31 +69,33 @@ class PairedComparison:
 
     @property
     def interval(self) -> Interval:
-        """The confidence sequence of p_a − p_b after all pairs."""
+        """Confidence interval of p_a − p_b (difference of the success rates), valid at any stopping time."""
         return self.test.interval
 
     @property
     def discordant_counts(self) -> tuple[int, int]:
-        """Numbers of pairs won only by a, and only by b."""
+        """Number of pairs that only a won, and number of pairs that only b won."""
         return self.counts.only_a, self.counts.only_b
 
     def format_sentence(self) -> str:
-        """Return the answer, its p-value, pairs and interval as a sentence."""
+        """Return a sentence with the answer, its p-value, the numbers of pairs and the interval of the difference."""
         i, n, only_a, only_b = self.interval, self.counts.pairs, *self.discordant_counts
-        ends = f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}], valid at every look"
+        interval_text = (
+            f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}], valid at every look"
+        )
         pairs = f"of {n} pairs {only_a} were won by {self.a} alone and {only_b} by {self.b} alone"
         p = f"p ≤ {float(self.test.p_value[-1]):.2g}"
         if self.answer in ("better", "worse"):
             first, second = (self.a, self.b) if self.answer == "better" else (self.b, self.a)
-            return f"{first} is better than {second}: decided at pair {self.decided}, {p}; {pairs}; {ends}."
+            return f"{first} is better than {second}: decided at pair {self.decided}, {p}; {pairs}; {interval_text}."
         if self.answer == "equivalent":
             equal = f"{self.a} and {self.b} are equivalent within {self.margin:g}"
-            return f"{equal}: decided at pair {self.decided}; {pairs}; {ends}."
-        ask = "" if self.margin is not None else " Give --margin to test whether they are equivalent."
-        return f"undecided after {n} pairs, {p}; {pairs}; {ends}.{ask}"
+            return f"{equal}: decided at pair {self.decided}; {pairs}; {interval_text}."
+        hint = "" if self.margin is not None else " Give --margin to test whether they are equivalent."
+        return f"undecided after {n} pairs, {p}; {pairs}; {interval_text}.{hint}"
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the headline metrics for `--fail-if` and the run history."""
+        """Return difference, p-value and number of pairs as headline metrics, for ``--fail-if`` and the run history."""
         p = float(self.test.p_value[-1])
         return [
             self.interval.headline("difference", better="higher", meaning=f"success of {self.a} minus {self.b}"),
@@ -90,7 +104,7 @@ class PairedComparison:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return a dictionary that can be written as JSON."""
         names = ("a", "b", "alpha", "margin", "answer", "decided", "fixed_p_value", "p_equivalent")
         return {
             **{name: getattr(self, name) for name in names},
@@ -112,10 +126,18 @@ def compare_outcomes(
     margin: float | None = None,
     slices: Sequence[str] = (),
 ) -> PairedComparison:
-    """Compare successes of a and b in the same worlds ``(n,)``, in the order of the trials.
+    """Compare the outcomes of two policies in the same worlds, and decide as soon as the pairs in their order allow it.
+
+    Args:
+        a: Whether a succeeded in each world, shape ``(npair,)``, in the order in which the trials ran.
+        b: Whether b succeeded in the same worlds.
+        names: Names of both policies.
+        alpha: Probability of a wrong decision.
+        margin: Largest difference of success rates that counts as equivalent; None to test only for a difference.
+        slices: Name of the slice of each pair, for the table by slice.
 
     Raises:
-        InputError: there is no pair, the lengths differ, or a level or margin is outside (0, 1).
+        InputError: If there is no pair, the lengths differ, or ``alpha`` or ``margin`` is outside (0, 1).
     """
     check_level(1 - alpha)
     if margin is not None:
@@ -152,7 +174,7 @@ def compare_outcomes(
 
 
 def _compute_running_margin_p(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
-    """Return the running p-value of a difference as large as the margin, on either side, after each pair."""
+    """Return after each pair the p-value of the hypothesis that a and b differ by at least ``margin``, ``(npair,)``."""
     return np.maximum(
         running_p_values(log_e_pairs(a, b, difference=-margin, alternative="greater")),
         running_p_values(log_e_pairs(a, b, difference=margin, alternative="less")),
@@ -160,15 +182,15 @@ def _compute_running_margin_p(a: NDArray[np.float64], b: NDArray[np.float64], ma
 
 
 def _count_pairs(a: NDArray[np.float64], b: NDArray[np.float64]) -> PairedCounts:
-    won, other = a > 0, b > 0
-    pairs = {"both": won & other, "only_a": won & ~other, "only_b": ~won & other, "neither": ~won & ~other}
-    return PairedCounts(**{name: int(there.sum()) for name, there in pairs.items()})
+    won_a, won_b = a > 0, b > 0
+    pairs = {"both": won_a & won_b, "only_a": won_a & ~won_b, "only_b": ~won_a & won_b, "neither": ~won_a & ~won_b}
+    return PairedCounts(**{name: int(mask.sum()) for name, mask in pairs.items()})
 
 
-def draw_trials(arena: Arena) -> Iterator[Trial]:
-    """Yield an endless series of trials, each from a slice drawn with equal probability; none occurs twice."""
-    slices, used = arena.suite.slices, dict.fromkeys((item.name for item in arena.suite.slices), 0)
-    random = generator(arena.run_seed, f"compare/{arena.suite.name}")
+def draw_trials(runner: TrialRunner) -> Iterator[Trial]:
+    """Yield trials without end, each from a random slice (condition) of the runner's suite; no trial occurs twice."""
+    slices, used = runner.suite.slices, dict.fromkeys((item.name for item in runner.suite.slices), 0)
+    random = generator(runner.run_seed, f"compare/{runner.suite.name}")
     while True:
         item = slices[int(random.integers(len(slices)))]
         yield item, used[item.name]
@@ -178,48 +200,57 @@ def draw_trials(arena: Arena) -> Iterator[Trial]:
 def compare_running(
     a: Candidate,
     b: Candidate,
-    arena: Arena,
+    runner: TrialRunner,
     *,
     alpha: float = 0.05,
     margin: float | None = None,
-    most: int = 1000,
+    max_pairs: int = 1000,
     done: Callable[[int, int, int], None] | None = None,
 ) -> tuple[PairedComparison, list[Row], list[Row]]:
-    """Try both policies in batches of the same worlds until a decision, or until ``most`` pairs were tried.
+    """Run both policies in batches of the same worlds until a decision is reached or ``max_pairs`` pairs were tried.
 
-    ``done`` is called after each batch with the numbers of pairs, of pairs won only by a, and of pairs won only by b.
+    Args:
+        a: The first policy.
+        b: The second policy.
+        runner: Runner with the suite, which simulates the trials.
+        alpha: Probability of a wrong decision.
+        margin: Largest difference of success rates that counts as equivalent; None to test only for a difference.
+        max_pairs: Largest number of pairs.
+        done: Function that is called after each batch with the number of pairs so far, of pairs that only a won, and of
+            pairs that only b won.
 
     Returns:
-        The comparison, and the rows of both (see `Arena.run`).
+        The comparison, and one row of scores per trial of a and of b (see `TrialRunner.run`).
 
     Raises:
-        InputError: ``most`` is below 1, or a level or margin is outside (0, 1); raised before any trial runs.
+        InputError: If ``max_pairs`` is below 1, or ``alpha`` or ``margin`` is outside (0, 1). It is raised before any
+            trial runs.
     """
     check_level(1 - alpha)
     if margin is not None:
         check_margin(margin)
-    if most < 1:
-        raise InputError(f"At most {most} pairs cannot give a decision. Allow at least one.")
-    names, source = _make_names_distinct(a.name, b.name), draw_trials(arena)
+    if max_pairs < 1:
+        raise InputError(f"At most {max_pairs} pairs cannot give a decision. Allow at least one.")
+    names, source = _make_names_distinct(a.name, b.name), draw_trials(runner)
     trials: list[Trial] = []
     rows_a: list[Row] = []
     rows_b: list[Row] = []
     while True:
-        count = min(max(FIRST, min(len(trials), MOST)), most - len(trials))
+        count = min(max(FIRST_BATCH, min(len(trials), MAX_BATCH)), max_pairs - len(trials))
         new = [next(source) for _ in range(count)]
         trials += new
-        rows_a += arena.run(a, new)
-        rows_b += arena.run(b, new)
+        rows_a += runner.run(a, new)
+        rows_b += runner.run(b, new)
         won_a, won_b = (np.array([row["success"] and row["valid"] for row in rows]) for rows in (rows_a, rows_b))
         if done is not None:
             done(len(trials), int((won_a & ~won_b).sum()), int((won_b & ~won_a).sum()))
-        if len(trials) >= most or is_decided(won_a, won_b, alpha=alpha, margin=margin):
+        if len(trials) >= max_pairs or is_decided(won_a, won_b, alpha=alpha, margin=margin):
             where = [item.name for item, _ in trials]
             return compare_outcomes(won_a, won_b, names=names, alpha=alpha, margin=margin, slices=where), rows_a, rows_b
 
 
 def is_decided(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> bool:
-    """Return whether the pairs give a decision, by the rules of `compare_outcomes`."""
+    """Return whether the outcomes of all pairs so far give a decision, by the rules of `compare_outcomes`."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if running_p_values(log_e_pairs(first, second))[-1] <= alpha:
         return True
@@ -229,13 +260,20 @@ def is_decided(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> boo
 def compare_stored(
     a: Evaluation, b: Evaluation, *, alpha: float = 0.05, margin: float | None = None, seed: int = 0
 ) -> PairedComparison:
-    """Compare two evaluations of the same worlds, with their common trials in a random order.
+    """Compare two stored evaluations by the trials that they have in common, in a random order.
 
-    ``fixed_p_value`` of the result is McNemar's, for a number of trials that is fixed in advance, as it is here. The
-    e-process is valid too, but needs more trials.
+    ``fixed_p_value`` of the result is McNemar's p-value, which is valid here because the number of trials is fixed in
+    advance. The sequential test is valid too, but needs more trials for a decision.
+
+    Args:
+        a: Evaluation of the first policy.
+        b: Evaluation of the second policy.
+        alpha: Probability of a wrong decision.
+        margin: Largest difference of success rates that counts as equivalent; None to test only for a difference.
+        seed: Seed of the order of the trials.
 
     Raises:
-        InputError: domain, suite, seed, twin or task differ, or there is no common trial.
+        InputError: If domain (simulated or real), suite, run seed, twin or task differ, or no trial is common to both.
     """
     _check_comparable(a, b)
     first, second = _read_outcomes(a), _read_outcomes(b)

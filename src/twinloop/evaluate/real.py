@@ -1,14 +1,15 @@
-"""Read real trials as evaluations, from a table or from a dataset whose episodes have outcomes.
+"""Read trials on a real robot as evaluations, from a table or from a dataset whose episodes have outcomes.
 
-A table (CSV or JSON) has a row per trial. Columns, in any order, in addition to those of `dataset.trials_table`
-(``policy``, ``success`` or ``score``, ``task``, ``slice`` or ``condition``, ``trial`` or ``pair``): ``time_s``,
-``smoothness``, ``peak_force_n``, ``violations``, ``latency_s``, ``valid`` (1 or 0, empty: yes), ``reason`` and
-``episode_id``, as in `core.evaluation.TRIALS`. ``score`` is the progress. Missing columns are unknown. The time of a
-failed trial is its duration, not a time to success, and is left out.
+A table (CSV or JSON) has one row per trial and the columns of `dataset.trials_table`: ``policy``, ``success`` or
+``score`` (the progress), ``task``, ``slice`` or ``condition``, ``trial`` or ``pair``. Optional further columns are
+``time_s``, ``smoothness``, ``peak_force_n``, ``violations``, ``latency_s``, ``valid`` (1 or 0; an empty cell means 1),
+``reason`` and ``episode_id``, as in `core.evaluation.TRIAL_SCHEMA`. Columns may be in any order. Values of missing
+columns are unknown. The ``time_s`` of a failed trial is ignored, because it is the duration of the trial and not a time
+to success.
 
-Outcomes of a LeRobot dataset are ``provenance/success`` or the last ``next.success``. The time to success follows from
-``next.success`` per frame; smoothness and violated limits are computed from the joint readings, by the functions
-that score simulated trials. Speeds are differences of readings.
+The outcome of an episode in a LeRobot dataset is ``provenance/success`` or the last ``next.success``. The time to
+success follows from ``next.success`` per frame. Smoothness and violated limits are computed from the joint readings, by
+the functions that score simulated trials. Joint speeds are finite differences of the readings.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import STATE
 from twinloop.core.errors import InputError
-from twinloop.core.evaluation import TRIALS, Evaluation
+from twinloop.core.evaluation import TRIAL_SCHEMA, Evaluation
 from twinloop.core.trials import Trials
 from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot import layout
@@ -51,18 +52,18 @@ def read_real_trials(
     suite: str = SUITE,
     outcomes: Mapping[int, bool] | None = None,
 ) -> tuple[Evaluation, ...]:
-    """Read real trials; return one evaluation per policy, task and domain.
+    """Read real trials from a table or dataset, and return one evaluation per policy, task and domain.
 
     Args:
-        path: a CSV or JSON table, a LeRobotDataset v3.0 folder, or a folder of them, one per policy.
-        policy: policy of trials without a policy name; by default the name of the file or folder.
-        twin: the robot's twin, for smoothness and limits of a dataset's episodes.
-        suite: name of the set of conditions.
-        outcomes: success of a dataset's episodes by ``episode_index``, such as labels, instead of the stored ones.
+        path: A CSV or JSON table, a LeRobotDataset v3.0 folder, or a folder with one table or dataset per policy.
+        policy: Policy of the trials that do not name one; by default the name of the file or folder.
+        twin: The robot's twin. It is needed to compute smoothness and violated limits of a dataset's episodes.
+        suite: Name of the set of conditions, for the evaluations.
+        outcomes: Success by ``episode_index``, for example from labels; it replaces the outcomes stored in a dataset.
 
     Raises:
-        InputError: there are no trials, a row cannot be read, or a trial has no outcome.
-        DatasetError: the dataset is damaged, or its episodes have no outcomes.
+        InputError: If there are no trials, a row cannot be read, or a trial has no outcome.
+        DatasetError: If the dataset is damaged, or its episodes have no outcomes.
     """
     path = Path(path)
     if (path / layout.INFO).is_file():
@@ -94,7 +95,7 @@ def _read_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
         for name in ("reason", "episode_id"):
             columns[name] = [row.get(name) or None for row in rows]
         if trials.has_outcomes:
-            won = trials.values("success")
+            won = trials.select_measure("success")
             columns["time_s"] = [time if ok else None for time, ok in zip(columns["time_s"], won, strict=True)]
         if "score" in rows[0]:
             columns["progress"] = trials.score.tolist()
@@ -102,10 +103,16 @@ def _read_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
 
 
 def _read_score(row: TrialRow, name: str, place: str) -> float | None:
-    """Return the value of a score's cell; None if it is empty.
+    """Return the value of a score in a row of a table; None if the cell is empty.
+
+    Args:
+        row: The row.
+        name: Name of the score.
+        place: File and row number, for error messages.
 
     Raises:
-        InputError: text, a number that is not finite, below 0 if that is impossible, or a count that is not whole.
+        InputError: If the cell is not a finite number, is below 0 (allowed for smoothness only), or is a count with a
+            fraction.
     """
     if not row.get(name):
         return None
@@ -130,8 +137,8 @@ def _read_dataset(
 ) -> tuple[Trials, Columns]:
     reader = DatasetReader(path)
     indices = range(len(reader))
-    said = set(outcomes) >= set(indices)
-    if said:
+    complete = set(outcomes) >= set(indices)
+    if complete:
         won = [outcomes[index] for index in indices]
         trials = _make_trials(reader, path, won, policy)
     else:
@@ -140,7 +147,9 @@ def _read_dataset(
     units = _find_units(reader, twin)
     rows = [_score_episode(reader, index, won[index], twin, units) for index in indices]
     columns: Columns = {key: [row.get(key) for row in rows] for key in ("time_s", "smoothness", "violations")}
-    columns["episode_id"] = [name or None for name in reader.episode_ids] if reader.ours else [None] * len(reader)
+    columns["episode_id"] = (
+        [name or None for name in reader.episode_ids] if reader.written_by_twinloop else [None] * len(reader)
+    )
     columns["success"] = won
     return trials, columns
 
@@ -158,7 +167,10 @@ def _make_trials(reader: DatasetReader, path: Path, won: Sequence[bool], policy:
 
 
 def _find_units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
-    """Return units that convert the readings to positions of the twin's joints; None if there are none."""
+    """Return the units that convert the dataset's joint readings to the twin's joint positions in SI units.
+
+    None if there is no twin, no joint reading, or the joints of dataset and twin differ.
+    """
     if twin is None or STATE not in reader.info["features"]:
         return None
     units = reader.units or twin.units
@@ -168,41 +180,68 @@ def _find_units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
 def _score_episode(
     reader: DatasetReader, index: int, won: bool, twin: Twin | None, units: UnitMap | None
 ) -> dict[str, Any]:
-    """Return the scores of an episode's frames, in addition to its outcome."""
-    found: dict[str, Any] = {}
+    """Compute the scores of an episode for which its dataset has the required columns.
+
+    Args:
+        reader: The dataset.
+        index: Index of the episode.
+        won: Whether the episode is a success.
+        twin: The robot's twin; None if unknown.
+        units: Units from `_find_units`; None if unknown.
+
+    Returns:
+        ``time_s``, ``violations`` and ``smoothness``; a key is missing if its score is unknown.
+    """
+    scores: dict[str, Any] = {}
     if won and _NEXT_SUCCESS in reader.info["features"]:
         values = reader.frames_table(index, [_NEXT_SUCCESS])[_NEXT_SUCCESS].to_pylist()
         done = np.array([bool(value[0] if isinstance(value, list) else value) for value in values])
         if done[-1]:
             last = int(np.argmin(np.append(done[::-1], False)))  # frames of the last interval in which it was done
-            found["time_s"] = (len(done) - last + 1) / reader.fps
+            scores["time_s"] = (len(done) - last + 1) / reader.fps
     if twin is None or units is None:
-        return found
+        return scores
     joints = units.to_si(reader.array(index, STATE))
     if len(joints) < _LEAST_FRAMES or not np.isfinite(joints).all():
-        return found
+        return scores
     speed = np.gradient(joints, 1.0 / reader.fps, axis=0)
     broken = find_joint_violations(twin, compute_arm_limits(twin), joints, speed, reader.fps)
     smoothness = float(compute_tool_smoothness(twin, _fill_positions(twin, joints)[None], reader.fps)[0])
-    found["violations"] = int(broken.any(axis=-1).sum())
-    found["smoothness"] = smoothness if math.isfinite(smoothness) else None
-    return found
+    scores["violations"] = int(broken.any(axis=-1).sum())
+    scores["smoothness"] = smoothness if math.isfinite(smoothness) else None
+    return scores
 
 
 def _fill_positions(twin: Twin, joints: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return positions ``(T, nq)`` with the robot's joints as measured and all other joints at home."""
+    """Return positions of all joints of the twin: the robot's as measured, the others as in the home pose.
+
+    Args:
+        twin: The twin.
+        joints: Measured positions of the robot's joints, shape ``(T, njoint)`` for T frames.
+
+    Returns:
+        Shape ``(T, nq)``.
+    """
     qpos = np.tile(twin.home()[0], (len(joints), 1))
     qpos[:, twin.joint_qpos] = joints
     return qpos
 
 
 def _make_evaluations(trials: Trials, columns: Columns, suite: str, twin: Twin | None, path: Path) -> list[Evaluation]:
-    """Return one record per policy, task and domain, in order of first appearance."""
+    """Return one evaluation per policy, task and domain, in order of first appearance.
+
+    Args:
+        trials: The trials.
+        columns: Further columns by name, one value per trial.
+        suite: Name of the set of conditions, for trials that name none.
+        twin: The robot's twin; None if unknown.
+        path: File or folder of the trials.
+    """
     groups: dict[tuple[str, str, str], list[int]] = {}
     for at, key in enumerate(zip(trials.policy, trials.task, trials.domain, strict=True)):
         groups.setdefault(key, []).append(at)
-    won = columns.get("success") or [bool(x) for x in trials.values("success")]
-    found: list[Evaluation] = []
+    won = columns.get("success") or [bool(x) for x in trials.select_measure("success")]
+    evaluations: list[Evaluation] = []
     for (policy, task, domain), rows in groups.items():
         table: Columns = {
             "slice": [trials.condition[at] or suite for at in rows],
@@ -211,8 +250,8 @@ def _make_evaluations(trials: Trials, columns: Columns, suite: str, twin: Twin |
             "valid": [True] * len(rows),
         }
         table |= {key: [values[at] for at in rows] for key, values in columns.items()}
-        known = {key: pa.array(values, TRIALS.field(key).type) for key, values in table.items()}
-        found.append(
+        known = {key: pa.array(values, TRIAL_SCHEMA.field(key).type) for key, values in table.items()}
+        evaluations.append(
             Evaluation(
                 policy=policy,
                 suite=suite,
@@ -223,4 +262,4 @@ def _make_evaluations(trials: Trials, columns: Columns, suite: str, twin: Twin |
                 extra={"source": str(path)},
             )
         )
-    return found
+    return evaluations

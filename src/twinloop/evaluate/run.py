@@ -1,4 +1,8 @@
-"""Run a policy in every slice of a suite, many worlds at a time; every policy has its trials in the same worlds."""
+"""Run a policy in every evaluation slice of a suite, in batches of simulated worlds.
+
+The worlds depend on suite, seed and trial number, but not on the policy. Therefore all policies are tried in the same
+worlds and can be compared in pairs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ from twinloop.simulate import Backend, open_backend
 from twinloop.tasks import DEFAULT_TASK, Task, open_task
 from twinloop.twin import Twin, load_twin
 
-# Worlds at a time. 256 pick-and-place episodes of the SO-101 are 17 MB of states and keep 16 threads busy for seconds.
+# Worlds that are simulated together. 256 pick-and-place episodes of the SO-101 are 17 MB of states and keep 16 threads
+# busy for seconds.
 BATCH = 256
 _QUANTILES = (0.5, 0.95, 1.0)
 
@@ -33,7 +38,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class _SliceRunner:
-    """Environment of the slices of one variant: the twin with contact sensors, its task, its motion limits."""
+    """Twin with contact sensors, task on that twin, and motion limits, with which the trials of a slice are simulated.
+
+    Slices (conditions) with the same variant of the twin share one instance.
+    """
 
     twin: Twin
     task: Task
@@ -41,10 +49,18 @@ class _SliceRunner:
 
 
 @dataclass(kw_only=True)
-class Arena:
-    """Runner of the trials of a suite; the world of a trial does not depend on the candidate or on other trials.
+class TrialRunner:
+    """Runner of a suite's trials; the world of a trial depends neither on the policy nor on the other trials.
 
-    ``simulated`` is the number of simulated episodes, ``seconds`` their wall time.
+    Attributes:
+        suite: The suite, resolved to the parameters of a twin by `expand_suite`.
+        task: Name of the task.
+        run_seed: Seed of all random draws.
+        backend: Simulation backend.
+        batch: Largest number of worlds that are simulated together.
+        simulated: Number of episodes that were simulated so far.
+        seconds: Wall time of these episodes in s.
+        versions: Versions of the software, by package.
     """
 
     suite: Suite
@@ -55,26 +71,36 @@ class Arena:
     simulated: int = 0
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=software_versions)
-    _places: dict[str, _SliceRunner] = field(default_factory=dict)
+    _runners: dict[str, _SliceRunner] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise InputError(f"Batches of {self.batch} worlds are empty. Give at least 1; 256 is the default.")
 
-    def run(self, who: Candidate, trials: Sequence[Trial], *, done: Callable[[int], None] | None = None) -> list[Row]:
-        """Return rows of `core.evaluation.TRIALS` for some trials of a candidate, in their order, without latency.
+    def run(
+        self, candidate: Candidate, trials: Sequence[Trial], *, done: Callable[[int], None] | None = None
+    ) -> list[Row]:
+        """Simulate some trials of a policy and return one row of scores per trial, in the order of ``trials``.
 
-        A row also has the number of control steps that violate each kind of limit, ``broken/KIND``.
+        Args:
+            candidate: The policy or expert.
+            trials: Slice and trial number, counted from 0, of each trial.
+            done: Function that is called after each batch with its number of trials.
+
+        Returns:
+            Rows with the columns of `core.evaluation.TRIAL_SCHEMA` except ``latency_s``, and one column ``broken/KIND``
+            for each kind of limit in `VIOLATIONS`, for example ``broken/speed``: the number of control steps that
+            violate this limit.
         """
         began = time.perf_counter()
         rows: dict[tuple[str, int], Row] = {}
         actors: dict[str, Actor] = {}
         for part in self._split_batches(trials):
             first = part[0][0]
-            place = self.open_slice(first)
+            runner = self.open_slice(first)
             if first.variant not in actors:
-                actors[first.variant] = who.make(place.twin, place.task)
-            for (item, number), row in zip(part, self._score_trials(place, actors[first.variant], part), strict=True):
+                actors[first.variant] = candidate.make(runner.twin, runner.task)
+            for (item, number), row in zip(part, self._score_trials(runner, actors[first.variant], part), strict=True):
                 rows[item.name, number] = row
             if done is not None:
                 done(len(part))
@@ -82,27 +108,35 @@ class Arena:
         self.seconds += time.perf_counter() - began
         return [rows[item.name, number] for item, number in trials]
 
-    def measure_latency(self, who: Candidate) -> dict[str, float]:
-        """Return the computation time per command with a single robot: quantiles and mean over an episode, in s."""
+    def measure_latency(self, candidate: Candidate) -> dict[str, float]:
+        """Run one episode in a single world and return the computation time per command in s.
+
+        Returns:
+            ``mean_s``, ``median_s``, ``p95_s`` (95 % quantile) and ``most_s`` (maximum), excluding the first command if
+            there are several, because it loads and compiles; ``first_s`` is the time of that first command.
+        """
         item = self.suite.slices[0]
-        place = self.open_slice(item)
-        timed = TimedActor(actor=who.make(place.twin, place.task))
-        self._score_trials(place, timed, [(item, 0)])
+        runner = self.open_slice(item)
+        timed = TimedActor(actor=candidate.make(runner.twin, runner.task))
+        self._score_trials(runner, timed, [(item, 0)])
         rest = np.array(timed.seconds[1:] or timed.seconds)  # the first call loads and compiles
         names = ("median_s", "p95_s", "most_s")
         quantiles = dict(zip(names, np.quantile(rest, _QUANTILES).tolist(), strict=True))
         return {"mean_s": float(rest.mean()), **quantiles, "first_s": timed.seconds[0]}
 
     def open_slice(self, item: SuiteSlice) -> _SliceRunner:
-        """Return the twin, task and limits with which a slice runs."""
-        if item.variant not in self._places:
+        """Return the twin, the task and the motion limits with which the trials of a slice run."""
+        if item.variant not in self._runners:
             twin = with_contact_sensors(self.suite.open_variant(item))
             task = open_task(self.task if item.scenario is None else item.scenario.task_reference, twin)
-            self._places[item.variant] = _SliceRunner(twin=twin, task=task, limits=compute_arm_limits(twin))
-        return self._places[item.variant]
+            self._runners[item.variant] = _SliceRunner(twin=twin, task=task, limits=compute_arm_limits(twin))
+        return self._runners[item.variant]
 
     def _split_batches(self, trials: Sequence[Trial]) -> Iterator[list[Trial]]:
-        """Yield trials that can run together: those of one twin; each stored scenario runs separately."""
+        """Yield batches of at most ``batch`` trials on the same twin.
+
+        An evaluation slice that repeats a stored scenario gets its own batches.
+        """
         groups: dict[tuple[str, str], list[Trial]] = {}
         for item, number in trials:
             own = item.name if item.scenario is not None else ""
@@ -111,11 +145,11 @@ class Arena:
             for at in range(0, len(group), self.batch):
                 yield group[at : at + self.batch]
 
-    def _score_trials(self, place: _SliceRunner, actor: Actor, trials: Sequence[Trial]) -> list[Row]:
-        worlds = self._make_worlds(place, trials)
+    def _score_trials(self, runner: _SliceRunner, actor: Actor, trials: Sequence[Trial]) -> list[Row]:
+        worlds = self._make_worlds(runner, trials)
         result = run_batch(
-            place.twin,
-            place.task,
+            runner.twin,
+            runner.task,
             worlds.params,
             run_seed=worlds.run_seed,
             episodes=worlds.numbers.tolist(),
@@ -125,19 +159,19 @@ class Arena:
             initial=worlds.initial,
             record=("sensordata",),
         )
-        scores = score_batch(result, place.limits)
+        scores = score_batch(result, runner.limits)
         reasons = result.trajectories.reason
         return [_make_row(trial, scores, world, reasons[world]) for world, trial in enumerate(trials)]
 
-    def _make_worlds(self, place: _SliceRunner, trials: Sequence[Trial]) -> InitialWorlds:
-        """Return the initial worlds of trials, in their order."""
+    def _make_worlds(self, runner: _SliceRunner, trials: Sequence[Trial]) -> InitialWorlds:
+        """Return the initial worlds of a batch of trials, in the order of ``trials``."""
         by_slice: dict[str, list[int]] = {}
         for at, (item, _) in enumerate(trials):
             by_slice.setdefault(item.name, []).append(at)
         parts: list[InitialWorlds] = []
         for rows in by_slice.values():
             numbers = np.array([trials[at][1] for at in rows])
-            where = {"twin": place.twin, "task": place.task, "run_seed": self.run_seed}
+            where = {"twin": runner.twin, "task": runner.task, "run_seed": self.run_seed}
             parts.append(self.suite.create_worlds(trials[rows[0]][0], numbers, **where))
         if len(parts) == 1:
             return parts[0]
@@ -148,7 +182,7 @@ class Arena:
 
 
 def evaluate(
-    who: Any,
+    policy: Any,
     twin: Twin | str,
     task: str = DEFAULT_TASK,
     suite: Suite | SuiteSpec | str = "nominal",
@@ -162,60 +196,72 @@ def evaluate(
     done: Callable[[int], None] | None = None,
     **places: Any,
 ) -> Evaluation:
-    """Evaluate a policy in every slice of a suite.
+    """Evaluate a policy in every evaluation slice (condition) of a suite, by simulation.
 
-    A world depends only on run seed, slice and number of the trial, so that policies with the same seed are paired by
-    the names of their trials. An invalid world (it diverged, or its objects could not be placed) is not a success.
+    The world of a trial depends only on run seed, slice and trial number. Evaluations with the same seed can therefore
+    be compared in pairs of trials with the same name. An invalid world (it diverged, or its objects could not be
+    placed) is not a success.
 
     Args:
-        who: ``"expert"``, a policy, an actor, or a function from twin and task to an actor; see
-        `acting.make_candidate`.
-        twin: the twin or its name.
-        task: name of a task.
-        suite: a name, a file, or a suite.
-        episodes: number of episodes per slice; by default that of the suite.
-        run_seed: seed of all random draws.
-        backend: backend of the simulation; ``threads`` on every core by default.
-        slices: patterns of the slices to try; all by default.
-        batch: number of worlds at a time.
-        name: name of the candidate.
-        done: function that is called with the number of finished trials, during the run.
-        places: ``scenarios``, the folder of stored scenarios, for suites that have them.
+        policy: ``"expert"``, a policy, an actor, or a function from twin and task to an actor; see
+            `candidates.make_candidate`.
+        twin: Twin or name of a twin.
+        task: Name of the task.
+        suite: Name of a built-in suite, path of a YAML file, or a suite.
+        episodes: Number of trials per slice; by default that of the suite.
+        run_seed: Seed of all random draws.
+        backend: Simulation backend; by default ``threads`` on every core.
+        slices: Patterns of slice names; only matching slices are run. By default all slices.
+        batch: Largest number of worlds that are simulated together.
+        name: Name of the policy in the evaluation; by default its own name.
+        done: Function that is called after each batch with the number of trials in it.
+        places: Keyword ``scenarios``: the folder of stored scenarios, for suites that have scenarios.
 
     Raises:
-        TwinloopError: suite, twin or policy is wrong.
+        TwinloopError: If suite, twin or policy cannot be used.
     """
-    made = make_candidate(who, name=name)
+    candidate = make_candidate(policy, name=name)
     opened = load_twin(twin) if isinstance(twin, str) else twin
     if not isinstance(suite, Suite):
         spec = open_suite(suite) if isinstance(suite, str) else suite
-        suite = expand_suite(spec, opened, open_task(task, opened), pictures=made.pictures, **places)
+        suite = expand_suite(spec, opened, open_task(task, opened), images=candidate.images, **places)
     suite = suite.with_episodes(episodes).select_slices(slices)
-    arena = Arena(suite=suite, task=task, run_seed=run_seed, backend=backend or open_backend(), batch=batch)
+    runner = TrialRunner(suite=suite, task=task, run_seed=run_seed, backend=backend or open_backend(), batch=batch)
     trials = [(item, number) for item in suite.slices for number in range(item.episodes)]
-    rows = arena.run(made, trials, done=done)
-    return make_evaluation(made, arena, rows, twin=opened, latency=arena.measure_latency(made))
+    rows = runner.run(candidate, trials, done=done)
+    return make_evaluation(candidate, runner, rows, twin=opened, latency=runner.measure_latency(candidate))
 
 
 def make_evaluation(
-    who: Candidate, arena: Arena, rows: Sequence[Row], *, twin: Twin, latency: Mapping[str, float] | None = None
+    candidate: Candidate,
+    runner: TrialRunner,
+    rows: Sequence[Row],
+    *,
+    twin: Twin,
+    latency: Mapping[str, float] | None = None,
 ) -> Evaluation:
-    """Return the evaluation of a candidate from the rows of `Arena.run`.
+    """Build the evaluation record of a policy from the rows that `TrialRunner.run` returned.
 
-    Every trial has the mean latency of a separate run with one world: in a batch, hundreds of worlds share one call.
+    Args:
+        candidate: The policy.
+        runner: Runner that ran the trials.
+        rows: One row of scores per trial.
+        twin: The twin, for name and hash.
+        latency: Computation times from `TrialRunner.measure_latency`. Every trial gets their mean, because the
+            commands of a batch are computed together and cannot be timed per world. If None, the latency is unknown.
     """
     kinds = [f"broken/{kind}" for kind in VIOLATIONS]
     columns = {key: [row[key] for row in rows] for key in rows[0] if key not in kinds}
     columns["latency_s"] = [latency["mean_s"] if latency else None] * len(rows)
-    suite, simulated = arena.suite, max(arena.simulated, 1)
+    suite, simulated = runner.suite, max(runner.simulated, 1)
     return Evaluation(
-        policy=who.name,
-        policy_hash=who.hash,
+        policy=candidate.name,
+        policy_hash=candidate.hash,
         suite=suite.name,
         twin=twin.name,
         twin_hash=twin.hash,
-        task=arena.task,
-        run_seed=arena.run_seed,
+        task=runner.task,
+        run_seed=runner.run_seed,
         trials=pa.table({key: pa.array(values) for key, values in columns.items()}),
         extra={
             "suite_hash": suite.spec.hash,
@@ -224,10 +270,10 @@ def make_evaluation(
             "ends": {item.name: dict(item.spec.ends) for item in suite.slices if item.spec.ends},
             "violations": {kind: int(sum(row[f"broken/{kind}"] for row in rows)) for kind in VIOLATIONS},
             "latency": dict(latency or {}),
-            "seconds": arena.seconds,
-            "episodes_per_minute": 60.0 * simulated / arena.seconds if arena.seconds else None,
-            "backend": arena.backend.name,
-            "versions": dict(arena.versions),
+            "seconds": runner.seconds,
+            "episodes_per_minute": 60.0 * simulated / runner.seconds if runner.seconds else None,
+            "backend": runner.backend.name,
+            "versions": dict(runner.versions),
         },
     )
 
@@ -241,7 +287,7 @@ def _make_row(trial: Trial, scores: TrialScores, world: int, reason: str) -> Row
         "trial": item.get_trial_name(number),
         "success": bool(scores.success[world]),
         **{key: value if np.isfinite(value) else None for key, value in numbers.items()},
-        "violations": int(scores.broken[world]),
+        "violations": int(scores.violating_steps[world]),
         "valid": not reason,
         "reason": reason or None,
         **{f"broken/{kind}": int(count) for kind, count in zip(VIOLATIONS, scores.violations[world], strict=True)},

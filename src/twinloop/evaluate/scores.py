@@ -1,4 +1,7 @@
-"""Score a trial, simulated or real: success, progress, time, smoothness, force, violated limits."""
+"""Score a trial: success, progress, time, smoothness, contact force and violated safety limits.
+
+Simulated and real trials are scored by the same functions.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,18 @@ VIOLATIONS = ("range", "speed", "acceleration", "world", "self")
 
 @dataclass(frozen=True, kw_only=True)
 class TrialScores:
-    """Scores of n trials, ``(n,)`` each; NaN if unknown.
+    """Scores of a batch of trials, shape ``(ntrial,)`` each; NaN if a score is unknown.
 
-    ``violations`` ``(n, len(VIOLATIONS))`` is the number of control steps that violate each kind of limit; ``broken``
-    is the number that violate any.
+    Attributes:
+        success: Whether the task is done at the end of the trial.
+        progress: Progress of the task at the end.
+        time_s: Time to success in s; NaN for a failure.
+        smoothness: Spectral arc length of the tool's motion; nearer to 0 is smoother.
+        peak_force_n: Largest contact force of the robot in N.
+        violations: Number of control steps that violate each kind of limit in `VIOLATIONS` (joint range, speed,
+            acceleration, contact with the world, contact with itself), shape ``(ntrial, 5)``. Trial tables have it as
+            the columns ``broken/KIND``.
+        violating_steps: Number of control steps that violate any limit; the column ``violations`` of trial tables.
     """
 
     success: NDArray[np.bool_]
@@ -36,14 +47,14 @@ class TrialScores:
     smoothness: Array
     peak_force_n: Array
     violations: NDArray[np.int64]
-    broken: NDArray[np.int64]
+    violating_steps: NDArray[np.int64]
 
 
 def compute_arm_limits(twin: Twin) -> MotionLimits:
-    """Return the limits of a robot's motion: `hardware.limits.motion_limits`, with other limits for the gripper.
+    """Return the robot's motion limits from `hardware.limits.motion_limits`, but with higher limits for the gripper.
 
-    A gripper closes as fast as its servo can until the object stops it. Therefore it may have the servo's whole no-load
-    speed, and its acceleration is not limited.
+    A gripper closes as fast as its servo can until the object stops it. Therefore its speed limit is the servo's
+    no-load speed, and its acceleration is not limited.
     """
     limits = motion_limits(twin)
     gripper = twin.robot.gripper
@@ -58,7 +69,18 @@ def compute_arm_limits(twin: Twin) -> MotionLimits:
 
 
 def find_joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array, hz: float) -> NDArray[np.bool_]:
-    """Return a mask ``(…, T, 3)``: at which steps joints ``(…, T, n)`` exceed range, speed or acceleration."""
+    """Return at which time steps any joint exceeds its range, its speed limit or its acceleration limit.
+
+    Args:
+        twin: The twin, for the joint ranges.
+        limits: Limits of speed and acceleration.
+        qpos: Joint positions, shape ``(…, T, njoint)`` for T time steps.
+        qvel: Joint velocities, same shape.
+        hz: Time steps per second.
+
+    Returns:
+        Mask of shape ``(…, T, 3)``: range, speed and acceleration on the last axis.
+    """
     low, high = twin.joint_ranges.T
     outside = (qpos < low - STOP_TOLERANCE) | (qpos > high + STOP_TOLERANCE)
     fast = np.abs(qvel) > limits.speed
@@ -68,9 +90,15 @@ def find_joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: A
 
 
 def compute_tool_smoothness(twin: Twin, qpos: Array, hz: float) -> Array:
-    """Return the spectral arc length of the tool's speed along positions ``(n, T, nq)``, ``(n,)``; NaN without a tool.
+    """Return the spectral arc length of the tool's speed in each trial (see `stats.series.spectral_arc_length`).
 
-    See `stats.smoothness`.
+    Args:
+        twin: The twin with the robot's kinematics.
+        qpos: Positions of all joints, shape ``(ntrial, T, nq)`` for T time steps.
+        hz: Time steps per second.
+
+    Returns:
+        Shape ``(ntrial,)``; nearer to 0 is smoother, NaN if the robot has no tool site.
     """
     if twin.robot.tcp is None:
         return np.full(len(qpos), np.nan)
@@ -82,13 +110,17 @@ def compute_tool_smoothness(twin: Twin, qpos: Array, hz: float) -> Array:
 
 
 def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
-    """Score a batch that ran on a twin with contact sensors (`variants.with_contact_sensors`).
+    """Score a batch of simulated trials that ran on a twin with contact sensors (`variants.with_contact_sensors`).
 
-    For trials that end in success, the time to success is that of the first state of the last interval in which the
-    task was done. States after the divergence of a world do not count. Forces and contacts are those of the physics
-    step before each command, so that a shorter impact may be missed.
+    The time to success is the time at which the task became done and stayed done until the end of the trial. States
+    after the divergence of a world do not count. Forces and contacts are those of the physics step before each command,
+    so that a shorter impact may be missed.
+
+    Args:
+        result: Result of the rollout.
+        limits: Limits of speed and acceleration.
     """
-    twin, trajectories, held = result.twin, result.trajectories, result.held
+    twin, trajectories, held = result.twin, result.trajectories, result.success_by_state
     n, nframe = held.shape
     trusted = trajectories.valid[:, None] | (np.arange(nframe) < trajectories.invalid_step[:, None])
     progress = np.full(n, np.nan)
@@ -113,17 +145,27 @@ def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
         smoothness=np.where(trajectories.valid, smoothness, np.nan),
         peak_force_n=np.max(np.where(trusted, force, 0.0), axis=1),
         violations=broken.sum(axis=1),
-        broken=broken.any(axis=-1).sum(axis=1),
+        violating_steps=broken.any(axis=-1).sum(axis=1),
     )
 
 
 def _read_contacts(result: BatchResult) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the largest force, and contact with the world and with the robot itself, per state, ``(n, nframe)``."""
+    """Read the recorded contact sensors of a batch.
+
+    Returns:
+        Largest contact force in N, whether the robot touches the world, and whether it touches itself, per state, shape
+        ``(ntrial, nframe)`` each.
+
+    Raises:
+        InputError: If the batch ran without contact sensors.
+    """
     values = result.trajectories.records.get("sensordata")
     model = result.twin.model
     names = [model.sensor(i).name for i in range(model.nsensor)]
     if values is None or PEAK not in names:
-        raise InputError(f"The twin {result.twin.name} ran without contact sensors. Run it as `evaluate` does.")
+        raise InputError(
+            f"The twin {result.twin.name} ran without contact sensors. Add them with `with_contact_sensors`."
+        )
 
     def read(name: str) -> Array:
         sensor = model.sensor(name)

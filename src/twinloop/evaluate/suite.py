@@ -1,4 +1,7 @@
-"""Suites as data: the conditions in which a policy is evaluated, built-in or from a YAML file.
+"""Read a suite, the list of conditions in which a policy is evaluated, from a YAML file or by its built-in name.
+
+Each condition is an evaluation slice: fixed parameter values, random draws, another object or another scene. An
+example:
 
 ::
 
@@ -9,15 +12,16 @@
       - {name: push/gripper/force, low: 0, high: 20, source: "a knock; our choice"}
     slices:
       - name: stiff
-        set: {"joint/*/damping": high, object/cube/mass: 0.15}  # SI values, or an end of the default range
+        set: {"joint/*/damping": high, object/cube/mass: 0.15}  # SI values, or one end (low, high) of the default range
       - name: slippery
-        draw: {physics: {friction_coefficient: [0.2, 0.3]}}     # as the randomization section of a generate file
+        draw: {physics: {friction_coefficient: [0.2, 0.3]}}     # as randomization: in the YAML of twinloop generate
       - name: can
         object: {shape: cylinder, size: [0.03, 0.03, 0.04]}     # the task's object has this shape
       - name: mess
         scene: {sets: …, clutter: …}                            # as a twin's scene section
-    axes: ["joint/*/damping"]       # every parameter that matches, at both ends of its default range: two slices each
-    pairs: ["actuator/*/delay", object/cube/mass]               # each two at all four ends; all matches change together
+    axes: ["joint/*/damping"]       # two slices for every matching parameter: low and high end of its default range
+    pairs: ["actuator/*/delay", object/cube/mass]  # four slices for every two names: all combinations of low and high
+                                                   # ends; all parameters that match one name change together
 
 In names, ``{object}`` is the task's object and ``{hand}`` the body that carries the tool.
 """
@@ -39,7 +43,7 @@ from twinloop.twin.spec import ParamSpec, describe_errors
 
 End = Literal["low", "high"]
 ENDS: tuple[End, End] = ("low", "high")
-# Characters of a slice's name: those that a condition and a file of conditions allow.
+# A slice's name excludes white space, the operators of a condition (<, >, =), and #, which separates the trial number.
 Word = Annotated[str, Field(pattern=r"^[^\s<>=#]+$", max_length=200)]
 
 
@@ -48,13 +52,19 @@ class _Strict(BaseModel):
 
 
 class SliceSpec(_Strict):
-    """One condition of a suite.
+    """One evaluation slice (one condition of a suite) as written in YAML.
 
-    ``set`` gives parameters (patterns: all that match) a value in SI or an end of their default range. ``draw`` is a
-    randomization section in addition to the suite's base. ``object`` replaces the shape of the task's object. ``scene``
-    adds objects to the table. ``textures`` is a pool of procedural textures from which table and floor each get a
-    random one. ``scenario`` is the folder of a stored scenario, which defines the whole world. ``ends`` has the axes of
-    a pair and their ends, for the table of pairs. ``episodes`` replaces the suite's.
+    Attributes:
+        name: Name of the slice, unique in the suite.
+        set: Fixed parameter values by parameter name or pattern; a pattern sets all matching parameters. A value is a
+            number in SI units, or ``"low"`` or ``"high"`` for that end of the parameter's default range.
+        draw: Randomization section with ranges to draw from, in addition to the suite's ``base``.
+        object: Shape that replaces the shape of the task's object.
+        scene: Scene section as in a twin's YAML: permanent objects and random clutter on the table.
+        scenario: Folder of a stored scenario. It defines the whole world, so set, draw, object and scene must be empty.
+        ends: ``"low"`` or ``"high"`` by parameter name or pattern, for the table of results. Twinloop sets it in the
+            slices that it makes from the suite's keys ``axes`` and ``pairs``; users leave it empty.
+        episodes: Number of trials; by default that of the suite.
     """
 
     name: Word
@@ -74,10 +84,23 @@ class SliceSpec(_Strict):
 
 
 class SuiteSpec(_Strict):
-    """A suite as written in YAML; see the module. ``about`` is one sentence for people.
+    """A suite (the conditions in which policies are evaluated) as written in YAML; the module has an example.
 
-    ``lenient`` leaves out slices whose parameters the twin does not have, instead of raising an error: the built-in
-    suites are for several twins.
+    Attributes:
+        name: Name of the suite.
+        about: Description in one sentence.
+        base: Parameters that vary in every slice: ``"placement"`` for the initial positions of objects, which the
+            task's reset draws, ``"default"`` for all with a default range, ``"none"`` for none.
+        episodes: Number of trials per slice.
+        declare: Parameters that slices set and the twin does not have.
+        slices: The evaluation slices.
+        axes: Parameter names or patterns; each matching parameter gives two slices, at the low and high end of its
+            default range.
+        pairs: Two or more parameter names or patterns; each two of them give four slices, at all combinations of their
+            ends.
+        scenarios: Pattern of the names of stored scenarios; each matching scenario gives one slice.
+        lenient: If true, a slice whose parameters the twin does not have is left out instead of raising an error.
+            Built-in suites are lenient, because they are used with several twins.
     """
 
     name: Word
@@ -105,15 +128,22 @@ class SuiteSpec(_Strict):
 
     @property
     def hash(self) -> str:
-        """Hash of the suite's content: the same hash, run seed and twin give the same worlds."""
+        """SHA-256 of the suite's content, excluding ``about``.
+
+        Runs with the same hash, run seed and twin have the same worlds.
+        """
         return sha256_json(self.model_dump(mode="json", exclude={"about"}))
 
 
 def parse_suite(value: Any, *, where: str) -> SuiteSpec:
-    """Return a checked suite from plain values; ``where`` names their origin in messages.
+    """Check the content of a suite file that was loaded as dicts and lists, and return the suite.
+
+    Args:
+        value: The loaded content, a mapping.
+        where: Name of its origin (file and key) for error messages.
 
     Raises:
-        InputError: a value is wrong; the message has its key.
+        InputError: If a value is invalid; the message names its key.
     """
     if not isinstance(value, Mapping):
         raise InputError(f"{where} is not a suite. Give a mapping with name and slices; see docs/guides/evaluation.md.")
@@ -124,10 +154,10 @@ def parse_suite(value: Any, *, where: str) -> SuiteSpec:
 
 
 def read_suite(path: Path) -> SuiteSpec:
-    """Return the suite in a YAML file; without ``name`` it has the name of the file.
+    """Read a suite from a YAML file; a file without the key ``name`` gives a suite with the file's name.
 
     Raises:
-        InputError: the file does not exist, is not YAML, or is not a suite; the message has the key.
+        InputError: If the file does not exist, is not YAML or is not a valid suite; the message names the key.
     """
     value = load_yaml(path)
     if isinstance(value, dict):
@@ -140,7 +170,7 @@ _FILE = Path(__file__).with_name("suites.yaml")
 
 @cache
 def builtin_suites() -> dict[str, SuiteSpec]:
-    """Return the built-in suites, by name."""
+    """Return the suites that are part of twinloop, by name."""
     rows = load_yaml(_FILE)
     return {
         name: parse_suite({"name": name, "lenient": True, **row}, where=f"{_FILE.name}: {name}")
@@ -149,11 +179,11 @@ def builtin_suites() -> dict[str, SuiteSpec]:
 
 
 def open_suite(name: str) -> SuiteSpec:
-    """Return the built-in suite with this name, or the suite in the YAML file with this path.
+    """Return a suite by the name of a built-in suite or by the path of a YAML file.
 
     Raises:
-        UnknownNameError: it is neither.
-        InputError: the file is not a suite; the message has the key.
+        UnknownNameError: If ``name`` is neither a built-in suite nor a path that ends in .yaml or .yml.
+        InputError: If the file does not exist or is not a valid suite; the message names the key.
     """
     if name in builtin_suites():
         return builtin_suites()[name]

@@ -1,4 +1,4 @@
-"""Summarize an evaluation: every slice with its exact interval, the mean over trials, and the worst slice."""
+"""Summarize an evaluation: success rates with exact intervals of every slice, of all trials, and of the worst slice."""
 
 from __future__ import annotations
 
@@ -22,13 +22,22 @@ _COLUMNS = ("progress", "time_s", "smoothness", "peak_force_n", "violations")
 
 @dataclass(frozen=True, kw_only=True)
 class SliceSummary(JsonRecord):
-    """Summary of one slice.
+    """Summary of the trials of one evaluation slice (condition); a metric is NaN if no trial has a value.
 
-    ``success`` is the exact interval of its rate; invalid trials count as failures, and ``invalid`` is their number.
-    Metrics are NaN if no trial has one: ``progress`` is a mean in which invalid trials count 0, ``time_s`` the median
-    over valid successes, ``smoothness`` and ``peak_force_n`` medians over valid trials. ``peak_force_most_n`` is the
-    largest force and ``violating`` the share of trials that violate a safety limit; both are of all trials, because a
-    violation in an invalid trial still happened.
+    Attributes:
+        name: Name of the slice.
+        success: Success rate with its exact interval; invalid trials count as failures.
+        successes: Number of successes.
+        trials: Number of trials.
+        invalid: Number of invalid trials (the simulation diverged).
+        progress: Mean progress; invalid trials count as 0.
+        time_s: Median time to success in s, over valid successes.
+        smoothness: Median smoothness (spectral arc length) of the tool's motion, over valid trials.
+        peak_force_n: Median over valid trials of the largest contact force in N.
+        peak_force_most_n: Largest contact force of all trials in N, including invalid ones: it occurred before the
+            divergence.
+        violating: Share of trials that violate a safety limit, including invalid ones.
+        reasons: Reasons of the invalid trials, each once.
     """
 
     name: str
@@ -47,13 +56,25 @@ class SliceSummary(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSummary(JsonRecord):
-    """Summary of an evaluation, with ``slices`` from the worst success rate to the best.
+    """Summary of an evaluation.
 
-    ``overall`` is the rate over all trials. Slices are independent of each other, so the exact interval of a mean of
-    rates is conservative (Hoeffding, Ann. Math. Stat. 27, 1956). ``worst`` is the lowest rate of all slices. Its
-    interval is made of the intervals of all slices at level 1 − α / slices, from the lowest lower end to the lowest
-    upper end. With a probability of at least 1 − α all of these contain their rates at once (Bonferroni; slices may
-    depend on each other), and then the interval contains the lowest of the true rates, whichever slice that is.
+    The interval of ``overall`` is an exact (Clopper–Pearson) interval. Its level also holds for slices with different
+    success rates (Hoeffding, Ann. Math. Stat. 27, 1956), because the slices are independent.
+
+    The interval of ``worst`` is simultaneous over the nslice slices: each slice gets an exact interval at level 1 − α /
+    nslice (Bonferroni; slices may be dependent). The interval of ``worst`` is from the lowest of their lower limits to
+    the lowest of their upper limits.
+
+    Attributes:
+        policy: Name of the policy.
+        suite: Name of the suite.
+        level: Confidence level 1 − α of the intervals.
+        trials: Number of trials.
+        invalid: Number of invalid trials, which count as failures.
+        violating: Share of trials that violate a safety limit.
+        overall: Success rate over all trials.
+        worst: Lowest success rate of all slices. Its interval contains the lowest true rate, whichever slice has it.
+        slices: Summary of each slice (condition), in ascending order of the success rate.
     """
 
     policy: str
@@ -68,52 +89,59 @@ class EvaluationSummary(JsonRecord):
 
     @classmethod
     def of(cls, evaluation: Evaluation, *, level: float = 0.95) -> EvaluationSummary:
-        """Return the summary of an evaluation.
+        """Summarize an evaluation, with intervals at the confidence ``level``.
 
         Raises:
-            InputError: the level is outside (0, 1).
+            InputError: If the level is outside (0, 1).
         """
         check_level(level)
         rows = {name: np.asarray(evaluation.trials[name]) for name in ("slice", "success", "valid")}
         numbers = {name: _read_floats(evaluation, name) for name in _COLUMNS}
         reasons = np.asarray(evaluation.trials["reason"].to_pylist(), dtype=object)
         won = rows["success"].astype(bool) & rows["valid"].astype(bool)
-        found: list[SliceSummary] = []
+        summaries: list[SliceSummary] = []
         for name in evaluation.slices:
-            here = rows["slice"] == name
-            there = {key: values[here] for key, values in numbers.items()}
-            lost = ~rows["valid"][here].astype(bool)
-            found.append(_summarize_slice(name, won[here], lost, there, reasons[here][lost].tolist(), level))
-        found.sort(key=lambda item: (float(item.success.estimate), np.nan_to_num(item.progress), item.name))
+            in_slice = rows["slice"] == name
+            slice_numbers = {key: values[in_slice] for key, values in numbers.items()}
+            invalid = ~rows["valid"][in_slice].astype(bool)
+            summaries.append(
+                _summarize_slice(
+                    name, won[in_slice], invalid, slice_numbers, reasons[in_slice][invalid].tolist(), level
+                )
+            )
+        summaries.sort(key=lambda item: (float(item.success.estimate), np.nan_to_num(item.progress), item.name))
         return cls(
             policy=evaluation.policy,
             suite=evaluation.suite,
             level=level,
-            slices=tuple(found),
+            slices=tuple(summaries),
             overall=clopper_pearson(int(won.sum()), len(won), level=level),
-            worst=compute_worst_rate([(item.successes, item.trials) for item in found], level=level),
+            worst=compute_worst_rate([(item.successes, item.trials) for item in summaries], level=level),
             trials=len(won),
-            invalid=sum(item.invalid for item in found),
+            invalid=sum(item.invalid for item in summaries),
             violating=_reduce_known(np.mean, _mark_violating(numbers["violations"])),
         )
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the headline metrics for `--fail-if` and the run history: success, worst slice, and every slice."""
-        figures = [
+        """Return success rates (overall, worst slice, every slice) and shares of invalid or violating trials.
+
+        They are headline metrics for ``--fail-if`` and the run history.
+        """
+        metrics = [
             self.overall.headline(SUCCESS, better="higher", meaning="success rate over all trials"),
             self.worst.headline(WORST, better="higher", meaning="lowest success rate of all slices"),
         ]
-        figures += [item.success.headline(f"{SUCCESS}/{item.name}", better="higher") for item in self.slices]
+        metrics += [item.success.headline(f"{SUCCESS}/{item.name}", better="higher") for item in self.slices]
         shares = {"invalid": self.invalid / self.trials, "violating": self.violating}
-        return figures + [HeadlineMetric(name=name, estimate=value, method="a share") for name, value in shares.items()]
+        return metrics + [HeadlineMetric(name=name, estimate=value, method="a share") for name, value in shares.items()]
 
 
 def compute_worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) -> Interval:
-    """Return the lowest of several success rates, with the interval that `EvaluationSummary` describes.
+    """Return the lowest of several success rates, with a simultaneous exact (Clopper–Pearson, Bonferroni) interval.
 
     Args:
-        counts: successes and trials of each.
-        level: 1 − α.
+        counts: Number of successes and number of trials of each slice.
+        level: Confidence level of the result.
     """
     each = 1.0 - (1.0 - level) / len(counts)
     ends = [clopper_pearson(won, tried, level=each) for won, tried in counts]
@@ -129,7 +157,7 @@ def compute_worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) ->
 def _summarize_slice(
     name: str,
     won: NDArray[np.bool_],
-    lost: NDArray[np.bool_],
+    invalid: NDArray[np.bool_],
     numbers: Mapping[str, NDArray[np.float64]],
     reasons: list[str | None],
     level: float,
@@ -139,30 +167,39 @@ def _summarize_slice(
         success=clopper_pearson(int(won.sum()), len(won), level=level),
         successes=int(won.sum()),
         trials=len(won),
-        invalid=int(lost.sum()),
-        progress=_compute_mean_progress(numbers["progress"], lost),
+        invalid=int(invalid.sum()),
+        progress=_compute_mean_progress(numbers["progress"], invalid),
         time_s=_reduce_known(np.median, numbers["time_s"][won]),
-        smoothness=_reduce_known(np.median, numbers["smoothness"][~lost]),
-        peak_force_n=_reduce_known(np.median, numbers["peak_force_n"][~lost]),
+        smoothness=_reduce_known(np.median, numbers["smoothness"][~invalid]),
+        peak_force_n=_reduce_known(np.median, numbers["peak_force_n"][~invalid]),
         peak_force_most_n=_reduce_known(np.max, numbers["peak_force_n"]),
         violating=_reduce_known(np.mean, _mark_violating(numbers["violations"])),
         reasons=tuple(dict.fromkeys(reason for reason in reasons if reason)),
     )
 
 
-def _compute_mean_progress(values: NDArray[np.float64], lost: NDArray[np.bool_]) -> float:
-    """Return the mean progress, in which invalid trials count 0; NaN if no valid trial has a value."""
-    return _reduce_known(np.mean, np.where(lost, 0.0, values)) if np.isfinite(values[~lost]).any() else math.nan
+def _compute_mean_progress(values: NDArray[np.float64], invalid: NDArray[np.bool_]) -> float:
+    """Return the mean progress, with 0 for invalid trials; NaN if no valid trial has a value.
+
+    Args:
+        values: Progress of each trial, shape ``(ntrial,)``.
+        invalid: Whether each trial is invalid.
+    """
+    return _reduce_known(np.mean, np.where(invalid, 0.0, values)) if np.isfinite(values[~invalid]).any() else math.nan
 
 
 def _mark_violating(violations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return 1 for a trial that violated a safety limit, 0 for one that did not, NaN if unknown."""
+    """Return 1 for a trial that violated a safety limit, 0 for a trial that did not, and NaN if that is unknown.
+
+    Args:
+        violations: Number of violating control steps of each trial, NaN if unknown.
+    """
     return np.where(np.isnan(violations), np.nan, violations > 0)
 
 
-def _reduce_known(figure: Any, values: NDArray[np.float64]) -> float:
+def _reduce_known(reduce: Any, values: NDArray[np.float64]) -> float:
     known = values[np.isfinite(values)]
-    return float(figure(known)) if len(known) else math.nan
+    return float(reduce(known)) if len(known) else math.nan
 
 
 def _read_floats(evaluation: Evaluation, name: str) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Change a twin for a slice: another object shape, additional objects on the table, contact sensors."""
+"""Change a twin for an evaluation slice: another object shape, additional objects on the table, contact sensors."""
 
 from __future__ import annotations
 
@@ -28,59 +28,60 @@ PEAK, WORLD, SELF, HAND = "evaluate/peak", "evaluate/world", "evaluate/self", "e
 
 
 def with_object(twin: Twin, body: str, shape: ShapeSpec) -> Twin:
-    """Return the twin with another shape for a body; its height is kept, and its mass unless the shape has one.
+    """Return the twin with another shape for a body, scaled to the height of the old shape.
 
-    Contact settings, material and colour of the body are kept.
+    The mass is kept unless ``shape`` has one. Contact settings, material and colour of the body are kept.
 
     Raises:
-        InputError: the body has no shape to replace, or the new shape cannot be made.
+        InputError: If the body has no shape to replace, or the new shape cannot be made.
     """
     mjspec = twin.mjspec.copy()
-    found = mjspec.body(body)
-    if found is None or not found.geoms:
+    target = mjspec.body(body)
+    if target is None or not target.geoms:
         raise InputError(f"The twin {twin.name} has no body {body} with a shape to replace.")
-    made = expand_shapes(shape, Path(), where=f"object ({shape.shape})")[0]
+    replacement = expand_shapes(shape, Path(), where=f"object ({shape.shape})")[0]
     height, mass = _measure_height(twin, body), float(twin.model.body(body).mass[0])
-    factor = height / made.extents[2]
-    first, total = found.geoms[0], shape.mass or mass
-    for spare in found.geoms[1:]:
+    factor = height / replacement.extents[2]
+    first, total = target.geoms[0], shape.mass or mass
+    for spare in target.geoms[1:]:
         mjspec.delete(spare)
-    kept = (*CONTACT_SETTINGS, "condim", "material")
-    like = {name: np.copy(value) if np.ndim(value := getattr(first, name)) else value for name in kept}
-    for number, piece in enumerate(made.pieces):
-        geom = first if number == 0 else found.add_geom(rgba=first.rgba)
-        for name, value in like.items() if number else ():
+    copied_names = (*CONTACT_SETTINGS, "condim", "material")
+    copied = {name: np.copy(value) if np.ndim(value := getattr(first, name)) else value for name in copied_names}
+    for number, piece in enumerate(replacement.pieces):
+        geom = first if number == 0 else target.add_geom(rgba=first.rgba)
+        for name, value in copied.items() if number else ():
             setattr(geom, name, value)
         _set_shape(mjspec, geom, piece, factor, f"evaluate/{body}/{number}")
-        geom.mass = total * piece.volume / made.volume
-    return _rebuild_twin(twin, mjspec, said=["object", body, shape.model_dump(mode="json")])
+        geom.mass = total * piece.volume / replacement.volume
+    return _rebuild_twin(twin, mjspec, change=["object", body, shape.model_dump(mode="json")])
 
 
 def with_scene(twin: Twin, scene: SceneSpec) -> Twin:
     """Return the twin with additional objects on the table.
 
     Raises:
-        InputError: the twin already has a scene, or the objects do not fit into it.
+        InputError: If the twin already has a scene, or the objects do not fit into it.
     """
     if twin.scene is not None:
         raise InputError(f"The twin {twin.name} has a scene already, so a slice cannot add another. Use its scene.")
     mjspec = twin.mjspec.copy()
     like = twin.spec.objects[0] if twin.spec.objects else None
     layout = build_scene(mjspec, scene, Path(), like=like, where="scene of a slice")
-    made = _rebuild_twin(twin, mjspec, said=["scene", scene.model_dump(mode="json")])
+    changed = _rebuild_twin(twin, mjspec, change=["scene", scene.model_dump(mode="json")])
     spec = twin.spec.model_copy(update={"scene": scene})
-    built = SceneSlots(layout=layout, model=made.model)
+    built = SceneSlots(layout=layout, model=changed.model)
     robot = twin.spec.robot
     rows = [*built.param_specs(), *sensor_params(twin.devices), *spec.params]
-    params = expand_params(made.model, rows, where=twin.name, nominals=preset_nominals(robot, twin.servos))
-    return replace(made, spec=spec, scene=built, params=params)
+    params = expand_params(changed.model, rows, where=twin.name, nominals=preset_nominals(robot, twin.servos))
+    return replace(changed, spec=spec, scene=built, params=params)
 
 
 def with_contact_sensors(twin: Twin) -> Twin:
-    """Return the twin with sensors for the robot's contacts; its motion stays the same, bit for bit.
+    """Return the twin with sensors for the robot's contacts; the simulated motion stays the same, bit for bit.
 
-    ``evaluate/peak`` is the largest force of a contact of the robot with anything, three numbers in N. The others count
-    contacts of the robot with the world, with itself, and of its hand with itself.
+    The sensor ``evaluate/peak`` measures the contact force with the largest magnitude between the robot and anything,
+    as three components in N. Three other sensors count contacts: ``evaluate/world`` between robot and world,
+    ``evaluate/self`` of the robot with itself, and ``evaluate/hand`` of its hand with itself.
     """
     model, robot = twin.model, twin.robot
     root = model.body(int(model.body_rootid[model.joint(robot.joints[0]).bodyid[0]])).name
@@ -106,7 +107,7 @@ def find_hand_body(twin: Twin) -> str | None:
 
 
 def _measure_height(twin: Twin, body: str) -> float:
-    """Return the height in m of a body's shapes, without rotation of the body."""
+    """Return the height in m of a body's geoms together, in the body's unrotated frame."""
     model = twin.model
     low, high = np.inf, -np.inf
     for geom in np.flatnonzero(model.geom_bodyid == model.body(body).id):
@@ -135,18 +136,34 @@ def _compile_twin(twin: Twin, mjspec: mujoco.MjSpec) -> Twin:
     return replace(twin, model=model, mjspec=mjspec, scene=scene)
 
 
-def _rebuild_twin(twin: Twin, mjspec: mujoco.MjSpec, *, said: list[object]) -> Twin:
-    """Return the twin of a changed model with new nominal values; its hash includes the description of the change."""
-    made = _compile_twin(twin, mjspec)
-    rows = [*(made.scene.param_specs() if made.scene else []), *sensor_params(twin.devices), *twin.spec.params]
+def _rebuild_twin(twin: Twin, mjspec: mujoco.MjSpec, *, change: list[object]) -> Twin:
+    """Return the twin with a changed model: compile the model, and compute nominal values and hash again.
+
+    Args:
+        twin: The twin before the change.
+        mjspec: The changed model.
+        change: Description of the change, which enters the hash.
+    """
+    changed = _compile_twin(twin, mjspec)
+    rows = [*(changed.scene.param_specs() if changed.scene else []), *sensor_params(twin.devices), *twin.spec.params]
     known = preset_nominals(twin.spec.robot, twin.servos)
-    rows = [row for row in rows if _has_param(made, row, known)]
-    params = expand_params(made.model, rows, where=twin.name, nominals=known)
-    return replace(made, params=params, hash=sha256_json([twin.hash, *said, *changed_settings_lines(made.model)]))
+    rows = [row for row in rows if _has_param(changed, row, known)]
+    params = expand_params(changed.model, rows, where=twin.name, nominals=known)
+    return replace(
+        changed, params=params, hash=sha256_json([twin.hash, *change, *changed_settings_lines(changed.model)])
+    )
 
 
 def _has_param(twin: Twin, row: ParamSpec, known: Mapping[str, float]) -> bool:
-    """Return whether the changed model still has a parameter: a mesh has no size to scale."""
+    """Return whether a changed model still has a parameter.
+
+    For example, if a mesh replaces a box, the object has no parameter ``size`` any more.
+
+    Args:
+        twin: The changed twin.
+        row: Specification of the parameter.
+        known: Nominal values by parameter name.
+    """
     try:
         expand_params(twin.model, [row], where=twin.name, nominals=known)
     except InputError:

@@ -1,4 +1,4 @@
-"""Create worlds from a suite: every slice on a twin, and the parameter table of any of its trials."""
+"""Create the worlds of a suite on a twin: resolve its slices to parameters, and draw the parameters of each trial."""
 
 from __future__ import annotations
 
@@ -16,29 +16,35 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable, SeedPath
-from twinloop.core.seeds import MOST_EPISODES
+from twinloop.core.seeds import MAX_EPISODES
 from twinloop.evaluate.suite import ENDS, End, SliceSpec, SuiteSpec
 from twinloop.evaluate.variants import find_hand_body, with_object, with_scene
 from twinloop.randomize import Plan
 from twinloop.randomize.section import section_plan
 from twinloop.randomize.sources import default_draws
-from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import list_scenarios, read_pinned
+from twinloop.rollout.scenario import Scenario
+from twinloop.rollout.scenario_files import list_scenarios, read_scenario
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 from twinloop.twin import Param, Twin, load_twin
 from twinloop.twin.quantities import names_of_stage
 from twinloop.twin.variant import declare_params
 
-_LOOKS = ("camera", "depth", "lidar")  # kinds of devices without effect on a policy without images
+_LOOKS = ("camera", "depth", "lidar")  # kinds of devices whose parameters have no effect without images
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSlice:
-    """One condition on a twin: its parameters' ``values`` in SI by name, and the further draws in ``spec``.
+    """One evaluation slice (condition of a suite) resolved on a twin.
 
-    ``variant`` names the changed twin that it needs, "" for the suite's twin. ``scenario`` is a stored scenario, which
-    defines the whole world.
+    Attributes:
+        name: Name of the slice.
+        spec: The slice as written in YAML; its ``draw`` section gives the random draws.
+        episodes: Number of trials.
+        values: Fixed parameter values in SI units, by parameter name.
+        variant: Name of the changed twin that the slice runs on, because it has another object, another scene or a
+            scenario; "" for the suite's own twin.
+        scenario: Stored scenario, which defines the whole world; None for all other slices.
     """
 
     name: str
@@ -46,23 +52,32 @@ class SuiteSlice:
     episodes: int
     values: Mapping[str, float]
     variant: str = ""
-    scenario: PinnedWorld | None = None
+    scenario: Scenario | None = None
 
     def get_episode_numbers(self, trials: ArrayLike) -> NDArray[np.int64]:
-        """Return the episode numbers of trials, which depend only on the slice's name and the trial's number.
+        """Return the episode numbers of trials, which seed their random draws.
 
-        Slices have different numbers, so that their random draws are independent.
+        They depend only on the slice's name and the trial number. Different slices have different episode numbers, so
+        that their draws are independent.
         """
-        return (zlib.crc32(self.name.encode()) + np.asarray(trials, dtype=np.int64)) % MOST_EPISODES
+        return (zlib.crc32(self.name.encode()) + np.asarray(trials, dtype=np.int64)) % MAX_EPISODES
 
     def get_trial_name(self, number: int) -> str:
-        """Return the name of a trial, the same for every policy."""
+        """Return the name ``SLICE#NUMBER`` of a trial, by which trials of different policies are paired."""
         return f"{self.name}#{number}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWorlds:
-    """Initial worlds: parameters, episode numbers, run seed, and states (None: the task's reset creates them)."""
+    """Parameters, episode numbers and initial states of the worlds of a batch of trials.
+
+    Attributes:
+        params: Parameter table with one row per world.
+        numbers: Episode number of each world, shape ``(nworld,)``.
+        run_seed: Seed of the random draws.
+        attempt: Number of the attempt; with run seed and episode number it determines the random effects in a world.
+        initial: Initial simulator states, for stored scenarios; None if the task's reset creates them from ``params``.
+    """
 
     params: ParamTable
     numbers: NDArray[np.int64]
@@ -73,9 +88,15 @@ class InitialWorlds:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A suite on a twin.
+    """A suite whose patterns are resolved to the parameters of one twin.
 
-    ``left_out`` has the reasons for missing slices. ``pairs`` are the axes of a suite of pairs, in order.
+    Attributes:
+        spec: The suite as written in YAML.
+        twin: The twin, including the parameters that the suite declares.
+        slices: The evaluation slices.
+        object: Name of the task's object; "" if it has none.
+        left_out: One line with the reason for each slice that was left out.
+        pairs: Entries of the suite's ``pairs`` that exist in the twin and therefore have slices, in order.
     """
 
     spec: SuiteSpec
@@ -87,19 +108,19 @@ class Suite:
 
     @property
     def name(self) -> str:
-        """The suite's name."""
+        """Name of the suite."""
         return self.spec.name
 
     @property
     def episodes(self) -> int:
-        """Total number of trials."""
+        """Total number of trials in all slices."""
         return sum(item.episodes for item in self.slices)
 
     def select_slices(self, patterns: Sequence[str]) -> Suite:
-        """Return the suite with the slices whose names match any of the patterns; all of them without patterns.
+        """Return the suite with only the slices whose names match a pattern; if ``patterns`` is empty, with all slices.
 
         Raises:
-            UnknownNameError: a pattern matches no slice.
+            UnknownNameError: If a pattern matches no slice.
         """
         names = [item.name for item in self.slices]
         for pattern in patterns:
@@ -109,10 +130,10 @@ class Suite:
         return replace(self, slices=tuple(chosen)) if patterns else self
 
     def with_episodes(self, count: int | None) -> Suite:
-        """Return the suite with another number of trials per slice.
+        """Return the suite with ``count`` trials per slice; if ``count`` is None, return it unchanged.
 
         Raises:
-            InputError: the number is below one.
+            InputError: If ``count`` is below one.
         """
         if count is None:
             return self
@@ -121,7 +142,11 @@ class Suite:
         return replace(self, slices=tuple(replace(item, episodes=count) for item in self.slices))
 
     def open_variant(self, item: SuiteSlice) -> Twin:
-        """Return the twin on which a slice runs."""
+        """Return the twin on which a slice runs.
+
+        It is the suite's twin, with the slice's object and scene if it has them. A slice with a stored scenario runs on
+        the scenario's twin.
+        """
         if item.variant not in self._variants:
             twin = (
                 self.twin if item.scenario is None else item.scenario.open(self._open_scenario_twin(item.scenario))[0]
@@ -138,16 +163,21 @@ class Suite:
     ) -> InitialWorlds:
         """Return the initial worlds of some trials of a slice.
 
-        ``twin`` is the twin that `variant` returns for the slice, ``task`` the task on that twin.
+        Args:
+            item: The slice.
+            trials: Trial numbers, counted from 0, shape ``(nworld,)``.
+            twin: The twin that `open_variant` returns for the slice.
+            task: The task on that twin.
+            run_seed: Seed of the random draws.
         """
         if item.scenario is not None:
-            begun = item.scenario.make_worlds(int(trials.max()) + 1, twin=twin, task=task)
+            stored = item.scenario.make_worlds(int(trials.max()) + 1, twin=twin, task=task)
             return InitialWorlds(
-                params=begun.params.take(trials),
-                numbers=begun.numbers[trials],
-                run_seed=begun.run_seed,
-                attempt=begun.attempt,
-                initial=begun.initial.take(trials),
+                params=stored.params.take(trials),
+                numbers=stored.numbers[trials],
+                run_seed=stored.run_seed,
+                attempt=stored.attempt,
+                initial=stored.initial.take(trials),
             )
         numbers = item.get_episode_numbers(trials)
         return InitialWorlds(
@@ -157,7 +187,16 @@ class Suite:
         )
 
     def draw_table(self, item: SuiteSlice, numbers: NDArray[np.int64], *, run_seed: int, nstep: int) -> ParamTable:
-        """Return parameters of episodes of a slice, one row each; a row depends only on the seed and its number."""
+        """Draw the parameters of some episodes of a slice, one row per episode.
+
+        A row depends only on the slice, the run seed and the episode number.
+
+        Args:
+            item: The slice.
+            numbers: Episode numbers, shape ``(nepisode,)``.
+            run_seed: Seed of the random draws.
+            nstep: Number of control steps, for parameters that vary during an episode.
+        """
         twin, plan = self.open_variant(item), self._make_plan(item, run_seed)
         table = plan.draw(numbers.tolist(), nstep=nstep)
         values = table.values.copy()
@@ -166,9 +205,9 @@ class Suite:
             twin.find_param(name).check(value, where=f"slice {item.name}")
         return replace(table, values=values)
 
-    def _open_scenario_twin(self, pinned: PinnedWorld) -> Twin:
-        """Return the twin of a scenario: the suite's twin if the hash is the same, else the one that it names."""
-        return self.twin if pinned.twin_hash == self.twin.hash else load_twin(pinned.twin)
+    def _open_scenario_twin(self, scenario: Scenario) -> Twin:
+        """Return the suite's twin if the scenario was stored with it, else load the twin with the scenario's name."""
+        return self.twin if scenario.twin_hash == self.twin.hash else load_twin(scenario.twin)
 
     def _make_plan(self, item: SuiteSlice, run_seed: int) -> Plan:
         if (item.name, run_seed) in self._plans:
@@ -202,29 +241,32 @@ class Suite:
 
 
 def expand_suite(
-    spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, scenarios: Path | None = None
+    spec: SuiteSpec, twin: Twin, task: Task, *, images: bool = False, scenarios: Path | None = None
 ) -> Suite:
-    """Expand a suite on a twin: replace its patterns by the twin's parameters.
+    """Resolve the patterns and names of a suite to the parameters of a twin.
 
     Args:
-        spec: the suite as written.
-        pictures: whether the candidate uses images; if not, slices that change only the appearance are left out.
-        scenarios: the folder of stored scenarios that ``scenarios`` of a suite selects from.
+        spec: The suite as written in YAML.
+        twin: The twin.
+        task: The task on that twin.
+        images: Whether the policy uses images; if not, slices that change only the appearance are left out.
+        scenarios: Folder of stored scenarios, from which the suite's ``scenarios`` pattern selects.
 
     Raises:
-        UnknownNameError: the twin does not have a parameter, and the suite is not lenient.
-        InputError: a parameter has no default range, the task has no object to replace, or no stored scenario matches.
+        UnknownNameError: If the twin does not have a parameter and the suite is not lenient.
+        InputError: If a parameter has no default range, the task has no object to replace, or no stored scenario
+            matches.
     """
     places = {"object": getattr(getattr(task, "config", None), "object", ""), "hand": find_hand_body(twin) or ""}
     rows = [row.model_copy(update={"name": _fill_names(row.name, places)}) for row in spec.declare]
     extended = declare_params(twin, rows) if rows else twin
-    found: list[SuiteSlice] = []
+    slices: list[SuiteSlice] = []
     left_out: list[str] = []
-    looks = 0
+    appearance_only = 0
     axes = [_fill_names(name, places) for name in spec.pairs]
     for item in [*spec.slices, *_axis_slices(spec.axes, extended, places), *_pair_slices(axes)]:
         if item.scenario:
-            found.append(_pinned_slice(item, read_pinned(Path(item.scenario)), spec.episodes))
+            slices.append(_scenario_slice(item, read_scenario(Path(item.scenario)), spec.episodes))
             continue
         try:
             values = _resolve_values(item, extended, task, places)
@@ -234,20 +276,20 @@ def expand_suite(
             left_out.append(f"{item.name}: {error}")
             continue
         names = [*values, *_list_drawn_names(item, places)]
-        if not pictures and names and not item.object and not item.scene and _is_appearance_only(names, extended):
-            looks += 1
+        if not images and names and not item.object and not item.scene and _is_appearance_only(names, extended):
+            appearance_only += 1
             continue
         variant = item.name if item.object is not None or item.scene is not None else ""
         episodes = item.episodes or spec.episodes
-        found.append(SuiteSlice(name=item.name, spec=item, episodes=episodes, values=values, variant=variant))
-    if looks:
-        left_out.append(f"{looks} slices that change only the appearance, because the policy has no images")
-    found += _pinned_slices(spec, scenarios)
-    pairs = tuple(axis for axis in axes if any(axis in item.spec.ends for item in found))
+        slices.append(SuiteSlice(name=item.name, spec=item, episodes=episodes, values=values, variant=variant))
+    if appearance_only:
+        left_out.append(f"{appearance_only} slices that change only the appearance, because the policy has no images")
+    slices += _scenario_slices(spec, scenarios)
+    pairs = tuple(axis for axis in axes if any(axis in item.spec.ends for item in slices))
     return Suite(
         spec=spec,
         twin=extended,
-        slices=tuple(found),
+        slices=tuple(slices),
         object=places["object"],
         left_out=tuple(left_out),
         pairs=pairs,
@@ -255,7 +297,11 @@ def expand_suite(
 
 
 def concatenate_tables(tables: Sequence[ParamTable]) -> ParamTable:
-    """Concatenate tables of the same parameters and run seed; values per step in one become values per step in all."""
+    """Concatenate parameter tables with the same parameters and run seed.
+
+    A parameter with values per control step in one table gets values per control step in the result; its constant
+    values in other tables are repeated.
+    """
     first = tables[0]
     if len(tables) == 1:
         return first
@@ -267,7 +313,7 @@ def concatenate_tables(tables: Sequence[ParamTable]) -> ParamTable:
             return table.steps[name]
         return np.repeat(table[name][:, None], longest[name], axis=1)
 
-    paths = [table.seed_path("Trials of a suite happen") for table in tables]
+    paths = [table.require_seeds("Trials of a suite happen") for table in tables]
     return ParamTable(
         names=first.names,
         values=np.concatenate([table.values for table in tables]),
@@ -281,7 +327,7 @@ def concatenate_tables(tables: Sequence[ParamTable]) -> ParamTable:
 
 
 def _axis_slices(patterns: Iterable[str], twin: Twin, places: Mapping[str, str]) -> Iterator[SliceSpec]:
-    """Yield two slices for every matching parameter with a default range."""
+    """Yield two slices, at the low and high end of the default range, for every parameter that matches a pattern."""
     given = [_fill_names(pattern, places) for pattern in patterns]
     ranged = [param.name for param in twin.params.values() if param.default_range is not None]
     for pattern in given:
@@ -294,42 +340,53 @@ def _axis_slices(patterns: Iterable[str], twin: Twin, places: Mapping[str, str])
 
 
 def _pair_slices(axes: Sequence[str]) -> Iterator[SliceSpec]:
-    """Yield four slices for each pair of axes."""
+    """Yield four slices for every two axes: all combinations of the low and high ends of their parameters' ranges."""
     for a, b in itertools.combinations(axes, 2):
         for first, second in itertools.product(ENDS, ENDS):
             yield SliceSpec(name=f"{a}:{first}|{b}:{second}", set={a: first, b: second}, ends={a: first, b: second})
 
 
-def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[SuiteSlice]:
-    """Return a slice for every stored scenario that the suite selects."""
+def _scenario_slices(spec: SuiteSpec, folder: Path | None) -> list[SuiteSlice]:
+    """Return one slice for every stored scenario in ``folder`` whose name matches the suite's ``scenarios`` pattern."""
     if not spec.scenarios:
         return []
-    found = [] if folder is None else list_scenarios(folder)
-    chosen = [path for path in found if fnmatch.fnmatchcase(path.name, spec.scenarios)]
+    stored = [] if folder is None else list_scenarios(folder)
+    chosen = [path for path in stored if fnmatch.fnmatchcase(path.name, spec.scenarios)]
     if not chosen:
-        there = "no scenarios" if folder is None else f"{len(found)} scenarios in {folder}"
+        there = "no scenarios" if folder is None else f"{len(stored)} scenarios in {folder}"
         there += "" if folder is None or folder.is_dir() else ", which does not exist,"
         raise InputError(
             f"The suite {spec.name} runs stored scenarios, and of {there} none matches {spec.scenarios!r}. Store one "
             "with `twinloop scenario from-failure`, or give --scenarios FOLDER."
         )
     rows = [SliceSpec(name=path.name, scenario=str(path)) for path in chosen]
-    return [_pinned_slice(row, read_pinned(Path(row.scenario)), spec.episodes) for row in rows]
+    return [_scenario_slice(row, read_scenario(Path(row.scenario)), spec.episodes) for row in rows]
 
 
-def _pinned_slice(item: SliceSpec, pinned: PinnedWorld, episodes: int) -> SuiteSlice:
+def _scenario_slice(item: SliceSpec, scenario: Scenario, episodes: int) -> SuiteSlice:
     return SuiteSlice(
         name=item.name,
         spec=item,
         episodes=item.episodes or episodes,
         values={},
-        variant=f"scenario/{pinned.twin}/{pinned.twin_hash}",
-        scenario=pinned,
+        variant=f"scenario/{scenario.twin}/{scenario.twin_hash}",
+        scenario=scenario,
     )
 
 
 def _resolve_values(item: SliceSpec, twin: Twin, task: Task, places: Mapping[str, str]) -> dict[str, float]:
-    """Return the values that a slice sets, in SI by parameter; raise an error for unknown names."""
+    """Return the values in SI units that a slice sets, by parameter name.
+
+    Args:
+        item: The slice.
+        twin: The twin with the parameters.
+        task: The task, for its object.
+        places: Names that replace ``{object}`` and ``{hand}``.
+
+    Raises:
+        UnknownNameError: If no parameter matches a name in ``set`` or ``draw``.
+        InputError: If a value is outside its bounds, a parameter has no default range, or the task has no object.
+    """
     values: dict[str, float] = {}
     for key, value in item.set.items():
         pattern = _fill_names(key, places)
@@ -344,31 +401,47 @@ def _resolve_values(item: SliceSpec, twin: Twin, task: Task, places: Mapping[str
         if "/" in pattern and not fnmatch.filter(twin.params, pattern):
             raise UnknownNameError("parameter", pattern, twin.params, where=f"slice {item.name} on {twin.name}")
     if item.object is not None and not places["object"]:
-        raise InputError(f"slice {item.name}: the task {task.name} names no object that could be replaced.")
+        raise InputError(
+            f"Slice {item.name} replaces the object of the task, but the task {task.name} has none. "
+            "Remove the key object from the slice."
+        )
     return values
 
 
 def _resolve_end(param: Param, end: End, where: str) -> float:
     if param.default_range is None:
-        raise InputError(f"slice {where}: {param.name} has no default range, so it has no {end} end. Give a number.")
+        raise InputError(
+            f"Slice {where}: {param.name} has no default range, so '{end}' has no value. Give a number in SI units."
+        )
     return float(param.absolute(param.default_range[ENDS.index(end)], param.op))
 
 
 def _list_drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
-    """Return the keys of the ranges that a slice draws from: parameter paths, or keys of a randomization section."""
+    """Return the keys in the ``draw`` sections of a slice.
+
+    A key is a parameter name, a pattern of names, or a short name such as ``friction``.
+    """
     sections = [section for section in item.draw.values() if isinstance(section, dict)]
     keys = [_fill_names(str(key), places) for section in sections for key in section]
     return ["texture/*" if key == "texture_pool" else key for key in keys]
 
 
 def _is_appearance_only(names: Iterable[str], twin: Twin) -> bool:
-    """Return whether all names match only parameters of appearance; False if a name matches no parameter."""
-    found = ([twin.params[one].quantity for one in fnmatch.filter(twin.params, name)] for name in names)
-    return all(kinds and all(kind.visual or kind.device in _LOOKS for kind in kinds) for kinds in found)
+    """Return whether all names match only parameters that change images; False if a name matches no parameter.
+
+    A policy without images cannot see the effect of such parameters.
+    """
+    quantities = ([twin.params[one].quantity for one in fnmatch.filter(twin.params, name)] for name in names)
+    return all(kinds and all(kind.visual or kind.device in _LOOKS for kind in kinds) for kinds in quantities)
 
 
 def _fill_names(value: Any, places: Mapping[str, str]) -> Any:
-    """Return a copy with ``{object}`` and ``{hand}`` replaced by names, in keys and in texts."""
+    """Return YAML content in which ``{object}`` and ``{hand}``, in keys and strings, are replaced by names.
+
+    Args:
+        value: The content; other types than mappings and strings are returned unchanged.
+        places: Name by placeholder (``object`` or ``hand``). If a name is empty, only the braces are removed.
+    """
     if isinstance(value, Mapping):
         return {_fill_names(key, places): _fill_names(item, places) for key, item in value.items()}
     if isinstance(value, str):

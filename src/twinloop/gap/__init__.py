@@ -1,4 +1,4 @@
-"""Measure the gap between a twin and the recorded robot, compared with simple baselines, with intervals."""
+"""Measure the sim-to-real gap: the error of a twin's replay against recorded episodes, with baselines and intervals."""
 
 from twinloop.gap.dynamics.baselines import BaselinePrediction
 from twinloop.gap.dynamics.errors import WindowErrors, stream_windows, window_errors

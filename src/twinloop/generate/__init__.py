@@ -1,4 +1,7 @@
-"""Generate datasets from rollouts, render them in a second pass, and replay stored episodes from provenance."""
+"""Generate datasets of simulated episodes, render their images in a second pass, and replay stored episodes.
+
+A replay simulates a stored episode again from its provenance, and compares the states.
+"""
 
 from twinloop.generate.config import GenerateConfig, identified_range_notes, read_config, resolve_config
 from twinloop.generate.pixels import check_render, read_episode_record, render_dataset

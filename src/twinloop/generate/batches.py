@@ -1,4 +1,9 @@
-"""Draw, simulate and evaluate one batch of worlds on a worker, with ranges that may adapt over a run."""
+"""Draw, simulate and evaluate one batch of worlds on a worker, with parameter ranges that may adapt during a run.
+
+Terms: a batch is the set of worlds that a worker simulates at once. A block is a number of batches that are written to
+the dataset together. Adaptive ranges (automatic domain randomization) change after every round, a number of episodes. A
+boundary is one end of one parameter's range.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.core.units import UnitMap
 from twinloop.dataset.invalid_worlds import InvalidAttempt
 from twinloop.generate.config import GenerateConfig, load_plan
-from twinloop.generate.readings import Felt, add_environment, add_readings
+from twinloop.generate.readings import SensorSamples, add_environment, add_readings
 from twinloop.randomize import AdaptiveDraw, Plan, run_rounds
 from twinloop.randomize.adaptive import AdaptiveRound, Counts, Ranges
 from twinloop.rollout import BatchResult, BodySensors, run_batch, software_versions
@@ -37,10 +42,20 @@ _PREFIX = "adaptive:"
 def find_ready_blocks(
     config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]], first: int
 ) -> tuple[range, Rounds]:
-    """Return the next blocks, from ``first`` on, that known ranges allow to simulate, and these ranges.
+    """Return the next blocks that can be simulated because their adaptive ranges are known, and these ranges.
+
+    A block is a number of batches that are written to the dataset together. Adaptive ranges (automatic domain
+    randomization) change after every round, a fixed number of episodes.
 
     Args:
-        outcomes: counts of every committed block.
+        config: configuration of the run.
+        plan: plan of the run.
+        outcomes: counts of every written block, in order; they include the successes at range ends, see
+            `count_boundaries`.
+        first: number of the first block that is not written.
+
+    Returns:
+        The numbers of the blocks, and the ranges by number of the round; empty if the ranges are not adaptive.
     """
     last, draw = -(-config.episodes // config.block_size), plan.adaptive
     if draw is None:
@@ -52,7 +67,19 @@ def find_ready_blocks(
 
 
 def count_boundaries(plan: Plan, numbers: Sequence[int], success: NDArray[np.bool_]) -> dict[str, int]:
-    """Count attempts and successes at every boundary that a batch evaluated."""
+    """Count the attempts and successes of a batch at every range boundary (end of a parameter's adaptive range).
+
+    Some episodes evaluate a boundary: their parameter is set to this value.
+
+    Args:
+        plan: plan of the run.
+        numbers: episode numbers of the batch.
+        success: whether each of these episodes succeeded.
+
+    Returns:
+        Counts with the keys ``adaptive:INDEX:attempted`` and ``adaptive:INDEX:success``, with the index of the
+        boundary; empty if the ranges are not adaptive.
+    """
     draw = plan.adaptive
     if draw is None:
         return {}
@@ -68,7 +95,17 @@ def count_boundaries(plan: Plan, numbers: Sequence[int], success: NDArray[np.boo
 def adaptive_history(
     config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]
 ) -> dict[str, Any] | None:
-    """Return every complete round and the ranges after the last; None without adaptive ranges."""
+    """Return the history of adaptive ranges as a JSON-compatible dictionary; None if the plan has no adaptive ranges.
+
+    It has the ranges of every complete round, the success rate at each end of a range, and the ranges of the next
+    round. A round is the number of episodes between two changes of the ranges.
+
+    Args:
+        config: configuration of the run.
+        plan: plan of the run.
+        outcomes: counts of every committed block, in order; they include the successes at range ends, see
+            `count_boundaries`.
+    """
     draw = plan.adaptive
     if draw is None:
         return None
@@ -86,13 +123,25 @@ def adaptive_history(
 
 
 def read_known_rounds(record: Mapping[str, Any]) -> Rounds:
-    """Return the ranges of every round of a `adaptive_history`, and those after the last."""
+    """Return the adaptive ranges by round number, from a result of `adaptive_history`.
+
+    The round after the last complete round is included, because its ranges follow from the complete rounds.
+    """
     rows = [*(item["ranges"] for item in record["rounds"]), record["ranges"]]
     return {number: tuple((row[name][0], row[name][1]) for name in record["names"]) for number, row in enumerate(rows)}
 
 
 def with_known_rounds(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]) -> Plan:
-    """Return the plan with the ranges of every started round."""
+    """Return the plan with the adaptive ranges of all rounds that are known from the committed blocks.
+
+    Adaptive ranges change after every round, a fixed number of episodes. Those of the next round are included.
+
+    Args:
+        config: configuration of the run.
+        plan: plan of the run; it is returned unchanged if it has no adaptive ranges.
+        outcomes: counts of every committed block, in order; they include the successes at range ends, see
+            `count_boundaries`.
+    """
     draw = plan.adaptive
     if draw is None:
         return plan
@@ -108,7 +157,15 @@ def _complete_rounds(
 
 
 def _sum_by_round(draw: AdaptiveDraw, outcomes: Sequence[Mapping[str, int]], blocks: int) -> list[Counts]:
-    """Return counts at each boundary, summed over the blocks of each round; the last round may be incomplete."""
+    """Return attempts and successes at each boundary, summed over the blocks of each round.
+
+    The last round may be incomplete.
+
+    Args:
+        draw: the adaptive ranges.
+        outcomes: counts of every committed block, in order; they include the results of `count_boundaries`.
+        blocks: number of blocks per round.
+    """
     result: list[Counts] = []
     for start in range(0, len(outcomes), blocks):
         part = outcomes[start : start + blocks]
@@ -126,10 +183,17 @@ _SHORTEST = 2
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateBatch:
-    """Input of a worker: the configuration as JSON, its C threads, the block and its episode numbers.
+    """Input of a worker process: the configuration of the run, and the episodes to simulate.
 
-    ``versions`` and ``plan_hash`` are those of the main process; with others the results would differ. ``rounds`` are
-    the adaptive ranges of these episodes. ``profile`` requests timings; it changes nothing else.
+    Attributes:
+        config: `GenerateConfig` as JSON.
+        plan_hash: hash of the plan in the main process; a worker with another plan refuses the batch.
+        versions: software versions of the main process; a worker with other versions refuses the batch.
+        nthread: number of threads of the simulation.
+        block: number of the block to which the batch belongs.
+        numbers: episode numbers to simulate.
+        rounds: adaptive ranges of these episodes, by round number.
+        profile: whether to measure the time of each step; it changes nothing else.
     """
 
     config: str
@@ -147,15 +211,20 @@ class GenerateBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOutcome:
-    """Result of a batch: the stored episodes, the invalid worlds, counts of all attempts, seconds by step.
+    """Result of a simulated batch.
 
-    ``felt`` holds every sample of the recorded sensors, in the order of the episodes.
+    Attributes:
+        episodes: episodes to store.
+        invalid_attempts: worlds that became invalid, with the reason.
+        counts: numbers of attempts, successes and invalid worlds, and further counts by name.
+        sensor_samples: all samples of the recorded sensors, by side table, one table per stored episode.
+        seconds: time of each step in s, if it was measured.
     """
 
-    kept: list[SimEpisode]
-    aside: list[InvalidAttempt]
+    episodes: list[SimEpisode]
+    invalid_attempts: list[InvalidAttempt]
     counts: dict[str, int]
-    felt: Felt = field(default_factory=dict[str, list[pa.Table]])
+    sensor_samples: SensorSamples = field(default_factory=dict[str, list[pa.Table]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -163,7 +232,8 @@ def run_batch_job(batch: GenerateBatch) -> BatchOutcome:
     """Simulate a batch on a worker process or machine.
 
     Raises:
-        TwinloopError: the worker has other versions, or what `simulate_batch` raises.
+        TwinloopError: If the worker has other software versions or another twin than the main process, or if the
+            simulation fails.
     """
     if not batch.profile:
         return _run_job(batch)
@@ -174,7 +244,7 @@ def run_batch_job(batch: GenerateBatch) -> BatchOutcome:
 
 
 def run_batch_job_locally(batch: GenerateBatch) -> BatchOutcome:
-    """Simulate a batch in the main process, whose profile already counts the spans."""
+    """Simulate a batch in the main process; its time is added to the profile of this process."""
     with span("start"):
         return _run_job(batch)
 
@@ -183,9 +253,8 @@ def _run_job(batch: GenerateBatch) -> BatchOutcome:
     here = software_versions()
     if dict(here) != dict(batch.versions):
         raise InputError(
-            f"A worker has {_format_versions(here)}, the run was started with {_format_versions(batch.versions)}: the "
-            "bytes would "
-            "differ. Install the same versions everywhere."
+            f"A worker has {_format_versions(here)}, but the run was started with {_format_versions(batch.versions)}, "
+            "so the worker's episodes would differ. Install the same versions everywhere."
         )
     config, plan, task = load_setup(batch.config)
     if plan.hash != batch.plan_hash:
@@ -203,7 +272,9 @@ def _run_job(batch: GenerateBatch) -> BatchOutcome:
     sensors = _body_sensors(batch.config)
     kept, felt = add_readings(sensors, kept) if sensors else (kept, {})
     with span("provenance"):
-        return BatchOutcome(kept=kept, aside=_list_invalid_attempts(result), counts=counts, felt=felt)
+        return BatchOutcome(
+            episodes=kept, invalid_attempts=_list_invalid_attempts(result), counts=counts, sensor_samples=felt
+        )
 
 
 def _format_versions(versions: Mapping[str, str]) -> str:
@@ -212,7 +283,7 @@ def _format_versions(versions: Mapping[str, str]) -> str:
 
 @functools.lru_cache(maxsize=1)
 def load_setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
-    """Return configuration, plan and task of a run from its JSON; computed once per process."""
+    """Return configuration, plan and task of a run from the configuration's JSON; they are loaded once per process."""
     resolved = GenerateConfig.model_validate_json(config)
     plan = load_plan(resolved)
     return resolved, plan, open_task(resolved.task, plan.twin)
@@ -220,16 +291,33 @@ def load_setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
 
 @functools.lru_cache(maxsize=1)
 def _body_sensors(config: str) -> BodySensors | None:
-    """Return the sensors that a run records, or None; computed once per process."""
+    """Return the inertial, force and servo sensors whose readings a run records; None if it records none.
+
+    They are loaded once per process.
+
+    Args:
+        config: `GenerateConfig` as JSON.
+    """
     resolved, plan, _ = load_setup(config)
-    asked = resolved.file.rollout.sensors
-    return BodySensors(plan.twin, asked) if asked else None
+    names = resolved.file.rollout.sensors
+    return BodySensors(plan.twin, names) if names else None
 
 
 def simulate_batch(
     config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], *, nthread: int = 1
 ) -> BatchResult:
-    """Draw, reset, simulate and evaluate the episodes with these numbers."""
+    """Draw parameters for the episodes with these numbers, and reset, simulate and evaluate their worlds.
+
+    Args:
+        config: configuration of the run.
+        plan: plan from which the parameters are drawn.
+        task: task of the run.
+        numbers: episode numbers.
+        nthread: number of threads of the simulation.
+
+    Raises:
+        InputError: If a user's task raises an error.
+    """
     with convert_task_errors(config.task, task):
         return _run(config, plan, task, numbers, nthread)
 
@@ -252,16 +340,22 @@ def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int],
 
 
 def dataset_units(config: GenerateConfig, twin: Twin) -> UnitMap:
-    """Return the unit map of the generate file, or the twin's."""
+    """Return the unit map of the dataset: that of the generate file, or by default that of the twin."""
     return twin.unit_map(config.file.units) if config.file.units else twin.units
 
 
 @contextmanager
 def convert_task_errors(reference: str, task: Task) -> Generator[None]:
-    """Convert an exception of a user's task to one message with its location; built-in tasks are not covered.
+    """Context manager that converts an exception of a user's task to an `InputError` with file and line.
+
+    Errors of built-in tasks are not converted.
+
+    Args:
+        reference: reference of the task, ``path/to/file.py:Task``.
+        task: the task.
 
     Raises:
-        InputError: the task raised; the message gives the user's file, line and exception.
+        InputError: If the user's task raises an exception.
     """
     try:
         yield
@@ -284,7 +378,7 @@ def _select_episodes(batch: BatchResult, keep: str) -> list[SimEpisode]:
 
 
 def _valid_part(batch: BatchResult, world: int) -> SimEpisode:
-    """Return an episode up to its world's last valid state; its provenance marks an earlier end."""
+    """Return the episode of a world up to the last valid state; the whole episode if the world stayed valid."""
     episode, end = batch.episode(world), int(batch.trajectories.invalid_step[world])
     if end < 0:
         return episode
@@ -299,7 +393,7 @@ def _valid_part(batch: BatchResult, world: int) -> SimEpisode:
 
 
 def _list_invalid_attempts(batch: BatchResult) -> list[InvalidAttempt]:
-    """Return the invalid worlds, up to their last valid state and with the command after it."""
+    """Return the invalid worlds, each with its valid states, and its commands up to the one that made it invalid."""
     items: list[InvalidAttempt] = []
     for world in np.flatnonzero(~batch.trajectories.valid):
         episode, step = batch.episode(int(world)), int(batch.trajectories.invalid_step[world])
@@ -328,7 +422,7 @@ def _count_attempts(batch: BatchResult) -> dict[str, int]:
 
 
 def _count_placements(batch: BatchResult) -> dict[str, int]:
-    """Count the worlds with placed clutter, and the draws for it."""
+    """Count the worlds in which clutter was placed, and the random placements that were needed for it."""
     trials = batch.initial.notes.get("scene/trials")
     if trials is None:
         return {}

@@ -1,4 +1,4 @@
-"""Read a generate file in YAML, and resolve it into the plan of a run.
+"""Read a generate file in YAML, and resolve it into the configuration and the plan of a run.
 
 ::
 
@@ -28,7 +28,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import mark_foreign, require_reference, resolve_reference
 from twinloop.core.files import sha256_json
-from twinloop.core.seeds import MOST_EPISODES
+from twinloop.core.seeds import MAX_EPISODES
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import (
@@ -47,28 +47,41 @@ from twinloop.twin.spec import describe_errors
 
 
 def use_identified(section: Any, run: Path, *, where: str) -> dict[str, Any]:
-    """Return a ``randomization:`` section that draws from an identify run instead of its manual ranges.
+    """Return a ``randomization:`` section that draws from an identification run instead of manual ranges.
+
+    Args:
+        section: the section of the generate file.
+        run: folder of the identification run.
+        where: generate file, for messages.
 
     Raises:
-        InputError: the section has manual ranges, which the run would replace.
+        InputError: If the section has manual ranges, which the run would replace.
     """
-    kept = {key: item for key, item in section.items() if key != "default"} if isinstance(section, dict) else {}
-    by_hand = sorted(set(kept) - set(OPTIONS))
-    if by_hand:
+    options = {key: item for key, item in section.items() if key != "default"} if isinstance(section, dict) else {}
+    manual = sorted(set(options) - set(OPTIONS))
+    if manual:
         raise InputError(
             f"{where}: --randomize-from {run} draws identified parameters, and prior ranges for the others, replacing "
-            f"randomization.{', randomization.'.join(by_hand)}. Remove these, or leave the option out."
+            f"randomization.{', randomization.'.join(manual)}. Remove these, or leave the option out."
         )
-    return {**kept, "identified": str(run.resolve())}
+    return {**options, "identified": str(run.resolve())}
 
 
 def load_identified(section: Any, where: str, folder: Path) -> tuple[dict[str, Any] | None, float]:
-    """Return the distribution of ``randomization: {identified: RUN}``, and the factor on its covariance.
+    """Load the distribution that a section ``randomization: {identified: RUN}`` refers to.
 
-    Without ``kappa`` in the section the factor is the calibrated one of the run.
+    Args:
+        section: the section of the generate file.
+        where: generate file, for messages.
+        folder: folder to which the path of the run is relative.
+
+    Returns:
+        The distribution as a dictionary (None if the section refers to no run), and kappa, the factor on its
+            covariance. If the section gives no ``kappa``, it is the factor that the calibration of the identification
+            run computed.
 
     Raises:
-        InputError: the section also has manual ranges, or has no run, or kappa is not a number from 0.
+        InputError: If the section also has manual ranges, the run is not a path, or kappa is not a finite number ≥ 0.
     """
     if not isinstance(section, dict) or "identified" not in section:
         return None, 1.0
@@ -84,8 +97,8 @@ def load_identified(section: Any, where: str, folder: Path) -> tuple[dict[str, A
             f"{where}: randomization.identified is the folder that `twinloop identify --output` wrote; given {run!r}."
         )
     result = read_identified(folder / run)
-    said = "kappa" in section
-    kappa = section["kappa"] if said else ParamDistribution.from_json(result["distribution"]).kappa
+    given = "kappa" in section
+    kappa = section["kappa"] if given else ParamDistribution.from_json(result["distribution"]).kappa
     if isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf:
         raise InputError(
             f"{where}: randomization.kappa is a number from 0, a factor on the covariance; given {kappa!r}."
@@ -94,7 +107,15 @@ def load_identified(section: Any, where: str, folder: Path) -> tuple[dict[str, A
 
 
 def identified_range_notes(identified: Mapping[str, Any] | None, kappa: float, twin: Twin) -> list[str]:
-    """Return notes on ranges from an identify run; empty without one."""
+    """Return notes for the user on draws from an identification run: kappa, its calibration, undetermined parameters.
+
+    The result is empty if there is no run.
+
+    Args:
+        identified: the distribution as a dictionary; None if there is no run.
+        kappa: factor on the covariance of the distribution.
+        twin: twin of the run.
+    """
     if identified is None:
         return []
     return identified_notes(twin, ParamDistribution.from_json(identified), kappa=kappa)
@@ -121,7 +142,13 @@ class _Strict(BaseModel):
 
 
 class SceneConfig(_Strict):
-    """Twin and task of a run; ``robot`` is a short name of a built-in twin."""
+    """Twin and task of a run; exactly one of ``robot`` and ``twin`` is given.
+
+    Attributes:
+        robot: short name of a built-in twin, for example ``so101``.
+        twin: name or file of a twin.
+        task: name of a built-in task, or ``path/to/file.py:Task``.
+    """
 
     robot: str | None = None
     twin: str | None = None
@@ -129,12 +156,17 @@ class SceneConfig(_Strict):
 
 
 class RolloutConfig(_Strict):
-    """Size of a run: ``parallel_envs`` worlds at a time, ``episodes_per_env`` episodes in each, and the backend.
+    """Size and backend of a run, and the readings to record.
 
-    ``sensors`` are the inertial units, force sensors and servos of the twin whose readings are recorded in addition to
-    joint positions: by name, or ``all``. None by default, because reading them simulates every stored episode a second
-    time. ``environment_state`` records the tracked poses of the scene at each frame, as
-    ``observation.environment_state``, the training input of policies without cameras.
+    Attributes:
+        parallel_envs: number of worlds that are simulated at a time.
+        episodes_per_env: number of episodes per world; the run attempts ``parallel_envs`` times this number.
+        backend: implementation that steps the worlds: ``reference``, ``threads`` or ``warp``.
+        sensors: inertial units, force sensors and servos of the twin whose readings are recorded in addition to joint
+            positions: a list of names, or ``all``. By default none, because reading them simulates every stored episode
+            a second time.
+        environment_state: whether to record the tracked poses of the scene at each frame, as
+            ``observation.environment_state``. They are the training input of policies without cameras.
     """
 
     parallel_envs: int = Field(default=256, ge=1)
@@ -145,13 +177,22 @@ class RolloutConfig(_Strict):
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit newer fields with default values, so that the hash of an older run does not change."""
+        """Omit newer fields that have their default values, so that the hash of an older run does not change."""
         later = ("sensors", "environment_state")
         return {key: value for key, value in handler(self).items() if key not in later or value}
 
 
 class GenerateFile(_Strict):
-    """Content of a generate file."""
+    """Content of a generate file.
+
+    Attributes:
+        scene: twin and task.
+        randomization: ranges of parameters and options of the draws, or ``default`` for the default ranges.
+        rollout: size and backend of the run.
+        render: settings of the second pass, which renders images; None for a dataset without images.
+        units: unit of each joint in the dataset; by default that of the twin.
+        seed: seed of the run.
+    """
 
     scene: SceneConfig
     randomization: dict[str, Any] | Literal["default"] = "default"
@@ -164,7 +205,16 @@ class GenerateFile(_Strict):
 class GenerateConfig(_Strict):
     """Resolved configuration of a run. All fields except ``render`` determine the states, and are stored and hashed.
 
-    ``twin`` and ``task`` are arguments of `load_twin` and `open_task`; paths are resolved against the file's folder.
+    Attributes:
+        file: content of the generate file, except ``render``.
+        twin: argument of `load_twin`; a path is absolute.
+        task: argument of `open_task`; a path is absolute.
+        episodes: number of attempts.
+        seed: seed of the run.
+        render: settings of the second pass; None for a dataset without images.
+        keep: episodes to store: the successful ones, or all with their outcome.
+        identified: distribution of an identification run from which parameters are drawn; None if there is no run.
+        kappa: factor on the covariance of this distribution.
     """
 
     file: GenerateFile
@@ -179,19 +229,19 @@ class GenerateConfig(_Strict):
 
     @property
     def most_worlds(self) -> int:
-        """Largest number of worlds at a time, by the file and the backend."""
+        """Largest number of worlds that a worker may simulate at once, limited by the file and by the backend."""
         most = MAX_BATCH_DEVICE if self.file.rollout.backend.partition(":")[0] == "warp" else MAX_BATCH
         return min(self.file.rollout.parallel_envs, most)
 
     @property
     def batch_size(self) -> int:
-        """Number of worlds that a worker simulates at once; with adaptive ranges a divisor of a round."""
+        """Number of worlds that a worker simulates at once; if ranges are adaptive, a divisor of the round size."""
         wanted = self.most_worlds
         return _largest_divisor(self.round_size, wanted) if self.round_size else wanted
 
     @property
     def round_size(self) -> int:
-        """Number of episodes between two changes of adaptive ranges, 0 without adaptive ranges."""
+        """Number of episodes between two changes of adaptive ranges; 0 if no ranges are adaptive."""
         section = self.file.randomization
         if not isinstance(section, dict) or "adaptive" not in section:
             return 0
@@ -199,7 +249,11 @@ class GenerateConfig(_Strict):
 
     @property
     def block_size(self) -> int:
-        """Number of episodes per block: a multiple of the batch size, limited; no block spans two rounds."""
+        """Number of episodes that are written to the dataset together, a multiple of the batch size.
+
+        It is at most 1024 (or one batch). If ranges are adaptive, it divides the round size, the number of episodes
+        between two changes of the ranges.
+        """
         batches = -(-self.episodes // self.batch_size)
         wanted = min(-(-batches // BLOCKS), max(1, MAX_BLOCK // self.batch_size))
         return self.batch_size * (
@@ -208,7 +262,7 @@ class GenerateConfig(_Strict):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the configuration without ``render``."""
+        """SHA-256 of the configuration, excluding ``render``."""
         return sha256_json(self.model_dump(mode="json"))
 
 
@@ -226,19 +280,20 @@ def read_config(
     keep: Literal["success", "all"] = "success",
     randomize_from: Path | None = None,
 ) -> GenerateConfig:
-    """Return the resolved configuration of a generate file.
+    """Read a generate file, and return the resolved configuration of a run.
 
     Args:
         path: the YAML file.
         episodes: number of attempts; by default parallel_envs × episodes_per_env.
-        seed: run seed; by default the file's.
-        backend: backend; by default the file's ``rollout.backend``.
-        keep: store successful episodes only, or all with their outcome.
-        randomize_from: identify run to draw from, instead of the ranges in the file's ``randomization``; design,
-            constraints and kappa of the file still apply.
+        seed: seed of the run; by default that of the file.
+        backend: backend; by default ``rollout.backend`` of the file.
+        keep: store only successful episodes, or all episodes with their outcome.
+        randomize_from: folder of an identification run to draw from, instead of the ranges in the file's
+            ``randomization``. Its options ``design`` (how the draws are distributed, for example a grid),
+            ``constraints`` and ``kappa`` still apply.
 
     Raises:
-        InputError: a key or value is wrong; the message names file and key.
+        InputError: If a key or a value is wrong; the message names the file and the key.
     """
     value, folder = mark_foreign(load_yaml(path), path), path.parent
     if randomize_from is not None and isinstance(value, dict):
@@ -258,7 +313,20 @@ def resolve_config(
     backend: str | None = None,
     keep: Literal["success", "all"] = "success",
 ) -> GenerateConfig:
-    """Return the resolved configuration of plain values; see `read_config`."""
+    """Return the resolved configuration from the content of a generate file.
+
+    Args:
+        value: content of the file.
+        where: name of the file, for messages.
+        folder: folder to which paths in the file are relative.
+        episodes: number of attempts; see `read_config` for this and the remaining arguments.
+        seed: seed of the run.
+        backend: backend.
+        keep: store only successful episodes, or all episodes with their outcome.
+
+    Raises:
+        InputError: If a key or a value is wrong; the message names the file and the key.
+    """
     try:
         given = value if seed is None or not isinstance(value, dict) else {**value, "seed": seed}
         file = GenerateFile.model_validate(given)
@@ -280,14 +348,17 @@ def resolve_config(
         identified=identified,
         kappa=kappa,
     )
-    if config.episodes > MOST_EPISODES:
-        raise InputError(f"{where}: {config.episodes:.3g} episodes are more than a run can number, {MOST_EPISODES}.")
+    if config.episodes > MAX_EPISODES:
+        raise InputError(f"{where}: {config.episodes:.3g} episodes are more than a run can number, {MAX_EPISODES}.")
     _check_rounds(config, where)
     return config
 
 
 def _check_rounds(config: GenerateConfig, where: str) -> None:
-    """Raise an error for rounds that divide into small batches only."""
+    """Raise an `InputError` if no suitable batch size divides the round size (episodes per round of adaptive ranges).
+
+    A suitable batch size is at least half of the largest possible one.
+    """
     wanted = config.most_worlds
     if config.round_size > wanted and 2 * config.batch_size < wanted:
         raise InputError(
@@ -302,10 +373,10 @@ def _approve_renderer(render: RenderConfig) -> RenderConfig:
 
 def _twin_reference(scene: SceneConfig, where: str, folder: Path) -> str:
     if (scene.robot is None) == (scene.twin is None):
-        raise InputError(f"{where}: scene names either a robot or a twin. Keep one of the two.")
+        raise InputError(f"{where}: scene must have exactly one of the keys robot and twin. Give one of the two.")
     if scene.twin is not None:
-        beside = folder / scene.twin
-        return str(beside.resolve()) if beside.is_file() else scene.twin
+        file = folder / scene.twin
+        return str(file.resolve()) if file.is_file() else scene.twin
     if scene.robot in ROBOTS:
         return ROBOTS[str(scene.robot)]
     if scene.robot in TWINS:
@@ -314,10 +385,10 @@ def _twin_reference(scene: SceneConfig, where: str, folder: Path) -> str:
 
 
 def make_plan(config: GenerateConfig, twin: Twin) -> Plan:
-    """Return the plan of a run.
+    """Return the plan of a run: everything that varies between its worlds.
 
     Raises:
-        TwinloopError: see `randomize.section_plan`.
+        TwinloopError: If the ``randomization`` section is wrong; see `randomize.section_plan`.
     """
     return section_plan(
         config.file.randomization,
@@ -332,10 +403,10 @@ def make_plan(config: GenerateConfig, twin: Twin) -> Plan:
 
 
 def _task_constraints(config: GenerateConfig, twin: Twin) -> Mapping[str, Constraint]:
-    """Return the task's named constraints; a user's task may have none."""
+    """Return the named constraints of the task; empty if a user's task defines none."""
     return getattr(open_task(config.task, twin), "constraints", {})
 
 
 def load_plan(config: GenerateConfig) -> Plan:
-    """Return the plan of a run, with a newly compiled twin."""
+    """Compile the twin of a run, and return the run's plan."""
     return make_plan(config, load_twin(config.twin))

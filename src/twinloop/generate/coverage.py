@@ -1,6 +1,7 @@
-"""Measure a dataset's coverage of its parameter space, the acceptance of its draws, and importance weights.
+"""Measure how well a dataset covers its parameter space, how many draws are accepted, and importance weights.
 
-Attempts are drawn again from the plan by their episode numbers; stored episodes are read from the dataset.
+The drawn parameters of the attempts are computed again from the plan and the episode numbers. Those of the stored
+episodes are read from the dataset.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from twinloop.generate.batches import adaptive_history, read_known_rounds, with_
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import read_root_config
 from twinloop.randomize import Plan
-from twinloop.randomize.axes import MarginAxis, plan_axes, to_unit_cube
+from twinloop.randomize.axes import UnitCubeAxis, plan_axes, to_unit_cube
 from twinloop.randomize.coverage import MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS, CoverageCounter
 from twinloop.stats import wilson
 
@@ -32,16 +33,18 @@ _NUMBER = "provenance/number"
 
 
 def measure_coverage(plan: Plan, root: Path, *, episodes: int, strength: int = 2) -> dict[str, Any]:
-    """Return the coverage by attempts and by stored episodes.
+    """Measure the coverage of the parameter space by all attempts and by the stored episodes.
 
     Args:
-        plan: plan with the ranges of every started round.
+        plan: plan of the run; if its ranges are adaptive, with the ranges of every round that was simulated.
         root: folder of the dataset.
         episodes: number of attempts of the run.
-        strength: 2 counts pairs of parameters, 3 triples too.
+        strength: number of parameters whose combinations of cells are counted, as in covering arrays: 2 counts pairs; 3
+            also counts triples.
 
     Returns:
-        The content of ``twinloop/coverage.json``.
+        The content of ``twinloop/coverage.json``: the axes, the numbers of cells, and the coverage by ``attempted`` and
+            by ``kept`` episodes.
     """
     axes = plan_axes(plan)
     attempted, kept = CoverageCounter(axes, strength=strength), CoverageCounter(axes, strength=strength)
@@ -61,10 +64,19 @@ def measure_coverage(plan: Plan, root: Path, *, episodes: int, strength: int = 2
 
 
 def measure_draws(plan: Plan, root: Path, *, episodes: int) -> dict[str, Any]:
-    """Return acceptance by constraints and effective sample sizes, if the plan has constraints or weights; else {}."""
-    figures: dict[str, Any] = {}
+    """Return statistics of a run's draws, as a JSON-compatible dictionary.
+
+    ``acceptance`` is the acceptance rate of the draws; it is given if the plan has constraints. ``importance`` has the
+    effective sample sizes of all attempts and of the stored episodes; it is given if the plan has importance weights.
+
+    Args:
+        plan: plan of the run.
+        root: folder of the dataset.
+        episodes: number of attempts of the run.
+    """
+    metrics: dict[str, Any] = {}
     if not plan.constraints and not plan.has_weights:
-        return figures
+        return metrics
     redraws, weights = [], []
     for start in range(0, episodes, _CHUNK):
         drawn = plan.draw_worlds(range(start, min(start + _CHUNK, episodes)))
@@ -73,7 +85,7 @@ def measure_draws(plan: Plan, root: Path, *, episodes: int) -> dict[str, Any]:
     if plan.constraints:
         candidates = episodes + int(np.concatenate(redraws).sum())
         interval = wilson(episodes, candidates)
-        figures["acceptance"] = {
+        metrics["acceptance"] = {
             "constraints": [constraint.name for constraint in plan.constraints],
             "candidates": candidates,
             "accepted": episodes,
@@ -84,35 +96,47 @@ def measure_draws(plan: Plan, root: Path, *, episodes: int) -> dict[str, Any]:
         weight = np.concatenate(weights)
         numbers = [numbers for numbers, _ in _read_draws(root, [])]
         kept = weight[np.concatenate(numbers)] if numbers else np.empty(0)
-        figures["importance"] = {
+        metrics["importance"] = {
             "effective_attempted": effective_size(weight),
             "effective_kept": effective_size(kept),
             "largest_weight": float(weight.max()),
         }
-    return figures
+    return metrics
 
 
 def measure_run_draws(
     config: GenerateConfig, plan: Plan, root: Path, outcomes: Sequence[Mapping[str, int]]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return metrics of the draws for a finished run's result, and the content of further JSON files by name.
+    """Measure a finished run's coverage of the parameter space, and the share of draws that its constraints accept.
+
+    If the ranges are adaptive (changed during the run according to the success rate), their history is included.
 
     Args:
+        config: configuration of the run.
+        plan: plan of the run.
+        root: folder of the dataset.
         outcomes: counts of every block, see `generate.batches`.
+
+    Returns:
+        Metrics for the result of the run, and the content of further JSON files by file name.
     """
     known = with_known_rounds(config, plan, outcomes)
     coverage = measure_coverage(known, root, episodes=config.episodes)
     documents = {layout.COVERAGE: coverage}
-    figures = {"coverage": summarize_coverage(coverage), **measure_draws(known, root, episodes=config.episodes)}
+    metrics = {"coverage": summarize_coverage(coverage), **measure_draws(known, root, episodes=config.episodes)}
     record = adaptive_history(config, plan, outcomes)
     if record is not None:
         documents[layout.ADAPTIVE] = record
-        figures["adaptive"] = {"rounds": len(record["rounds"]), "ranges": record["ranges"]}
-    return figures, documents
+        metrics["adaptive"] = {"rounds": len(record["rounds"]), "ranges": record["ranges"]}
+    return metrics, documents
 
 
 def summarize_coverage(coverage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of a coverage that a result shows."""
+    """Select the coverage metrics that the result of a run contains.
+
+    Args:
+        coverage: result of `measure_coverage`.
+    """
     kept = coverage["kept"]
     pairs = kept.get("pairs", {})
     return {
@@ -129,28 +153,42 @@ def _smallest(values: list[float]) -> float | None:
 
 
 def effective_size(weights: NDArray[np.float64]) -> float:
-    """Return the effective number of weighted draws, (Σw)² / Σw² (Kish, "Survey Sampling", 1965)."""
+    """Return the effective sample size of weighted draws, (Σw)² / Σw² for weights w (Kish, "Survey Sampling", 1965)."""
     return float(weights.sum() ** 2 / (weights**2).sum()) if weights.any() else 0.0
 
 
 def dataset_coverage(root: Path, *, strength: int = 2) -> dict[str, Any]:
-    """Measure the coverage of a generated dataset again; also of a rendered one.
+    """Compute again which share of the parameter space the episodes of a generated or rendered dataset cover.
+
+    The ranges of the drawn parameters are divided into cells; the coverage is the share of cells with an episode.
+
+    Args:
+        root: folder of the dataset.
+        strength: 2 counts cells of parameter pairs; 3 also counts those of triples.
 
     Raises:
-        InputError: the dataset was not generated by twinloop, or with another version of the twin.
+        InputError: If the dataset was not generated by twinloop, or with another version of the twin.
     """
     return _measure_source(root, root, strength)
 
 
 def rendered_documents(source: Path, root: Path) -> dict[str, dict[str, Any]]:
-    """Return the files of `measure_run_draws` for a dataset that was rendered from ``source``."""
+    """Return the JSON files for coverage and adaptive ranges of a dataset that was rendered from ``source``.
+
+    Args:
+        source: folder of the dataset with the states.
+        root: folder of the rendered dataset.
+
+    Returns:
+        The content of each file by its name.
+    """
     record = dataset_history(source)
     coverage = _reuse_coverage(source, root) or _measure_source(source, root, 2)
     return {layout.COVERAGE: coverage, **({} if record is None else {layout.ADAPTIVE: record})}
 
 
 def _reuse_coverage(source: Path, root: Path) -> dict[str, Any] | None:
-    """Return the stored coverage of the source, if all its episodes were rendered."""
+    """Return the stored coverage of the source if all its episodes were rendered, else None."""
     path = source / layout.COVERAGE
     if not path.is_file() or not np.array_equal(DatasetReader(source).numbers, DatasetReader(root).numbers):
         return None
@@ -158,15 +196,21 @@ def _reuse_coverage(source: Path, root: Path) -> dict[str, Any] | None:
 
 
 def dataset_history(root: Path) -> dict[str, Any] | None:
-    """Return the history of a dataset's adaptive ranges, or None."""
+    """Return the history of a dataset's adaptive ranges; None if it has none."""
     path = root / layout.ADAPTIVE
     return read_json(path) if path.is_file() else None
 
 
 def _measure_source(source: Path, root: Path, strength: int) -> dict[str, Any]:
-    """Return the coverage of the dataset ``root`` under the plan of ``source``, from which it was made."""
+    """Measure the coverage of the dataset ``root`` with the plan that is stored in the dataset ``source``.
+
+    Args:
+        source: folder of the generated dataset; it is equal to ``root``, or ``root`` was rendered from it.
+        root: folder of the dataset to measure.
+        strength: number of parameters whose combinations of cells are counted, 2 or 3.
+    """
     reader = DatasetReader(source)
-    config = read_root_config(reader) if reader.ours else {}
+    config = read_root_config(reader) if reader.written_by_twinloop else {}
     if "generate" not in config:
         raise InputError(f"{source} was not generated from a randomization, so there is no parameter space to cover.")
     resolved = GenerateConfig.model_validate(config["generate"])
@@ -188,13 +232,13 @@ def _read_known_plan(root: Path, config: GenerateConfig, plan: Plan) -> Plan:
     return plan.with_rounds(read_known_rounds(record))
 
 
-def _axis_json(axis: MarginAxis) -> dict[str, Any]:
+def _axis_json(axis: UnitCubeAxis) -> dict[str, Any]:
     ends = axis.to_si(np.array([1e-3, 1 - 1e-3]))
     return {"name": axis.name, "names": list(axis.names), "unit": axis.unit, "range": ends.tolist()}
 
 
-def _read_draws(root: Path, axes: list[MarginAxis]) -> Iterator[tuple[NDArray[np.int64], ParamTable]]:
-    """Yield episode numbers and drawn values of a dataset, file by file."""
+def _read_draws(root: Path, axes: list[UnitCubeAxis]) -> Iterator[tuple[NDArray[np.int64], ParamTable]]:
+    """Yield the episode numbers and the drawn values of a dataset, one file at a time."""
     names = tuple(axis.names[0] for axis in axes)
     columns = [_NUMBER, *(f"provenance/rand.{name.replace('/', '.')}" for name in names)]
     for path in sorted((root / "meta" / "episodes").glob("chunk-*/file-*.parquet")):

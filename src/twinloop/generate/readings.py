@@ -1,4 +1,8 @@
-"""Store readings of a twin's sensors in a generated dataset, as features and side tables."""
+"""Store readings of a twin's sensors in a generated dataset, as features and side tables.
+
+A feature holds the reading that is delivered at each frame. A side table holds all samples of a sensor, at the sensor's
+own rate.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +26,23 @@ from twinloop.twin import Twin
 
 SAMPLES = "readings/"  # prefix of a sensor's side table, before the sensor's name
 
-Felt: TypeAlias = dict[str, list[pa.Table]]
-"""All samples of each sensor by the name of its side table, one table per episode."""
+SensorSamples: TypeAlias = dict[str, list[pa.Table]]
+"""All samples of each sensor: by name of its side table, a list with one table per episode."""
 
 
-def reading_specs(twin: Twin, asked: Sequence[str] | str) -> tuple[ReadingSpec, ...]:
-    """Return the features of the readings of a twin's sensors: ``observation.KIND.NAME``.
+def reading_specs(twin: Twin, names: Sequence[str] | str) -> tuple[ReadingSpec, ...]:
+    """Return the dataset features of the readings of a twin's sensors, named ``observation.KIND.NAME``.
+
+    Args:
+        twin: the twin.
+        names: names of sensors, or ``all``.
 
     Raises:
-        UnknownNameError: the twin has no such sensor.
-        InputError: a sensor's readings are no rows of numbers, or its name is not valid for a side table.
+        UnknownNameError: If the twin has no such sensor.
+        InputError: If the readings of a sensor are not rows of numbers, or its name is not valid for a side table.
     """
     specs: list[ReadingSpec] = []
-    for name in select_sensors(twin, asked):
+    for name in select_sensors(twin, names):
         check_name(_table_name(name))
         columns = reading_columns(twin, name)
         specs.append(ReadingSpec(name=_feature_name(twin, name), columns=tuple(columns), units=tuple(columns.values())))
@@ -42,10 +50,12 @@ def reading_specs(twin: Twin, asked: Sequence[str] | str) -> tuple[ReadingSpec, 
 
 
 def environment_spec(task: Task) -> ReadingSpec:
-    """Return the feature of the tracked scene: ``observation.environment_state``, as in LeRobot.
+    """Return the dataset feature ``observation.environment_state`` (name as in LeRobot).
+
+    It has the tracked values of the scene, which the task declares, for example object poses.
 
     Raises:
-        InputError: the task has no tracked values.
+        InputError: If the task has no tracked values.
     """
     if not has_tracked_values(task):
         raise InputError(
@@ -58,17 +68,21 @@ def environment_spec(task: Task) -> ReadingSpec:
 
 
 def add_environment(task: TrackedTask, episodes: Sequence[SimEpisode]) -> list[SimEpisode]:
-    """Return the episodes with the tracked values of the scene at each frame."""
+    """Add the tracked values of the scene (for example object poses) at each frame; return the extended episodes."""
     return [
         replace(episode, readings={**episode.readings, ENVIRONMENT: task.environment(episode.states[:-1])})
         for episode in episodes
     ]
 
 
-def add_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple[list[SimEpisode], Felt]:
-    """Return the episodes with the delivered sensor readings at each frame, and all samples of the sensors."""
+def add_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple[list[SimEpisode], SensorSamples]:
+    """Compute the readings of the inertial, force and servo sensors in each episode.
+
+    Returns:
+        The episodes with the reading that is delivered at each frame, and all samples of the sensors by side table.
+    """
     kept: list[SimEpisode] = []
-    felt: Felt = {_table_name(name): [] for name in sensors.names}
+    felt: SensorSamples = {_table_name(name): [] for name in sensors.names}
     for episode in episodes:
         with span("readings"):
             read = sensors.read(episode)
@@ -88,7 +102,7 @@ def _table_name(name: str) -> str:
 
 
 def _sample_table(number: int, reading: SensorReading) -> pa.Table:
-    """Return one row per sample: the episode, its sampling and delivery times in s, and its values."""
+    """Return one row per sample of a sensor: episode number, times of sampling and delivery in s, and values."""
     return pa.table(
         {
             "number": pa.array(np.full(len(reading.time), number), pa.int64()),

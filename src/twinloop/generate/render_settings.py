@@ -1,4 +1,4 @@
-"""Render settings of the ``render:`` section of a generate file, and of ``twinloop render``."""
+"""Define the settings of a rendering, from the ``render:`` section of a generate file or from ``twinloop render``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ CLEAN, DEVICE = "clean", "device"
 
 
 class RenderConfig(BaseModel):
-    """Settings of the second pass.
+    """Settings of the second pass, which renders images of stored states.
 
     Args:
-        cameras: names of cameras of the twin; None for all that it names.
-        height, width: size of the images in pixels, even numbers.
-        sizes: other sizes of single cameras, as ``640x480`` (width, height).
-        episodes: how many from the first on (a number), indices as text (``"0:30"``, ``"3,5,8"``, ``"0:10,40:"``), or a
-            list of indices. None for all.
-        renderer: see `render.catalog`; ``auto`` is the fastest that works on this machine.
+        cameras: names of cameras of the twin; None for all cameras that the twin's YAML names.
+        height: height of the images in pixels, an even number.
+        width: width of the images in pixels, an even number.
+        sizes: other sizes for single cameras by name, as ``640x480`` (width, height).
+        episodes: episodes to render: a number from the first on, indices as text (``"0:30"``, ``"3,5,8"``,
+            ``"0:10,40:"``), or a list of indices. None for all episodes.
+        renderer: name of a renderer, see `render.catalog`; ``auto`` chooses the fastest that works on this machine.
         samples: light paths, or samples per pixel, if the renderer has such a setting.
         quality: further settings of the renderer by name.
-        annotations: names of annotations; ``all``: every one that the renderer supports.
+        annotations: names of annotations to store; ``all`` for every one that the renderer supports.
         sensors: ``clean`` for images without a sensor model; ``device`` for the twin's camera models (``sensors:`` in
             its YAML) and readings of its depth cameras and lidars; the name of a device for all cameras; or a mapping
             from cameras to ``clean``, ``device`` or names of devices.
@@ -53,25 +54,25 @@ class RenderConfig(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the renderer other than the image size."""
+        """Settings of the renderer, except the image size."""
         return {**self.quality, **({} if self.samples is None else {"samples": self.samples})}
 
     @property
     def annotation_settings(self) -> AnnotationSettings | None:
-        """Requested annotations, or None.
+        """Requested annotations; None if no annotation is requested.
 
         Raises:
-            UnknownNameError: an annotation does not exist.
+            UnknownNameError: If an annotation does not exist.
         """
         names = ("all",) if self.annotations == "all" else tuple(self.annotations)
         return AnnotationSettings(wanted=names) if names else None
 
     def specs(self, twin: Twin) -> tuple[CameraSpec, ...]:
-        """Return the cameras with their sizes, by default all in the twin's order.
+        """Return the cameras to render with their image sizes, by default all cameras in the twin's order.
 
         Raises:
-            UnknownNameError: the twin does not name a camera.
-            InputError: there is no camera, or a size is not possible for a video.
+            UnknownNameError: If the twin names no such camera.
+            InputError: If there is no camera, or a size is not possible for a video.
         """
         existing = twin.spec.cameras
         wanted = existing if self.cameras is None else list(dict.fromkeys(self.cameras))
@@ -82,17 +83,21 @@ class RenderConfig(BaseModel):
                 raise UnknownNameError("camera", name, existing, where=f"twin {twin.name}")
         for name in self.sizes:
             if name not in wanted:
-                raise UnknownNameError("camera", name, wanted, where="the cameras to render, which it gives a size")
+                raise UnknownNameError("camera", name, wanted, where="the sizes of the cameras to render")
         own = {name: parse_image_size(text) for name, text in self.sizes.items()}
         sizes = {name: own.get(name, (self.width, self.height)) for name in wanted}
         return tuple(CameraSpec(name=name, height=height, width=width) for name, (width, height) in sizes.items())
 
 
 def render_config(values: Mapping[str, Any], *, where: str) -> RenderConfig:
-    """Return the settings of plain values.
+    """Validate a dictionary of settings, and return the `RenderConfig`.
+
+    Args:
+        values: settings by name.
+        where: origin of the settings, for messages.
 
     Raises:
-        InputError: a key or a value is wrong; the message names it.
+        InputError: If a key or a value is wrong; the message names it.
     """
     try:
         return RenderConfig.model_validate(dict(values))
@@ -101,10 +106,10 @@ def render_config(values: Mapping[str, Any], *, where: str) -> RenderConfig:
 
 
 def parse_image_size(text: str) -> tuple[int, int]:
-    """Return width and height of a text such as ``640x480``.
+    """Return width and height from a text such as ``640x480``.
 
     Raises:
-        InputError: the text has another form, or the size is not possible for a video.
+        InputError: If the text has another form, or the size is not possible for a video.
     """
     match = re.fullmatch(r"(\d+)[x×](\d+)", text.strip())
     width, height = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -115,23 +120,29 @@ def parse_image_size(text: str) -> tuple[int, int]:
     return width, height
 
 
-def select_episodes(asked: int | str | Sequence[int] | None, count: int, *, where: str) -> list[int]:
-    """Return the sorted indices of the chosen episodes among ``count``, each once; see `RenderConfig`.
+def select_episodes(selection: int | str | Sequence[int] | None, count: int, *, where: str) -> list[int]:
+    """Return the indices of the chosen episodes in ascending order, each once.
+
+    Args:
+        selection: a number of episodes from the first on, a text such as ``"0:10,40:"``, or indices; see
+            `RenderConfig`.
+        count: number of existing episodes.
+        where: dataset, for messages.
 
     Raises:
-        InputError: the text has another form, or an episode does not exist.
+        InputError: If the text has another form, or an episode does not exist.
     """
-    if asked is None:
+    if selection is None:
         return list(range(count))
-    if isinstance(asked, int) or (isinstance(asked, str) and asked.strip().isdigit()):
-        if int(asked) < 1:
-            raise InputError(f"{int(asked)} episodes of {where}: at least one is needed.")
-        return list(range(min(int(asked), count)))
+    if isinstance(selection, int) or (isinstance(selection, str) and selection.strip().isdigit()):
+        if int(selection) < 1:
+            raise InputError(f"{int(selection)} episodes of {where}: at least one is needed.")
+        return list(range(min(int(selection), count)))
     found: set[int] = set()
-    for part in asked.split(",") if isinstance(asked, str) else asked:
-        found.update(_parse_part(str(part).strip(), count, asked, where))
+    for part in selection.split(",") if isinstance(selection, str) else selection:
+        found.update(_parse_part(str(part).strip(), count, selection, where))
     if not found:
-        raise InputError(f"Episodes {asked!r}: none of the {count} of {where}.")
+        raise InputError(f"Episodes {selection!r}: none of the {count} episodes of {where} is selected.")
     return sorted(found)
 
 
@@ -148,5 +159,5 @@ def _parse_part(part: str, count: int, asked: object, where: str) -> range:
     start = int(first or 0)
     end = (int(last) if last else count) if colon else start + 1
     if start >= count or end > count:
-        raise InputError(f"Episodes {asked!r}: {where} has {count}, numbered 0 to {count - 1}.")
+        raise InputError(f"Episodes {asked!r}: {where} has {count} episodes, numbered 0 to {count - 1}.")
     return range(start, end)

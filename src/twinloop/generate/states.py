@@ -1,4 +1,4 @@
-"""Generate states in a first pass: processes or a Ray cluster simulate batches, and one process writes them."""
+"""Simulate the episodes of a run (first pass): processes or a Ray cluster simulate batches, one process writes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from twinloop.generate.batches import (
 )
 from twinloop.generate.config import GenerateConfig, identified_range_notes, load_plan
 from twinloop.generate.coverage import measure_run_draws
-from twinloop.generate.readings import Felt, environment_spec, reading_specs
+from twinloop.generate.readings import SensorSamples, environment_spec, reading_specs
 from twinloop.randomize import Plan
 from twinloop.rollout import software_versions
 from twinloop.simulate import open_backend
@@ -39,16 +39,17 @@ _ENGINES = ("local", "ray", "ray:HOST:PORT")
 
 
 def open_engine(name: str = "local", *, workers: int = 0) -> WorkEngine:
-    """Open a work engine by name.
+    """Open the work engine that runs batches, by name.
 
     Args:
-        name: ``local``, ``ray`` (the cluster of RAY_ADDRESS, else this machine only), or ``ray:HOST:PORT``.
+        name: ``local`` (processes on this machine), ``ray`` (the cluster of RAY_ADDRESS, else only this machine), or
+            ``ray:HOST:PORT``.
         workers: number of batches at a time; 0 for one per core of this machine or of the cluster.
 
     Raises:
-        UnknownNameError: the engine does not exist.
-        InputError: the number of workers is negative.
-        MissingDependencyError: Ray is not installed, or no cluster answers.
+        UnknownNameError: If the engine does not exist.
+        InputError: If the number of workers is negative.
+        MissingDependencyError: If Ray is not installed, or no cluster answers.
     """
     if workers < 0:
         raise InputError(f"--workers {workers}: give a number of processes, or 0 for every core.")
@@ -71,17 +72,21 @@ def generate_states(
     resume: bool = False,
     profile: Profile | None = None,
 ) -> dict[str, Any]:
-    """Generate a dataset of states; return the result, which depends only on the configuration.
+    """Generate a dataset of states, and return the result of the run as a dictionary.
+
+    Dataset and result depend only on ``config``, not on the number of processes or on interruptions.
 
     Args:
-        output: a missing or empty folder or address in a store, or with ``resume`` one from an earlier run with the
-            same configuration.
+        config: configuration of the run.
+        output: a missing or empty folder, or the address of one in an object store. If ``resume`` is true, also the
+            folder of an earlier run with the same configuration.
         workers: number of processes on this machine; the dataset does not depend on it.
         engine: engine to use instead of processes on this machine; see `open_engine`.
-        profile: collects timings over all processes.
+        resume: continue an interrupted run.
+        profile: collects the time of each step over all processes.
 
     Raises:
-        TwinloopError: the input is wrong, the folder is in use, or the disk is full; committed blocks are kept.
+        TwinloopError: If the input is wrong, the folder is in use, or the disk is full. Committed blocks are kept.
     """
     with record_spans(profile), span("start"):
         open_backend(config.file.rollout.backend)
@@ -109,7 +114,7 @@ def generate_states(
 
 
 def count_batches(config: GenerateConfig, first_block: int = 0) -> int:
-    """Return the number of batches from a block on."""
+    """Return the number of batches from block ``first_block`` to the end of the run."""
     return -(-(config.episodes - first_block * config.block_size) // config.batch_size)
 
 
@@ -124,22 +129,33 @@ def _generate_blocks(
     jobs = _make_jobs(config, blocks, batch)
     total = sum(len(_batch_starts(config, block)) for block in blocks)
     done = track(
-        engine.map(run_batch_job if engine.elsewhere else run_batch_job_locally, jobs), label="simulate", total=total
+        engine.map(run_batch_job if engine.in_other_processes else run_batch_job_locally, jobs),
+        label="simulate",
+        total=total,
     )
     for block, outcomes in itertools.groupby(done, key=lambda pair: pair[0].block):
         kept, aside, counts, felt = _merge_outcomes((outcome for _, outcome in outcomes), profile)
         with span("commit"):
-            writer.commit_block(block, kept, outcome=counts, aside=aside, tables=felt)
+            writer.commit_block(block, kept, outcome=counts, invalid=aside, tables=felt)
 
 
 def _batch_starts(config: GenerateConfig, block: int) -> range:
-    """Return the first episode number of each batch of a block."""
+    """Return the first episode number of each batch of a block.
+
+    A batch is simulated at once by one worker; a block is a number of batches that are written to the dataset together.
+    """
     start = block * config.block_size
     return range(start, min(start + config.block_size, config.episodes), config.batch_size)
 
 
 def _make_jobs(config: GenerateConfig, blocks: range, batch: GenerateBatch) -> Iterator[GenerateBatch]:
-    """Yield the batches of these blocks as copies of a template."""
+    """Yield one job for each batch of the given blocks.
+
+    Args:
+        config: configuration of the run.
+        blocks: numbers of the blocks (batches that are written to the dataset together).
+        batch: template; each job is a copy of it with its block number and episode numbers.
+    """
     for block in blocks:
         for start in _batch_starts(config, block):
             numbers = tuple(range(start, min(start + config.batch_size, config.episodes)))
@@ -148,20 +164,24 @@ def _make_jobs(config: GenerateConfig, blocks: range, batch: GenerateBatch) -> I
 
 def _merge_outcomes(
     outcomes: Iterable[BatchOutcome], profile: Profile | None
-) -> tuple[list[SimEpisode], list[InvalidAttempt], dict[str, int], Felt]:
-    """Merge the outcomes of the batches of one block."""
+) -> tuple[list[SimEpisode], list[InvalidAttempt], dict[str, int], SensorSamples]:
+    """Merge the outcomes of the batches of one block.
+
+    Returns:
+        Stored episodes, invalid attempts, summed counts, and sensor samples by side table.
+    """
     kept: list[SimEpisode] = []
     aside: list[InvalidAttempt] = []
-    felt: Felt = {}
+    felt: SensorSamples = {}
     counts: Counter[str] = Counter()
     for outcome in outcomes:
-        kept += outcome.kept
-        aside += outcome.aside
+        kept += outcome.episodes
+        aside += outcome.invalid_attempts
         counts.update(outcome.counts)
-        for name, parts in outcome.felt.items():
+        for name, parts in outcome.sensor_samples.items():
             felt.setdefault(name, []).extend(parts)
         if profile is not None:
-            profile.add_elsewhere(outcome.seconds)
+            profile.add_process_seconds(outcome.seconds)
     return kept, aside, dict(sorted(counts.items())), felt
 
 
@@ -192,13 +212,13 @@ def _make_result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> d
 
 
 def _placement_acceptance(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return how many draws of clutter were accepted."""
+    """Return how many random placements of clutter were accepted; empty if no clutter was placed."""
     placed, drawn = counts.get("placed", 0), counts.get("placements", 0)
     return {"clutter": {"placed": placed, "drawn": drawn, "acceptance": placed / drawn}} if drawn else {}
 
 
 def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
-    """Return the specification of a run's dataset."""
+    """Return the specification of the dataset that a run writes: joints, units, rate, configuration and features."""
     twin, rollout = plan.twin, config.file.rollout
     task = open_task(config.task, twin)
     tracked = (environment_spec(task),) if rollout.environment_state else ()
@@ -219,7 +239,7 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
 
 
 def _has_variable_period(plan: Plan) -> bool:
-    """Return whether the control period may differ from the nominal one in some world."""
+    """Return whether the control period can differ from the nominal one in some world."""
     drawn = {name for draw in plan.draws for name in draw.names}
     clock = [param for name, param in plan.twin.params.items() if param.quantity.stage == "clock"]
     return any(param.name in drawn or param.nominal != param.quantity.default for param in clock)

@@ -1,4 +1,7 @@
-"""Open robots of one protocol (virtual ones by seed, the user's by file), and drive and record them."""
+"""Open, drive and record robots, real or virtual, through one protocol (`hardware.protocol.Robot`).
+
+A virtual robot is opened by a twin and a seed, the user's own robot by the path of a Python file.
+"""
 
 from twinloop.hardware.hidden import HiddenCell, fault_names, make_hidden_cell
 from twinloop.hardware.protocol import Clock, NotConnectedError, Robot, WallClock, check_robot

@@ -1,7 +1,8 @@
-"""Simulate virtual robots: one hidden robot in many sessions, stepped together.
+"""Simulate several recording sessions of one virtual robot at once.
 
-`VirtualRobot` is one session behind the robot protocol; `virtual_log` records all its sessions in one batch. Both use
-this code, and a session is the same bit for bit alone and in a batch.
+A virtual robot is a twin with hidden parameters. `VirtualRobot` simulates one session behind the robot protocol, and
+`virtual_log` records many sessions in one batch. Both use this code, so a session has bit for bit the same result alone
+and in a batch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
 from twinloop.twin import Twin
 from twinloop.twin.compiling import compile_model
-from twinloop.twin.gear import BEARING, JointGear, add_gears, geared_qpos
+from twinloop.twin.gear import BEARING, JointGear, add_gears, convert_qpos_to_geared
 from twinloop.twin.quantities.joints import GEAR, MOTOR
 
 _ANY_PLAY = 2e-3  # placeholder; `VirtualArms` writes the backlash per world
@@ -31,11 +32,17 @@ _ANY_PLAY = 2e-3  # placeholder; `VirtualArms` writes the backlash per world
 
 @dataclass(frozen=True, kw_only=True)
 class GearedTwin:
-    """Twin with backlash in its gears, and the indices of its parts.
+    """Twin with backlash in its gears, so that every robot joint has a motor side and a link side.
 
-    ``twin`` is the same twin on the geared model: parameters of a joint's drive apply to its motor side. Indices are
-    per robot joint: ``motor_qpos``, ``link_qpos`` in qpos, ``motor_dof``, ``link_dof`` in qvel, ``torque`` in
-    sensordata (the torque that the gear transmits), ``gear`` among the tendons.
+    Attributes:
+        twin: the twin on a MuJoCo model that has a motor joint and a link joint for every robot joint; parameters of a
+            joint's drive apply to its motor side.
+        motor_qpos: index of each robot joint's motor side in qpos, ``(n,)`` for n joints.
+        link_qpos: index of each joint's link side in qpos.
+        motor_dof: index of each joint's motor side in qvel.
+        link_dof: index of each joint's link side in qvel.
+        torque: index in sensordata of the torque that each joint's gear transmits.
+        gear: index of the MuJoCo tendon that models each joint's gear.
     """
 
     twin: Twin
@@ -47,15 +54,21 @@ class GearedTwin:
     gear: NDArray[np.intp]
 
     def convert_qpos(self, twin: Twin, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert positions ``(nq,)`` of the plain twin to the geared model, with gears in mid-backlash."""
-        return geared_qpos(self.twin.model, twin.model, qpos)
+        """Return positions of the geared model, with gears in mid-backlash.
+
+        Args:
+            twin: the twin without gears.
+            qpos: its positions, ``(nq,)``.
+        """
+        return convert_qpos_to_geared(self.twin.model, twin.model, qpos)
 
 
 def add_robot_gears(twin: Twin) -> GearedTwin:
-    """Return the twin with backlash at every robot joint, and without command limits of its servos.
+    """Return the twin with backlash at every robot joint, and with no limits on the controls of its actuators.
 
-    `VirtualArms` applies the command limit instead, before the servo's feedback is added. All dry friction is at the
-    motors; `VirtualArms` distributes it.
+    `VirtualArms` limits the commands itself. It then adds the difference of motor and link position to each control of
+    a servo, and this sum may exceed the limits. All dry friction is at the motors; `VirtualArms` later moves the
+    bearings' share of it to the link side.
     """
     spec = twin.mjspec.copy()
     joints = twin.robot.joints
@@ -81,10 +94,10 @@ _ARRIVAL_ROUND_OFF = 1e-9
 
 
 class CommandQueue:
-    """Commands ``(nworld, nu)`` with an arrival time each, counted in physics steps.
+    """Queue of commands, each with an arrival time per world and actuator; times count physics steps.
 
     Args:
-        initial: the command before the first one, ``(nworld, nu)``.
+        initial: the command that is active before the first one arrives, ``(nworld, nu)`` for nu actuators.
     """
 
     def __init__(self, initial: NDArray[np.float64]) -> None:
@@ -92,7 +105,13 @@ class CommandQueue:
         self._arrivals = np.full_like(self._commands, -np.inf)
 
     def send(self, command: NDArray[np.float64], arrival: NDArray[np.float64], now: NDArray[np.int64]) -> None:
-        """Add a command ``(nworld, nu)`` that arrives at steps ``(nworld, nu)``, or right after the previous one."""
+        """Add a command. It never arrives before the previous command.
+
+        Args:
+            command: the command, ``(nworld, nu)``.
+            arrival: its arrival time in physics steps, ``(nworld, 1)`` or ``(nworld, nu)``.
+            now: the present physics step of each world, ``(nworld,)``.
+        """
         settled = self._commands.shape[1] - 1
         while settled and not (self._arrivals[:, settled] <= now[:, None]).all():
             settled -= 1
@@ -101,7 +120,10 @@ class CommandQueue:
         self._arrivals = np.concatenate([self._arrivals[:, settled:], arrival[:, None]], axis=1)
 
     def active_command(self, now: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the newest command that has arrived at steps ``(nworld,)``, per actuator, ``(nworld, nu)``."""
+        """Return the newest command that has arrived, per actuator: ``(nworld, nu)``.
+
+        ``now`` is the present physics step of each world, ``(nworld,)``.
+        """
         arrived = self._arrivals <= now[:, None, None] + _ARRIVAL_ROUND_OFF
         newest = np.count_nonzero(arrived, axis=1) - 1
         return np.take_along_axis(self._commands, newest[:, None], axis=1)[:, 0]
@@ -114,15 +136,15 @@ _ROUND_OFF = 1e-6
 
 
 class VirtualArms:
-    """Sessions of one virtual robot, stepped together; arrays are ``(nsession, n)`` over the robot's joints.
+    """Sessions of one virtual robot, simulated together; arrays are ``(nsession, n)`` over the robot's n joints.
 
-    Every session starts at time 0 with the arm at rest at the twin's home. In each physics step: the active command is
-    the newest that arrived; the servo closes its loop on the link side, where the encoder of such a servo is; friction
-    at the motor grows with the torque that the gear transmitted in the previous step.
+    Every session starts at time 0 with the arm at rest at the twin's home. In each physics step, the newest command
+    that has arrived is active. The servo closes its loop on the link side of the gear, because the encoder of such a
+    servo is there. Friction at the motor grows with the torque that the gear transmitted in the previous step.
 
     Args:
-        twin: the robot's kind.
-        hidden: its true parameters.
+        twin: the nominal twin of this type of robot.
+        hidden: the robot's true parameters.
         seed: seed of the noise.
         sessions: session numbers; noise and latency of a session depend only on seed and number.
         nthread: C threads (0: every core).
@@ -152,7 +174,7 @@ class VirtualArms:
         return len(self._sessions)
 
     def now(self) -> NDArray[np.float64]:
-        """Seconds since the start of each session, ``(nsession,)``."""
+        """Return the time since the start of each session in s, ``(nsession,)``."""
         return self._steps.astype(np.float64) * self._dt
 
     @property
@@ -161,22 +183,24 @@ class VirtualArms:
         return self._qpos[:, self._geared.link_qpos].copy()
 
     def wait_until(self, moment: float) -> None:
-        """Simulate every session until ``moment``, or a little later by its clock's delay."""
-        late = np.rint(self._hidden.oversleep * self._draw("oversleep", 1)[:, 0] / self._dt).astype(np.int64)
+        """Simulate every session until the time ``moment`` in s, or a little longer by its clock's random delay."""
+        late = np.rint(self._hidden.clock_jitter_s * self._draw("oversleep", 1)[:, 0] / self._dt).astype(np.int64)
         goal = math.ceil(moment / self._dt - _ROUND_OFF)
         self._run(np.where(self._steps < goal, goal + late - self._steps, 0))
 
     def observe(self) -> NDArray[np.float64]:
-        """Return the present encoder readings, in log units."""
+        """Return the present encoder readings, ``(nsession, n)``, in the units of the robot's logs."""
         noise = self._hidden.read_noise * ndtri(self._draw("read", len(self._hidden.count)))
         counted = np.round((self._qpos[:, self._geared.link_qpos] + noise) / self._hidden.count) * self._hidden.count
         return self.units.from_si(encoder_reading(counted, self._offset, self._scale))
 
     def command(self, action: ArrayLike) -> NDArray[np.float64]:
-        """Issue commands in log units (N·m with torque control); return them clipped to the robot's limits.
+        """Issue commands ``(nsession, n)``; return them clipped to the robot's limits.
+
+        Commands are in the units of the robot's logs, or in N·m with torque control.
 
         Raises:
-            InputError: a command is not finite.
+            InputError: If a command is not finite.
         """
         values = np.asarray(action, dtype=np.float64)
         if not np.isfinite(values).all():
@@ -185,7 +209,7 @@ class VirtualArms:
                 f"The command of {wrong} is not finite. Send numbers, or nothing to hold the last command."
             )
         sent = np.clip(self.units.to_si(values) if self._servo else values, *self._limits)
-        lateness = self._hidden.lateness * self._draw("lateness", 1)
+        lateness = self._hidden.command_jitter_s * self._draw("lateness", 1)
         arrival = self._steps[:, None] + (self._delay + lateness) / self._dt
         self._line.send(self._servo_target(sent), arrival, self._steps)
         return self.units.from_si(sent) if self._servo else sent
@@ -217,17 +241,21 @@ class VirtualArms:
         self._torque = self._batch.bind("sensordata")
 
     def _servo_target(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert a command to a true position through the servo's encoder; a torque stays unchanged."""
+        """Return the true positions to which the servos move for a command.
+
+        This is the position at which the erroneous encoder shows the command, plus the actuator's bias. With torque
+        control, return the torque unchanged.
+        """
         return encoder_command(command, self._offset, self._scale) + self._bias if self._servo else command
 
     def _draw(self, stream: str, size: int) -> NDArray[np.float64]:
-        """Return the next uniform numbers of one stream in every session, ``(nsession, size)``."""
+        """Return the next uniform random numbers of one named stream in every session, ``(nsession, size)``."""
         step = self._calls[stream]
         self._calls[stream] += 1
         return uniforms(self._seed, f"virtual/{stream}", self._sessions, size=size, step=step)
 
     def _run(self, count: NDArray[np.int64]) -> None:
-        """Run a number of physics steps in each session, ``(nsession,)``."""
+        """Simulate ``count[i]`` physics steps of recording session i; ``count`` has shape ``(nsession,)``."""
         for done in range(int(count.max(initial=0))):
             self._step(np.flatnonzero(count > done))
 
@@ -243,7 +271,11 @@ class VirtualArms:
 
 
 def _position_feedback(twin: Twin) -> NDArray[np.float64]:
-    """Position feedback of each actuator per unit of its command, ``(nu,)``: 1 for a servo, 0 for a motor."""
+    """Return the share of position feedback in each actuator, ``(nu,)``: 1 for a position servo, 0 for a motor.
+
+    It is −(position coefficient of ``biasprm``) / (gain of ``gainprm``) in MuJoCo. With it, the feedback can be moved
+    to the link side of the gear.
+    """
     model = twin.model
     gain, bias = model.actuator_gainprm[:, 0], model.actuator_biasprm[:, 1]
     return np.divide(-bias, gain, out=np.zeros(model.nu), where=gain != 0)

@@ -11,18 +11,19 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class CallResult:
-    """The outcome of a call: a ``value``, or the ``error`` that it raised."""
+    """Outcome of a call: the returned ``value``, or the ``error`` that it raised."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class CallThread:
-    """One thread that makes one call at a time; a daemon, so that a call that never returns does not block exit.
+    """Thread that makes one call at a time.
 
-    All calls run in this thread, since drivers and graphics contexts often belong to the thread that created them. Any
-    exception of a call is its result, including `SystemExit` and `KeyboardInterrupt`: a driver that exits must not end
-    the thread that will disconnect it.
+    All calls run in this thread, since drivers and graphics contexts often belong to the thread that created them. It
+    is a daemon, so that a call that never returns does not block the program's exit. Any exception of a call is its
+    result, including `SystemExit` and `KeyboardInterrupt`: a driver that exits must not end the thread that will
+    disconnect it.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,13 +34,16 @@ class CallThread:
         self.busy = False
 
     def start(self, call: Callable[[], Any]) -> None:
-        """Start a call; the previous one must have returned."""
+        """Start a call in the thread. The result of the previous call must have been received."""
         assert not self.busy, f"{self._thread.name} is busy"  # noqa: S101 - our own invariant
         self.busy = True
         self._calls.put(call)
 
     def wait(self, timeout_s: float) -> CallResult | None:
-        """Return the result, or None if the call takes longer than ``timeout_s``; wait again later."""
+        """Wait for the result of the call, and return it, or None after ``timeout_s`` seconds.
+
+        After None, the caller may call `wait` again.
+        """
         try:
             result = self._results.get(timeout=max(timeout_s, 0.0))
         except queue.Empty:

@@ -2,8 +2,8 @@
 
 Every exception of a driver, `SystemExit` included, becomes a `RobotLostError`. Joints, units and name are read once
 before connecting and must be the same afterwards. Answers are converted strictly and in the same thread: a value whose
-conversion fails or hangs counts as a failure of the driver. Its clock is replaced by the computer's own once it fails
-or goes back.
+conversion fails or hangs counts as a failure of the driver. If the driver's clock fails or goes back, the computer's
+clock replaces it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 from twinloop.hardware.call_thread import CallThread
 from twinloop.hardware.driver_answers import joint_values, to_float
-from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, Clock, Robot
+from twinloop.hardware.protocol import POSITION, TORQUE, TRACKED_PREFIX, Clock, Robot
 
 _ROUND_OFF_S = 1e-6
 _FASTEST = 2.0  # largest speed of a real robot's clock relative to the computer's
@@ -31,10 +31,12 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class CheckedClock:
-    """Clock that never fails or goes back, and never runs much faster than the computer's for a real robot.
+    """Clock of a driver, with checks: it never fails or goes back, and a real robot's clock never runs much too fast.
+
+    After a fault of the driver's clock, the computer's clock is used; it continues from the last time of the driver's.
 
     Attributes:
-        fault: why the driver's clock is no longer used, or ""; the computer's clock continues from its last time.
+        fault: why the driver's clock is no longer used, or "".
 
     Args:
         clock: clock of the driver.
@@ -47,7 +49,7 @@ class CheckedClock:
         self._woken: tuple[float, float] | None = None
 
     def now(self) -> float:
-        """Return seconds since some fixed moment; never less than before."""
+        """Return the time in s since a fixed moment; never less than before."""
         if not self.fault:
             self._read()
         if not self.fault:
@@ -55,14 +57,14 @@ class CheckedClock:
         return self._last + time.perf_counter() - self._last_wall
 
     def wait_until(self, moment: float) -> None:
-        """Return at ``moment`` or a little later."""
-        self.now()  # detect a clock that went back, which would sleep too long
+        """Wait until the clock's time is ``moment`` in s, or a little later."""
+        self.now()  # detect a clock that went back, because it would sleep too long
         if not self.fault:
             try:
                 self._clock.wait_until(moment)
             except KeyboardInterrupt:  # Ctrl-C, while it sleeps
                 raise
-            except BaseException as error:  # noqa: BLE001  # whatever a driver raises, SystemExit included
+            except BaseException as error:  # noqa: BLE001  # any exception of a driver, SystemExit included
                 self._fail(f"its clock does not wait: {describe_error(error)}")
         if self.now() < moment - _ROUND_OFF_S:
             self._fail(f"its clock returns {moment - self._last:.3g} s before the moment waited for")
@@ -99,12 +101,12 @@ _FAREWELL_S = 2.0  # longest wait for a running call before disconnecting
 
 
 class RobotLostError(TwinloopError):
-    """A robot did not answer, or its answer violates the protocol."""
+    """Error: a robot did not answer, or its answer violates the protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotDescription:
-    """Static properties of a robot; see `hardware.protocol.Robot`."""
+    """Properties of a robot that must not change after it is connected; see `hardware.protocol.Robot`."""
 
     name: str
     origin: str
@@ -118,7 +120,7 @@ class RobotDescription:
         """Read the properties from a driver.
 
         Raises:
-            InputError: the properties contradict each other; the message names the contradiction.
+            InputError: If the properties contradict each other. The message describes the contradiction.
         """
         found = cls(
             name=str(robot.name),
@@ -135,17 +137,17 @@ class RobotDescription:
 
     @property
     def joint_keys(self) -> list[str]:
-        """Keys of the joints' readings, in the order of ``units``."""
+        """Keys of the joints' readings, such as ``elbow_flex.pos``, in the order of ``units``."""
         return [f"{joint}.{POSITION}" for joint in self.units.names]
 
     @property
     def tracked_keys(self) -> list[str]:
-        """Keys of the tracked positions and headings."""
-        return [key for key in self.observation_features if key.startswith(SEEN)]
+        """Keys of the values from a scene tracker (``environment.NAME``): positions and headings of objects."""
+        return [key for key in self.observation_features if key.startswith(TRACKED_PREFIX)]
 
     @property
     def cameras(self) -> dict[str, tuple[int, ...]]:
-        """Shapes ``(height, width, 3)`` of the camera images: such a feature has a shape instead of a type."""
+        """Image shapes ``(height, width, 3)`` by camera key; a camera's feature is a shape instead of a type."""
         return {
             key: shape
             for key, shape in self.observation_features.items()
@@ -153,7 +155,7 @@ class RobotDescription:
         }
 
     def _find_contradiction(self) -> str:
-        """Return the first contradiction, or ""."""
+        """Return a description of the first contradiction between the properties, or ""."""
         joints = list(self.units.names)
         if len(set(joints)) < len(joints):
             return f"a joint occurs twice among {', '.join(joints)}"
@@ -174,17 +176,19 @@ class RobotDescription:
 class RobotDriver:
     """Robot (`hardware.protocol.Robot`) that calls a driver, with time limits and checked answers.
 
+    The properties of `RobotDescription` are also attributes of this object.
+
     Attributes:
         robot: the driver.
         patience_s: time limit of a call in s; may be changed.
-        description: the properties before connecting; they are also attributes of this object.
+        description: the properties of the robot, read before connecting.
 
     Args:
         robot: the driver.
-        patience_s: time limit of a call in s; connecting has no limit, because calibration takes time.
+        patience_s: time limit of a call in s. Connecting has no limit, because calibration takes time.
 
     Raises:
-        InputError: a property cannot be read, or the properties contradict each other.
+        InputError: If a property cannot be read, or the properties contradict each other.
     """
 
     def __init__(self, robot: Robot, *, patience_s: float) -> None:
@@ -216,11 +220,11 @@ class RobotDriver:
         return bool(self.call(lambda: self.robot.is_calibrated))
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # the driver's own default is the right one
-        """Connect and configure the robot.
+        """Connect and configure the robot. ``calibrate`` is not used: the driver's own default applies.
 
         Raises:
-            InputError: it is not calibrated, or connecting has changed its properties.
-            RobotLostError: it raised an error.
+            InputError: If the robot is not calibrated, or connecting has changed its properties.
+            RobotLostError: If the driver raised an error.
         """
         self._call_without_limit(self._connect, kind=RobotLostError)
         self.clock = self._call_without_limit(self._read_clock, kind=RobotLostError)
@@ -230,52 +234,52 @@ class RobotDriver:
         self._call_without_limit(self.robot.calibrate, kind=RobotLostError)
 
     def configure(self) -> None:
-        """Do nothing: `connect` configures."""
+        """Do nothing, because `connect` also configures the robot."""
 
     def get_observation(self) -> dict[str, Any]:
         """Return an observation: floats by key, and camera images as copies.
 
         Raises:
-            RobotLostError: it raised, did not answer in time, or returned something else.
+            RobotLostError: If the driver raised an error, did not answer in time, or returned something else.
         """
         return self.call(lambda: self._convert_observation(self.robot.get_observation()))
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; returns the command that the driver reports.
+        """Issue a command; return the command that the driver reports as sent.
 
         Raises:
-            RobotLostError: it raised, did not answer in time, or returned no readable command.
+            RobotLostError: If the driver raised an error, did not answer in time, or returned no readable command.
         """
         given, keys = dict(action), list(self.action_features)
         return self.call(lambda: dict(zip(keys, self._convert_action(given, keys), strict=True)))
 
     def disconnect(self) -> None:
-        """Disconnect the robot; wait a moment for a call that has not returned.
+        """Disconnect the robot; first wait up to 2 s for a call that has not returned.
 
         Raises:
-            RobotLostError: it raised an error, or does not answer.
+            RobotLostError: If the driver raised an error, or does not answer.
         """
         if self._thread.busy:
             self._thread.wait(_FAREWELL_S)
         self.call(self.robot.disconnect)
 
     def read_attribute(self, name: str) -> Any:
-        """Return an attribute outside the protocol, such as a task, or None if the driver lacks it.
+        """Return an attribute of the driver outside the protocol, such as a task, or None if the driver lacks it.
 
         Raises:
-            InputError: it cannot be read.
+            InputError: If the attribute cannot be read.
         """
         return self._call_without_limit(lambda: getattr(self.robot, name, None))
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread that calls the driver."""
         self._thread.close()
 
     def call(self, call: Callable[[], Any]) -> Any:
-        """Call the driver and return the result.
+        """Run ``call`` in the driver's thread and return its result.
 
         Raises:
-            RobotLostError: it raised, or did not return in time.
+            RobotLostError: If the call raised an error, or did not return in time.
         """
 
         def as_lost(error: BaseException) -> TwinloopError:
@@ -284,12 +288,15 @@ class RobotDriver:
         return self._run_call(call, self.patience_s, as_lost)
 
     def _get_vitals(self) -> dict[str, float]:
-        """Return temperatures in °C and torques in N·m of the drives; see `excite_guard.DriveHealth`."""
+        """Return temperatures in °C and torques in N·m of the drives, by key; see `excite_guard.DriveHealth`."""
         vitals: Any = self.robot
         return self.call(lambda: {str(key): to_float(value) for key, value in dict(vitals.get_vitals()).items()})
 
     def _call_without_limit(self, call: Callable[[], Any], kind: type[TwinloopError] = InputError) -> Any:
-        """Return the result of a call without a time limit; a `TwinloopError` is raised unchanged."""
+        """Return the result of a call without a time limit.
+
+        A `TwinloopError` is raised unchanged; any other exception is raised as ``kind``.
+        """
 
         def as_ours(error: BaseException) -> TwinloopError:
             return error if isinstance(error, TwinloopError) else kind(self._no_answer_text(error))
@@ -349,8 +356,8 @@ class RobotDriver:
 
 
 def _copy_image(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return a copy: a camera's driver may write the next image into the same memory."""
-    picture = np.array(value)
-    if picture.shape != shape or picture.dtype != np.uint8:
-        raise ValueError(f"{key} is {picture.dtype} of shape {picture.shape}, not uint8 of shape {shape}")
-    return picture
+    """Return a copy of a camera's image, because its driver may write the next image into the same memory."""
+    image = np.array(value)
+    if image.shape != shape or image.dtype != np.uint8:
+        raise ValueError(f"{key} is {image.dtype} of shape {image.shape}, not uint8 of shape {shape}")
+    return image

@@ -1,4 +1,4 @@
-"""Read and check the answers of a robot's driver, which may be wrong."""
+"""Read the answers of a robot's driver, which is the user's code, and detect impossible values."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def to_float(value: Any) -> float:
     """Return a driver's value as a float.
 
     Raises:
-        TypeError: it is not a number; booleans, strings and arrays with axes are rejected.
-        OverflowError: an integer is too large for a float.
+        TypeError: If the value is not a number; booleans, strings and arrays with axes are rejected.
+        OverflowError: If an integer is too large for a float.
     """
-    if getattr(value, "shape", None) == ():  # of numpy, or of another library of arrays
+    if getattr(value, "shape", None) == ():  # a scalar of numpy or of another array library
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{type(value).__name__} is not a number")
@@ -32,44 +32,44 @@ def to_float(value: Any) -> float:
 
 
 def joint_values(answer: Mapping[str, Any], keys: Sequence[str]) -> Array:
-    """Return the values of some keys of a driver's answer, ``(n,)``.
+    """Return the values of the given keys in a driver's answer, ``(n,)``.
 
     Raises:
-        TypeError, OverflowError: see `number`.
-        KeyError: a key is missing.
+        TypeError, OverflowError: If `to_float` rejects a value.
+        KeyError: If a key is missing.
     """
     return np.array([to_float(answer[key]) for key in keys], dtype=np.float64)
 
 
 def find_misreported_joint(returned: Array, possible: Sequence[Array], slack: Array) -> int | None:
-    """Return the first joint whose returned command cannot have been sent, or None.
+    """Return the index of the first joint whose command cannot have been sent as the driver reports it, or None.
 
-    A robot's own limits may shorten a command. The sent command is then between the given command, the previous one
-    and the current reading, and never beyond all three.
+    A robot's own limits may shorten a command. The sent command is then between the smallest and the largest of the
+    given command, the previous command and the current reading.
 
     Args:
         returned: the sent command as the driver reports it, ``(n,)``.
-        possible: the commands and positions ``(n,)`` between which it must be.
-        slack: how far it may be beyond them, ``(n,)``.
+        possible: the commands and positions ``(n,)`` between which the sent command must be.
+        slack: allowed distance beyond them, ``(n,)``.
     """
     low, high = np.min(possible, axis=0) - slack, np.max(possible, axis=0) + slack
     return _first_index(~((returned >= low) & (returned <= high)))  # NaN is wrong
 
 
 def find_out_of_range_joint(reading: Array, low: Array, high: Array) -> int | None:
-    """Return the first joint whose reading is far outside the range of the joint, or None.
+    """Return the index of the first joint whose reading is far outside the joint's range, or None.
 
     Args:
         reading: positions ``(n,)``.
-        low: lower ends of the ranges, −inf for an unlimited joint.
-        high: upper ends likewise.
+        low: lower limits of the ranges, −inf for an unlimited joint.
+        high: upper limits of the ranges, inf for an unlimited joint.
     """
     beyond = OUTSIDE * range_length(low, high)
     return _first_index((reading < low - beyond) | (reading > high + beyond))
 
 
 def find_unreachable_joint(reading: Array, before: Array, *, speed: Array, seconds: float, length: Array) -> int | None:
-    """Return the first joint that cannot have moved from one reading to the next, or None.
+    """Return the index of the first joint that cannot have moved from the previous reading to this one, or None.
 
     Args:
         reading: positions ``(n,)``.

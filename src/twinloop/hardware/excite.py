@@ -1,7 +1,8 @@
-"""Read and write the file of an excitation: commands at a rate, target robot, limits, and expected errors.
+"""Read and write an excitation plan: commands that move a robot so that its parameters can be identified.
 
-``PLAN.yaml`` holds everything except the commands. These are in ``PLAN.csv`` in the same folder, one column per joint
-in rad or m (N·m or N for a torque-controlled robot). Their SHA-256 in the YAML file links the two.
+``PLAN.yaml`` holds the rate, target robot, limits and expected standard errors. The commands are in ``PLAN.csv`` in the
+same folder, one column per joint in rad or m (N·m or N for a torque-controlled robot). Their SHA-256 in the YAML file
+links the two files.
 """
 
 from __future__ import annotations
@@ -28,25 +29,29 @@ from twinloop.hardware.limits import MotionLimits
 
 Array = NDArray[np.float64]
 SCHEMA = 1
+_FILE_KEYS = {"tracking_error": "following", "provenance": "made"}  # keys in the file that differ from the fields
 _MOST_BYTES = 256 << 20  # of the commands: one hour of six joints at 1 kHz
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExcitationPlan:
-    """Excitation with its limits and expected errors, as stored in files.
+    """Excitation plan: commands, limits, and the standard errors that are expected from a recording.
 
     Attributes:
-        twin: name or file of its twin, ``twin_hash`` the hash of the twin's content.
+        twin: name or file of its twin.
+        twin_hash: hash of the twin's content.
         joints: joints in column order.
         control: kind of command.
         hz: commands per second.
-        commands: ``(T, n)`` in SI units; starts and ends at ``home``.
+        commands: ``(T, n)`` for T control steps and n joints, in SI units; starts and ends at ``home``.
         home: the command at rest, ``(n,)``.
         limits: limits that the commands respect.
-        following: largest tracking error over the plausible robots, ``(n,)`` in rad or m.
-        repeat: number of recordings assumed for the expected errors.
-        expected: per parameter, the standard errors expected before and after, and their unit.
-        made: origin: seed, criterion, kinds of pieces, gain.
+        tracking_error: largest tracking error in simulations of this motion with several plausible sets of parameter
+            values, ``(n,)`` in rad or m.
+        repeat: number of recordings assumed for the expected standard errors.
+        expected: per parameter, the standard errors expected before and after the recordings, and their unit.
+        provenance: how the plan was computed: seed, design criterion and its value, and the shape of each segment of
+            the motion.
     """
 
     twin: str
@@ -57,17 +62,17 @@ class ExcitationPlan:
     commands: Array
     home: Array
     limits: MotionLimits
-    following: Array
+    tracking_error: Array
     repeat: int = 1
     expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    made: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "commands", "home", "following")
+        freeze_fields(self, "commands", "home", "tracking_error")
 
     @property
     def seconds(self) -> float:
-        """Duration of one pass in s."""
+        """Duration of one repetition of the commands in s."""
         return len(self.commands) / self.hz
 
     def command_peaks(self) -> dict[str, dict[str, float]]:
@@ -85,10 +90,10 @@ class ExcitationPlan:
         }
 
     def require_within_limits(self, where: str) -> None:
-        """Raise an error for commands outside the limits.
+        """Raise an error for commands outside the plan's limits. ``where`` is the plan's name in the message.
 
         Raises:
-            InputError: names the joint and the limit.
+            InputError: If a command is outside its limits. The message names the joint and the limit.
         """
         limits, slack = self.limits, 1.0 + 1e-6
         for j, (joint, peak) in enumerate(self.command_peaks().items()):
@@ -139,10 +144,10 @@ class _PlanFile(_Strict):
 
 
 def save_excitation(plan: ExcitationPlan, path: Path) -> None:
-    """Write ``path`` and the commands' CSV file next to it.
+    """Write a plan to the YAML file ``path``, and its commands to a CSV file of the same name.
 
     Raises:
-        InputError: see `require_plan_name`.
+        InputError: If the name does not end in ``.yaml``, or a file exists.
     """
     require_plan_name(path)
     table = _format_csv(plan)
@@ -159,10 +164,10 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
         "repeat": plan.repeat,
         "home": plan.home.tolist(),
         "limits": to_plain_value(plan.limits),
-        "following": plan.following.tolist(),
+        "following": plan.tracking_error.tolist(),
         "peaks": plan.command_peaks(),
         "expected": {name: dict(row) for name, row in plan.expected.items()},
-        "made": dict(plan.made),
+        "made": dict(plan.provenance),
         "commands": path.with_suffix(".csv").name,
         "sha256": sha256_bytes(table),
     }
@@ -171,10 +176,10 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
 
 
 def require_plan_name(path: Path) -> None:
-    """Check before the search that a plan's file can be written afterwards.
+    """Check that a plan's file can be written to ``path``, before a plan is computed.
 
     Raises:
-        InputError: the name does not end in ``.yaml``, or the file exists.
+        InputError: If the name does not end in ``.yaml``, or the file exists.
     """
     if path.suffix not in (".yaml", ".yml"):
         raise InputError(
@@ -186,10 +191,10 @@ def require_plan_name(path: Path) -> None:
 
 
 def load_excitation(path: Path) -> ExcitationPlan:
-    """Read a stored plan.
+    """Read a stored excitation plan from its YAML file.
 
     Raises:
-        InputError: a file is missing, changed, or not a plan; the message names the defect.
+        InputError: If a file is missing, changed, or not a plan. The message describes the defect.
     """
     raw = load_yaml(path)
     if not isinstance(raw, Mapping):
@@ -202,17 +207,19 @@ def load_excitation(path: Path) -> ExcitationPlan:
         raise InputError(
             f"{path} is not an excitation plan: {place}: {first['msg']}. Make one with identify --plan --excitation."
         ) from error
-    beside = path.parent / value.commands
-    if not beside.is_file():
+    table = path.parent / value.commands
+    if not table.is_file():
         raise InputError(
             f"{path} needs its commands {value.commands}, which are missing in the same folder. Keep both together."
         )
-    data = read_bytes(beside, _MOST_BYTES)
+    data = read_bytes(table, _MOST_BYTES)
     if sha256_bytes(data) != value.sha256:
-        raise InputError(f"{beside} is not what {path} was made with: its SHA-256 differs. Make the plan again.")
-    given: dict[str, Any] = {item.name: getattr(value, item.name) for item in fields(ExcitationPlan)}
+        raise InputError(f"{table} was changed after {path} was written: its SHA-256 differs. Make the plan again.")
+    given: dict[str, Any] = {
+        item.name: getattr(value, _FILE_KEYS.get(item.name, item.name)) for item in fields(ExcitationPlan)
+    }
     given |= {"joints": tuple(value.joints), "limits": MotionLimits(**value.limits.model_dump())}
-    given["commands"] = _read_csv(data, value.joints, beside)
+    given["commands"] = _read_csv(data, value.joints, table)
     plan = ExcitationPlan(**given)
     plan.require_within_limits(str(path))
     return plan

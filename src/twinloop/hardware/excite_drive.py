@@ -1,4 +1,4 @@
-"""Drive a robot through an excitation: slow approach, monitored motion within limits, and rest at the end."""
+"""Drive a robot through an excitation plan: slow approach, monitored motion within limits, and rest at the end."""
 
 from __future__ import annotations
 
@@ -30,14 +30,19 @@ _LEAST_FRAMES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ExcitationRecording:
-    """Recorded ``episodes``; if the drive was stopped, ``reason`` is set and the last episode ends at the stop."""
+    """Episodes recorded during an excitation.
+
+    Attributes:
+        episodes: the recorded episodes; if the excitation was stopped, the last one ends at the stop.
+        reason: why the excitation was stopped, or "".
+    """
 
     episodes: tuple[Episode, ...]
     reason: str = ""
 
     @property
     def completed(self) -> bool:
-        """Whether the drive was not stopped."""
+        """Whether the excitation reached its end without a stop."""
         return not self.reason
 
 
@@ -51,19 +56,19 @@ def excite(
     clearance: ClearanceCheck | None = None,
     progress: Callable[[str], object] = lambda _: None,
 ) -> ExcitationRecording:
-    """Drive a connected robot through an excitation, one episode per repetition.
+    """Drive a connected robot through an excitation plan, and record one episode per repetition.
 
     Args:
         robot: connected robot with the plan's joints.
-        plan: the excitation.
+        plan: the excitation plan.
         repeat: number of repetitions; by default the plan's.
         guard: conditions for a stop.
         on_abort: after a stop, hold the present pose or return slowly to the start.
-        clearance: check of the way to the start with the twin; None to skip it.
-        progress: called with progress messages.
+        clearance: check of the path to the start for collisions in the twin; None to skip it.
+        progress: function that is called with progress messages.
 
     Raises:
-        InputError: the robot has other joints, or the way to the start is blocked.
+        InputError: If the robot has other joints, or the path to the start is blocked.
     """
     require_matching_robot(robot, plan)
     guarded = GuardedRobot(robot, plan, guard or GuardOptions())
@@ -89,7 +94,7 @@ def require_matching_robot(robot: Robot, plan: ExcitationPlan) -> None:
     """Raise an error for a robot with other joints or another kind of command than the plan.
 
     Raises:
-        InputError: names both.
+        InputError: If joints or commands differ. The message names those of the robot and of the plan.
     """
     if robot.units.names != plan.joints:
         raise InputError(
@@ -103,7 +108,10 @@ def require_matching_robot(robot: Robot, plan: ExcitationPlan) -> None:
 
 
 def approach_commands(plan: ExcitationPlan, start: Array) -> Array:
-    """Return slow commands ``(T, n)`` from the robot's position to the plan's start, and a rest there."""
+    """Return slow commands ``(T, n)`` from the robot's position ``start`` to the plan's start, and a rest there.
+
+    Positions and commands are in rad or m, for T control steps and n joints.
+    """
     seconds = max(0.5, float(np.max(1.875 * np.abs(plan.home - start) / (_SLOWLY * plan.limits.speed))))
     time = np.arange(round((seconds + _REST_S) * plan.hz)) / plan.hz
     return interpolate_minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, plan.home, plan.home], time)
@@ -130,7 +138,11 @@ def _drive_to_start(guarded: GuardedRobot, plan: ExcitationPlan, clearance: Clea
 
 
 def _select_episode(episode: Episode, guarded: GuardedRobot) -> Episode | None:
-    """Return the episode to store: complete, or marked and without the frame at which the robot was lost."""
+    """Return the episode to store, or None if it is too short.
+
+    If the excitation was stopped, the episode's task text gives the reason, and the frame at which the robot was lost
+    is left out.
+    """
     if not guarded.reason:
         return episode
     count = len(episode) - int(guarded.lost)
@@ -141,7 +153,10 @@ def _select_episode(episode: Episode, guarded: GuardedRobot) -> Episode | None:
 
 
 def _come_to_rest(guarded: GuardedRobot, plan: ExcitationPlan, on_abort: OnAbort) -> None:
-    """Hold the robot's position (zero torque with torque control), or bring it back slowly."""
+    """Hold the robot's position after a stop, or bring it back to the start slowly if ``on_abort`` is ``return``.
+
+    With torque control, command zero torque.
+    """
     why, guarded.reason = guarded.reason, ""
     try:
         guarded.get_observation()

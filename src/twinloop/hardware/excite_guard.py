@@ -1,4 +1,4 @@
-"""Stop an excitation at tracking errors, heat, high torque, a missing answer, or on the user's request."""
+"""Stop an excitation if tracking error, temperature or torque is too high, the robot is lost, or the user stops it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 
 @runtime_checkable
 class DriveHealth(Protocol):
-    """Optional interface of a robot for the state of its drives."""
+    """Optional interface of a robot that reports temperature and torque of its drives."""
 
     def get_vitals(self) -> Mapping[str, float]:
         """Return ``<joint>.temperature`` in °C and ``<joint>.torque`` in N·m, for the joints that report them."""
@@ -46,26 +46,37 @@ class GuardOptions:
     """Conditions for stopping an excitation.
 
     Attributes:
-        following: additional tracking error in rad or m, beyond 1.5 times the plan's.
+        tracking_tolerance: allowed tracking error in rad or m, in addition to 1.5 times
+            `ExcitationPlan.tracking_error`.
         patience: allowed duration of a larger error in s; a single wrong encoder reading is not a collision.
         temperature: limit in °C. The STS3215 switches itself off at 70 (its register's default).
-        look: interval in s of temperature and torque readings, which take time on a servo bus.
+        vitals_interval: interval in s of temperature and torque readings, which take time on a servo bus.
     """
 
-    following: float = 0.15
+    tracking_tolerance: float = 0.15
     patience: float = 0.1
     temperature: float = 60.0
-    look: float = 0.5
+    vitals_interval: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.following < math.inf:
-            raise InputError(f"--max-lag {self.following:g} is not a valid limit. Give rad or m above 0.")
+        if not 0 < self.tracking_tolerance < math.inf:
+            raise InputError(f"--max-lag {self.tracking_tolerance:g} is not a valid limit. Give rad or m above 0.")
         if not 0 < self.temperature < math.inf:
             raise InputError(f"--temperature {self.temperature:g} is not a valid limit. Give °C above 0.")
 
 
 class GuardedRobot:
-    """A robot whose readings are monitored; see `hardware.protocol.Robot`. ``reason`` is why it must stop, or ""."""
+    """Robot whose readings and commands are checked during an excitation; see `hardware.protocol.Robot`.
+
+    Args:
+        robot: the robot.
+        plan: excitation plan, which has the limits of position, speed and torque and the expected tracking error.
+        options: allowed temperature, and allowed tracking error in addition to the expected one.
+
+    Attributes:
+        reason: why the excitation must stop, or "".
+        lost: whether the robot no longer answers, or gave an impossible answer.
+    """
 
     def __init__(self, robot: Robot, plan: ExcitationPlan, options: GuardOptions) -> None:
         self._robot, self._plan, self._options = robot, plan, options
@@ -83,14 +94,14 @@ class GuardedRobot:
 
     @property
     def robot(self) -> Robot:
-        """This object, typed as a robot."""
+        """This object, with the type `Robot` for type checkers."""
         return cast("Robot", self)
 
     def get_observation(self) -> dict[str, float]:
         """Return the robot's reading, or its last one if it no longer answers or a value is not a number.
 
         Raises:
-            RobotLostError: there is no last reading.
+            RobotLostError: If there is no last reading.
         """
         try:
             reading = self._robot.get_observation()
@@ -105,7 +116,10 @@ class GuardedRobot:
         return reading
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Send an action; return the requested action if the robot no longer answers or reports an impossible one."""
+        """Send an action; return the action that the robot reports as sent.
+
+        If the robot no longer answers or reports an impossible action, return the requested action and set ``reason``.
+        """
         given = dict(action)
         try:
             sent = self._robot.send_action(dict(action))
@@ -116,14 +130,16 @@ class GuardedRobot:
         return sent
 
     def rest_position(self) -> Array:
-        """Return the position to hold, ``(n,)`` in rad or m: the reading, or the last command if readings are doubtful.
+        """Return the position to hold after a stop, ``(n,)`` in rad or m.
 
-        So a blocked joint is no longer pushed, and a joint with a failed encoder is not sent to a wrong position.
+        Normally it is the last reading, so that a blocked joint is no longer pushed towards its last command. If a
+        reading was impossible, it is the last command, so that a joint with a failed encoder is not sent to a wrong
+        position.
         """
         return self.positions() if self._sent is None or not self._doubted else self._sent
 
     def _check_reading(self, before: Mapping[str, float] | None) -> None:
-        """Detect a reading outside a joint's range, or one that the joint cannot have reached."""
+        """Detect an impossible reading: outside a joint's range, or too far from the reading ``before``."""
         limits = self._plan.limits
         if self._plan.control == "torque":
             return
@@ -154,19 +170,22 @@ class GuardedRobot:
         return values
 
     def _require_possible(self, given: Mapping[str, float], sent: Array) -> None:
-        """Raise an error if the driver reports a sent command that is neither the given nor a limited one."""
-        limits, asked = self._plan.limits, np.array(list(given.values()))
+        """Raise an error if the driver reports a sent command that cannot result from the command ``given``.
+
+        A driver's own limits may shorten a command; see `find_misreported_joint`.
+        """
+        limits, requested = self._plan.limits, np.array(list(given.values()))
         if self._plan.control == "torque":
-            possible = [asked, np.zeros_like(asked)]
+            possible = [requested, np.zeros_like(requested)]
         else:
-            asked, sent = self._to_si(asked), self._to_si(sent)
-            possible = [asked] if self._reading is None else [asked, self.positions()]
+            requested, sent = self._to_si(requested), self._to_si(sent)
+            possible = [requested] if self._reading is None else [requested, self.positions()]
             possible += [] if self._sent is None else [self._sent]
         j = find_misreported_joint(sent, possible, COMMAND_SLACK * range_length(limits.low, limits.high))
         if j is not None:
             raise ValueError(
                 f"the driver reports that it sent {sent[j]:.4g} to {self._plan.joints[j]}; the command was "
-                f"{asked[j]:.4g}"
+                f"{requested[j]:.4g}"
             )
 
     def positions(self) -> Array:
@@ -178,7 +197,14 @@ class GuardedRobot:
         return self._robot.units.to_si(values)
 
     def guarded_commands(self, commands: Iterable[Array]) -> Generator[Array]:
-        """Yield commands in the robot's units, within limits and rate, until there is a reason to stop."""
+        """Yield commands within position and speed limits until there is a reason to stop.
+
+        Args:
+            commands: commands ``(n,)`` in SI units, one per control step.
+
+        Yields:
+            Commands ``(n,)`` in the robot's units.
+        """
         limits, hz = self._plan.limits, self._plan.hz
         swings = self._plan.control == "torque"
         for frame, row in enumerate(commands):
@@ -198,7 +224,7 @@ class GuardedRobot:
     def _read_vitals(self, sent: Array) -> None:
         if self._plan.control == "position":
             error = np.abs(sent - self.positions())
-            allowed = 1.5 * self._plan.following + self._options.following
+            allowed = 1.5 * self._plan.tracking_error + self._options.tracking_tolerance
             self._late = np.where(error > allowed, self._late + 1.0 / self._plan.hz, 0.0)
             worst = int(np.argmax(self._late))
             if self._late[worst] > self._options.patience:
@@ -208,16 +234,16 @@ class GuardedRobot:
                 )
         now = self._robot.clock.now()
         if isinstance(self._robot, DriveHealth) and now >= self._next_look and not self.reason:
-            self._next_look = now + self._options.look
+            self._next_look = now + self._options.vitals_interval
             try:
                 vitals = {key: to_float(value) for key, value in self._robot.get_vitals().items()}
-            except BaseException as error:  # noqa: BLE001  # as of readings
+            except BaseException as error:  # noqa: BLE001  # any error of a driver, as for readings
                 self._handle_loss(error)
                 return
             self._check_vitals(vitals)
 
     def _check_vitals(self, vitals: Mapping[str, float]) -> None:
-        """Check temperature, and the root mean square of the torque over the last readings."""
+        """Set ``reason`` if a temperature, or the root mean square of the last ten torques, is above its limit."""
         for joint in self._plan.joints:
             heat = vitals.get(f"{joint}.temperature", -np.inf)
             if heat > self._options.temperature:
@@ -243,16 +269,17 @@ _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") i
 
 
 class Stoppable(Protocol):
-    """An object that stops soon after its ``reason`` is set."""
+    """Object that stops soon after its ``reason`` is set."""
 
     reason: str
 
 
 @contextmanager
 def stop_on_signals(guarded: Stoppable) -> Generator[None]:
-    """Stop at Ctrl-C, at SIGTERM or when the terminal closes, and keep the recorded data.
+    """Return a context manager that stops ``guarded`` at Ctrl-C, at SIGTERM or when the terminal closes.
 
-    The second signal ends the program. A signal that is ignored, such as SIGHUP under ``nohup``, stays ignored.
+    The recorded data are kept. The second signal ends the program. A signal that is ignored, such as SIGHUP under
+    ``nohup``, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

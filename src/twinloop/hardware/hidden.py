@@ -1,7 +1,7 @@
-"""Draw the true parameters of a virtual robot, hidden from its users, from twin and seed only.
+"""Draw the true parameters of a virtual robot from twin and seed; identification does not see them.
 
-`HiddenCell` holds the same parameters and those of the robot's scene for a twin, so that hundreds of episodes of one
-virtual robot can run in parallel on any backend.
+`HiddenCell` is such a virtual robot together with its scene, in the form of a twin with true parameter values. With it,
+hundreds of episodes of one virtual robot can be simulated in parallel on any backend.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ class HiddenParameters:
     """True parameters of one virtual robot, in SI units; arrays are per joint, ``(n,)``.
 
     Attributes:
-        params: values of the twin's parameters, by name; others are nominal.
+        params: values of the twin's parameters, by name; parameters without a value are nominal.
         backlash: total backlash of each gear, rad or m.
         load_friction: Coulomb friction at the motor per torque that the gear transmits, dimensionless.
-        lateness: largest extra latency of a command, s; each command's is uniform between 0 and this.
-        oversleep: largest delay of the recording clock, s; uniform between 0 and this.
+        command_jitter_s: largest extra latency of a command, s; the latency of each command is uniform between 0 and
+            this value.
+        clock_jitter_s: largest delay of the recording clock, s; each delay is uniform between 0 and this value.
         count: resolution of each encoder, rad or m.
         read_noise: standard deviation of a reading before it is rounded to counts, rad or m.
     """
@@ -85,8 +86,8 @@ class HiddenParameters:
     params: Mapping[str, float]
     backlash: NDArray[np.float64]
     load_friction: NDArray[np.float64]
-    lateness: float
-    oversleep: float
+    command_jitter_s: float
+    clock_jitter_s: float
     count: NDArray[np.float64]
     read_noise: NDArray[np.float64]
 
@@ -95,9 +96,9 @@ class HiddenParameters:
 
 
 def draw_hidden(twin: Twin, seed: int) -> HiddenParameters:
-    """Draw the virtual robot number ``seed`` of a twin's kind.
+    """Draw the true parameters of the virtual robot number ``seed``, for a robot of the twin's type.
 
-    Ranges and their sources are in ``hidden.yaml``, by twin name; other twins use ``default``.
+    Ranges and their sources are in ``hidden.yaml``, by twin name; a twin without an entry uses ``default``.
     """
     profiles = _profiles()
     profile = profiles.get(twin.name, profiles[_DEFAULT])
@@ -109,8 +110,8 @@ def draw_hidden(twin: Twin, seed: int) -> HiddenParameters:
         params=_draw_params(profile.params, twin, seed),
         backlash=np.where(slides, effects["backlash_m"], effects["backlash_rad"]),
         load_friction=effects["load_friction"],
-        lateness=float(effects["lateness_s"][0]),
-        oversleep=float(effects["oversleep_s"][0]),
+        command_jitter_s=float(effects["lateness_s"][0]),
+        clock_jitter_s=float(effects["oversleep_s"][0]),
         count=count,
         read_noise=count * effects["read_noise_counts"],
     )
@@ -145,7 +146,7 @@ def _is_robot_param(twin: Twin, name: str) -> bool:
 
 
 _CELL = Path(__file__).with_name("cell.yaml")
-_ANY_PLAY = 1e-3  # rad or m; the truth is a parameter, see `HiddenCell.table`
+_ANY_PLAY = 1e-3  # rad or m; placeholder, because the true value is a parameter, see `HiddenCell.table`
 # Effects of a virtual robot that a twin need not declare.
 _EFFECTS = (
     "joint/*/load_friction",
@@ -169,7 +170,7 @@ class _Change(_Strict):
     value: float
 
     def apply_to(self, before: float) -> float:
-        """Return the value with the fault."""
+        """Return the value of a parameter with the fault; ``before`` is its true value without the fault."""
         return before * self.value if self.op == "scale" else before + self.value
 
 
@@ -181,14 +182,14 @@ class _Cell(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenCell:
-    """One virtual robot in its scene.
+    """One virtual robot and its scene (a robot cell), with their true parameter values.
 
     Attributes:
-        twin: the robot's kind with gears, and with every hidden parameter declared.
+        twin: the twin, extended by gears with backlash and by a parameter for every effect that may be hidden.
         seed: number of the individual robot.
         fault: name of its fault, empty for none.
-        values: true parameter values; others are nominal.
-        tracker: errors of the scene tracker.
+        values: true parameter values by name; parameters without a value are nominal.
+        tracker: errors of the tracker that measures positions in the scene.
     """
 
     twin: Twin
@@ -198,17 +199,18 @@ class HiddenCell:
     tracker: TrackerNoise
 
     def plan(self, run_seed: int) -> Plan:
-        """Return the plan of a run's episodes: the twin's default ranges of object poses, and nothing else."""
+        """Return the randomization plan of a run, which varies only the object poses, by the twin's default ranges."""
         draws = [draw for draw in default_draws(self.twin) if self._is_placed(draw.names[0])]
         return Plan(twin=self.twin, run_seed=run_seed, draws=tuple(draws))
 
     def table(self, params: ParamTable) -> ParamTable:
-        """Return worlds of this robot, one per row of ``params``, which gives object poses and seeds.
+        """Return a parameter table in which every world has this robot's true parameter values.
 
-        Other values in a row are ignored: a real robot does not change from one episode to the next.
+        Each row of ``params`` gives the object poses and the seeds of one world. All other values in ``params`` are
+        ignored, because a real robot does not change from one episode to the next.
 
         Args:
-            params: drawn by a plan over the nominal twin or this one.
+            params: drawn by a plan of the nominal twin or of this twin.
         """
         placed = {
             name: params[name]
@@ -222,25 +224,25 @@ class HiddenCell:
 
 
 def fault_names() -> list[str]:
-    """Return the names of the possible faults."""
+    """Return the names of the faults that a virtual robot can have."""
     return sorted(_cell().faults)
 
 
 def make_hidden_cell(
     twin: Twin, seed: int, *, fault: str | None = None, changed: Mapping[str, float] | None = None
 ) -> HiddenCell:
-    """Return the virtual robot number ``seed`` of a twin's kind, in the twin's scene.
+    """Return the virtual robot number ``seed`` with its scene, as a twin with true values that the user does not see.
 
     Args:
-        twin: nominal twin, without gears or with rigid ones.
-        seed: number of the individual robot, as in `VirtualRobot`; also determines its scene.
+        twin: nominal twin. If it has gears, they must be rigid; if it has none, gears with backlash are added.
+        seed: number of the individual robot, as in `VirtualRobot`; it also determines its scene.
         fault: one of `fault_names`.
-        changed: values of single parameters that replace the true ones, with or without a fault.
+        changed: parameter values by name that replace the true values, with or without a fault.
 
     Raises:
-        UnknownNameError: a fault or a parameter does not exist.
-        InputError: the fault does not apply to this twin.
-        BoundsError: a changed value is outside its physical bounds.
+        UnknownNameError: If a fault or a parameter does not exist.
+        InputError: If the fault does not apply to this twin, or the twin has elastic gears.
+        BoundsError: If a changed value is outside its physical bounds.
     """
     cell, whole = _cell(), _declare_effects(twin)
     values = {**_draw_scene(cell.scene, whole, seed), **_robot_values(draw_hidden(twin, seed), whole)}
@@ -264,10 +266,10 @@ def _cell() -> _Cell:
 
 
 def require_rigid_gears(twin: Twin) -> None:
-    """Raise an error for a twin with elastic gears.
+    """Raise an error for a twin with elastic gears, which virtual robots do not support.
 
     Raises:
-        InputError: names the twin.
+        InputError: If the twin's gears have a stiffness.
     """
     gears = twin.robot.gears
     if gears is not None and gears.stiffness is not None:
@@ -277,7 +279,11 @@ def require_rigid_gears(twin: Twin) -> None:
 
 
 def _declare_effects(twin: Twin) -> Twin:
-    """Return the twin with gears, and with every effect of a virtual robot as a parameter."""
+    """Return the twin with gears, and with parameters for the physical effects that every virtual robot has.
+
+    These effects are backlash, load friction, jitter of commands and of the control clock, and resolution and noise of
+    the encoders.
+    """
     require_rigid_gears(twin)
     whole = twin if twin.robot.gears is not None else add_twin_gears(twin, GearSpec(backlash=_ANY_PLAY))
     lacking = [name for name in _EFFECTS if not fnmatch.filter(whole.params, name)]
@@ -286,7 +292,10 @@ def _declare_effects(twin: Twin) -> Twin:
 
 
 def _draw_scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
-    """Draw the scene's parameters, except object poses and parameters without a default range."""
+    """Return random values of the scene's parameters that match ``patterns``, by name.
+
+    Object poses and parameters without a default range are left out.
+    """
     values: dict[str, float] = {}
     for name, param in twin.params.items():
         drawn = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
@@ -296,7 +305,7 @@ def _draw_scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, flo
 
 
 def _robot_values(hidden: HiddenParameters, twin: Twin) -> dict[str, float]:
-    """Return the robot's true parameters; effects that a joint does not have are left out."""
+    """Return the robot's true parameter values by name, excluding effects that the twin does not have as parameters."""
     values = dict(hidden.params)
     for row, joint in enumerate(twin.robot.joints):
         values |= {
@@ -305,14 +314,21 @@ def _robot_values(hidden: HiddenParameters, twin: Twin) -> dict[str, float]:
             f"sensor/{joint}/resolution": float(hidden.count[row]),
             f"sensor/{joint}/noise": float(hidden.read_noise[row]),
         }
-    values |= {"timing/command/jitter": hidden.lateness, "timing/control/jitter": hidden.oversleep}
+    values |= {"timing/command/jitter": hidden.command_jitter_s, "timing/control/jitter": hidden.clock_jitter_s}
     return {name: value for name, value in values.items() if name in twin.params}
 
 
 def _apply_fault(
     faults: Mapping[str, Sequence[_Change]], fault: str, twin: Twin, values: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the values that a fault changes."""
+    """Return the parameter values that a fault changes, by name.
+
+    Args:
+        faults: changes of parameters by fault name.
+        fault: name of the fault.
+        twin: twin of the robot.
+        values: true values without the fault.
+    """
     if fault not in faults:
         raise UnknownNameError("fault", fault, faults, where="faults of virtual robots")
     changed = {

@@ -1,7 +1,7 @@
-"""Open LeRobot's robots as robots of twinloop: ``lerobot:so101?port=/dev/ttyACM0&id=my_arm``.
+"""Open LeRobot's robots through twinloop's robot protocol: ``lerobot:so101?port=/dev/ttyACM0&id=my_arm``.
 
-The protocol is LeRobot's interface (lerobot 0.4 to 0.6, ``robots/robot.py``). This module adds what a log needs: the
-units of the values, from the arm's calibration, and the clock; it also uses the safeguards of `lerobot_bus`. LeRobot is
+The protocol is LeRobot's interface (lerobot 0.4 to 0.6, ``robots/robot.py``). This module adds the units of the values,
+from the arm's calibration, and the clock, which a log needs. It also uses the safeguards of `lerobot_bus`. LeRobot is
 imported when a robot is opened.
 """
 
@@ -22,7 +22,7 @@ from twinloop.hardware.lerobot_bus import GuardedBus
 from twinloop.hardware.protocol import POSITION, NotConnectedError, WallClock
 from twinloop.twin import load_twin
 
-# Robots by their short name: LeRobot's type, and the joints whose last is the gripper, in 0 to 100.
+# Robots by their short name: LeRobot's type, and the joints. The last joint is the gripper, in 0 to 100.
 _SO_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 _KINDS = {"so101": ("so101_follower", _SO_JOINTS), "so100": ("so100_follower", _SO_JOINTS)}
 _CLASSES = {"so101": "SO101Follower", "so100": "SO100Follower"}
@@ -39,16 +39,16 @@ def lerobot_names() -> list[str]:
 
 
 class LerobotRobot:
-    """A LeRobot robot; see `hardware.protocol.Robot`.
+    """A robot of LeRobot; see `hardware.protocol.Robot`.
 
     Args:
         robot: object with LeRobot's interface; disconnected.
         name: the type of robot, as in datasets.
         joints: joints in the order of the unit map.
-        units: units of the values; None to use its calibration when needed.
+        units: units of the values; None to compute them from the arm's calibration when needed.
         use_degrees: whether the arm's joints are in degrees; else in ±100. LeRobot's default is degrees since 0.4.4,
             and was ±100 before.
-        origin: its address.
+        origin: the address that opens this robot.
     """
 
     source: Source = "real"
@@ -69,7 +69,7 @@ class LerobotRobot:
 
     @property
     def observation_features(self) -> Mapping[str, Any]:
-        """Keys and types of an observation; cameras have a shape instead of a type, as in LeRobot."""
+        """Keys and types of an observation; a camera has an image shape instead of a type, as in LeRobot."""
         offered: Mapping[str, Any] = self._robot.observation_features
         keys = [f"{joint}.{POSITION}" for joint in self._joints]
         missing = [key for key in keys if key not in offered]
@@ -88,9 +88,9 @@ class LerobotRobot:
         return bool(self._robot.is_connected)
 
     def connect(self, calibrate: bool = False) -> None:
-        """Open the bus, configure the servos, and hold the pose; start a calibration only if ``calibrate`` is true.
+        """Open the serial bus, configure the servos, and hold the pose; the port is closed again if this fails.
 
-        The port is closed again if this fails.
+        Start LeRobot's manual calibration only if ``calibrate`` is true.
         """
         if self.is_connected:
             return
@@ -116,19 +116,23 @@ class LerobotRobot:
         """Do nothing: LeRobot configures when it connects, and a repetition would let the arm drop for a moment."""
 
     def get_observation(self) -> dict[str, Any]:
-        """Return the present readings and camera images.
+        """Return the present joint readings, in the units of ``units``, and camera images.
 
         Raises:
-            ServoFaultError: a servo reports a fault.
+            ServoFaultError: If a servo reports a fault.
         """
         self._require_connection()
         answer = self._bus.read_fresh(self._robot.get_observation)
         self._bus.check_status(self.clock.now())
-        asked = self.observation_features.items()
-        return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in asked}
+        features = self.observation_features.items()
+        return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in features}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; return the command as sent. LeRobot's ``max_relative_target`` is not set here."""
+        """Issue a command; return the command as sent.
+
+        LeRobot's limit ``max_relative_target`` (largest distance of a command from the present position) is not set, so
+        LeRobot does not clip the command to it.
+        """
         self._require_connection()
         sent = self._robot.send_action({key: float(action[key]) for key in self.action_features})
         return {key: float(sent[key]) for key in self.action_features}
@@ -150,7 +154,7 @@ class LerobotRobot:
         """Unit of every joint, from the calibration that LeRobot stores for this arm.
 
         Raises:
-            InputError: there is no calibration.
+            InputError: If there is no calibration.
         """
         if self._units is None:
             self._units = _calibrated_units(self._robot, self._joints, use_degrees=self._degrees, origin=self.origin)
@@ -165,16 +169,16 @@ def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> Lerob
     """Open a LeRobot robot by its short name, without connecting.
 
     Args:
-        name: such as ``so101``.
+        name: short name, such as ``so101``.
         options: ``port``; ``id``, by which LeRobot finds the arm's calibration; ``use_degrees``; ``calibration``, a
             calibration file to use instead, also in LeRobot; ``units``, a twin whose unit map replaces the
             calibration's; ``torque_off``, to disable torque at disconnection; ``camera.NAME=DEVICE:WIDTHxHEIGHT:FPS``.
-        origin: the whole address.
+        origin: the whole address, for messages and logs.
 
     Raises:
-        UnknownNameError: no such robot or option.
-        InputError: the port is missing, or an option has an invalid value.
-        MissingDependencyError: LeRobot is not installed.
+        UnknownNameError: If the robot or an option does not exist.
+        InputError: If the port is missing, or an option has an invalid value.
+        MissingDependencyError: If LeRobot is not installed.
     """
     if name not in _KINDS:
         raise UnknownNameError("LeRobot robot", name, _KINDS)
@@ -200,7 +204,13 @@ def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> Lerob
 
 
 def _create_robot(name: str, kind: str, given: Mapping[str, Any]) -> Any:
-    """Create LeRobot's robot, from the module that contains it in this version."""
+    """Return LeRobot's robot object, from the module that contains its class in the installed version.
+
+    Args:
+        name: short name, such as ``so101``.
+        kind: LeRobot's type of robot.
+        given: fields of LeRobot's configuration class.
+    """
     problem: ImportError | None = None
     for place in _MODULES:
         try:
@@ -231,7 +241,7 @@ def _parse_camera(name: str, text: str) -> Any:
 
 
 def _parse_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_degrees: bool) -> UnitMap | None:
-    """Return the unit map given by an address, or None."""
+    """Return the unit map that the options of an address define, or None to use LeRobot's calibration."""
     if "units" in options:
         return load_twin(options["units"]).unit_map(_unit_names(joints, use_degrees=use_degrees))
     if "calibration" in options:
@@ -263,7 +273,7 @@ def _calibrated_units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool,
 
 
 def _unit_names(joints: tuple[str, ...], *, use_degrees: bool) -> list[str]:
-    """Return units of the SO arms: degrees or ±100, and 0 to 100 for the gripper."""
+    """Return the units of the SO arms' joints: degrees or ±100, and 0 to 100 for the gripper."""
     return [PERCENT if joint == "gripper" else DEGREES if use_degrees else NORMALIZED for joint in joints]
 
 

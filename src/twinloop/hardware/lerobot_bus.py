@@ -1,11 +1,11 @@
-"""Work around hazards of LeRobot's serial bus for robots that move autonomously (lerobot 0.4.4, ``motors_bus.py``).
+"""Work around hazards of LeRobot's serial bus, for robots that move autonomously (lerobot 0.4.4, ``motors_bus.py``).
 
-- When torque is enabled, a servo moves to its last goal, wherever the arm was moved meanwhile.
+- When torque is enabled, a servo moves to its last goal, even if the arm was moved by hand in between.
 - A late answer stays in the port's buffer and becomes the next reading. If it is the first servo's, every later reading
   is one step old.
 - A synchronous read discards the status bits by which servos report faults.
 - A connection that fails half-way leaves the port open, so it looks connected.
-- Torque is disabled motor by motor; if one does not answer, it stays enabled on all later ones.
+- Torque is disabled motor by motor. If one motor does not answer, torque stays enabled on all later motors.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _OVERLOAD = 32
 _RETRIES = 5  # as LeRobot uses to disable torque
 STATUS_S = 0.5  # a synchronous read takes 1.7 ms of a period (huggingface/lerobot#608), and drives warm in seconds
 
-LATE_S = 0.05  # as long as LeRobot waits for an answer
+LATE_S = 0.05  # s; LeRobot waits as long for an answer
 
 
 class ServoFaultError(TwinloopError):
-    """A servo reports a fault."""
+    """Error: a servo reports a fault."""
 
 
 class GuardedBus:
-    """Guarded access to the bus of a LeRobot robot; without a bus, all methods do nothing.
+    """Safe access to the serial bus of a LeRobot robot; if the robot has no bus, all methods do nothing.
 
     Args:
         robot: LeRobot's robot.
@@ -46,7 +46,13 @@ class GuardedBus:
             _hold_on_torque_enable(self._bus)
 
     def read_fresh(self, question: Callable[[], Any]) -> Any:
-        """Return the robot's answer to a question, never a late answer to an earlier one; raise the call's error."""
+        """Call a function that reads from the bus, and return its result.
+
+        Late replies to earlier requests are discarded first. An error of the function is raised unchanged.
+
+        Args:
+            question: function without arguments that sends a request to the bus and returns the reply.
+        """
         self.discard_late_answers()
         self._lost = True
         answer = question()
@@ -54,7 +60,7 @@ class GuardedBus:
         return answer
 
     def discard_late_answers(self) -> None:
-        """Discard late answers to earlier questions; if none has arrived yet, wait for them first."""
+        """Discard late replies to earlier requests; if an earlier request failed, first wait 0.05 s for its reply."""
         if self._lost and self._bus is not None:
             time.sleep(LATE_S)
             self._lost = False
@@ -65,21 +71,23 @@ class GuardedBus:
     def check_status(self, now: float) -> None:
         """Read the servos' status every half second, and at each call while one of them has a fault.
 
+        ``now`` is the time in s.
+
         Raises:
-            ServoFaultError: names each faulty servo and its fault.
+            ServoFaultError: If a servo reports a fault. The message names each faulty servo and its fault.
         """
         if self._bus is None or (not self._wrong and now - self._asked < STATUS_S):
             return
         try:
-            said = self._read_status()
-            if any(said.values()):  # read twice, because a late answer to another question can have any value
-                said = {joint: bits & said[joint] for joint, bits in self._read_status().items()}
+            status_bits = self._read_status()
+            if any(status_bits.values()):  # read twice, because a late answer to another question can have any value
+                status_bits = {joint: bits & status_bits[joint] for joint, bits in self._read_status().items()}
         except ConnectionError:
             return  # a lost answer; a missing servo is detected when its position is read
         self._asked = now
         faults = [
             f"{joint} reports {words}"
-            for joint, status in said.items()
+            for joint, status in status_bits.items()
             if (words := self._describe_status(joint, status))
         ]
         self._wrong = bool(faults)
@@ -87,7 +95,7 @@ class GuardedBus:
             raise ServoFaultError(f"{', '.join(faults)}. Let the robot rest, check load and supply, and connect again.")
 
     def close(self) -> None:
-        """Close the port if it is open, without a change to the servos."""
+        """Close the serial port if it is open; the servos keep their state."""
         port = getattr(self._bus, "port_handler", None)
         if port is not None and port.is_open:
             with contextlib.suppress(OSError):
@@ -98,7 +106,7 @@ class GuardedBus:
         """Disable the torque of every joint that answers; return False if there is no bus.
 
         Raises:
-            ServoFaultError: names the joints that did not answer.
+            ServoFaultError: If joints did not answer. The message names them.
         """
         if self._bus is None:
             return False
@@ -106,7 +114,7 @@ class GuardedBus:
         for joint in joints:
             try:
                 self._bus.disable_torque(joint, num_retry=_RETRIES)
-            except Exception:  # noqa: BLE001 - the others are to be let go all the same
+            except Exception:  # noqa: BLE001 - disable the torque of the other joints anyway
                 held.append(joint)
         if held:
             raise ServoFaultError(f"The torque of {', '.join(held)} is still on: no answer. Switch the supply off.")
@@ -123,7 +131,7 @@ class GuardedBus:
 
 
 def _hold_on_torque_enable(bus: Any) -> None:
-    """Make a bus set every servo's goal to its present position before torque is enabled."""
+    """Replace the method of a bus that enables torque: first set every servo's goal to its present position."""
     enable = bus.enable_torque
 
     def careful(motors: Any = None, num_retry: int = 0) -> None:

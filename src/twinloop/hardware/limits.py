@@ -1,6 +1,6 @@
 """Compute safe limits of robot motion: range, speed, acceleration, torque, and clearance.
 
-Distances between shapes are computed, because MuJoCo's contacts within a margin miss some pairs.
+Clearance is checked with computed distances between geoms, because MuJoCo's contacts within a margin miss some pairs.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Array = NDArray[np.float64]
 
 
 class ProximityPairs:
-    """Pairs of shapes that are closer than their required distance at some ``qpos``.
+    """Search for pairs of geoms that are closer than their required distance at some ``qpos``.
 
-    MuJoCo's contacts do not report all of them: diagonally placed boxes have no contact within their margin
-    (MuJoCo 4.0: 9 mm apart under a margin of 25 mm). Therefore bounding spheres select the candidate pairs, and
+    MuJoCo's contacts do not report all of them: diagonally placed boxes have no contact within their margin (MuJoCo
+    4.0: 9 mm apart under a margin of 25 mm). Therefore bounding spheres select the candidate pairs, and
     ``mj_geomDistance`` computes their distance.
 
     Args:
         model: model of the scene.
         keep: required distance of a pair in m, ``(ngeom, ngeom)`` or one for all; −inf for pairs that may touch. Pairs
-            that the engine never collides (neighbouring links, excluded bodies, visual shapes, two fixed shapes) are
+            that the engine never collides (neighbouring links, excluded bodies, visual geoms, two fixed geoms) are
             ignored.
     """
 
@@ -43,18 +43,18 @@ class ProximityPairs:
 
     @property
     def data(self) -> mujoco.MjData:
-        """Scene at the last position."""
+        """MuJoCo data of the scene at the position that was set last."""
         return self._data
 
     def set_position(self, qpos: Array) -> None:
-        """Set the position ``(nq,)``."""
+        """Set the positions ``qpos`` ``(nq,)`` of the scene, and compute the poses of its geoms."""
         self._data.qpos[:] = qpos
         mujoco.mj_kinematics(self._model, self._data)
 
     def find_close_pairs(self) -> Iterator[tuple[int, int, float, float]]:
-        """Yield the pairs closer than required: both shapes, their distance and the required distance, m.
+        """Yield each pair closer than required: ids of both geoms, their distance and the required distance in m.
 
-        Distances of penetrating shapes are negative; only their sign is reliable.
+        Distances of penetrating geoms are negative; only their sign is reliable.
         """
         for at in np.flatnonzero(self._may_be_near()):
             first, second = (int(geom) for geom in self._pairs[at])
@@ -64,7 +64,7 @@ class ProximityPairs:
                 yield first, second, distance, keep
 
     def name(self, geom: int) -> str:
-        """Return the name of a shape, or of its body."""
+        """Return the name of a geom, or a description with the name of its body."""
         body = self._model.body(int(self._model.geom_bodyid[geom])).name
         return self._model.geom(geom).name or f"a shape of {body}"
 
@@ -82,7 +82,7 @@ class ProximityPairs:
 
 
 def _collision_mask(model: mujoco.MjModel) -> NDArray[np.bool_]:
-    """Return whether the engine may collide two shapes, ``(ngeom, ngeom)``; rules of MuJoCo's manual, "Collision"."""
+    """Return whether the engine may collide two geoms, ``(ngeom, ngeom)``; rules of MuJoCo's manual, "Collision"."""
     body = model.geom_bodyid
     weld = model.body_weldid[body]
     above = model.body_weldid[model.body_parentid[weld]]
@@ -122,9 +122,13 @@ _SERVO_SPEED, _SPEED, _SLIDE_SPEED, _ACCELERATION, _SWING_SPEED = 10.0, 2.0, 0.2
 class MotionLimits:
     """Limits of commands and motion, per joint ``(n,)`` in SI units.
 
-    ``low`` and ``high`` bound the commands: positions of a position-controlled robot, torques of a torque-controlled
-    one. ``speed`` and ``acceleration`` bound commands and motion (with torque control only the motion). ``torque``
-    bounds the root mean square of the drives' torque; ``clearance`` is the minimum distance in m from everything.
+    Attributes:
+        low: lower bound of the commands: positions of a position-controlled robot, torques of a torque-controlled one.
+        high: upper bound of the commands.
+        speed: largest speed of commands and motion (with torque control only of the motion).
+        acceleration: largest acceleration of commands and motion (with torque control only of the motion).
+        torque: largest root mean square of each drive's torque.
+        clearance: minimum distance of the robot from everything else, in m.
     """
 
     low: Array
@@ -138,7 +142,12 @@ class MotionLimits:
         freeze_fields(self, "low", "high", "speed", "acceleration", "torque")
 
     def largest_usage(self, commands: ArrayLike, hz: float) -> Array:
-        """Return the largest used share of the speed and acceleration limits by commands ``(…, T, n)``, ``(…,)``."""
+        """Return the maximum of |speed| / limit and |acceleration| / limit in each series of commands; 1 is at a limit.
+
+        Args:
+            commands: series of T commands for n joints, ``(…, T, n)``; the result has shape ``(…,)``.
+            hz: commands per second.
+        """
         rate = np.diff(np.asarray(commands, dtype=np.float64), axis=-2) * hz
         speed = np.abs(rate) / self.speed
         acceleration = np.abs(np.diff(rate, axis=-2)) * hz / self.acceleration
@@ -146,12 +155,13 @@ class MotionLimits:
 
 
 def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SPEED_SHARE) -> MotionLimits:
-    """Return limits from a twin's ranges, dampings, inertias and torques; see the shares above.
+    """Return motion limits computed from a twin's joint ranges, dampings, inertias and torques.
 
     Args:
         twin: the robot's twin.
         margin: share of each joint's half range left unused at either end.
-        speed: share of the no-load speed, and of the acceleration that the torque gives at home.
+        speed: speed limit of a servo as a fraction of its no-load speed. Its acceleration limit is the same fraction of
+            torque / inertia in the home pose.
     """
     torque, inertia, damping = _drive_torques(twin), _drive_inertias(twin), twin.model.dof_damping[twin.joint_qvel]
     swings = twin.robot.control == "torque"
@@ -172,7 +182,7 @@ def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SP
 
 
 def _drive_torques(twin: Twin) -> Array:
-    """Return the largest torque of each drive, infinite if unknown."""
+    """Return the largest torque of each drive, ``(n,)`` in N·m or N, infinite if unknown."""
     model = twin.model
     limited = model.actuator_forcelimited.astype(bool)
     torque = np.where(limited, np.abs(model.actuator_forcerange).max(axis=1), np.inf)
@@ -182,7 +192,7 @@ def _drive_torques(twin: Twin) -> Array:
 
 
 def _drive_inertias(twin: Twin) -> Array:
-    """Return the inertia at each drive in the home pose, including its rotor, kg·m² or kg."""
+    """Return the inertia at each drive in the home pose, including its rotor, ``(n,)`` in kg·m² or kg."""
     data = mujoco.MjData(twin.model)
     data.qpos[:] = twin.home()[0]
     mujoco.mj_forward(twin.model, data)
@@ -197,7 +207,10 @@ def _hinge_mask(twin: Twin) -> NDArray[np.bool_]:
 
 
 class ClearanceCheck:
-    """Check of arm poses for new proximity: pairs that are close at a pose but not at home. All else is at home."""
+    """Check of arm poses for collisions: pairs of geoms closer than ``clearance`` (m) at a pose, but not at home.
+
+    All joints except the robot's are at home.
+    """
 
     def __init__(self, twin: Twin, clearance: float = CLEARANCE) -> None:
         self._joints, self._near = twin.joint_qpos, ProximityPairs(twin.model, clearance)
@@ -205,15 +218,18 @@ class ClearanceCheck:
         self._usual = self.find_close_pairs(self._qpos[self._joints])
 
     def find_close_pairs(self, pose: Array) -> set[tuple[int, int]]:
-        """Return the pairs of shapes closer than the clearance at a pose ``(n,)`` of the robot's joints."""
+        """Return the pairs of geom ids closer than the clearance, at a pose ``(n,)`` of the robot's n joints."""
         return {(first, second) for first, second, *_ in self._iterate_close_pairs(pose)}
 
     def is_free(self, pose: Array) -> bool:
-        """Return whether no pair is close at a pose, except those that are close at home."""
+        """Return whether no pair of geoms is close at a pose ``(n,)``, except pairs that are close at home."""
         return all((first, second) in self._usual for first, second, *_ in self._iterate_close_pairs(pose))
 
     def find_first_contact(self, poses: Array) -> tuple[int, str] | None:
-        """Return the first of some poses ``(T, n)`` with a close pair, and the pair; None if there is none."""
+        """Return the index of the first pose with a close pair of geoms, and their names; None if all poses are free.
+
+        ``poses`` are T poses of the robot's n joints, ``(T, n)``.
+        """
         for number, pose in enumerate(poses):
             for first, second, *_ in self._iterate_close_pairs(pose):
                 if (first, second) not in self._usual:

@@ -1,4 +1,4 @@
-"""Define the protocol of every robot: LeRobot's interface, plus clock, units and source for logs.
+"""Define the protocol of every robot: LeRobot's interface, plus clock, units and source, which logs need.
 
 `check_robot` tests whether an implementation follows the protocol.
 """
@@ -17,40 +17,40 @@ from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 
 POSITION, TORQUE = "pos", "torque"
-SEEN = "environment."  # prefix of tracked objects' keys
+TRACKED_PREFIX = "environment."  # prefix of tracked objects' keys
 
 
 class NotConnectedError(InputError):
-    """A robot was used before `connect` or after `disconnect`."""
+    """Error: a robot was used before `connect` or after `disconnect`."""
 
 
 class Clock(Protocol):
-    """Clock of a robot: a real one sleeps until a time, a virtual one simulates until then."""
+    """Clock of a robot: a real robot's clock sleeps until a time, a virtual robot's clock simulates until that time."""
 
     def now(self) -> float:
-        """Return seconds since some fixed time."""
+        """Return the time in s since a fixed moment."""
         ...
 
     def wait_until(self, moment: float) -> None:
-        """Return at ``moment`` or a little later; at once if it has passed."""
+        """Wait until the time ``moment`` in s, or a little longer; return at once if it has passed."""
         ...
 
 
 class WallClock:
-    """The computer's clock."""
+    """Clock of the computer."""
 
     def now(self) -> float:
-        """Return seconds of the monotonic clock."""
+        """Return the time of the computer's monotonic clock, in s."""
         return time.perf_counter()
 
     def wait_until(self, moment: float) -> None:
-        """Sleep until ``moment``."""
+        """Sleep until the time ``moment``, in s."""
         time.sleep(max(0.0, moment - self.now()))
 
 
 @runtime_checkable
 class Robot(Protocol):
-    """A robot with LeRobot's interface (lerobot 0.6.1, ``robots/robot.py``), plus ``clock``, ``units``, ``source``.
+    """Robot with LeRobot's interface (lerobot 0.6.1, ``robots/robot.py``), plus clock, units, source and origin.
 
     Observations and actions are dictionaries of floats: ``<joint>.pos`` in the units that ``units`` maps to rad or m,
     ``<joint>.torque`` in N·m for the actions of a torque-controlled robot. With a scene tracker, observations also have
@@ -75,28 +75,28 @@ class Robot(Protocol):
         ...
 
     def connect(self, calibrate: bool = True) -> None:
-        """Open the connection; calibrate if needed and requested."""
+        """Open the connection. If the robot is not calibrated and ``calibrate`` is true, calibrate it."""
         ...
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether readings have the meaning given by ``units``."""
+        """Whether the robot is calibrated, so that readings have the meaning given by ``units``."""
         ...
 
     def calibrate(self) -> None:
-        """Calibrate."""
+        """Calibrate the robot."""
         ...
 
     def configure(self) -> None:
-        """Write the settings that the robot needs."""
+        """Write the settings that the robot needs, for example to its servos."""
         ...
 
     def get_observation(self) -> dict[str, float]:
-        """Return the present readings."""
+        """Return the present readings by key, as in `observation_features`."""
         ...
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; return the command as sent, within limits."""
+        """Issue a command, by the keys of `action_features`; return it as sent, clipped to the robot's limits."""
         ...
 
     def disconnect(self) -> None:
@@ -105,7 +105,7 @@ class Robot(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """Clock of the robot."""
+        """Clock that defines the times in the robot's logs."""
         ...
 
     @property
@@ -115,12 +115,12 @@ class Robot(Protocol):
 
     @property
     def source(self) -> Source:
-        """``real``, or ``sim`` for a simulated robot."""
+        """Origin of the data: ``real``, or ``sim`` for a simulated robot."""
         ...
 
     @property
     def origin(self) -> str:
-        """Origin of the robot's logs, such as ``virtual:so101_tabletop?seed=3``."""
+        """Address of the robot, stored in its logs, such as ``virtual:so101_tabletop?seed=3``."""
         ...
 
 
@@ -137,11 +137,11 @@ def check_robot(robot: Robot) -> None:
     than its sag. It must be disconnected before the call, and is disconnected afterwards in every case.
 
     Raises:
-        CheckFailedError: names the violated rule.
+        CheckFailedError: If the robot violates a rule of the protocol. The message describes the rule.
     """
     missing = _missing_members(robot)
     _require(not missing, f"{type(robot).__name__} lacks {', '.join(missing)}")
-    _require(not robot.is_connected, "it is connected; hand it over disconnected")
+    _require(not robot.is_connected, "it is already connected; pass a disconnected robot")
     _check_features(robot)
     _check_disconnected(robot)
     robot.connect()
@@ -172,10 +172,10 @@ def _check_features(robot: Robot) -> None:
     for kind in ("observation_features", "action_features"):
         features = getattr(robot, kind)
         for key, value in features.items():
-            known = key.endswith(_SUFFIXES) or (key.startswith(SEEN) and kind == "observation_features")
+            known = key.endswith(_SUFFIXES) or (key.startswith(TRACKED_PREFIX) and kind == "observation_features")
             _require(known, f"the key {key!r} of {kind} is not <joint>.pos or <joint>.torque")
             _require(value is float, f"{key!r} of {kind} is {value!r}, not float")
-        named = [key.rpartition(".")[0] for key in features if not key.startswith(SEEN)]
+        named = [key.rpartition(".")[0] for key in features if not key.startswith(TRACKED_PREFIX)]
         _require(named == joints, f"{kind} has the joints {named}, units has {joints}")
 
 
@@ -195,10 +195,10 @@ def _check_connected(robot: Robot) -> None:
         action = {key: first.get(key, 0.0) for key in robot.action_features}
         given = dict(action)
         sent = robot.send_action(action)
-        _require(action == given, "send_action() changes the dictionary it is handed")
+        _require(action == given, "send_action() changes the dictionary that it is given")
         _require(list(sent) == list(given), f"send_action() returns {list(sent)}, given {list(given)}")
         _require(all(map(math.isfinite, sent.values())), "send_action() returns a value that is not finite")
-        _require(_is_hold_returned(robot, given, sent), f"send_action() returns {sent}, far from the given {given}")
+        _require(_is_sent_as_given(robot, given, sent), f"send_action() returns {sent}, far from the given {given}")
         again = robot.send_action(sent)
         same = np.allclose(list(again.values()), list(sent.values()), rtol=0, atol=1e-9)
         _require(bool(same), "an action that was sent is changed when it is sent again")
@@ -220,8 +220,12 @@ def _read(robot: Robot) -> dict[str, float]:
     return reading
 
 
-def _is_hold_returned(robot: Robot, given: dict[str, float], sent: dict[str, float]) -> bool:
-    """Return whether a hold command is returned as given or limited by the robot."""
+def _is_sent_as_given(robot: Robot, given: dict[str, float], sent: dict[str, float]) -> bool:
+    """Return whether the command that the robot reports as sent is within 0.1 rad, m or N·m of the given one.
+
+    They may differ, because the robot limits commands to its range, and an arm at rest may be a few degrees beyond its
+    range.
+    """
     values = [np.array(list(each.values())) for each in (given, sent)]
     if all(key.endswith(f".{POSITION}") for key in given):
         values = [robot.units.to_si(each) for each in values]

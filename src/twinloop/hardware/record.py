@@ -1,4 +1,4 @@
-"""Drive a robot with commands and record the result; every log of twinloop is made this way."""
+"""Drive a robot with a series of commands and record an episode; all logs that twinloop records are made here."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.hardware.protocol import SEEN, TORQUE, Robot
+from twinloop.hardware.protocol import TORQUE, TRACKED_PREFIX, Robot
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriveRecording:
-    """Result of a drive: ``time`` ``(nsession, T)`` in s, ``action`` (as sent) and ``state`` ``(nsession, T, n)``."""
+    """Recorded data of one or several sessions, with T control steps and n joints.
+
+    Attributes:
+        time: time since the start in s, ``(nsession, T)``.
+        action: commands as sent, ``(nsession, T, n)``.
+        state: readings, ``(nsession, T, n)``.
+    """
 
     time: NDArray[np.float64]
     action: NDArray[np.float64]
@@ -24,31 +30,34 @@ class DriveRecording:
 
 
 class Drivable(Protocol):
-    """One robot, or several in lockstep, with arrays ``(nsession, n)``."""
+    """Interface of what `drive` can record: one robot, or several sessions of a robot that are simulated in lockstep.
+
+    Values of n joints have shape ``(nsession, n)``; nsession is the number of sessions, 1 for one robot.
+    """
 
     def now(self) -> NDArray[np.float64]:
         """Return the time in s, ``(nsession,)``."""
         ...
 
     def wait_until(self, moment: float) -> None:
-        """Return at ``moment`` or a little later."""
+        """Wait until the time ``moment`` in s, or a little longer."""
         ...
 
     def observe(self) -> NDArray[np.float64]:
-        """Return the present readings."""
+        """Return the present readings of the n joints in each session, ``(nsession, n)``."""
         ...
 
     def command(self, action: ArrayLike) -> NDArray[np.float64]:
-        """Issue commands; return the commands as sent."""
+        """Issue commands ``(nsession, n)``; return the commands as sent."""
         ...
 
 
 def record(robot: Robot, commands: Iterable[ArrayLike], hz: float, *, index: int = 0, task: str = "") -> Episode:
     """Drive a connected robot and record one episode.
 
-    Row t of ``commands`` is issued ``t / hz`` seconds from now, or as soon afterwards as the robot's clock returns,
-    right after a reading. ``Episode.time`` holds the true times, ``Episode.action`` the commands as sent, within
-    limits.
+    In control step t, the robot's clock waits until ``t / hz`` seconds after the start, the joints are read, and then
+    row t of ``commands`` is sent. ``Episode.time`` holds the true times, ``Episode.action`` the commands as sent,
+    clipped to the robot's limits.
 
     Args:
         robot: a connected robot.
@@ -58,8 +67,8 @@ def record(robot: Robot, commands: Iterable[ArrayLike], hz: float, *, index: int
         task: task text of the episode.
 
     Raises:
-        InputError: the rate is not positive, or a row does not match the robot's joints.
-        LogError: no commands.
+        InputError: If the rate is not positive, or a row does not match the robot's joints.
+        LogError: If there are no commands.
     """
     spoken = _DrivableRobot(robot)
     rows = (_check_row(row, robot) for row in commands)
@@ -67,7 +76,16 @@ def record(robot: Robot, commands: Iterable[ArrayLike], hz: float, *, index: int
 
 
 def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) -> DriveRecording:
-    """Issue rows of commands ``(nsession, n)`` at a rate and record; see `record`."""
+    """Issue commands at a rate and record them with the readings, in one or several sessions; see `record`.
+
+    Args:
+        arms: robot or sessions.
+        commands: rows ``(nsession, n)``, one per control step.
+        hz: commands per second.
+
+    Raises:
+        InputError: If the rate is not positive.
+    """
     if not hz > 0:
         raise InputError(f"A rate of {hz:g} Hz is not possible. Give commands per second, such as 30.")
     start = float(arms.now().min())
@@ -84,7 +102,7 @@ def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) ->
 
 
 def make_episodes(recording: DriveRecording, robot: Robot, numbers: Iterable[int], *, task: str = "") -> list[Episode]:
-    """Return the sessions of a recording as numbered episodes of a robot."""
+    """Return each session of a recording as an episode of ``robot``; ``numbers`` are the episode numbers."""
     return [
         Episode(
             index=number,
@@ -103,7 +121,7 @@ def make_episodes(recording: DriveRecording, robot: Robot, numbers: Iterable[int
 
 
 def command_kind(robot: Robot) -> Literal["position", "torque"]:
-    """Return the kind of a robot's commands, from the names of its actions."""
+    """Return the kind of a robot's commands, from the keys of its actions."""
     return "torque" if all(key.endswith(f".{TORQUE}") for key in robot.action_features) else "position"
 
 
@@ -112,7 +130,7 @@ class _DrivableRobot:
 
     def __init__(self, robot: Robot) -> None:
         self._robot, self._clock = robot, robot.clock
-        self._reads = [key for key in robot.observation_features if not key.startswith(SEEN)]
+        self._reads = [key for key in robot.observation_features if not key.startswith(TRACKED_PREFIX)]
         self._acts = list(robot.action_features)
 
     def now(self) -> NDArray[np.float64]:

@@ -1,4 +1,8 @@
-"""Open a robot by its address: ``virtual:TWIN?seed=N``, or the user's own class as ``path/to/file.py:Class``."""
+"""Open a robot by its address.
+
+An address is ``virtual:TWIN?seed=N``, ``lerobot:TYPE?port=PORT``, or ``path/to/file.py:Class`` for the user's own
+class.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ ROBOTS: Registry[Callable[..., Robot]] = Registry(
     {"virtual:": "twinloop.hardware.registry:open_virtual", "lerobot:": "twinloop.hardware.lerobot:open_lerobot"},
     group="twinloop.robots",
     files=True,
-    shown=lambda: [*robot_names(), *lerobot_names()],
+    listed_names=lambda: [*robot_names(), *lerobot_names()],
 )
 
 
@@ -38,16 +42,20 @@ def open_robot(address: str) -> Robot:
     """Open the robot at an address, without connecting.
 
     Args:
-        address: ``virtual:TWIN?seed=N&session=M``, where TWIN is any argument of `load_twin` and both numbers default
-            to 0; with ``&task=NAME`` at that task and with a tracker, optionally ``&run_seed=N&fault=NAME`` (see
-            `VirtualCell`); ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`);
-            ``path/to/file.py:Class?option=value`` or, for an installed package, ``NAME?option=value``, where the class
-            is called with the options as strings.
+        address: one of
+
+            - ``virtual:TWIN?seed=N&session=M``, where TWIN is any argument of `load_twin` and both numbers default to
+              0. With ``&task=NAME``, the robot is at that task and has a scene tracker; ``&run_seed=N&fault=NAME`` are
+              then possible (see `VirtualCell`).
+            - ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`).
+            - ``path/to/file.py:Class?option=value`` or, for an installed package, ``NAME?option=value``. The class is
+              called with the options as strings.
 
     Raises:
-        UnknownNameError: no such robot, twin, option, task, fault or class; the message names the nearest.
-        InputError: a seed is not an integer, a twin has no robot, a file cannot be read as Python, or a class is not a
-            robot.
+        UnknownNameError: If the robot, twin, option, task, fault or class does not exist. The message lists the most
+            similar names.
+        InputError: If a seed is not an integer, a twin has no robot, a file cannot be read as Python, or a class is not
+            a robot.
     """
     name, _, query = address.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
@@ -58,7 +66,13 @@ def open_robot(address: str) -> Robot:
 
 
 def open_virtual(twin: str, options: Mapping[str, str], *, origin: str) -> Robot:
-    """Return a virtual robot, at a task if ``options`` name one; see `open_robot`."""
+    """Return a virtual robot, at a task if the options have the key ``task``; see `open_robot`.
+
+    Args:
+        twin: name or file of the twin.
+        options: options of the address.
+        origin: the whole address, for messages.
+    """
     for key, value in options.items():
         if key not in (*_NUMBERS, *_WORDS):
             raise UnknownNameError("option", key, (*_NUMBERS, *_WORDS), where=origin)

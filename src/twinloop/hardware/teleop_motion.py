@@ -1,8 +1,10 @@
-"""Generate commands like those of a person with a leader arm: reach, adjust, grasp or release, continue, return home.
+"""Generate commands like those of a person who teleoperates an arm with a leader arm.
 
-Moves are minimum-jerk (Flash & Hogan 1985), straight in joint space. Statistics follow the commands of the 40 episodes
-of the SO-101 log so101_pick_place_tape: about 10 s long; lift and elbow faster than 115 deg/s in a tenth of all frames
-and up to 200 deg/s; all joints still (below 3 deg/s) in 20 to 30 % of them, in about six pauses per episode.
+An episode repeats these motions: reach, adjust, pause, grasp or release, pause. At the end the arm returns home. Each
+motion is minimum-jerk (Flash & Hogan 1985) and straight in joint space. Statistics follow the commands of the 40
+episodes of the SO-101 log so101_pick_place_tape: about 10 s long; lift and elbow faster than 115 deg/s in a tenth of
+all frames and up to 200 deg/s; all joints still (below 3 deg/s) in 20 to 30 % of the frames, in about six pauses per
+episode.
 """
 
 from __future__ import annotations
@@ -35,20 +37,21 @@ _PATH_POINTS, _TRIES = 10, 60
 def teleop_commands(
     twin: Twin, *, seed: int, episodes: Sequence[int], seconds: float = 10.0, hz: float | None = None
 ) -> NDArray[np.float64]:
-    """Return commands of a teleoperated pick-and-place, ``(nepisode, nstep, n)`` in the units of ``twin.units``.
+    """Return commands of a teleoperated pick-and-place, ``(nepisode, nstep, n)`` for n joints.
 
-    They start and end at the twin's home, avoid table and objects, and have the resolution of a leader arm's encoder. A
-    torque-controlled twin gets smoothly changing torques in N·m. Episode ``i`` depends only on ``(seed, i)``.
+    They are in the units of ``twin.units``, start and end at the twin's home, avoid table and objects, and have the
+    resolution of a leader arm's encoder. A torque-controlled twin gets smoothly changing torques in N·m. Episode ``i``
+    depends only on ``(seed, i)``.
 
     Args:
-        twin: the robot.
+        twin: twin of the robot.
         seed: run seed.
         episodes: episode numbers.
         seconds: duration, at least 3.
         hz: commands per second; by default the twin's.
 
     Raises:
-        InputError: the duration is too short for a motion.
+        InputError: If the duration is too short for a motion.
     """
     if seconds < 3.0:
         raise InputError(f"{seconds:g} s are too short for reaching out and coming home. Give at least 3 s.")
@@ -63,7 +66,13 @@ def teleop_commands(
 def interpolate_minimum_jerk(
     knots: Sequence[float], poses: Sequence[NDArray[np.float64]], time: NDArray[np.float64]
 ) -> NDArray:
-    """Return positions ``(T, n)`` at ``time`` that move from pose to pose, at rest at each of the rising ``knots``."""
+    """Return positions ``(T, n)`` on minimum-jerk paths from pose to pose, with a stop at each pose.
+
+    Args:
+        knots: time of each pose in s, increasing.
+        poses: positions ``(n,)`` of the n joints, one per knot.
+        time: times ``(T,)`` of the returned positions in s.
+    """
     moments, points = np.asarray(knots), np.asarray(poses)
     segment = np.clip(np.searchsorted(moments, time, side="right") - 1, 0, len(moments) - 2)
     s = np.clip((time - moments[segment]) / (moments[segment + 1] - moments[segment]), 0.0, 1.0)[:, None]
@@ -72,7 +81,7 @@ def interpolate_minimum_jerk(
 
 
 def _make_motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return joint commands ``(T, n)`` in rad or m, rounded to the leader's encoder resolution."""
+    """Return joint commands ``(T, n)`` of one episode in rad or m, rounded to the leader arm's encoder resolution."""
     home, end = space.home, time[-1] - random.uniform(*_LEAD_IN)
     knots, poses = [0.0, random.uniform(*_LEAD_IN)], [home, home]
     for pose, least in _draw_stages(space, random):
@@ -89,7 +98,10 @@ def _make_motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[n
 
 
 def _draw_stages(space: _FreeSpace, random: np.random.Generator) -> Iterator[tuple[NDArray[np.float64], float]]:
-    """Yield the next poses without end, and their minimum durations: reach, adjust, pause, grasp or release, pause."""
+    """Yield an endless series of random poses, each with the minimum duration of the motion to it, in s.
+
+    The motions are: reach, adjust, pause, grasp or release, pause.
+    """
     pose, opened = space.home, True
     while True:
         pose = space.draw_reachable_pose(pose, np.minimum(_REACH * space.half, _FURTHEST), random)
@@ -123,7 +135,10 @@ def _draw_torques(twin: Twin, random: np.random.Generator, time: NDArray[np.floa
 
 
 class _FreeSpace:
-    """Reachable poses ``(n,)`` of the robot's joints, and straight paths without new contacts."""
+    """Random poses ``(n,)`` of the robot's n joints that the arm reaches without collisions.
+
+    The paths from the previous pose to the random pose and from there to home are straight in joint space.
+    """
 
     def __init__(self, twin: Twin) -> None:
         self._clearance = ClearanceCheck(twin)
@@ -144,7 +159,16 @@ class _FreeSpace:
         *,
         around: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """Return a random pose about ``around`` (home) with a free path to it and from it home; else ``start``."""
+        """Return a random pose near ``around``, with free paths from ``start`` to it and from it to home.
+
+        If no such pose is found, return ``start``.
+
+        Args:
+            start: pose before the motion.
+            distance: largest distance of each joint from ``around``, ``(n,)`` in rad or m.
+            random: random generator.
+            around: centre of the poses; by default home.
+        """
         centre = self.home if around is None else around
         for attempt in range(_TRIES):
             drawn = np.clip(centre + distance * random.uniform(-1.0, 1.0, len(centre)), self._low, self._high)
@@ -154,7 +178,7 @@ class _FreeSpace:
         return start
 
     def draw_grip(self, pose: NDArray[np.float64], random: np.random.Generator, *, opened: bool) -> NDArray[np.float64]:
-        """Return the pose with the hand wide open, or closed to an opening of a tenth to a third."""
+        """Return the pose with a random opening of the gripper: 80 to 100 % if ``opened`` is true, else 10 to 35 %."""
         if self._grip is None:
             return pose
         part = random.uniform(0.8, 1.0) if opened else random.uniform(0.1, 0.35)

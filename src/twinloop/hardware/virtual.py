@@ -1,6 +1,6 @@
-"""Simulate a robot behind the robot protocol: a twin with hidden parameters and additional physical effects.
+"""Simulate a virtual robot behind the robot protocol, and make logs of it under teleoperation.
 
-Also make logs of a virtual robot that is teleoperated through some episodes.
+A virtual robot is a twin with hidden parameters and with physical effects that the twin does not model.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from twinloop.twin import Twin, load_twin
 
 
 class VirtualClock:
-    """Clock of a virtual robot: time passes only in `wait_until`, which returns late like a real clock."""
+    """Clock of a virtual robot: time passes only in `wait_until`, which returns a little late, like a real clock."""
 
     def __init__(self, arms: Callable[[], VirtualArms]) -> None:
         self._arms = arms
 
     def now(self) -> float:
-        """Return seconds since the robot was connected; there is no time before."""
+        """Return the time since the robot was connected, in s; raise NotConnectedError before."""
         return float(self._arms().now()[0])
 
     def wait_until(self, moment: float) -> None:
-        """Simulate the robot until ``moment`` or a little later."""
+        """Simulate the robot until the time ``moment`` in s, or a little longer."""
         self._arms().wait_until(moment)
 
 
 class TwinRobot:
-    """Base of all robots that are simulated with a twin; see `hardware.protocol.Robot`.
+    """Base class of all robots that are simulated with a twin; see `hardware.protocol.Robot`.
 
     Attributes:
         name: the type of robot, as in datasets.
         origin: the address that opens this robot again.
-        source: ``sim``: logs of a virtual robot are simulated.
+        source: always ``sim``, because logs of a virtual robot are simulated.
     """
 
     source: Source = "sim"
@@ -69,21 +69,23 @@ class TwinRobot:
 
     @property
     def is_calibrated(self) -> bool:
-        """Always true: the virtual robot was calibrated by hand, and the calibration error is a hidden parameter."""
+        """Always true: the virtual robot counts as calibrated by hand. The calibration error is a hidden parameter."""
         return True
 
     def calibrate(self) -> None:
-        """Do nothing; see `is_calibrated`."""
+        """Do nothing, because a virtual robot is always calibrated; see `is_calibrated`."""
 
     def configure(self) -> None:
-        """Do nothing: the servo's settings are hidden parameters."""
+        """Do nothing, because the servo's settings are hidden parameters."""
 
 
 class VirtualRobot(TwinRobot):
-    """Virtual robot; see `hardware.protocol.Robot`. After connecting, the arm is at rest at the twin's home, at time 0.
+    """Virtual robot without a task; see `hardware.protocol.Robot`.
+
+    After connecting, the arm is at rest at the twin's home, at time 0.
 
     Args:
-        twin: kind of robot: a built-in twin or a twin's file.
+        twin: type of robot: a built-in twin or a twin's file.
         seed: number of the individual robot, which also seeds its noise.
         session: number of the first connection; each later connection adds one. The noise of a session depends only on
             ``seed`` and its number.
@@ -102,26 +104,26 @@ class VirtualRobot(TwinRobot):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the robot is switched on."""
+        """Whether the robot is connected."""
         return self._arms is not None
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
-        """Switch the robot on. A second call without `disconnect` changes nothing."""
+        """Connect the robot and start a session. If it is already connected, do nothing. ``calibrate`` is not used."""
         if self._arms is None:
             self._arms = VirtualArms(self._twin, self._hidden, seed=self._seed, sessions=[self._session], nthread=1)
             self._session += 1
 
     def get_observation(self) -> dict[str, float]:
-        """Return the present encoder readings."""
+        """Return the present encoder readings by key, in the units of ``units``."""
         values = self._require_arms().observe()[0]
         return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; it reaches the servo with latency.
+        """Issue a command; return it clipped to the robot's limits. It reaches the servo with latency.
 
         Raises:
-            UnknownNameError: the robot has no such action key.
-            InputError: a joint is missing or its command is not finite.
+            UnknownNameError: If the robot has no such action key.
+            InputError: If a joint is missing or its command is not finite.
         """
         arms, keys = self._require_arms(), list(self.action_features)
         check_keys(action, keys, origin=self.origin)
@@ -129,7 +131,7 @@ class VirtualRobot(TwinRobot):
         return {key: float(value) for key, value in zip(keys, sent, strict=True)}
 
     def disconnect(self) -> None:
-        """Switch the robot off; the arm returns to its home."""
+        """Disconnect the robot and end the session; the arm returns to its home."""
         self._arms = None
 
     @property
@@ -138,7 +140,7 @@ class VirtualRobot(TwinRobot):
         return VirtualClock(self._require_arms)
 
     def reveal(self) -> HiddenParameters:
-        """Return the true parameters, for tests and benchmarks; identification must not use them."""
+        """Return the true parameters, for tests and benchmarks. Identification must not use them."""
         return self._hidden
 
     def _require_arms(self) -> VirtualArms:
@@ -148,11 +150,16 @@ class VirtualRobot(TwinRobot):
 
 
 def check_keys(action: Mapping[str, float], keys: list[str], *, origin: str) -> None:
-    """Raise an error for an action whose keys are not exactly a robot's.
+    """Raise an error for an action whose keys are not exactly the robot's action keys.
+
+    Args:
+        action: the action.
+        keys: the robot's action keys.
+        origin: address of the robot, for messages.
 
     Raises:
-        UnknownNameError: the robot does not have the key.
-        InputError: a key is missing.
+        UnknownNameError: If the action has an unknown key.
+        InputError: If a key is missing.
     """
     for key in action:
         if key not in keys:
@@ -177,20 +184,21 @@ def virtual_log(
 ) -> list[Episode]:
     """Simulate episodes of one virtual robot under human-like commands, all in one batch.
 
-    The result equals, bit for bit, a recording of `teleop_commands` with `record` in session ``i`` of
+    Episode number i equals, bit for bit, a recording of `teleop_commands` with `record` in session i of
     ``VirtualRobot(twin, seed=seed)``.
 
     Args:
         seed: number of the robot; also seeds noise and motions.
-        twin: kind of robot.
-        episodes: number of episodes, or their numbers.
+        twin: type of robot: a built-in twin or a twin's file.
+        episodes: number of episodes, or a list of their numbers.
         seconds: duration of each episode.
         hz: commands per second; by default the twin's.
         nthread: C threads (0: every core).
-        tracker: tracker of the tool; the episodes then have the signal ``place/SITE`` of the twin's tool site.
+        tracker: errors of a tracker that measures the tool's position. If given, the episodes have the signal
+            ``place/SITE``: the measured position x, y, z of the twin's tool site in m.
 
     Raises:
-        InputError: the episode is too short for a motion, or a tracker is given and the twin has no tool site.
+        InputError: If the episode is too short for a motion, or a tracker is given and the twin has no tool site.
     """
     numbers = range(episodes) if isinstance(episodes, int) else episodes
     compiled = load_twin(twin)
@@ -204,7 +212,10 @@ def virtual_log(
 
 
 class _TrackedArms:
-    """Arms, and the true joint positions at each reading: ``links`` ``(nsession, T, n)``."""
+    """Virtual arms of several sessions that also record the true joint positions at each reading.
+
+    ``link_positions`` ``(nsession, T, n)`` holds them for T readings of n joints.
+    """
 
     def __init__(self, arms: VirtualArms) -> None:
         self._arms, self._links = arms, list[NDArray[np.float64]]()
@@ -222,10 +233,18 @@ class _TrackedArms:
 def _add_tracking(
     logged: list[Episode], twin: Twin, links: NDArray[np.float64], tracker: TrackerNoise, seed: int
 ) -> list[Episode]:
-    """Add tracked tool positions to episodes; their noise depends on robot, episode and frame."""
+    """Return the episodes with tracked tool positions; their noise depends on robot, episode and frame.
+
+    Args:
+        logged: the episodes.
+        twin: twin of the robot.
+        links: true joint positions ``(nsession, T, n)``.
+        tracker: errors of the tracker.
+        seed: number of the robot.
+    """
     site = twin.robot.tcp
     if site is None:
-        raise InputError(f"The robot of {twin.name} names no tool site for a tracker. Add `robot.tcp` to its YAML.")
+        raise InputError(f"The robot of {twin.name} has no tool site to track. Add `robot.tcp` to its YAML.")
     chain = Chain(twin.model, site, twin.home()[0])
     columns = [list(twin.joint_qpos).index(row) for row in chain.qpos]
     names, found = [f"tool.{axis}" for axis in "xyz"], list[Episode]()

@@ -1,4 +1,4 @@
-"""Simulate a virtual robot at its task behind the robot protocol: one `HiddenCell`, step by step."""
+"""Simulate a virtual robot at its task behind the robot protocol, step by step; `hidden.HiddenCell` is its model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
 from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
-from twinloop.hardware.protocol import POSITION, SEEN, NotConnectedError
+from twinloop.hardware.protocol import POSITION, TRACKED_PREFIX, NotConnectedError
 from twinloop.hardware.virtual import TwinRobot, check_keys
 from twinloop.randomize import Plan
 from twinloop.rollout.actor import EpisodeStart
@@ -26,25 +26,25 @@ _ROUND_OFF = 1e-6
 
 
 class CellClock:
-    """Clock of a robot at its task, in whole control steps.
+    """Clock of a virtual robot at its task, which advances in whole control steps.
 
-    Jitter of the control loop (`timing/control/jitter`) is simulated, but this clock does not show it.
+    Jitter of the control loop (`timing/control/jitter`) is simulated, but the times of this clock do not include it.
     """
 
     def __init__(self, session: Callable[[], CellSession]) -> None:
         self._session = session
 
     def now(self) -> float:
-        """Return seconds since the robot was connected or restarted."""
+        """Return the time since the episode began, in s."""
         return self._session().now
 
     def wait_until(self, moment: float) -> None:
-        """Run control steps under the last command until ``moment``."""
+        """Simulate control steps under the last command until the time ``moment``, in s."""
         self._session().wait_until(moment)
 
 
 class CellSession:
-    """One episode of a cell's robot; its number determines the objects' poses."""
+    """One simulated episode of a virtual robot at its task; the episode's number determines the objects' poses."""
 
     def __init__(self, cell: HiddenCell, task: Task, plan: Plan, number: int) -> None:
         self._hz, self._task = cell.twin.control_hz, task
@@ -61,16 +61,20 @@ class CellSession:
 
     @property
     def now(self) -> float:
-        """Return seconds since the start of the episode."""
+        """Time since the start of the episode, in s."""
         return (len(self._states) - 1) / self._hz
 
     @property
     def states(self) -> NDArray[np.float64]:
-        """Recorded states up to now, ``(nstep + 1, nstate)``."""
+        """Simulator states from the start to now, ``(nstep + 1, nstate)``."""
         return np.concatenate(self._states)
 
     def wait_until(self, moment: float) -> None:
-        """Run control steps until ``moment``."""
+        """Simulate control steps until the time ``moment``, in s.
+
+        Raises:
+            InputError: If the episode would be longer than 300 s.
+        """
         while self.now < moment - _ROUND_OFF:
             if len(self._states) > self._longest:
                 raise InputError(f"A session of a virtual robot ends after {_LONGEST_S:g} s. Connect it again.")
@@ -78,7 +82,7 @@ class CellSession:
             self._record_reading()
 
     def send(self, command: NDArray[np.float64]) -> None:
-        """Hold a command ``(nu,)``, in rad or the actuator's unit, from now on."""
+        """Set the command ``(nu,)`` that is held from now on, in rad or the actuator's unit."""
         self._command = command[None]
 
     def success(self) -> bool:
@@ -92,19 +96,20 @@ class CellSession:
 
 
 class VirtualCell(TwinRobot):
-    """Virtual robot at a task; see `hardware.protocol.Robot`. Every connection starts a new episode from the home pose.
+    """Virtual robot at a task; see `hardware.protocol.Robot`. Its true parameter values are hidden from the user.
 
-    Objects have new poses in each episode. An observation holds the joints and the tracked objects, as
-    ``environment.NAME``: positions in m, headings as cosine and sine. Episodes equal those of `HiddenCell` under
-    `run_batch` with the same run seed and number, state by state.
+    Every connection starts a new episode from the home pose, in which objects have new poses. An observation holds the
+    joints and the tracked objects, as ``environment.NAME``: positions in m, headings as cosine and sine.
+    `HiddenCell` is the same robot as a twin, for parallel simulation: `run_batch` with the same run seed and episode
+    number has the same states.
 
     Args:
-        twin: kind of robot and its scene: a built-in twin or a twin's file.
+        twin: type of robot and its scene: a built-in twin or a twin's file.
         seed: number of the individual robot.
-        task: the task whose scene it is in.
+        task: name of the task.
         session: episode number of the first connection; each later connection adds one.
         run_seed: seed of object poses and random effects within an episode.
-        fault: one of `hidden.fault_names`, or none.
+        fault: one of `hidden.fault_names`, or None.
     """
 
     def __init__(
@@ -118,9 +123,9 @@ class VirtualCell(TwinRobot):
         fault: str | None = None,
     ) -> None:
         options = {"seed": seed, "task": task, "run_seed": run_seed, "fault": fault}
-        said = "&".join(f"{key}={value}" for key, value in options.items() if value)
+        query = "&".join(f"{key}={value}" for key, value in options.items() if value)
         self.cell = make_hidden_cell(load_twin(twin), seed, fault=fault)
-        super().__init__(self.cell.twin, f"virtual:{twin}?{said}")
+        super().__init__(self.cell.twin, f"virtual:{twin}?{query}")
         self.task = open_task(task, self.cell.twin)
         self._plan, self._number = self.cell.plan(run_seed), session
         self._session: CellSession | None = None
@@ -129,7 +134,7 @@ class VirtualCell(TwinRobot):
     def observation_features(self) -> Mapping[str, type]:
         """Keys and types of an observation: joints first, then tracked objects."""
         seen = self.task.environment_names if has_tracked_values(self.task) else ()
-        keys = [f"{joint}.{POSITION}" for joint in self.units.names] + [f"{SEEN}{name}" for name in seen]
+        keys = [f"{joint}.{POSITION}" for joint in self.units.names] + [f"{TRACKED_PREFIX}{name}" for name in seen]
         return dict.fromkeys(keys, float)
 
     @property
@@ -138,13 +143,13 @@ class VirtualCell(TwinRobot):
         return self._session is not None
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
-        """Start the next episode. A second call without `disconnect` changes nothing."""
+        """Start the next episode. If one is already running, do nothing. ``calibrate`` is not used."""
         if self._session is None:
             self._session = CellSession(self.cell, self.task, self._plan, self._number)
             self._number += 1
 
     def get_observation(self) -> dict[str, float]:
-        """Return the present readings of joints and tracked objects."""
+        """Return the present readings of joints and tracked objects, by key."""
         seen = self._require_session().observation
         values = np.concatenate([seen[name][0] for name in (STATE, ENVIRONMENT) if name in seen])
         return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
@@ -153,8 +158,8 @@ class VirtualCell(TwinRobot):
         """Issue a command; it is held from now on, and reaches the servo with latency.
 
         Raises:
-            UnknownNameError: the robot has no such action key.
-            InputError: a joint is missing or its command is not finite.
+            UnknownNameError: If the robot has no such action key.
+            InputError: If a joint is missing or its command is not finite.
         """
         session, keys = self._require_session(), list(self.action_features)
         check_keys(action, keys, origin=self.origin)
@@ -182,7 +187,7 @@ class VirtualCell(TwinRobot):
         return self._require_session().success()
 
     def states(self) -> NDArray[np.float64]:
-        """Return the true states of this episode up to now ``(nstep + 1, nstate)``, for evaluation."""
+        """Return the true simulator states of this episode up to now, ``(nstep + 1, nstate)``, for evaluation."""
         return self._require_session().states
 
     def _require_session(self) -> CellSession:

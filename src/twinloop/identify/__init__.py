@@ -1,4 +1,4 @@
-"""Estimate a distribution over the twin's parameters, with its uncertainty, from logs."""
+"""Identify a twin's parameters from logs, and estimate their joint distribution."""
 
 from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.fit import identify

@@ -1,4 +1,9 @@
-"""Choose the free parameters of a fit to windows of logs, and assemble the problem for the solver and for analyses."""
+"""Select the free parameters of a fit, and build its least-squares problem from windows of logs.
+
+A window is a part of an episode. The twin starts in the initial state of the window and is simulated with the recorded
+commands. The `FitSpace` holds the free parameters with prior, start value and bounds. The `FitProblem` is used by the
+solver and by analyses of the solution.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +29,19 @@ from twinloop.twin.quantities import QUANTITIES, FitDeclaration, Prior, Quantity
 
 @dataclass(frozen=True, kw_only=True)
 class FreeParam:
-    """One free parameter: prior mean ``centre`` and ``sd``, start value and bounds, all in transformed units.
+    """Free parameter of a fit, with prior, start value and bounds in solver coordinates.
 
-    ``joint`` is the index of the robot's joint that the parameter belongs to; None if it belongs to no joint or to all.
+    Solver coordinates are natural logarithms if `is_logarithmic`, otherwise SI units.
+
+    Attributes:
+        param: The parameter of the twin.
+        joint: Index of the robot's joint that the parameter belongs to; None if it belongs to no joint or to all
+            joints.
+        centre: Mean of the prior.
+        start: Start value of the fit.
+        sd: Standard deviation of the prior.
+        low: Lower bound.
+        high: Upper bound.
     """
 
     param: Param
@@ -50,7 +65,11 @@ class FreeParam:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSpace:
-    """The free parameters of a fit, and the values of the fixed ones."""
+    """Free parameters of a fit, and values of its fixed parameters in SI units.
+
+    Points of the space are in solver coordinates: natural logarithms of parameters with a log transform, otherwise SI.
+    Shapes use p for the number of free parameters.
+    """
 
     twin: Twin
     free: tuple[FreeParam, ...]
@@ -62,12 +81,19 @@ class FitSpace:
         return tuple(parameter.name for parameter in self.free)
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return ``centre``, ``start``, ``sd``, ``low`` or ``high`` of every free parameter, shape ``(p,)``."""
+        """Return one field of every free parameter, shape ``(p,)``.
+
+        Args:
+            name: ``centre``, ``start``, ``sd``, ``low`` or ``high``; see `FreeParam`.
+        """
         return np.array([getattr(parameter, name) for parameter in self.free])
 
     def values(self, points: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return SI values by name at transformed points ``(…, p)``, clipped to the parameters' bounds."""
-        with np.errstate(over="ignore"):  # a limit that data do not determine may be infinite; it is clipped
+        """Convert points ``(…, p)`` in solver coordinates (ln or SI) to SI values ``(…,)`` by parameter name.
+
+        Values outside a parameter's bounds are clipped to them.
+        """
+        with np.errstate(over="ignore"):  # undetermined limits may be infinite; they are clipped
             return {  # exp(log(bound)) may exceed the bound by rounding
                 p.name: np.clip(
                     np.exp(points[..., i]) if p.is_logarithmic else points[..., i], p.param.low, p.param.high
@@ -76,19 +102,27 @@ class FitSpace:
             }
 
     def scalar_values(self, point: NDArray[np.float64]) -> dict[str, float]:
-        """Return SI values by name at one transformed point ``(p,)``."""
+        """Convert one point ``(p,)`` in solver coordinates (ln or SI) to SI values by parameter name."""
         return {name: float(value) for name, value in self.values(point).items()}
 
     def table(self, points: NDArray[np.float64]) -> ParamTable:
-        """Return the twin's complete parameter table at transformed points ``(nworld, p)``."""
+        """Return the twin's complete parameter table, one world per point.
+
+        Args:
+            points: Points in solver coordinates (ln or SI), ``(nworld, p)``.
+        """
         return self.twin.table(len(points), {**self.fixed, **self.values(points)})
 
     def joint_columns(self, joint: int) -> NDArray[np.intp]:
-        """Return the columns of one joint's parameters."""
+        """Return the column indices of the free parameters that belong to the joint with index ``joint``."""
         return np.flatnonzero([parameter.joint == joint for parameter in self.free])
 
     def select_columns(self, chosen: Callable[[FitDeclaration], bool]) -> NDArray[np.intp]:
-        """Return the columns of the parameters whose fit declaration satisfies the predicate ``chosen``."""
+        """Return the column indices of the free parameters whose quantity satisfies a condition.
+
+        Args:
+            chosen: Condition on the settings that the quantity of a parameter declares for fits.
+        """
         return np.flatnonzero([chosen(parameter.param.quantity.fit) for parameter in self.free])
 
 
@@ -100,40 +134,46 @@ def select_free_parameters(
     known: Mapping[str, float] | None = None,
     conditions: Collection[str] = (),
 ) -> FitSpace:
-    """Return the free parameters of a fit: those in ``config``, or by default the robot's `default_free_quantities`.
+    """Select the free parameters of a fit.
+
+    These are the parameters that match ``config.free``, or by default the robot's `default_free_quantities`.
 
     Args:
-        twin: the twin to identify.
-        config: free and fixed parameters, priors, and start values.
-        start: start values in SI units instead of the nominal values; those of ``config`` take precedence.
-        known: further fixed values, SI.
-        conditions: names of parameters that each episode states; they are not free.
+        twin: The twin to identify.
+        config: Free and fixed parameters, priors, and start values.
+        start: Start values in SI units that replace the nominal values; start values in ``config`` take precedence.
+        known: Values of further fixed parameters, SI.
+        conditions: Names of parameters whose values each episode records, for example the mass of a payload; they are
+            not free.
 
     Raises:
-        InputError: no parameter of the twin is free, or a free one has no prior.
-        UnknownNameError: a pattern matches none of the twin's parameters.
+        InputError: If no parameter of the twin is free, or a free parameter has no prior.
+        UnknownNameError: If a pattern matches none of the twin's parameters.
     """
     config = config or FitConfig()
     start, fixed, only = {**(start or {}), **config.start}, {**(known or {}), **config.fixed}, config.quantities
     chosen = _select_robot_parameters(twin) if config.free is None else _match_parameters(twin, config.free)
-    found = [
+    free_parameters = [
         _make_free_param(twin.params[name], joint, _choose_prior(twin.params[name], config.priors), start.get(name))
         for name, joint in chosen.items()
         if name not in {*fixed, *conditions} and (only is None or twin.params[name].quantity.last_name in only)
     ]
-    if not found:
+    if not free_parameters:
         kinds = ", ".join(kind.last_name for kind in default_free_quantities())
         raise InputError(f"The twin {twin.name} declares no parameter that a log can identify ({kinds}). Declare one.")
-    return FitSpace(twin=twin, free=tuple(found), fixed=fixed)
+    return FitSpace(twin=twin, free=tuple(free_parameters), fixed=fixed)
 
 
 def default_free_quantities() -> list[Quantity]:
-    """Return the quantities that are free by default: those that a log of commands and positions can identify."""
+    """Return the quantities that are free in a fit by default, in the declared order (`FitDeclaration.rank`).
+
+    A log of commands and positions can identify these quantities.
+    """
     return sorted((kind for kind in QUANTITIES if kind.fit.rank is not None), key=lambda kind: kind.fit.rank or 0)
 
 
 def _select_robot_parameters(twin: Twin) -> dict[str, int | None]:
-    """Return the robot's parameters of the quantities in `default_free_quantities`, each with its joint's index."""
+    """Return the index of the joint, by name, of every robot parameter that is free in a fit by default."""
     chosen = {}
     for joint, (joint_name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
         for kind in default_free_quantities():
@@ -144,7 +184,10 @@ def _select_robot_parameters(twin: Twin) -> dict[str, int | None]:
 
 
 def _match_parameters(twin: Twin, patterns: Sequence[str]) -> dict[str, int | None]:
-    """Return the parameters that match the patterns, each with its joint's index or None."""
+    """Return the parameters that match the patterns, as names with the index of their joint.
+
+    The index is None for a parameter that does not belong to a joint.
+    """
     owners: dict[tuple[str, str], int] = {}
     if twin.spec.robot is not None:
         for joint, (name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
@@ -159,15 +202,17 @@ def _match_parameters(twin: Twin, patterns: Sequence[str]) -> dict[str, int | No
 
 
 def _choose_prior(param: Param, known: Mapping[str, Prior]) -> Prior:
-    """Return a parameter's prior.
+    """Return the prior of a parameter.
 
-    It is the first match among the given patterns; else the declared prior; else a factor of e for a positive
-    parameter; else half the width of the default range.
+    The first prior in ``known`` whose pattern matches the name is used. If no pattern matches, it is the prior that the
+    quantity declares. Without a declared prior, the standard deviation is a factor of e for a parameter with a log
+    transform, and otherwise half the width of the default range.
     """
     fit = param.quantity.fit
     for pattern, prior in known.items():
         if fnmatch.fnmatchcase(param.name, pattern):
-            # A prior for exactly the pattern of a default free quantity never replaced the declared one.
+            # Compatible with earlier versions: if the pattern is exactly that of a quantity that is free by default,
+            # the declared prior is used.
             return fit.prior if fit.prior and fit.rank is not None and pattern == param.quantity.path() else prior
     if fit.prior is not None:
         return fit.prior
@@ -204,16 +249,24 @@ Bounds = Mapping[str, tuple[float, float]]
 
 
 def narrow_bounds(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tuple[FitSpace, list[str]]:
-    """Return the space within ``bounds`` (SI, by pattern), and warnings on bounds that exclude a nominal value.
+    """Restrict the free parameters to narrower bounds.
+
+    Args:
+        space: The free parameters.
+        bounds: Lower and upper bound by name pattern, SI.
+        start: Start values by name, SI; they are only checked against the twin's bounds.
+
+    Returns:
+        The restricted space, and a warning for each parameter whose nominal value is outside the new bounds.
 
     Raises:
-        UnknownNameError: a pattern matches no free parameter.
-        InputError: the lower bound is not below the upper one.
-        BoundsError: bounds or a start value outside the twin's own bounds.
+        UnknownNameError: If a pattern matches no free parameter.
+        InputError: If a lower bound is not below the upper bound.
+        BoundsError: If bounds or a start value are outside the twin's own bounds.
     """
     for name, value in start.items():
         space.twin.find_param(name).check(value, where="the fit's start")
-    free, said = list(space.free), []
+    free, warnings = list(space.free), []
     for pattern, (low, high) in bounds.items():
         columns = [i for i, name in enumerate(space.names) if fnmatch.fnmatchcase(name, pattern)]
         if not columns:
@@ -222,8 +275,8 @@ def narrow_bounds(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -
             raise InputError(f"The bounds of {pattern}, [{low:g}, {high:g}], are not in ascending order. Swap them.")
         for column in columns:
             free[column] = _set_bounds(free[column], low, high)
-            said += _warn_excluded_nominal(free[column], low, high)
-    return replace(space, free=tuple(free)), said
+            warnings += _warn_excluded_nominal(free[column], low, high)
+    return replace(space, free=tuple(free)), warnings
 
 
 def _set_bounds(parameter: FreeParam, low: float, high: float) -> FreeParam:
@@ -242,19 +295,23 @@ def _warn_excluded_nominal(parameter: FreeParam, low: float, high: float) -> lis
     param = parameter.param
     if low <= param.nominal <= high:
         return []
-    said = (
+    warning = (
         f"The bounds given for {param.name}, [{low:g}, {high:g}] {param.unit}, exclude its nominal value "
         f"{param.nominal:g}: the fit starts at {low if param.nominal < low else high:g}. Widen them if the twin is "
         "right, or correct the twin."
     )
-    return [said]
+    return [warning]
 
 
 _COUPLED_JOINTS = 2
 
 
 def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[FitSpace, dict[str, float]]:
-    """Return the free parameters of a fit to ``logs``, and the encoder scales computed from the logs' quantization."""
+    """Return the free parameters of a fit to ``logs``, and the joints' encoder scales by parameter name.
+
+    The encoder scales (log unit to rad) are computed from the quantization step of the readings, and are fixed in the
+    fit.
+    """
     scales = _encoder_scales(logs)
     delays, conditions = _estimate_start_delays(logs), config.replay.conditions
     return select_free_parameters(logs.twin, config, start=delays, known=scales, conditions=conditions), scales
@@ -269,10 +326,16 @@ def fit_problem(
     *,
     width: NDArray[np.float64] | None = None,
 ) -> FitProblem:
-    """Return the problem of fitting ``space`` to ``logs``.
+    """Return the least-squares problem of fitting the parameters in ``space`` to ``logs``.
 
-    ``width`` ``(nchannel,)`` is the residual at which the loss changes from square to linear. Without it the width is
-    computed from the median residuals at ``point``, which needs one replay.
+    Args:
+        backend: The backend that simulates the replays.
+        logs: The windows of the logs.
+        space: The free parameters.
+        point: Solver coordinates ``(p,)`` at which the Huber widths are computed.
+        config: Configuration of the fit.
+        width: Huber widths ``(nchannel,)``: the residual at which the loss changes from square to linear. By default
+            they are computed from the median residuals at ``point``, which needs one replay.
     """
 
     def readings(points: NDArray[np.float64], local: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -283,49 +346,70 @@ def fit_problem(
             readings(point[None], np.zeros((1, len(logs), logs.nlocal)))[0] - logs.measured, logs.measured, config
         )
     n = len(logs.channels)
-    every = ParameterBlock(columns=np.arange(len(space.free)), channels=np.arange(n))
-    apart = (ParameterBlock(columns=space.joint_columns(j), channels=np.array([j])) for j in range(n))
+    full_block = ParameterBlock(columns=np.arange(len(space.free)), channels=np.arange(n))
+    joint_blocks = (ParameterBlock(columns=space.joint_columns(j), channels=np.array([j])) for j in range(n))
     return FitProblem(
         readings=readings,
         measured=logs.measured,
-        blocks=(every,) if _is_coupled(logs, space, config) else tuple(b for b in apart if len(b.columns)),
+        blocks=(full_block,) if _is_coupled(logs, space, config) else tuple(b for b in joint_blocks if len(b.columns)),
         centre=space.column("centre"),
         sd=space.column("sd"),
         low=space.column("low"),
         high=space.column("high"),
         width=width,
         local_sd=logs.start.sd,
-        clusters=logs.clusters,
+        clusters=logs.episode_index,
     )
 
 
 def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], config: FitConfig) -> NDArray[np.float64]:
-    """Return the residual at which the loss becomes linear, from each channel's median residual, ``(nchannel,)``."""
+    """Return the Huber width of each channel, shape ``(nchannel,)``, in the channel's unit.
+
+    It is the residual at which the loss changes from square to linear: ``config.width`` times the channel's median
+    absolute residual.
+
+    Args:
+        residual: Residuals ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
+        measured: Measured readings of the same shape; they set a lower limit for the width.
+        config: Configuration of the fit.
+    """
     size = np.nanmedian(np.abs(residual), axis=(0, 1))
     least = 1e-9 + 1e-6 * np.nanmax(np.abs(measured), axis=(0, 1))
     return np.maximum(config.width * size, least)
 
 
 def _is_coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
-    """Return whether every parameter is fitted to all channels; otherwise each joint's to its own position only."""
+    """Return whether every parameter is fitted to all channels.
+
+    If not, the parameters of each joint are fitted to the position of that joint only. By default this is so if there
+    are more than two joints, each with one channel, every free parameter belongs to a joint, and the fit does not
+    correct the initial states of the windows.
+    """
     if config.coupled is not None:
         return config.coupled
-    apart = len(logs.channels) == len(logs.joints) > _COUPLED_JOINTS
-    return not (apart and not logs.nlocal and all(p.joint is not None for p in space.free))
+    one_channel_per_joint = len(logs.channels) == len(logs.joints) > _COUPLED_JOINTS
+    return not (one_channel_per_joint and not logs.nlocal and all(p.joint is not None for p in space.free))
 
 
 def evenly_spaced_indices(count: int, most: int) -> NDArray[np.intp]:
-    """Return the indices of at most ``most`` of ``count`` rows, evenly spread."""
+    """Return indices of at most ``most`` rows, evenly spaced among ``count`` rows."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
 
 
 def limit_physics_rate(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
-    """Return the same logs with physics at about ``physics_hz``, or at the twin's own rate if that is lower."""
+    """Return the same logs with a twin whose physics runs at about ``physics_hz``.
+
+    The twin's own physics rate is kept if it is lower.
+    """
     return replace(logs, twin=change_physics_rate(logs.twin, physics_hz))
 
 
 def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
-    """Return ``sensor/J/scale`` of the joints with visible encoder steps, for logs without calibrated units."""
+    """Return the value of ``sensor/JOINT/scale``, by name, for joints whose readings show the encoder's quantization.
+
+    The value is computed from the quantization step. The result is empty if the log is calibrated or the robot has no
+    encoder.
+    """
     counts = logs.twin.robot.encoder_counts if logs.joints else None
     if counts is None or logs.calibrated or len(logs.channels) != len(logs.joints):
         return {}
@@ -333,7 +417,7 @@ def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
     for column, unit in enumerate(logs.units.joints):
         name = f"sensor/{unit.joint}/scale"
         values = logs.measured[..., column]
-        scale = scale_from_quantum(values[~np.isnan(values)], unit.scale or 1.0, counts)
+        scale = scale_from_quantization(values[~np.isnan(values)], unit.scale or 1.0, counts)
         param = logs.twin.params.get(name)
         if param is not None and scale is not None and param.low < scale < param.high:
             scales[name] = scale
@@ -341,7 +425,10 @@ def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
 
 
 def _estimate_start_delays(logs: ReplayLogs) -> dict[str, float]:
-    """Return start values of the delays: each command's best shift minus the nominal servo lag (damping / kp)."""
+    """Return start values of the actuator delays by parameter name, in seconds.
+
+    A delay is the shift between command and reading that fits best, minus the nominal servo lag (damping / kp).
+    """
     twin = logs.twin
     if not logs.joints or twin.robot.control != "position" or len(logs.channels) != len(logs.joints):
         return {}
@@ -353,13 +440,16 @@ def _estimate_start_delays(logs: ReplayLogs) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, delay, strict=True) if name in twin.params}
 
 
-def scale_from_quantum(values: ArrayLike, radians_per_unit: float, counts_per_turn: int) -> float | None:
-    """Return ``sensor/J/scale`` for which one step of the log is one encoder count; None if the readings have no step.
+def scale_from_quantization(values: ArrayLike, radians_per_unit: float, counts_per_turn: int) -> float | None:
+    """Return the ``sensor/JOINT/scale`` with which one quantization step of the readings equals one encoder count.
 
     Args:
-        values: the joint's readings in log units.
-        radians_per_unit: scale of the nominal unit map.
-        counts_per_turn: counts of the encoder per turn of the joint.
+        values: The joint's readings in log units.
+        radians_per_unit: Radians per log unit in the nominal unit map.
+        counts_per_turn: Counts of the encoder per turn of the joint.
+
+    Returns:
+        The value of this parameter, or None if the readings show no quantization.
     """
     step = quantization_step(values)
     return None if step is None else (2 * math.pi / counts_per_turn) / (step * radians_per_unit)

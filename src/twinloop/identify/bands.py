@@ -1,9 +1,9 @@
-"""Estimate the residual noise of a fit, and predict bands of clips from parameter draws and that noise.
+"""Estimate the residual noise of a fit, and predict episodes with bands for the uncertainty of parameters and noise.
 
-A residual that the motion predicts in unseen clips is not noise but physics that the twin lacks. The prediction is a
-ridge regression, cross-validated over episodes. Its features are the commands, the measured motion (positions, speeds,
-their signs and squares), and low-pass filtered copies of both. The structured part is a lower bound: a pattern that
-these features do not predict counts as noise.
+The structured part of a residual is the part that the motion predicts in unseen episodes. It is not noise but physics
+that the twin lacks. The prediction is a ridge regression, cross-validated over episodes. Its features are the commands,
+the measured motion (positions, speeds, their signs and squares), and low-pass filtered copies of both. The estimate of
+the structured part is a lower bound, because a pattern that these features do not predict counts as noise.
 """
 
 from __future__ import annotations
@@ -33,15 +33,20 @@ Array = NDArray[np.float64]
 
 _FOLDS = 5
 _LEAST_EPISODES = 4
-_MEMORY = (0.1, 0.4)  # s: time constants of the low-passes; servo lags and swings of their loads
+_MEMORY = (0.1, 0.4)  # s: time constants of the low-pass filters: servo lag, and oscillation of the load
 _LEAST_SHARE = 0.01
 
 
 def residual_noise(logs: ReplayLogs, residual: Array) -> ResidualNoise:
-    """Return the noise in a fit's residuals ``(nwindow, nframe, nchannel)``: standard deviation and lag-1 correlation.
+    """Estimate the noise in a fit's residuals: standard deviation and lag-1 autocorrelation of each channel.
 
-    ``structured`` is the share of the residual power that the motion predicts. With fewer than four episodes it cannot
-    be estimated: it is NaN, and the whole residual counts as noise.
+    The field ``structured`` of the result is the share of the residual power that the motion predicts, by a ridge
+    regression that is cross-validated over episodes. With fewer than four episodes this share cannot be estimated: it
+    is then NaN, and the whole residual counts as noise.
+
+    Args:
+        logs: The replayed windows.
+        residual: Replayed minus measured readings, ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
     """
     finite = np.where(np.isfinite(residual), residual, np.nan)
     left, share = _remove_predictable_part(logs, finite)
@@ -59,7 +64,13 @@ def residual_noise(logs: ReplayLogs, residual: Array) -> ResidualNoise:
 
 
 def draw_noise(noise: ResidualNoise, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Draw stationary AR(1) noise of shape ``(nwindow, nframe, nchannel)``."""
+    """Draw stationary first-order autoregressive noise, in the channels' units.
+
+    Args:
+        noise: Standard deviation and lag-1 autocorrelation of each channel.
+        rng: Random generator.
+        shape: ``(nwindow, nframe, nchannel)``.
+    """
     white = rng.normal(size=shape)
     for channel, rho in enumerate(noise.rho):
         start = white[:, :1, channel] * rho
@@ -69,8 +80,15 @@ def draw_noise(noise: ResidualNoise, rng: np.random.Generator, shape: tuple[int,
 
 
 def _remove_predictable_part(logs: ReplayLogs, residual: Array) -> tuple[Array, Array]:
-    """Return residuals minus their out-of-sample prediction from motion, and the predicted share of power."""
-    episodes = logs.clusters
+    """Remove the part of the residuals that a regression on the motion predicts.
+
+    The residuals of an episode are predicted by a ridge regression that was fitted to other episodes.
+
+    Returns:
+        The remaining residuals, and the predicted share of power of each channel ``(nchannel,)``; NaN for too few
+        episodes.
+    """
+    episodes = logs.episode_index
     count = int(episodes.max()) + 1
     if count < _LEAST_EPISODES:
         return residual, np.full(residual.shape[-1], np.nan)
@@ -88,17 +106,21 @@ def _remove_predictable_part(logs: ReplayLogs, residual: Array) -> tuple[Array, 
 
 
 def _features(logs: ReplayLogs) -> Array:
-    """Return commands, motion and their low-pass filtered copies at unit scale, plus a constant column: ``(…, k)``."""
-    present = np.isnan(logs.measured)
-    measured = np.where(present, 0.0, logs.measured)
-    speed = np.where(present, 0.0, np.gradient(measured, axis=1))
+    """Return the regression features, shape ``(nwindow, nframe, nfeature)``.
+
+    They are commands, measured motion, low-pass filtered copies of both, and a constant. All features except the
+    constant have unit root mean square.
+    """
+    missing = np.isnan(logs.measured)
+    measured = np.where(missing, 0.0, logs.measured)
+    speed = np.where(missing, 0.0, np.gradient(measured, axis=1))
     typical = np.sqrt(np.mean(speed**2, axis=(0, 1))) + 1e-12
     signals = [logs.commands, measured, speed, np.tanh(4.0 * speed / typical), speed * np.abs(speed)]
     now = np.concatenate(signals, axis=-1)
     now = now - now[:, :1]  # filters start from rest: the time before a window is unknown
     poles = [float(np.exp(-1.0 / (seconds * logs.twin.control_hz))) for seconds in _MEMORY]
-    remembered = [np.asarray(lfilter([1.0 - pole], [1.0, -pole], now, axis=1)) for pole in poles]
-    every = np.concatenate([now, *remembered], axis=-1)
+    filtered = [np.asarray(lfilter([1.0 - pole], [1.0, -pole], now, axis=1)) for pole in poles]
+    every = np.concatenate([now, *filtered], axis=-1)
     spread = np.sqrt(np.mean(every**2, axis=(0, 1)))
     every = every[..., spread > 0] / spread[spread > 0]
     return np.concatenate([every, np.ones((*every.shape[:-1], 1))], axis=-1)
@@ -111,11 +133,16 @@ _STREAM = "identify/conformal"
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedClips:
-    """Prediction errors and scores of episodes.
+    """Prediction errors of episodes (called clips here), and their scores: the largest |error| / sd of an episode.
 
-    ``error`` and ``sd`` have shape ``(nwindow, nframe, nchannel)``; ``scores`` has one value per episode. ``drawn``
-    ``(ndraw, nepisode)`` are the scores of draws from the prediction. ``share`` ``(nchannel,)`` is the part of the
-    predicted variance that comes from parameters.
+    Attributes:
+        error: Predicted minus measured readings, ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
+        sd: Standard deviation of the prediction, same shape.
+        clusters: Index of each window's episode from 0, ``(nwindow,)``.
+        numbers: Episode numbers, ``(nepisode,)``.
+        scores: Score of each episode, ``(nepisode,)``.
+        drawn: Scores of episodes that are simulated from the prediction, ``(ndraw, nepisode)``.
+        share: Part of the predicted variance that comes from the parameters, ``(nchannel,)``.
     """
 
     error: Array
@@ -127,16 +154,27 @@ class PredictedClips:
     share: Array
 
     def score_quantile(self, level: float) -> float:
-        """Return q, the score in σ that a fraction ``level`` of the draws does not exceed."""
+        """Return the quantile of the scores (largest |error| / sd of an episode) of the simulated episodes.
+
+        Args:
+            level: Fraction of the simulated episodes whose score is at most the quantile.
+        """
         return float(np.quantile(self.drawn, level))
 
 
 @dataclass(frozen=True)
 class BandPrediction:
-    """Prediction bands of clips, from one set of parameter draws.
+    """Predictor of episodes with uncertainty bands, from one set of parameter draws.
+
+    Attributes:
+        backend: The backend that simulates the replays.
+        distribution: The identified distribution.
+        noise: The residual noise of the fit.
+        point: The estimate: parameter values by name, SI.
+        config: Configuration of the fit.
 
     Raises:
-        InputError: the fit determined no parameter.
+        InputError: If the fit determined no parameter.
     """
 
     backend: Backend
@@ -150,7 +188,11 @@ class BandPrediction:
             raise InputError("The fit determined no parameter, so there are no ranges to calibrate. See its report.")
 
     def clips(self, twin: Twin, episodes: Sequence[Episode]) -> PredictedClips:
-        """Replay episodes at the estimate and at parameter draws, and score them."""
+        """Predict episodes by replays at the estimate and at drawn parameters, and compare them with the measurements.
+
+        Returns:
+            Prediction errors, and scores: the largest |error| / sd of each episode, measured and simulated.
+        """
         logs = prepare_replay(twin, episodes, self.config.replay)
         centre = replay(self.backend, logs, logs.twin.table(1, self.point))[0]
         drawn = replay(self.backend, logs, logs.twin.table(_DRAWS, {**self.point, **self._draw_parameters(logs.twin)}))
@@ -162,45 +204,53 @@ class BandPrediction:
         error = np.where(present, np.where(np.isfinite(centre), centre, np.inf) - logs.measured, np.nan)
         tail = np.where(present, 1.0, np.nan)
         scores = [
-            max_by_episode(np.abs(deviation + noise) / sd * tail, logs.clusters)
+            max_by_episode(np.abs(deviation + noise) / sd * tail, logs.episode_index)
             for deviation in moved
             for noise in self._draw_noise_arrays(logs, _NOISES)
         ]
         return PredictedClips(
             error=error,
             sd=sd,
-            clusters=logs.clusters,
-            numbers=tuple(dict.fromkeys(sorted(logs.numbers))),
-            scores=max_by_episode(np.abs(error) / sd, logs.clusters),
+            clusters=logs.episode_index,
+            numbers=tuple(dict.fromkeys(sorted(logs.episode_numbers))),
+            scores=max_by_episode(np.abs(error) / sd, logs.episode_index),
             drawn=np.array(scores),
             share=np.nanmean(np.where(present, spread / sd**2, np.nan), axis=(0, 1)),
         )
 
     def _draw_parameters(self, twin: Twin) -> dict[str, Array]:
-        """Draw the determined parameters as generated worlds do: a value outside its bounds is drawn again."""
-        found, known = self.distribution, np.flatnonzero(self.distribution.determined)
+        """Draw the parameters that the data determine, and return values in SI units by name.
+
+        A draw is repeated until all values are within the physical bounds.
+        """
+        distribution, determined = self.distribution, np.flatnonzero(self.distribution.determined)
         joint = JointDraw(
-            names=tuple(found.names[i] for i in known),
+            names=tuple(distribution.names[i] for i in determined),
             distribution=MultivariateNormal(
-                mean=tuple(found.mean[known].tolist()),
-                covariance=tuple(map(tuple, found.covariance[np.ix_(known, known)].tolist())),
+                mean=tuple(distribution.mean[determined].tolist()),
+                covariance=tuple(map(tuple, distribution.covariance[np.ix_(determined, determined)].tolist())),
             ),
-            transforms=tuple(found.transforms[i] for i in known),
+            transforms=tuple(distribution.transforms[i] for i in determined),
         )
         return joint.values(
             twin,
             _DRAWS,
-            lambda trial, rows: uniforms(0, _STREAM, rows, size=len(known), attempt=0, step=trial),
+            lambda trial, rows: uniforms(0, _STREAM, rows, size=len(determined), attempt=0, step=trial),
         )
 
     def _draw_noise_arrays(self, logs: ReplayLogs, count: int) -> list[Array]:
-        """Draw ``count`` noise arrays for all channels; the same ones for every parameter draw."""
+        """Draw ``count`` noise arrays of the shape of the readings; every parameter draw gets the same arrays."""
         rng = generator(0, f"{_STREAM}/noise")
         return [draw_noise(self.noise, rng, logs.measured.shape) for _ in range(count)]
 
 
 def max_by_episode(size: Array, clusters: NDArray[np.intp]) -> Array:
-    """Return the largest value of each episode over windows, frames and channels; NaN marks missing measurements."""
+    """Return the maximum of each episode over its windows, frames and channels, shape ``(nepisode,)``.
+
+    Args:
+        size: Values ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
+        clusters: Index of each window's episode from 0, ``(nwindow,)``.
+    """
     largest = np.full(int(clusters.max()) + 1, -np.inf)
     np.maximum.at(largest, clusters, np.nanmax(size, axis=(1, 2)))
     return largest

@@ -1,8 +1,10 @@
-"""Find missing physics: fit alternative structures of a twin to the same clips and compare them on unseen clips.
+"""Find missing physics: fit alternative model structures of a twin, and compare their errors on held-out episodes.
 
-Every structure is fitted twice, with its parameters free and with them fixed at the values without its physics. Both
-fits predict episodes that neither has seen. If the base fit already frees the structure's parameters (for example a
-delay), the base is the fit with the structure. With ``folds`` every episode is predicted once by fits to the others
+A structure is an optional physical effect, such as backlash. It is compared by two fits: one with its parameters free,
+one with them fixed at values that disable the effect. Both fits predict episodes that neither was trained on. If the
+base fit already frees the structure's parameters (for example a delay), the base fit is the one with the structure.
+
+If there is no hold-out, the episodes are split into ``folds``, and each episode is predicted by fits to the other folds
 (cross-fitting), so that few episodes suffice. Episodes of one fold share a fit. The bootstrap over episodes does not
 account for that: with few folds its intervals are slightly too narrow.
 """
@@ -38,13 +40,20 @@ ALPHA = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class StructureResult:
-    """One structure compared with the same fit without it.
+    """Held-out comparison of one model structure (optional physical effect) with the same fit without it.
 
-    ``error`` is relative: the channels' mean absolute errors, divided by those of the fit without the structure,
-    averaged over channels. ``improvement`` is 1 − ``error`` over episodes, with its interval; ``per_parameter`` is its
-    estimate divided by the number of ``added`` parameters. ``p_value`` is adjusted by Holm's method over all
-    structures. ``in_base`` states that the base fit includes the structure. ``values`` are the added parameters as
-    fitted in the last fold. A structure that does not apply has a ``reason`` and no metrics.
+    Attributes:
+        name: Name of the structure.
+        meaning: Its physics in words.
+        added: Number of added parameters.
+        in_base: Whether the base fit already includes the structure.
+        error: Mean absolute error with the structure divided by that without it, averaged over channels.
+        improvement: 1 − ``error`` over the held-out episodes, with its interval.
+        p_value: P-value of the improvement, adjusted by Holm's method over all structures.
+        verdict: Conclusion in words.
+        reason: Why the structure was not compared, for example because it does not apply; then there are no metrics.
+        channel_errors: Mean absolute error without and with the structure by channel, in the channel's unit.
+        values: Added parameters as fitted in the last fold, SI.
     """
 
     name: str
@@ -61,7 +70,7 @@ class StructureResult:
 
     @property
     def per_parameter(self) -> float:
-        """Improvement per added parameter; NaN if the structure was not compared."""
+        """Relative reduction of the held-out error per added parameter; NaN if the structure was not compared."""
         return float("nan") if self.improvement is None else float(self.improvement.estimate) / self.added
 
     def to_json(self) -> dict[str, Any]:
@@ -84,9 +93,15 @@ class StructureResult:
 
 @dataclass(frozen=True, kw_only=True)
 class StructureComparison(JsonRecord):
-    """Comparison of all structures on held-out episodes.
+    """Comparison of model structures (optional physical effects) on held-out episodes.
 
-    ``base`` is the base fit's held-out error by channel, in the channel's unit. ``folds`` is 1 for a single holdout.
+    Attributes:
+        twin: Name of the base twin.
+        base: Held-out mean absolute error of the base fit by channel, in the channel's unit.
+        units: Unit of each channel.
+        episodes: Number of held-out episodes.
+        folds: Number of folds; 1 for a single hold-out.
+        results: One result per structure.
     """
 
     twin: str
@@ -102,7 +117,7 @@ class StructureComparison(JsonRecord):
 
     def text(self) -> str:
         """Return a table for a terminal."""
-        how = f"cross-fitted over {self.folds} folds of" if self.folds > 1 else "judged on"
+        how = f"cross-fitted over {self.folds} folds of" if self.folds > 1 else "evaluated on"
         lines = [
             f"Structures of {self.twin}, {how} {self.episodes} episodes; held-out error relative to the fit without.",
             f"{'structure':<20}{'added':>6}{'error':>8}  {'improvement':<28}{'each':>8}{'p (Holm)':>10}  verdict",
@@ -121,7 +136,7 @@ class StructureComparison(JsonRecord):
 
 
 def adjust_p_values(results: Sequence[StructureResult]) -> tuple[StructureResult, ...]:
-    """Return the results with Holm-adjusted p-values over the compared structures, and with verdicts."""
+    """Adjust the p-values of the compared structures by Holm's method, and set the verdicts."""
     compared = [result for result in results if result.improvement is not None]
     p_values = dict(zip([r.name for r in compared], holm([r.p_value for r in compared]), strict=True))
     rows = [replace(r, p_value=float(p_values[r.name])) if r.name in p_values else r for r in results]
@@ -140,7 +155,13 @@ def _is_relevant_gain(row: StructureResult) -> bool:
 
 
 def _verdict(row: StructureResult, best: str) -> str:
-    """Return the verdict on one structure; ``best`` is the missing structure with the largest improvement."""
+    """Return the verdict on one model structure (optional physical effect, such as backlash).
+
+    Args:
+        row: Result of the structure.
+        best: Name of the structure with the largest improvement among those that the base fit lacks and whose
+            improvement is significant and at least 1 %.
+    """
     assert row.improvement is not None  # noqa: S101 - only called for compared structures
     if _is_relevant_gain(row) and row.in_base:
         return "needed, the base has it"
@@ -156,9 +177,8 @@ def _verdict(row: StructureResult, best: str) -> str:
 
 
 _FOLDS = 3
-_FULL_RATE = (
-    1e6  # Hz, above any twin's rate: an elastic gear vibrates as fast as the twin's own physics step can resolve
-)
+# Hz, above any twin's rate: an elastic gear vibrates as fast as the twin's own physics step can resolve.
+_FULL_RATE = 1e6
 
 
 def compare_structures(
@@ -172,20 +192,20 @@ def compare_structures(
     config: FitConfig | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> StructureComparison:
-    """Return the held-out improvement of every structure over the same fit without it.
+    """Compare model structures (optional physical effects) by their held-out error relative to a fit without them.
 
     Args:
-        twin: the base twin.
-        episodes: the log.
-        backend: the backend that simulates the replays.
-        structures: the structures to compare.
-        holdout: the held-out episodes; without it all episodes are cross-fitted over ``folds``.
-        folds: number of folds; each takes every ``folds``-th episode.
-        config: configuration of the base fit.
-        progress: called with a line about the current fit.
+        twin: The base twin.
+        episodes: The episodes of the log.
+        backend: The backend that simulates the replays.
+        structures: The structures to compare.
+        holdout: The held-out episodes; by default all episodes are cross-fitted over ``folds``.
+        folds: Number of folds; each fold holds out every ``folds``-th episode.
+        config: Configuration of the base fit.
+        progress: Called with a line of text before each fit.
 
     Raises:
-        InputError: fewer than two held-out episodes, or fewer episodes than folds.
+        InputError: If fewer than two episodes are held out, or there are fewer episodes than folds.
     """
     config, numbers = config or FitConfig(), [episode.index for episode in episodes]
     splits = held_out_splits(numbers, holdout, folds)
@@ -219,7 +239,16 @@ def compare_structures(
 
 
 def held_out_splits(numbers: Sequence[int], holdout: HoldoutSpec | None, folds: int) -> list[list[int]]:
-    """Return the numbers of the held-out episodes of each fit."""
+    """Return the held-out episode numbers of each fold; a hold-out gives a single fold.
+
+    Args:
+        numbers: Numbers of all episodes.
+        holdout: The held-out episodes; None splits all episodes into ``folds``.
+        folds: Number of folds.
+
+    Raises:
+        InputError: If ``folds`` does not fit the number of episodes, or fewer than two episodes are held out.
+    """
     if holdout is not None and holdout.kind != "none":
         splits = [[numbers[i] for i in holdout.split(numbers)[1]]]
     else:
@@ -228,17 +257,25 @@ def held_out_splits(numbers: Sequence[int], holdout: HoldoutSpec | None, folds: 
                 f"--folds: {folds} folds of {len(numbers)} episodes: give from 2 to as many folds as episodes."
             )
         splits = [list(numbers[number::folds]) for number in range(folds)]
-    if sum(map(len, splits)) < 2:  # one episode has no spread
-        raise InputError("One held-out episode does not show how episodes differ. Hold out at least two.")
+    if sum(map(len, splits)) < 2:  # a bootstrap over episodes needs at least two
+        raise InputError("One held-out episode does not show the variation between episodes. Hold out at least two.")
     return splits
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FoldErrors:
-    """Held-out errors ``(nepisode, nchannel)`` of one fold, without and with a structure."""
+    """Held-out errors of one fold without and with a model structure.
 
-    without: Array
-    having: Array
+    Attributes:
+        without_structure: Mean absolute errors without the structure, ``(nepisode, nchannel)``, in the channels' units.
+        with_structure: Errors with the structure, same shape.
+        added: Names of the added parameters.
+        in_base: Whether the base fit already includes the structure.
+        values: Fitted values of the added parameters, SI.
+    """
+
+    without_structure: Array
+    with_structure: Array
     added: tuple[str, ...]
     in_base: bool
     values: Mapping[str, float]
@@ -255,36 +292,48 @@ class _CrossValidationFold:
         self._training = [episode for episode in episodes if episode.index not in set(held)]
 
     def fit_base(self) -> Array:
-        """Fit the base and return its held-out errors; the other fits start from its estimate."""
-        found = identify(self._twin, self._training, backend=self._backend, config=self._config)
-        known = found.distribution
-        measured = {name for name, sd in zip(known.names, known.prior_sd, strict=True) if np.isnan(sd)}
-        self._estimate = {name: value for name, value in known.estimate.items() if name not in measured}
-        self._base = self._held_out_errors(self._twin, {**self._config.fixed, **known.estimate}, self._config)
+        """Fit the base twin and return its held-out errors ``(nepisode, nchannel)``.
+
+        Call it first, because `evaluate_structure` starts from its estimate.
+        """
+        result = identify(self._twin, self._training, backend=self._backend, config=self._config)
+        distribution = result.distribution
+        measured = {name for name, sd in zip(distribution.names, distribution.prior_sd, strict=True) if np.isnan(sd)}
+        self._estimate = {name: value for name, value in distribution.estimate.items() if name not in measured}
+        self._base = self._held_out_errors(self._twin, {**self._config.fixed, **distribution.estimate}, self._config)
         return self._base
 
     def evaluate_structure(self, structure: Structure) -> _FoldErrors:
-        """Return the held-out errors without and with a structure."""
+        """Return the held-out errors without and with a structure.
+
+        Raises:
+            InputError: If the structure does not apply to the twin or the replay, or its fit diverges on held-out
+                episodes.
+        """
         if structure.needs == "contacts" and not self._config.replay.contacts:
-            raise InputError("this replay has no contacts (replay.contacts)")
-        richer = structure.apply_to(self._twin, self._training)
-        added = structure.names(richer)
+            raise InputError("the replay simulates no contacts (replay.contacts is false)")
+        extended = structure.apply_to(self._twin, self._training)
+        added = structure.names(extended)
         if set(added) <= set(self._estimate):
             without, _ = self._fit_twin(
-                self._twin, [n for n in self._estimate if n not in added], structure.values(richer, "neutral"), {}, {}
+                self._twin, [n for n in self._estimate if n not in added], structure.values(extended, "neutral"), {}, {}
             )
             values = {name: self._estimate[name] for name in added}
-            return _FoldErrors(without=without, having=self._base, added=added, in_base=True, values=values)
-        having, found = self._fit_twin(
-            richer,
+            return _FoldErrors(
+                without_structure=without, with_structure=self._base, added=added, in_base=True, values=values
+            )
+        having, estimate = self._fit_twin(
+            extended,
             [*self._estimate, *(name for name in added if name not in self._estimate)],
             {},
-            structure.values(richer, "start"),
+            structure.values(extended, "start"),
             structure.priors,
             elastic=structure.gears == "elastic",
         )
-        values = {name: found[name] for name in added}
-        return _FoldErrors(without=self._base, having=having, added=added, in_base=False, values=values)
+        values = {name: estimate[name] for name in added}
+        return _FoldErrors(
+            without_structure=self._base, with_structure=having, added=added, in_base=False, values=values
+        )
 
     def _fit_twin(
         self,
@@ -308,15 +357,15 @@ class _CrossValidationFold:
             checkpoint=None,
             physics_hz=_FULL_RATE if elastic else config.physics_hz,
         )
-        found = identify(twin, self._training, backend=self._backend, config=changed).distribution.estimate
-        return self._held_out_errors(twin, {**changed.fixed, **found}, changed), found
+        estimate = identify(twin, self._training, backend=self._backend, config=changed).distribution.estimate
+        return self._held_out_errors(twin, {**changed.fixed, **estimate}, changed), estimate
 
     def _held_out_errors(self, twin: Twin, values: Mapping[str, float], config: FitConfig) -> Array:
         logs = prepare_replay(twin, self._held, config.replay)
         known = {name: value for name, value in values.items() if name in logs.twin.params}
         readings = replay(self._backend, logs, logs.twin.table(1, known))[0]
         if not np.isfinite(readings[~np.isnan(logs.measured)]).all():
-            raise InputError("its fit diverges on unseen clips")
+            raise InputError("its fit diverges on held-out episodes")
         return logs.episode_errors(readings)
 
 
@@ -327,8 +376,8 @@ def _summarize_structure(
         return StructureResult(
             name=structure.name, meaning=structure.meaning, reason=reason, channel_errors={}, values={}
         )
-    without = np.concatenate([pair.without for pair in pairs])
-    having = np.concatenate([pair.having for pair in pairs])
+    without = np.concatenate([pair.without_structure for pair in pairs])
+    having = np.concatenate([pair.with_structure for pair in pairs])
     scale = np.maximum(without.mean(axis=0), np.finfo(float).tiny)
     relative, before = (having / scale).mean(axis=1), (without / scale).mean(axis=1)
     test = paired_test(before - relative, stream=f"compare/{structure.name}")

@@ -1,4 +1,4 @@
-"""Configure a fit, and choose the held-out episodes."""
+"""Define the configuration of a fit, and the selection of held-out episodes."""
 
 from __future__ import annotations
 
@@ -18,34 +18,38 @@ class FitConfig:
     """Configuration of a fit; the defaults suit six-joint arms logged at 30 Hz.
 
     Attributes:
-        replay: windows of the log, and the compared channels.
-        free: patterns (with ``*``) of the free parameters; by default the robot's parameters that a log can identify.
-        quantities: restrict the free parameters to these quantities (``kp``, ``damping``, …); by default all.
-        fixed: values of known parameters, SI.
-        priors: priors by pattern; they take precedence over the quantities' declared priors.
-        start: start values, SI; by default the nominal values.
-        walk: number of training windows (whole episodes if none are cut) for the main iterations, evenly spread; the
-            last steps use all of them.
-        physics_hz: physics rate during the fit, at most the twin's own. On the SO-101 log 240 Hz changes the error by
+        replay: Windows of the log, and the compared channels.
+        free: Name patterns (with ``*``) of the free parameters; by default the robot's parameters that a log can
+            identify.
+        quantities: Restrict the free parameters to these quantities (``kp``, ``damping``, …); by default all
+            quantities.
+        fixed: Values of known parameters, SI.
+        priors: Priors by name pattern; they take precedence over the quantities' declared priors.
+        start: Start values, SI; by default the nominal values.
+        walk: Number of training windows for the main iterations, evenly spaced (whole episodes if ``replay`` cuts no
+            windows). The last iterations use all training windows.
+        physics_hz: Physics rate during the fit, at most the twin's own. On the SO-101 log 240 Hz changes the error by
             1 % against 480 Hz and halves the time.
-        iterations: maximum number of main iterations.
-        polish: iterations on all training windows afterwards.
-        level: confidence level of the intervals.
-        coupled: one Jacobian for all joints (True) or one block per joint (False); by default chosen by the number of
-            joints.
-        width: residual at which the loss changes from square to linear, as a multiple of each channel's median
+        iterations: Maximum number of main iterations.
+        polish: Number of iterations on all training windows after the main iterations.
+        level: Confidence level of the intervals.
+        coupled: True fits all parameters to all channels with one Jacobian; False fits each joint's parameters to that
+            joint alone, with one Jacobian block per joint. By default chosen by the number of joints.
+        width: Residual at which the loss changes from square to linear (Huber), as a multiple of each channel's median
             absolute residual. The median is estimated at the start of the optimization and again during it.
-        rescale: maximum number of times that the noise of each sensor is estimated again during the optimization.
-        bounds: narrower bounds by pattern, SI.
-        search: ``lm`` is Levenberg-Marquardt from one start, ``multistart`` from many starts at once; ``cma`` is an
-            evolution strategy for objectives with misleading slopes, such as those with contact. Both end with ``lm``.
-        starts: number of starts of ``multistart``: the given one and draws from the prior.
-        generations: maximum number of generations of ``cma``.
-        population: population of ``cma``; by default 4 + ⌊3 ln p⌋ for p parameters.
-        seed: seed of the starts and of ``cma``.
-        bootstrap: number of full refits to resampled clusters for the intervals; 0 uses their linearization.
-        profile: parameters whose profile likelihood is computed.
-        checkpoint: file with the last good state of the fit; the same fit resumes from it.
+        rescale: Maximum number of times that the noise of each sensor is estimated again during the optimization.
+        bounds: Narrower bounds by name pattern, SI.
+        search: ``lm`` is Levenberg-Marquardt from one start, ``multistart`` from many starts at once. ``cma`` is the
+            evolution strategy CMA-ES, for rough losses with misleading gradients, such as those with contact. All end
+            with ``lm``.
+        starts: Number of starts of ``multistart``: the given start and draws from the prior.
+        generations: Maximum number of generations of ``cma``.
+        population: Number of points per generation of ``cma``; by default 4 + ⌊3 ln p⌋ for p free parameters.
+        seed: Seed of the starts and of ``cma``.
+        bootstrap: Number of full refits to resampled clusters of frames, from which the intervals are computed. 0 uses
+            the linearized fit, which needs no refit.
+        profile: Names of the parameters whose profile likelihood is computed.
+        checkpoint: File with the progress of the fit. If it exists, the same fit continues from it.
     """
 
     replay: ReplayOptions = field(default_factory=ReplayOptions)
@@ -78,9 +82,14 @@ _FORMS = "Write last:K, every:K or a list of episode numbers such as 3,7,9."
 
 @dataclass(frozen=True, kw_only=True)
 class HoldoutSpec:
-    """The held-out part of a log: the ``last`` K episodes, ``every`` K-th episode, or a ``list`` of episode numbers.
+    """Selection of the held-out episodes of a log.
 
-    ``option`` is the option's name in messages.
+    Attributes:
+        kind: ``last`` holds out the last ``count`` episodes, ``every`` each ``count``-th episode, ``list`` the episodes
+            with these ``numbers``, ``none`` no episode.
+        count: Number for ``last`` and ``every``.
+        numbers: Episode numbers for ``list``.
+        option: Name of the command-line option, for error messages.
     """
 
     kind: Literal["none", "last", "every", "list"]
@@ -90,10 +99,14 @@ class HoldoutSpec:
 
     @classmethod
     def parse(cls, text: str | None, *, option: str = "--holdout") -> HoldoutSpec:
-        """Parse ``last:K``, ``every:K`` or ``3,7,9``; None holds nothing out.
+        """Parse ``last:K``, ``every:K`` or a list such as ``3,7,9``; None selects no episode.
+
+        Args:
+            text: The text of the option.
+            option: Name of the command-line option, for error messages.
 
         Raises:
-            InputError: the text has none of these forms.
+            InputError: If the text has none of these forms.
         """
         if text is None:
             return cls(kind="none", option=option)
@@ -113,10 +126,16 @@ class HoldoutSpec:
         raise InputError(f"{option} {stripped!r} is not understood. {_FORMS}")
 
     def split(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the positions of the training and of the held-out episodes in ``numbers``, both in order.
+        """Split episodes into training and held-out episodes.
+
+        Args:
+            numbers: Numbers of all episodes.
+
+        Returns:
+            The positions in ``numbers`` of the training episodes and of the held-out episodes, both in ascending order.
 
         Raises:
-            InputError: an episode does not exist, the choice holds out no episode, or no episode is left for training.
+            InputError: If an episode does not exist, no episode is held out, or no episode is left for training.
         """
         held = self._held_out_positions(list(numbers))
         if not held and self.kind != "none":

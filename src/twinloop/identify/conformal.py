@@ -1,16 +1,20 @@
-"""Calibrate identified ranges: widen them until draws cover real clips, up to a cap.
+"""Calibrate the width of identified parameter ranges, so that simulated worlds cover held-out real episodes.
 
-A clip (a whole episode) is predicted by the replay at the estimate, with a band. Its half width in every frame and
-channel is q √κ σ. Here σ² = σ_θ² + σ_e²: the variance of replays at parameters drawn from the distribution, plus that
-of the residual noise. q is the value that the score of a draw (autocorrelated noise included) does not exceed, at the
-nominal rate; a correct distribution therefore gives κ = 1. The score of a clip is its largest |measured − predicted| /
-σ. κ is the squared ratio of the conformal threshold of the calibration clips' scores to q.
+The covariance of the parameters is multiplied by a factor κ, up to a cap. κ is chosen as follows. An episode is called
+a clip here.
+
+- The replay at the estimate predicts a clip. σ is the standard deviation of the prediction in every frame and channel.
+- σ² = σ_θ² + σ_e²: the variance of replays at parameters drawn from the distribution, plus that of the residual noise.
+- The score of a clip is its largest |measured − predicted| / σ.
+- q is the quantile, at the nominal level, of the scores of clips that are simulated from the prediction.
+- κ = (t / q)² with the conformal threshold t of the calibration clips' scores. A correct distribution gives κ = 1.
+- The band around the prediction has the half width q √κ σ.
 
 Guarantee (`stats.conformal`): a new clip is inside the band as a whole with at least the nominal probability, even if
 the twin is wrong. Conditions: the clip is exchangeable with the calibration clips (same robot, load, tasks and wear, in
 no order), and κ is not capped. The guarantee holds on average over draws of the calibration clips; not for each set of
-them, and not for a single kind of clip. Such bands: Diquigiovanni, Fontana & Vantini, "Conformal prediction bands for
-multivariate functional data", J. Multivariate Analysis 189, 2022.
+calibration clips, and not for a single kind of clip. Such bands: Diquigiovanni, Fontana & Vantini, "Conformal
+prediction bands for multivariate functional data", J. Multivariate Analysis 189, 2022.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from twinloop.identify.config import FitConfig
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
-from twinloop.stats import conformal_band, conformal_threshold, least_clips
+from twinloop.stats import conformal_band, conformal_threshold, min_clip_count
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -49,10 +53,17 @@ _LEVELS = np.round(np.arange(0.1, 0.96, 0.05), 2)
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageCurve(JsonRecord):
-    """Share of the ``clips`` test clips inside the band, at nominal ``levels`` ``(k,)``.
+    """Share of test episodes inside the prediction band at several nominal levels, each array of shape ``(k,)``.
 
-    ``plain`` is for the distribution as fitted (κ = 1), ``calibrated`` for the capped κ of every level. If the
-    calibration holds, 95 % of tests with so few clips are between ``low`` and ``high``.
+    The calibration multiplies the covariance of the parameters by a factor κ, up to a largest allowed value.
+
+    Attributes:
+        levels: The k nominal levels.
+        plain: Share inside the band of the distribution as fitted (κ = 1).
+        calibrated: Share inside the band if κ is calibrated for each level.
+        low: Lower limit of the range that contains 95 % of such shares if the calibration is correct.
+        high: Upper limit of that range.
+        clips: Number of test episodes.
     """
 
     levels: Array
@@ -65,12 +76,17 @@ class CoverageCurve(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedRanges(JsonRecord):
-    """A distribution with its noise and calibration, and its coverage curve on test clips (None without test clips).
+    """Identified distribution with its residual noise and calibration.
 
-    ``parameter_share`` ``(nchannel,)`` is the part of the predicted variance that comes from parameters; the rest is
-    residual noise (NaN without calibration clips). ``scores`` are the calibration clips' scores by episode number;
-    ``within`` is the score that draws from the prediction do not exceed at the nominal rate. Both are in standard
-    deviations of the prediction.
+    The score of an episode is its largest |measured − predicted|, in standard deviations of the prediction.
+
+    Attributes:
+        distribution: The distribution, with noise and calibration.
+        curve: Coverage of test episodes; None if there are no test episodes.
+        parameter_share: Part of the predicted variance that comes from parameters, ``(nchannel,)``; the rest is
+            residual noise. NaN without calibration episodes.
+        scores: Scores of the calibration episodes by episode number.
+        within: Quantile, at the nominal level, of the scores of episodes that are simulated from the prediction.
     """
 
     distribution: ParamDistribution
@@ -81,14 +97,15 @@ class CalibratedRanges(JsonRecord):
     json_names: ClassVar = {"distribution": None}  # stored separately
 
     def text(self) -> str:
-        """Return lines for a terminal."""
+        """Return noise, calibration and coverage as text for a terminal."""
         calibration, noise = self.distribution.calibration, self.distribution.noise
         assert calibration is not None  # noqa: S101 - `calibrate` has filled both in
         assert noise is not None  # noqa: S101
         lines = [f"Ranges: kappa {calibration.kappa:.3g}, {calibration.label}."]
         if calibration.status == "capped":
             lines.append(
-                f"MODEL ERROR that no spread of parameters covers, outside the ranges: {self.distribution.model_error}."
+                "MODEL ERROR that no range of parameters covers, outside the predicted band: "
+                f"{self.distribution.model_error}."
             )
         lines.append(
             f"{'residual noise':<28}{'sd':>10} {'unit':<14}{'lag-1 r':>8}{'repeats with motion':>21}"
@@ -121,23 +138,25 @@ def calibrate(
     config: FitConfig | None = None,
     level: float = LEVEL,
 ) -> CalibratedRanges:
-    """Estimate residual noise from training clips, κ from calibration clips, and the coverage curve from test clips.
+    """Calibrate an identified distribution: residual noise, covariance factor κ, and coverage of test episodes.
 
-    Undetermined parameters stay at their estimate here; draws from their prior range would only widen the rollouts.
-    With fewer calibration clips than `stats.least_clips` κ stays 1 and the ranges are labelled uncalibrated.
+    The noise is estimated from ``training``, κ from ``calibration``, and the coverage curve from ``test``. Undetermined
+    parameters are fixed at their estimate, because draws from their prior range would only widen the predictions. If
+    there are too few calibration episodes for the level (fewer than 19 for 95 %), κ is 1 and the status of the
+    calibration is ``uncalibrated``.
 
     Args:
-        twin: the identified twin.
-        distribution: the distribution from the fit.
-        backend: the backend that simulates the replays.
-        training: the clips that the fit was trained on.
-        calibration: clips that are neither in the fit nor in the test; may be empty.
-        test: clips for the coverage curve.
-        config: configuration of the fit.
-        level: nominal rate.
+        twin: The identified twin.
+        distribution: The distribution from the fit.
+        backend: The backend that simulates the replays.
+        training: The episodes that the fit was trained on.
+        calibration: Episodes that are neither in the fit nor in the test; may be empty.
+        test: Episodes for the coverage curve.
+        config: Configuration of the fit.
+        level: Nominal probability that an episode is inside its band.
 
     Raises:
-        InputError: a clip is in two of the three parts, or the fit determined no parameter.
+        InputError: If an episode is in two of the three lists, or the fit determined no parameter.
     """
     config = config or FitConfig()
     _check_disjoint(training, calibration, test)
@@ -146,16 +165,16 @@ def calibrate(
     residual = replay(backend, fitted, fitted.twin.table(1, point))[0] - fitted.measured
     noise = residual_noise(fitted, residual)
     if not calibration:
-        found = _calibrate_kappa(distribution, None, noise, level)
+        kappa_result = _calibrate_kappa(distribution, None, noise, level)
         unknown = np.full(len(noise.channels), np.nan)
-        known = replace(distribution, noise=noise, calibration=found)
+        known = replace(distribution, noise=noise, calibration=kappa_result)
         return CalibratedRanges(distribution=known, curve=None, parameter_share=unknown, scores={})
-    ahead = BandPrediction(backend, distribution, noise, point, config)
-    clips = ahead.clips(twin, calibration)
-    found = _calibrate_kappa(distribution, clips, noise, level)
+    prediction = BandPrediction(backend, distribution, noise, point, config)
+    clips = prediction.clips(twin, calibration)
+    kappa_result = _calibrate_kappa(distribution, clips, noise, level)
     return CalibratedRanges(
-        distribution=replace(distribution, noise=noise, calibration=found),
-        curve=_coverage_curve(clips, ahead.clips(twin, test), found.cap) if test else None,
+        distribution=replace(distribution, noise=noise, calibration=kappa_result),
+        curve=_coverage_curve(clips, prediction.clips(twin, test), kappa_result.cap) if test else None,
         parameter_share=clips.share,
         scores=dict(zip(clips.numbers, clips.scores.tolist(), strict=True)),
         within=clips.score_quantile(level),
@@ -168,14 +187,17 @@ def _check_disjoint(*parts: Sequence[Episode]) -> None:
         again = sorted(seen & {episode.index for episode in part})
         if again:
             raise InputError(
-                f"Episode {again[0]} is in two of training, calibration and test. Calibration needs clips that neither "
-                "the fit nor the test has seen."
+                f"Episode {again[0]} is in two of training, calibration and test. Calibration needs "
+                "episodes that are used neither in the fit nor in the test."
             )
         seen |= {episode.index for episode in part}
 
 
 def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
-    """Return the largest κ and its reason: `MOST_KAPPA`, or less if a range would become wider than its prior."""
+    """Return the largest allowed κ (factor on the covariance), and the reason for this limit in words.
+
+    It is `MOST_KAPPA` = 9, or less if the range of a parameter would become wider than its prior.
+    """
     known = np.flatnonzero(distribution.determined)
     cap, reason = MOST_KAPPA, "three standard deviations in place of one"
     if len(distribution.prior_sd):
@@ -183,14 +205,14 @@ def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
         ratio = distribution.prior_sd[known] ** 2 / np.where(variance > 0, variance, np.nan)
         if np.isfinite(ratio).any() and np.nanmin(ratio) < cap:
             name = distribution.names[known[int(np.nanargmin(ratio))]]
-            cap, reason = float(np.nanmin(ratio)), f"beyond it {name} would range wider than before the data"
+            cap, reason = float(np.nanmin(ratio)), f"beyond it the range of {name} would be wider than its prior"
     return cap, reason
 
 
 def _calibrate_kappa(
     distribution: ParamDistribution, clips: PredictedClips | None, noise: ResidualNoise, level: float
 ) -> RangeCalibration:
-    """Return κ from calibration clips; uncalibrated if ``clips`` is None."""
+    """Compute κ (factor on the covariance) from calibration episodes; if ``clips`` is None, κ is 1 and uncalibrated."""
     cap, reason = kappa_cap(distribution)
     kappa, status, count, needed = 1.0, _UNCALIBRATED, 0, math.inf
     model_error = np.zeros(len(noise.channels))
@@ -199,7 +221,7 @@ def _calibrate_kappa(
             len(clips.numbers),
             (conformal_threshold(clips.scores, level) / clips.score_quantile(level)) ** 2,
         )
-        if count >= least_clips(level):
+        if count >= min_clip_count(level):
             kappa, status = (cap, _CAPPED) if needed > cap else (needed, _CALIBRATED)
         if status == _CAPPED:
             model_error = _excess_outside_band(clips, kappa, level)
@@ -216,14 +238,17 @@ def _calibrate_kappa(
 
 
 def _excess_outside_band(clips: PredictedClips, kappa: float, level: float) -> Array:
-    """Return how far clips are outside the band, per channel in its unit: a bound for a fraction ``level`` of them."""
+    """Return a limit on how far readings are outside the band, ``(nchannel,)``, in the channels' units.
+
+    A fraction ``level`` of episodes have no reading farther outside. The distance is 0 inside the band.
+    """
     beyond = np.maximum(np.abs(clips.error) - clips.score_quantile(level) * math.sqrt(kappa) * clips.sd, 0.0)
     largest = [max_by_episode(beyond[..., [channel]], clips.clusters) for channel in range(beyond.shape[-1])]
     return np.array([conformal_threshold(each, level) for each in largest])
 
 
 def _coverage_curve(calibration: PredictedClips, test: PredictedClips, cap: float) -> CoverageCurve:
-    levels = _LEVELS[[least_clips(level) <= len(calibration.numbers) for level in _LEVELS]]
+    levels = _LEVELS[[min_clip_count(level) <= len(calibration.numbers) for level in _LEVELS]]
     within = np.array([calibration.score_quantile(level) for level in levels])
     thresholds = np.array([conformal_threshold(calibration.scores, level) for level in levels])
     low, high = conformal_band(levels, len(calibration.numbers), len(test.numbers))

@@ -1,12 +1,12 @@
-"""Test whether a system changed during the recording (wear, heat), and which parameter changed.
+"""Test whether a robot's parameters changed during a recording (wear, heat), and which parameters changed.
 
-The null hypothesis is one fit to all episodes. From its estimate every single episode and every group of episodes is
-fitted, with a weak prior at the common estimate. If nothing changes, the episodes' estimates are exchangeable.
-Permutation tests check them for differences between groups and for a trend along their order, so neither correlation
-within episodes nor curvature of the model counts as evidence. A change of one parameter is not attributed to another,
-as far as single episodes can distinguish the two. Holm's method adjusts over parameters and both tests. (The classical
-form tests parameter stability by scores, one Newton step: Zeileis & Hornik, Statistica Neerlandica 61, 2007. With dry
-friction one step is not accurate enough.)
+The null hypothesis is one fit to all episodes. Starting at its estimate, every single episode and every group of
+episodes is fitted, with a weak prior at this common estimate. If nothing changes, the episodes' estimates are
+exchangeable. Permutation tests check them for differences between groups and for a trend along their order, so neither
+correlation within episodes nor curvature of the model counts as evidence. A change of one parameter is attributed to
+another parameter only if a single episode cannot distinguish the two. Holm's method adjusts the p-values over
+parameters and both tests. (The classical form tests parameter stability by scores, one Newton step: Zeileis & Hornik,
+Statistica Neerlandica 61, 2007. With dry friction one step is not accurate enough.)
 """
 
 from __future__ import annotations
@@ -40,9 +40,19 @@ _STEPS = 6  # maximum steps of a fit that starts at the common estimate (our cho
 
 @dataclass(frozen=True, kw_only=True)
 class DriftParam:
-    """One parameter over the groups, SI: the fit of each group, the standard error within it, and both tests.
+    """Drift tests of one parameter over groups of episodes; values are in SI units.
 
-    ``p_change`` and ``p_trend`` are adjusted by Holm's method over all parameters and both tests.
+    Attributes:
+        name: Name of the parameter.
+        unit: Its SI unit.
+        common: Estimate from all episodes.
+        estimates: Estimate from each group.
+        errors: Standard error of each group's estimate, from the differences between episodes of the same group, pooled
+            over all groups.
+        q: Test statistic of the difference between groups.
+        p_change: P-value of that difference, adjusted by Holm's method over all parameters and both tests.
+        trend: Correlation of the episodes' estimates with their order.
+        p_trend: P-value of the trend, adjusted in the same way.
     """
 
     name: str
@@ -57,13 +67,19 @@ class DriftParam:
 
     @property
     def is_drifting(self) -> bool:
-        """Whether the parameter changed, at level `ALPHA`."""
+        """Whether at least one of the two adjusted p-values (difference between groups, trend) is at most 0.05."""
         return min(self.p_change, self.p_trend) <= ALPHA
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift(JsonRecord):
-    """Drift tests of all determined parameters over groups of episodes."""
+    """Drift tests of all determined parameters over groups of episodes.
+
+    Attributes:
+        groups: Labels of the groups.
+        sizes: Number of episodes in each group.
+        params: One test result per parameter.
+    """
 
     groups: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -75,11 +91,11 @@ class Drift(JsonRecord):
     @property
     def drifting(self) -> tuple[str, ...]:
         """Names of the parameters that changed, smallest p-value first."""
-        found = [param for param in self.params if param.is_drifting]
-        return tuple(p.name for p in sorted(found, key=lambda p: (min(p.p_change, p.p_trend), -p.q)))
+        changed = [param for param in self.params if param.is_drifting]
+        return tuple(p.name for p in sorted(changed, key=lambda p: (min(p.p_change, p.p_trend), -p.q)))
 
     def text(self) -> str:
-        """Return lines for a terminal: the parameters that changed, or that none did."""
+        """Return text for a terminal: the parameters that changed, or a sentence that no parameter changed."""
         if not self.drifting:
             least = min((min(p.p_change, p.p_trend) for p in self.params), default=1.0)
             return (
@@ -98,17 +114,23 @@ class Drift(JsonRecord):
 
 
 def group_episodes(episodes: Sequence[Episode], by: str) -> list[str]:
-    """Return the group of each episode: ``by`` is a number of consecutive groups, ``hour``, ``day``, or a condition.
+    """Return the group label of each episode.
+
+    Args:
+        episodes: The episodes in order of time.
+        by: A number of groups of consecutive episodes, ``hour`` or ``day`` of the recording, or the name of a condition
+            that the episodes record.
 
     Raises:
-        InputError: ``by`` gives fewer than two groups, or more groups than half the episodes.
-        LogError: the log has no clock times, or not the requested condition.
+        InputError: If ``by`` gives fewer than two groups, or more groups than half the episodes.
+        LogError: If the log has no clock times, or an episode does not record the condition.
     """
     if by.isdigit():
         count = int(by)
         if not 2 <= count <= len(episodes) // 2:
             raise InputError(
-                f"--drift {by}: {len(episodes)} episodes make from 2 to {len(episodes) // 2} groups of two or more."
+                f"--drift {by}: {len(episodes)} episodes can be divided into at least 2 and at most "
+                f"{len(episodes) // 2} groups of two or more episodes. Give a number in this range."
             )
         parts = np.array_split(np.arange(len(episodes)), count)
         names = [f"{episodes[part[0]].index}–{episodes[part[-1]].index}" for part in parts]
@@ -117,8 +139,8 @@ def group_episodes(episodes: Sequence[Episode], by: str) -> list[str]:
         begins = np.array([episode.time[0] for episode in episodes])
         if begins.min() < _UNIX:
             raise LogError(
-                f"--drift {by}: the log's times begin at {begins.min():g} s, which is no clock time. Give a number of "
-                "groups, or the name of a condition."
+                f"--drift {by}: the log's times begin at {begins.min():g} s, which is not a clock time. Give a number "
+                "of groups, or the name of a condition."
             )
         number = np.floor(begins / _PERIODS[by]).astype(int)
         labels = [f"{by} {n - number.min()}" for n in number]
@@ -126,10 +148,13 @@ def group_episodes(episodes: Sequence[Episode], by: str) -> list[str]:
         for episode in episodes:
             if by not in episode.conditions:
                 has = ", ".join(episode.conditions) or "none"
-                raise LogError(f"--drift {by}: episode {episode.index} does not state {by}. Its conditions are: {has}.")
+                raise LogError(
+                    f"--drift {by}: episode {episode.index} does not record the condition {by}. Its "
+                    f"conditions are: {has}."
+                )
         labels = [f"{by} {episode.conditions[by]:g}" for episode in episodes]
     if len(set(labels)) == 1:
-        raise InputError(f"--drift {by}: all episodes fall into one group, {labels[0]}. Choose another division.")
+        raise InputError(f"--drift {by}: all episodes are in one group, {labels[0]}. Choose another way to group them.")
     return labels
 
 
@@ -141,21 +166,25 @@ def detect_drift(
     backend: Backend,
     config: FitConfig | None = None,
 ) -> Drift:
-    """Test every determined parameter for differences between groups of episodes, and for a trend along their order.
+    """Test every determined parameter for differences between groups of episodes, and for a trend over the episodes.
 
     Args:
-        twin: the twin.
-        episodes: the log; the trend is tested along their order.
-        groups: group of each episode, see `group_episodes`.
-        backend: the backend that simulates the replays.
-        config: configuration of the fits.
+        twin: The twin to fit.
+        episodes: The episodes of the log, in the order in which a trend is tested.
+        groups: Group label of each episode, see `group_episodes`.
+        backend: The backend that simulates the replays.
+        config: Configuration of the fits.
 
     Raises:
-        InputError: too few episodes or groups, or the log determines no parameter.
+        InputError: If there are too few episodes or groups, or the log determines no parameter.
     """
     config = config or FitConfig()
     whole = identify(twin, episodes, backend=backend, config=config).distribution
-    known = [n for n, told, sd in zip(whole.names, whole.determined, whole.prior_sd, strict=True) if told and sd > 0]
+    known = [
+        n
+        for n, determined, sd in zip(whole.names, whole.determined, whole.prior_sd, strict=True)
+        if determined and sd > 0
+    ]
     if not known:
         raise InputError("The log determines no parameter, so drift cannot be tested. See the fit's report.")
     rest = {name: value for name, value in whole.estimate.items() if name not in known}
@@ -182,7 +211,10 @@ def detect_drift(
 
 
 class _GroupFits:
-    """Fits to subsets of the episodes from the common estimate, with the loss width of the whole log."""
+    """Fits to groups of episodes. Each fit starts at the estimate from all episodes.
+
+    The Huber widths (residuals at which the robust loss becomes linear) are also computed from all episodes.
+    """
 
     def __init__(self, twin: Twin, episodes: Sequence[Episode], backend: Backend, config: FitConfig) -> None:
         self._logs = limit_physics_rate(prepare_replay(twin, episodes, config.replay), config.physics_hz)
@@ -192,7 +224,7 @@ class _GroupFits:
         self._width = fit_problem(backend, self._logs, self.space, self._point, config).width
 
     def fit_episodes(self, numbers: Sequence[int]) -> Array:
-        """Return the estimate from some episodes, ``(p,)`` transformed."""
+        """Fit the episodes with these numbers, and return the estimate ``(p,)`` in solver coordinates (ln or SI)."""
         problem = fit_problem(self._backend, self._logs.select_episodes(numbers), self.space, self._point, self._config)
         here = replace(problem, width=self._width, centre=self._point)
         return solve(here, self._point, iterations=_STEPS).point
@@ -201,12 +233,20 @@ class _GroupFits:
 def _summarize_parameters(
     space: FitSpace, common: Mapping[str, float], fits: Array, errors: Array, test: GroupTest
 ) -> tuple[DriftParam, ...]:
-    """Return the results in SI units; the standard error of a logarithm is taken as a relative error."""
+    """Return the test results in SI units; the standard error of a logarithm is converted to a relative error.
+
+    Args:
+        space: The free parameters.
+        common: Estimates from all episodes by name, SI.
+        fits: Estimates of the groups in solver coordinates, ``(ngroup, p)``.
+        errors: Standard errors of ``fits``, same shape.
+        test: Results of the permutation tests.
+    """
     adjusted = holm(np.concatenate([test.p_change, test.p_trend]))
-    values, found = space.values(fits), []
+    values, results = space.values(fits), []
     for i, free in enumerate(space.free):
         size = np.abs(values[free.name]) if free.is_logarithmic else np.ones(len(fits))
-        found.append(
+        results.append(
             DriftParam(
                 name=free.name,
                 unit=free.param.unit,
@@ -219,4 +259,4 @@ def _summarize_parameters(
                 p_trend=float(adjusted[len(space.free) + i]),
             )
         )
-    return tuple(found)
+    return tuple(results)

@@ -42,13 +42,21 @@ _NOT_HELD_OUT = "Nothing was held out: all errors are training errors."
 
 
 def build_distribution(
-    space: FitSpace, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float], logs: ReplayLogs
+    space: FitSpace, point: NDArray[np.float64], uncertainty: Uncertainty, scales: Mapping[str, float], logs: ReplayLogs
 ) -> ParamDistribution:
-    """Return the distribution of the fitted parameters and of the scales from quantization, for randomization."""
+    """Build the joint distribution of the fitted parameters and the encoder scales, for randomization.
+
+    Args:
+        space: The free parameters.
+        point: Their estimate in solver coordinates (ln or SI), ``(p,)``.
+        uncertainty: Uncertainty of the estimate.
+        scales: Encoder scales that are computed from the quantization of the log, by parameter name.
+        logs: The training windows.
+    """
     params = [space.twin.params[name] for name in (*space.names, *scales)]
     count = len(space.names)
     covariance = np.zeros((len(params), len(params)))
-    covariance[:count, :count] = found.covariance
+    covariance[:count, :count] = uncertainty.covariance
     np.fill_diagonal(covariance[count:, count:], _QUANTUM_ERROR**2)
     return ParamDistribution(
         names=tuple(param.name for param in params),
@@ -57,8 +65,8 @@ def build_distribution(
         covariance=covariance,
         low=np.array([param.low for param in params]),
         high=np.array([param.high for param in params]),
-        determined=(*(not reason for reason in found.reasons), *(True for _ in scales)),
-        clusters=len(set(logs.numbers)),
+        determined=(*(not reason for reason in uncertainty.reasons), *(True for _ in scales)),
+        clusters=len(set(logs.episode_numbers)),
         twin_hash=space.twin.hash,
         data_hash=sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
         prior_mean=np.concatenate([space.column("centre"), np.full(len(scales), np.nan)]),
@@ -71,12 +79,15 @@ def _transform_value(value: float, space: FitSpace, name: str) -> float:
 
 
 def build_estimates(
-    space: FitSpace, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float]
+    space: FitSpace, point: NDArray[np.float64], uncertainty: Uncertainty, scales: Mapping[str, float]
 ) -> tuple[Estimate, ...]:
-    """Return every identified parameter in SI; interval limits are transformed back from the solver's coordinates."""
-    centre, low, high = (space.scalar_values(each) for each in (point, found.low, found.high))
+    """Return value and interval of every identified parameter in SI units; arguments as in `build_distribution`.
+
+    Interval limits are converted from solver coordinates (ln or SI).
+    """
+    centre, low, high = (space.scalar_values(each) for each in (point, uncertainty.low, uncertainty.high))
     rows = []
-    for i, (name, reason) in enumerate(zip(space.names, found.reasons, strict=True)):
+    for i, (name, reason) in enumerate(zip(space.names, uncertainty.reasons, strict=True)):
         param = space.twin.params[name]
         rows.append(
             Estimate(
@@ -87,8 +98,8 @@ def build_estimates(
                 low=None if reason else max(low[name], param.low),
                 high=None if reason else min(high[name], param.high),
                 reason=reason,
-                side=found.sides[i],
-                df=None if np.isnan(found.df[i]) else float(found.df[i]),
+                side=uncertainty.sides[i],
+                df=None if np.isnan(uncertainty.df[i]) else float(uncertainty.df[i]),
             )
         )
     for name, value in scales.items():
@@ -100,9 +111,16 @@ def build_estimates(
     return tuple(rows)
 
 
-def build_evidence(problem: FitProblem, found: Uncertainty) -> IntervalEvidence:
-    """Return the data and method behind the intervals."""
-    clusters = found.clusters
+def build_evidence(problem: FitProblem, uncertainty: Uncertainty) -> IntervalEvidence:
+    """Return the numbers and the method behind the confidence intervals, for the report of the fit.
+
+    The numbers are those of clusters (independent groups of frames), parameters and bootstrap draws.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        uncertainty: Uncertainty of its estimate.
+    """
+    clusters = uncertainty.clusters
     return IntervalEvidence(
         clusters="none" if clusters is None else clusters.kind,
         count=0 if clusters is None else clusters.count,
@@ -110,15 +128,19 @@ def build_evidence(problem: FitProblem, found: Uncertainty) -> IntervalEvidence:
         correlated_s=float("nan") if clusters is None else clusters.correlated,
         independent=float("nan") if clusters is None else clusters.independent,
         parameters=max(len(block.columns) for block in problem.blocks),
-        rank=found.rank,
-        method=found.method,
-        draws=found.draws,
-        level=found.level,
+        rank=uncertainty.rank,
+        method=uncertainty.method,
+        draws=uncertainty.draws,
+        level=uncertainty.level,
     )
 
 
 def summarize_residuals(residual: NDArray[np.float64]) -> FitResiduals:
-    """Return size and correlation of residuals ``(nwindow, nframe, nchannel)``; NaN marks missing measurements."""
+    """Compute size, autocorrelation and whiteness test of residuals.
+
+    Args:
+        residual: Residuals ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
+    """
     channels = range(residual.shape[-1])
     clips = [[window[~np.isnan(window[:, j]), j] for window in residual] for j in channels]
     rho = [pooled_autocorrelation(column) for column in clips]
@@ -134,28 +156,42 @@ def summarize_residuals(residual: NDArray[np.float64]) -> FitResiduals:
 
 
 def collect_notes(
-    logs: ReplayLogs, scales: Mapping[str, float], holdout: Sequence[int], names: Sequence[str], found: Uncertainty
+    logs: ReplayLogs,
+    scales: Mapping[str, float],
+    holdout: Sequence[int],
+    names: Sequence[str],
+    uncertainty: Uncertainty,
 ) -> tuple[str, ...]:
-    """Return notes that qualify the reported values."""
-    said = []
+    """Return notes for the user about limitations of the result, such as missing calibration or too few iterations.
+
+    Args:
+        logs: The windows of the log.
+        scales: Encoder scales by parameter name.
+        holdout: Numbers of the held-out episodes.
+        names: Names of the free parameters.
+        uncertainty: Uncertainty of the estimate.
+    """
+    notes = []
     if not logs.calibrated:
-        said.append(_NO_CALIBRATION)
+        notes.append(_NO_CALIBRATION)
     if scales:
-        said.append(f"Scale of {len(scales)} joints computed from the encoder steps in the log, not fitted.")
+        notes.append(f"Scale of {len(scales)} joints computed from the encoder steps in the log, not fitted.")
     if not holdout:
-        said.append(_NOT_HELD_OUT)
-    short = np.nan_to_num(found.unfinished)
-    if short.max(initial=0.0) > _UNFINISHED:
-        worst = int(np.argmax(short))
-        said.append(
-            f"The optimization ended {short[worst]:.1f} standard errors from its optimum in {names[worst]}. Raise "
+        notes.append(_NOT_HELD_OUT)
+    distance = np.nan_to_num(uncertainty.distance_to_optimum)
+    if distance.max(initial=0.0) > _UNFINISHED:
+        worst = int(np.argmax(distance))
+        notes.append(
+            f"The optimization ended {distance[worst]:.1f} standard errors from its optimum in {names[worst]}. Raise "
             "iterations."
         )
-    thin = [n for n, df, why in zip(names, found.df, found.reasons, strict=True) if not why and df < _FEW_DF]
-    if thin and found.clusters is not None and found.clusters.count > 2 * _FEW_DF:
-        many = found.clusters.count
-        said.append(f"Only two or three of {many} clusters determine {', '.join(thin)}. Excite it in more of them.")
-    return tuple(said)
+    weak = [
+        n for n, df, why in zip(names, uncertainty.df, uncertainty.reasons, strict=True) if not why and df < _FEW_DF
+    ]
+    if weak and uncertainty.clusters is not None and uncertainty.clusters.count > 2 * _FEW_DF:
+        many = uncertainty.clusters.count
+        notes.append(f"Only two or three of {many} clusters determine {', '.join(weak)}. Excite it in more of them.")
+    return tuple(notes)
 
 
 def identify(
@@ -167,30 +203,31 @@ def identify(
     config: FitConfig | None = None,
     progress: Callable[[FitProgress], None] | None = None,
 ) -> IdentifyResult:
-    """Fit the twin's parameters to the episodes that are not held out.
+    """Fit the twin's parameters to the training episodes, and evaluate the fit on the held-out episodes.
 
     Each episode, or each window of it, is replayed open loop from its first frame. Huber's loss limits the influence of
-    frames that the twin cannot explain (for example a gripper closed on an object). Delays start from the best-fitting
-    shift. If the log is quantized by an encoder of known counts, ``sensor/J/scale`` is computed from the quantization
-    and not fitted. An interrupt (Ctrl-C) during the optimization ends it: the result then has the best values so far
-    and a note.
+    frames that the twin cannot explain (for example a gripper closed on an object). The start value of a delay is the
+    best of several values up to 0.2 s, unless ``config`` sets it. If the log is quantized by an encoder of known
+    counts, ``sensor/JOINT/scale`` is computed from the quantization and not fitted. An interrupt (Ctrl-C) during the
+    optimization ends it: the result then has the best values so far and a note.
 
     Args:
-        twin: the twin.
-        episodes: the log.
-        backend: the backend that simulates the replays.
-        holdout: the episodes that are held out; by default none.
-        config: configuration of the fit.
-        progress: called after every step with the progress of the optimization.
+        twin: The twin to identify.
+        episodes: The episodes of the log.
+        backend: The backend that simulates the replays.
+        holdout: The held-out episodes; by default none.
+        config: Configuration of the fit.
+        progress: Called after every step with the progress of the optimization.
 
     Raises:
-        LogError: the log does not match the twin.
-        InputError: the hold-out leaves no training episode, the twin cannot be replayed from any start, or the
+        LogError: If the log does not match the twin.
+        UnknownNameError: If ``config`` names a parameter that is not free.
+        InputError: If the hold-out leaves no training episode, the twin cannot be replayed from any start, or the
             checkpoint belongs to another fit.
     """
-    began, config = time.perf_counter(), config or FitConfig()
+    started, config = time.perf_counter(), config or FitConfig()
     logs = prepare_replay(twin, episodes, config.replay)
-    numbers = list(dict.fromkeys(logs.numbers))
+    numbers = list(dict.fromkeys(logs.episode_numbers))
     trained, held_out = ([numbers[i] for i in rows] for rows in (holdout or HoldoutSpec(kind="none")).split(numbers))
     training, held = logs.select_episodes(trained), logs.select_episodes(held_out)
     space, scales = fit_space(training, config)
@@ -200,22 +237,22 @@ def identify(
     fixed = space.fixed
     space, excluded = narrow_bounds(space, config.bounds, config.start)
     checkpoint = FitCheckpoint(config.checkpoint, _fingerprint(training, space, config))
-    walked = optimize_fit(backend, training, space, config, checkpoint, progress=progress)
-    problem, solution = walked.problem, walked.solution
-    alone = len(problem.blocks) > 1
-    end = linearize(problem, solution.point, solution.end.local, alone=True) if alone else solution.end
-    times = FrameTimes(begins=training.begins, dt=1.0 / training.twin.control_hz)
+    optimization = optimize_fit(backend, training, space, config, checkpoint, progress=progress)
+    problem, solution = optimization.problem, optimization.solution
+    has_blocks = len(problem.blocks) > 1
+    end = linearize(problem, solution.point, solution.end.local, separate_worlds=True) if has_blocks else solution.end
+    times = FrameTimes(start_times=training.start_times, dt=1.0 / training.twin.control_hz)
     clusters = choose_fit_clusters(problem, end, times=times) if config.bootstrap else None
     refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
-    found = compute_uncertainty(problem, end, space.names, times=times, level=config.level, refits=refits)
-    profiles = [profile_likelihood(problem, end, space, found, n, checkpoint=checkpoint) for n in config.profile]
+    uncertainty = compute_uncertainty(problem, end, space.names, times=times, level=config.level, refits=refits)
+    profiles = [profile_likelihood(problem, end, space, uncertainty, n, checkpoint=checkpoint) for n in config.profile]
     values = space.scalar_values(solution.point)
     readings = _replay_readings(backend, training, {**fixed, **values})
     # If first states were corrected, these are the residuals of the corrected windows.
-    left = end.residual * problem.width if training.nlocal else readings - training.measured
+    residual = end.residual * problem.width if training.nlocal else readings - training.measured
     return IdentifyResult(
-        distribution=build_distribution(space, solution.point, found, scales, training),
-        estimates=build_estimates(space, solution.point, found, scales),
+        distribution=build_distribution(space, solution.point, uncertainty, scales, training),
+        estimates=build_estimates(space, solution.point, uncertainty, scales),
         joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
         log_units=tuple(channel.unit for channel in logs.channels),
         training=tuple(trained),
@@ -223,21 +260,24 @@ def identify(
         training_error=mae(readings, training.measured),
         nominal_training_error=mae(_replay_readings(backend, training, {}), training.measured),
         holdout_error=_holdout_error(backend, held, {**fixed, **values}, config.level),
-        condition=found.condition,
-        directions=found.directions,
-        residuals=summarize_residuals(left),
-        evidence=build_evidence(problem, found),
+        condition=uncertainty.condition,
+        directions=uncertainty.directions,
+        residuals=summarize_residuals(residual),
+        evidence=build_evidence(problem, uncertainty),
         converged=solution.converged,
-        worlds_replayed=walked.worlds + alone * (len(space.names) + 1),
-        seconds=time.perf_counter() - began,
-        notes=(*collect_notes(logs, scales, held_out, space.names, found), *excluded, *walked.notes),
+        worlds_replayed=optimization.worlds + has_blocks * (len(space.names) + 1),
+        seconds=time.perf_counter() - started,
+        notes=(*collect_notes(logs, scales, held_out, space.names, uncertainty), *excluded, *optimization.notes),
         profiles=tuple(profiles),
-        optima=tuple(space.scalar_values(optimum.point) for optimum in walked.optima),
+        optima=tuple(space.scalar_values(optimum.point) for optimum in optimization.optima),
     )
 
 
 def _fingerprint(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> dict[str, str]:
-    """Return the hashes and names that identify a fit, under readable keys."""
+    """Return hashes of twin, data and settings, and the parameter names.
+
+    They are stored in a checkpoint, so that only the same fit can resume from it.
+    """
     return {
         "twin": logs.twin.hash,
         "data": sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
@@ -251,7 +291,16 @@ def _replay_readings(backend: Backend, logs: ReplayLogs, values: Mapping[str, fl
 
 
 def _holdout_error(backend: Backend, logs: ReplayLogs, values: Mapping[str, float], level: float) -> Interval | None:
-    """Return the held-out mean absolute error per joint; it has an interval only with at least two episodes."""
+    """Return the held-out mean absolute error per channel in the log's units; None without held-out episodes.
+
+    The confidence interval needs at least two episodes; for one episode its limits are NaN.
+
+    Args:
+        backend: The backend that simulates the replays.
+        logs: The held-out windows.
+        values: Parameter values by name, SI.
+        level: Confidence level of the interval.
+    """
     if not len(logs):
         return None
     errors = logs.episode_errors(_replay_readings(backend, logs, values))

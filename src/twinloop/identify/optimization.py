@@ -1,8 +1,13 @@
-"""Optimize a fit from start to estimate, stage by stage, with notes for the user.
+"""Optimize the parameters of a fit, stage by stage, and collect notes about problems for the user.
 
-The first stage fits few parameters on few windows. Then all parameters are fitted by the configured search, and the
-noise of every sensor is estimated again until it is stable. The last steps use all training windows. The checkpoint is
-updated during every stage. An interrupt (Ctrl-C) ends the optimization at its current state.
+The stages are:
+
+1. ``first`` fits the parameters that explain most of a servo's lag, on few windows.
+2. ``walk`` fits all parameters by the configured search. The noise of every sensor is then estimated again, and the fit
+repeated, until the noise is stable.
+3. ``polish`` makes the last steps on all training windows.
+
+The checkpoint is updated during every stage. An interrupt (Ctrl-C) ends the optimization at its current state.
 """
 
 from __future__ import annotations
@@ -27,10 +32,10 @@ _NEAR_BOUND = 1e-3  # standard deviations of the prior
 
 
 def check_measured(logs: ReplayLogs) -> None:
-    """Check that every channel has a measurement.
+    """Check that every channel has at least one measurement.
 
     Raises:
-        LogError: a channel has none; the message names it.
+        LogError: If a channel has no measurement.
     """
     for column, channel in enumerate(logs.channels):
         if np.isnan(logs.measured[..., column]).all():
@@ -41,8 +46,8 @@ def check_measured(logs: ReplayLogs) -> None:
 
 
 def describe_constant_channels(logs: ReplayLogs, space: FitSpace) -> list[str]:
-    """Return notes on channels that never move, with the parameters that they therefore cannot identify."""
-    said = []
+    """Return notes on position channels that never move, with the parameters that they therefore cannot identify."""
+    notes = []
     for column, channel in enumerate(logs.channels):
         values = logs.measured[..., column]
         family, _, joint = channel.name.partition("/")
@@ -50,16 +55,23 @@ def describe_constant_channels(logs: ReplayLogs, space: FitSpace) -> list[str]:
             continue
         number = logs.joints.index(joint) if joint in logs.joints else None
         own = [p.name for p in space.free if p.joint is not None and p.joint == number]
-        about = f"identify {', '.join(own)}" if own else "identify anything"
-        said.append(
-            f"{channel.name} is {np.nanmin(values):g} {channel.unit} in every training frame: it cannot {about}. "
+        effect = f"identify {', '.join(own)}" if own else "identify anything"
+        notes.append(
+            f"{channel.name} is {np.nanmin(values):g} {channel.unit} in every training frame: it cannot {effect}. "
             "Record a log in which it moves, or fix those parameters."
         )
-    return said
+    return notes
 
 
 def describe_divergence(logs: ReplayLogs, space: FitSpace, point: Array, residual: Array) -> str:
-    """Describe where and when the replay at a point diverges, from its ``residual`` ``(nwindow, nframe, nchannel)``."""
+    """Describe in which window and at which time the replay at a point diverges.
+
+    Args:
+        logs: The replayed windows.
+        space: The free parameters.
+        point: The point in solver coordinates (ln or SI), ``(p,)``.
+        residual: Residuals at the point, ``(nwindow, nframe, nchannel)``, infinite where the replay has diverged.
+    """
     lost = np.asarray(np.isinf(residual).any(axis=-1))
     windows = np.flatnonzero(np.any(lost, axis=1))
     frame = np.argmax(lost[windows], axis=1)
@@ -68,39 +80,53 @@ def describe_divergence(logs: ReplayLogs, space: FitSpace, point: Array, residua
     values = ", ".join(f"{name} {value:.4g}" for name, value in space.scalar_values(point).items())
     return (
         f"The twin {logs.twin.name} cannot be replayed where the fit starts: it diverges in {len(windows)} of "
-        f"{len(logs)} windows, in episode {logs.numbers[first]} {when:.3f} s after its window begins at "
-        f"{logs.begins[first]:.3f} s. The start: {values}. Give another start, raise physics_hz (now steps of "
+        f"{len(logs)} windows, in episode {logs.episode_numbers[first]} {when:.3f} s after its window begins at "
+        f"{logs.start_times[first]:.3f} s. The start: {values}. Give another start, raise physics_hz (now steps of "
         f"{1e3 * logs.twin.dt:.2g} ms) or the twin's substeps, or search from many starts (search: multistart)."
     )
 
 
 def describe_diverged_starts(space: FitSpace, points: Array, lost: NDArray[np.bool_]) -> str:
-    """Return a note on starts at which the twin diverges, with the first of them."""
+    """Return a note on the start points at which the twin diverges, with the values of the first of them.
+
+    Args:
+        space: The free parameters.
+        points: All start points in solver coordinates (ln or SI), ``(nstart, p)``.
+        lost: Mask of the points at which the twin diverges, ``(nstart,)``.
+    """
     values = space.scalar_values(points[int(np.argmax(lost))])
-    said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+    value_text = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return (
-        f"{int(lost.sum())} of {len(lost)} starts are omitted, because the twin diverges there; the first: {said}. "
-        "Narrow the bounds to exclude implausible values."
+        f"{int(lost.sum())} of {len(lost)} starts are omitted, because the twin diverges there; the first: "
+        f"{value_text}. Narrow the bounds to exclude implausible values."
     )
 
 
 def describe_parameters_at_bounds(space: FitSpace, point: Array) -> list[str]:
-    """Return notes on parameters that end on a bound."""
-    said = []
+    """Return notes on the parameters whose estimate is on a bound.
+
+    Args:
+        space: The free parameters.
+        point: The estimate in solver coordinates (ln or SI), ``(p,)``.
+    """
+    notes = []
     for value, parameter in zip(point, space.free, strict=True):
         for side, bound in (("lower", parameter.low), ("upper", parameter.high)):
             if abs(value - bound) < _NEAR_BOUND * parameter.sd:
                 limit = float(np.exp(bound)) if parameter.is_logarithmic else bound
-                said.append(
+                notes.append(
                     f"{parameter.name} ends on its {side} bound, {limit:g} {parameter.param.unit}: the data favour "
                     f"{'lower' if side == 'lower' else 'higher'} values. Widen the bound if that is possible, else fix "
                     "the parameter there and look for physics that the twin lacks."
                 )
-    return said
+    return notes
 
 
 def describe_unconverged_fit(solution: SolverSolution) -> list[str]:
-    """Return a note if the iterations ended while the loss was still falling."""
+    """Return a note if the optimization reached its iteration limit while the loss was still falling.
+
+    The list is empty otherwise.
+    """
     history = solution.history
     if solution.converged or len(history) < 3:
         return []
@@ -116,20 +142,33 @@ _SCANNED = np.linspace(0.0, 0.2, 11)  # s; servo lags on a bus reach 130 ms (SO-
 
 @dataclass(frozen=True, kw_only=True)
 class FitProgress:
-    """Progress of a fit: its ``stage``, ``iteration`` of at most ``most`` in it, loss, and replayed worlds."""
+    """Progress of a running fit.
+
+    Attributes:
+        stage: Name of the current stage, for example ``walk`` (main iterations) or ``polish`` (all training windows).
+        iteration: Iterations done in this stage.
+        max_iterations: Maximum number of iterations of this stage.
+        loss: Lowest loss so far.
+        replays: Number of worlds simulated (replayed) so far, over all stages.
+    """
 
     stage: str
     iteration: int
-    most: int
+    max_iterations: int
     loss: float
     replays: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationResult:
-    """Result of the optimization: the ``problem`` of its last steps, the solution, the replayed worlds, and notes.
+    """Result of the optimization of a fit.
 
-    ``optima`` are solutions with nearly the same loss, the reported one first.
+    Attributes:
+        problem: The least-squares problem of the last iterations.
+        solution: Its solution.
+        worlds: Number of simulated worlds.
+        optima: Solutions with nearly the same loss, the reported solution first.
+        notes: Notes for the user.
     """
 
     problem: FitProblem
@@ -148,26 +187,47 @@ def optimize_fit(
     *,
     progress: Callable[[FitProgress], None] | None = None,
 ) -> OptimizationResult:
-    """Fit ``space`` to the training windows.
+    """Fit the free parameters to the training windows, in stages.
+
+    Args:
+        backend: The backend that simulates the replays.
+        training: The training windows.
+        space: The free parameters.
+        config: Configuration of the fit.
+        checkpoint: Stores the progress, and resumes from it.
+        progress: Called after every step with the progress.
 
     Raises:
-        LogError: a channel has no measurement.
-        InputError: the twin cannot be replayed from any start; the message states where it diverges and the next step.
-        KeyboardInterrupt: interrupted before the first result.
+        LogError: If a channel has no measurement.
+        InputError: If the twin cannot be replayed from any start point.
+        KeyboardInterrupt: If the fit is interrupted before its first result.
     """
     logs = limit_physics_rate(training, config.physics_hz)
     stages = _FitStages(
         backend=backend, logs=logs, space=space, config=config, checkpoint=checkpoint, progress=progress
     )
     try:
-        return stages.all()
+        return stages.run()
     except KeyboardInterrupt:
         return stages.result_at_interrupt()
 
 
 @dataclass(kw_only=True)
 class _FitStages:
-    """Stages of the optimization; ``found`` is the best point so far, ``worlds`` the number of replayed worlds."""
+    """Optimization of one fit in several stages, for example first on some windows, then on all training windows.
+
+    Attributes:
+        backend: The backend that simulates the replays.
+        logs: The training windows.
+        space: The free parameters.
+        config: Configuration of the fit.
+        checkpoint: Stores the progress of each stage.
+        progress: Called after every step; None for no report.
+        worlds: Number of worlds simulated so far.
+        found: Best values of the p parameters so far, ``(p,)``: natural logarithms of parameters with a log transform,
+            SI values of other parameters. None before the first result.
+        notes: Notes for the user so far.
+    """
 
     backend: Backend
     logs: ReplayLogs
@@ -179,8 +239,8 @@ class _FitStages:
     found: Array | None = None
     notes: list[str] = field(default_factory=list[str])
 
-    def all(self) -> OptimizationResult:
-        """Run all stages in order."""
+    def run(self) -> OptimizationResult:
+        """Run all stages in order, and return the result."""
         logs, config = self.logs, self.config
         check_measured(logs)
         self.notes += describe_constant_channels(logs, self.space)
@@ -207,23 +267,27 @@ class _FitStages:
         )
 
     def result_at_interrupt(self) -> OptimizationResult:
-        """Return the best result at the time of an interrupt.
+        """Return the best result so far, with a note about the interrupt.
 
         Raises:
-            KeyboardInterrupt: there is no result yet.
+            KeyboardInterrupt: If there is no result yet.
         """
         if self.found is None:
             raise KeyboardInterrupt
         problem = fit_problem(self.backend, self.logs, self.space, self.found, self.config)
         end = linearize(problem, self.found)
         solution = SolverSolution(end=end, history=(float(end.losses.sum()),), replays=self.worlds, converged=False)
-        kept = self.config.checkpoint
-        how = f"Run again with the checkpoint {kept}" if kept else "Give a checkpoint next time"
-        note = f"Interrupted: this is the best result so far. {how} to finish the fit."
+        checkpoint = self.config.checkpoint
+        advice = f"Run again with the checkpoint {checkpoint}" if checkpoint else "Give a checkpoint next time"
+        note = f"Interrupted: this is the best result so far. {advice} to finish the fit."
         return OptimizationResult(problem=problem, solution=solution, worlds=self.worlds, notes=(*self.notes, note))
 
     def _find_start_points(self, logs: ReplayLogs) -> list[Array]:
-        """Return the start points at which the twin can be replayed."""
+        """Return the start points at which the twin can be replayed; diverging starts add a note.
+
+        Raises:
+            InputError: If the twin diverges at every start point.
+        """
         start = self.space.column("start")
         spread = np.nanstd(logs.measured, axis=(0, 1))  # the scale of residuals is still unknown
         width = np.where(spread > 0, spread, 1.0)
@@ -242,7 +306,13 @@ class _FitStages:
         return list(points[~lost])
 
     def _fit_first_parameters(self, logs: ReplayLogs, start: Array) -> Array:
-        """Fit only the parameters whose quantities declare ``first``, and return ``start`` with their values."""
+        """Fit only the parameters of the first stage (`FitDeclaration.first`), such as the delay of a servo.
+
+        They are fitted first because they explain most of a servo's lag.
+
+        Returns:
+            The point ``start`` with the fitted values of these parameters.
+        """
         space = self.space
         first = space.select_columns(lambda fit: fit.first)
         if not 0 < len(first) < len(space.names):
@@ -251,51 +321,53 @@ class _FitStages:
         small = replace(space, free=tuple(space.free[i] for i in first), fixed={**space.fixed, **others})
         problem = fit_problem(self.backend, logs, small, start[first], self.config)
 
-        def whole(point: Array) -> Array:
+        def complete(point: Array) -> Array:
             every = start.copy()
             every[first] = point
             return every
 
-        begun = [start_descent(problem, start[first])]
-        early = self._descend("first", problem, begun, _FIRST_ITERATIONS, tolerance=_FIRST_TOLERANCE, whole=whole)[0]
-        return whole(early.point)
+        states = [start_descent(problem, start[first])]
+        early = self._descend(
+            "first", problem, states, _FIRST_ITERATIONS, tolerance=_FIRST_TOLERANCE, to_all_parameters=complete
+        )[0]
+        return complete(early.point)
 
     def _run_cma_es(self, problem: FitProblem, start: Array) -> EvolutionResult:
         config = self.config
 
         def watch(now: EvolutionResult) -> None:
             self.found = now.point
-            self.checkpoint.save_losses("cma", now.told)
-            self._report_progress("cma", len(now.told), config.generations, now.loss, now.replays)
+            self.checkpoint.save_losses("cma", now.generation_losses)
+            self._report_progress("cma", len(now.generation_losses), config.generations, now.loss, now.replays)
 
-        found = evolve(
+        result = evolve(
             problem,
             start,
             generations=config.generations,
             population=config.population,
             seed=config.seed,
-            told=self.checkpoint.load_losses("cma"),
+            generation_losses=self.checkpoint.load_losses("cma"),
             watch=watch,
         )
-        self.worlds += found.replays
-        return found
+        self.worlds += result.replays
+        return result
 
     def _refine_noise(self, problem: FitProblem, solution: SolverSolution) -> tuple[FitProblem, SolverSolution]:
-        """Continue with the noise of every sensor estimated from the last solution, until it is stable."""
+        """Estimate the noise of every sensor from the last solution and continue the fit, until the noise is stable."""
         for number in range(self.config.rescale):
             width = huber_width(solution.end.residual * problem.width, problem.measured, self.config)
             change = np.maximum(width / problem.width, problem.width / width)
             if change.max() < _STEADY:
                 break
             problem = replace(problem, width=width)
-            begun = [start_descent(problem, solution.point, solution.end.local)]
-            solution = self._descend(f"noise {number + 1}", problem, begun, self.config.iterations)[0]
+            states = [start_descent(problem, solution.point, solution.end.local)]
+            solution = self._descend(f"noise {number + 1}", problem, states, self.config.iterations)[0]
         return problem, solution
 
     def _polish_solution(
-        self, walked: FitProblem, solution: SolverSolution, rows: NDArray[np.intp]
+        self, main_problem: FitProblem, solution: SolverSolution, rows: NDArray[np.intp]
     ) -> tuple[FitProblem, SolverSolution]:
-        width = walked.width if self.logs.nlocal else None
+        width = main_problem.width if self.logs.nlocal else None
         problem = fit_problem(self.backend, self.logs, self.space, solution.point, self.config, width=width)
         iterations, local = self.config.polish, problem.zero_corrections
         if self.logs.nlocal:
@@ -308,20 +380,30 @@ class _FitStages:
         self,
         stage: str,
         problem: FitProblem,
-        begun: Sequence[SolverState],
+        states: Sequence[SolverState],
         iterations: int,
         *,
         tolerance: float = 2e-3,
-        whole: Callable[[Array], Array] | None = None,
+        to_all_parameters: Callable[[Array], Array] | None = None,
     ) -> list[SolverSolution]:
-        """Run descents together, resumed from the checkpoint; ``whole`` maps their point to one of all parameters."""
-        now = self.checkpoint.load_descents(stage) or list(begun)
+        """Run minimizations (descents) from several states together, or resume them from the checkpoint.
+
+        Args:
+            stage: Name of the stage in checkpoint and progress.
+            problem: Least-squares problem of the fit.
+            states: Initial states of the descents.
+            iterations: Maximum number of steps.
+            tolerance: Relative fall of the loss in two steps, below which a descent ends.
+            to_all_parameters: If ``problem`` has only some of the free parameters, function from its points to points
+                of all free parameters; else None.
+        """
+        now = self.checkpoint.load_descents(stage) or list(states)
 
         def watch(number: int, descent: SolverState) -> None:
             now[number] = descent
             self.checkpoint.save_descents(stage, now)
             least = min((d for d in now if d.history), key=lambda d: d.history[-1])
-            self.found = whole(least.point) if whole else least.point
+            self.found = to_all_parameters(least.point) if to_all_parameters else least.point
             self._report_progress(stage, descent.iteration, iterations, least.history[-1], sum(d.replays for d in now))
 
         solutions = solve_together(problem, list(now), iterations=iterations, tolerance=tolerance, watch=watch)
@@ -331,11 +413,17 @@ class _FitStages:
     def _report_progress(self, stage: str, iteration: int, most: int, loss: float, replays: int) -> None:
         if self.progress is not None:
             replays += self.worlds
-            self.progress(FitProgress(stage=stage, iteration=iteration, most=most, loss=loss, replays=replays))
+            self.progress(
+                FitProgress(stage=stage, iteration=iteration, max_iterations=most, loss=loss, replays=replays)
+            )
 
 
 def _scan_delays(problem: FitProblem, space: FitSpace, start: Array, config: FitConfig) -> Array:
-    """Return ``start`` with the best delays of a scan, one value per block; given or estimated delays stay."""
+    """Return ``start`` with the best delay of a scan over 11 values up to 0.2 s.
+
+    Each block (parameters that are solved jointly, for example those of one joint) gets its own best value. Delays that
+    the user gave or that were estimated from the log are not changed.
+    """
     columns = space.select_columns(lambda fit: fit.scanned)
     columns = columns[[space.names[i] not in config.start and start[i] == problem.centre[i] for i in columns]]
     if not len(columns):

@@ -1,4 +1,7 @@
-"""Plan an identification before the fit: identifiable parameters, advice, and the benefit of a suggested excitation."""
+"""Plan an identification before the fit: which parameters the data can identify, and how to improve the log.
+
+The plan has advice on parameters to fix or to share between joints, and the benefit of a suggested excitation motion.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from twinloop.identify.assembly import FreeParam
 from twinloop.identify.excitation import Excitation
 from twinloop.identify.fisher import (
     FisherInformation,
-    OpenDirection,
     ResidualNoiseModel,
+    UndeterminedDirection,
     assess_determination,
     scaled_condition,
 )
-from twinloop.identify.survey import ProfileSurvey
+from twinloop.identify.survey import Survey
 
 Array = NDArray[np.float64]
 
@@ -35,10 +38,14 @@ _ALIKE = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterOutlook(JsonRecord):
-    """Expected accuracy of one parameter over the plausible points, from the data or with a suggested excitation.
+    """Expected accuracy of one parameter, over several sets of plausible parameters.
 
-    ``excitation`` is the RMS change of the readings per prior standard deviation, in units of the noise. ``error`` is
-    the expected standard error in prior standard deviations. Each is the median and the worst of the points.
+    Attributes:
+        excitation: RMS change of the readings per prior standard deviation, in units of noise: median and smallest.
+        error: Expected standard error in prior standard deviations: median and largest.
+        verdict: ``determined`` if the largest standard error is at most half a prior standard deviation. ``depends`` if
+            only the median standard error is. Otherwise ``not determined``, or ``not excited`` if the readings hardly
+            change.
     """
 
     excitation: tuple[float, float]
@@ -48,10 +55,18 @@ class ParameterOutlook(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedParam(JsonRecord):
-    """One parameter of the plan; ``prior`` is its prior standard deviation (in ``unit``; relative if ``log``).
+    """One parameter in a plan of an identification.
 
-    ``now`` is for the available data, ``then`` for these plus the suggested excitation. ``advice`` describes a motion
-    that would excite the parameter, or is "".
+    Attributes:
+        name: Name of the parameter.
+        unit: Its SI unit.
+        nominal: Its nominal value.
+        prior: Prior standard deviation, in ``unit``; relative to the value if ``log``.
+        log: Whether the fit uses the logarithm of the parameter.
+        with_data: Expected accuracy from the available data.
+        with_excitation: Expected accuracy from these data and the suggested excitation motion; None if no motion is
+            suggested.
+        advice: A motion that would excite the parameter; "" if it is determined.
     """
 
     name: str
@@ -59,32 +74,50 @@ class PlannedParam(JsonRecord):
     nominal: float
     prior: float
     log: bool
-    now: ParameterOutlook
-    then: ParameterOutlook | None
+    with_data: ParameterOutlook
+    with_excitation: ParameterOutlook | None
     advice: str
-    json_names: ClassVar = {"prior": "prior_sd", "log": "relative"}
+    json_names: ClassVar = {"prior": "prior_sd", "log": "relative", "with_data": "now", "with_excitation": "then"}
     json_also = ("expected_error",)
 
     @property
     def expected_error(self) -> float:
-        """Expected standard error from the available data, see `error`."""
-        return self.error_in_unit(self.now)
+        """Expected standard error from the available data, see `error_in_unit`."""
+        return self.error_in_unit(self.with_data)
 
     def error_in_unit(self, outlook: ParameterOutlook) -> float:
-        """Return the expected standard error, median over the points, in ``unit``; relative if ``log``."""
+        """Return the median of an expected standard error, in ``unit``; relative to the value if ``log``.
+
+        Args:
+            outlook: Expected accuracy of this parameter, such as ``with_data``.
+        """
         return outlook.error[0] * self.prior
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdentificationPlan(JsonRecord):
-    """Plan of an identification: the parameters that the data can identify, before any fit.
+    """Plan of an identification before any fit: the parameters that the data can identify, and advice.
 
-    ``condition`` is cond(ĴᵀĴ) of the information per joint, or of all joints together, at the first point and at the
-    worst. ``directions`` are the undetermined ones at the first point. ``freeze`` are parameters to fix so that the
-    others are determined; ``with_frozen`` are the others' expected errors then, in prior standard deviations.
-    ``grouped`` are pairs with nearly the same effect on the readings, with their correlation. ``shared`` are quantities
-    that would be determined by one value for all joints of the same nominal value, with its expected error.
-    ``findings`` are problems of the log, each with the next step.
+    Attributes:
+        twin: Name of the twin.
+        data: Description of the log.
+        frames: Number of frames; 0 if there are no data.
+        episodes: Number of episodes.
+        points: Number of sets of plausible parameters at which the information is computed.
+        parameters: One entry per free parameter.
+        noise: Noise of the residuals.
+        channels: Names of the channels.
+        units: Unit of each channel.
+        condition: Condition numbers of the Fisher information, scaled to unit diagonal, by group of jointly fitted
+            parameters (a joint, or all joints): the value at the first set of plausible parameters, then the largest
+            value over all sets.
+        directions: Combinations of parameters that the data do not determine, at the first set of plausible parameters.
+        freeze: Parameters to fix so that the other parameters are determined.
+        with_frozen: Expected errors of the other parameters if ``freeze`` are fixed, in prior standard deviations.
+        correlated_pairs: Pairs of parameters with nearly the same effect on the readings, and their correlation.
+        shared: Quantities that would be determined if joints of the same nominal value shared one value, with the
+            expected error in prior standard deviations.
+        findings: Problems of the log, each with the next step.
     """
 
     twin: str
@@ -97,10 +130,10 @@ class IdentificationPlan(JsonRecord):
     channels: tuple[str, ...]
     units: tuple[str, ...]
     condition: Mapping[str, tuple[float, float]]
-    directions: tuple[OpenDirection, ...]
+    directions: tuple[UndeterminedDirection, ...]
     freeze: tuple[str, ...]
     with_frozen: Mapping[str, float]
-    grouped: tuple[tuple[str, str, float], ...]
+    correlated_pairs: tuple[tuple[str, str, float], ...]
     shared: Mapping[str, float]
     findings: tuple[str, ...]
     json_schema = 1
@@ -110,17 +143,18 @@ class IdentificationPlan(JsonRecord):
         "units": None,
         "directions": "not_determined_directions",
         "with_frozen": "error_with_frozen",
+        "correlated_pairs": "grouped",
     }
     json_also: ClassVar = {"noise_by_channel": "noise"}
 
     @property
     def undetermined_parameters(self) -> tuple[str, ...]:
-        """Names of the parameters that are not determined at every plausible point."""
-        return tuple(p.name for p in self.parameters if p.now.verdict != "determined")
+        """Names of the parameters that at least one set of plausible parameters leaves undetermined."""
+        return tuple(p.name for p in self.parameters if p.with_data.verdict != "determined")
 
     @property
     def noise_by_channel(self) -> dict[str, dict[str, Any]]:
-        """Residual noise by channel."""
+        """Standard deviation, lag-1 autocorrelation and unit of the residual noise by channel."""
         rows = zip(self.channels, self.noise.sd, self.noise.rho, self.units, strict=True)
         return {n: {"sd": float(sd), "lag1_autocorrelation": float(rho), "unit": unit} for n, sd, rho, unit in rows}
 
@@ -130,25 +164,28 @@ class IdentificationPlan(JsonRecord):
         return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
     def _head(self) -> list[str]:
-        told = f"{self.episodes} episodes, {self.frames} frames" if self.frames else "the prior alone, without data"
+        source = f"{self.episodes} episodes, {self.frames} frames" if self.frames else "the prior alone, without data"
         return [
-            f"Identifiability of {self.twin} from {told}, before any fit; {self.points} plausible sets of parameters.",
+            (
+                f"Identifiability of {self.twin} from {source}, before any fit; "
+                f"{self.points} plausible sets of parameters."
+            ),
             *self.findings,
         ]
 
     def _table(self) -> list[str]:
-        then = any(parameter.then for parameter in self.parameters)
+        then = any(parameter.with_excitation for parameter in self.parameters)
         head = f"{'parameter':<36}{'unit':<12}{'prior ±':>9}{'expected ±':>12}{'worst ±':>10}{'moves':>8}"
         lines = [head + (f"{'then ±':>10}" if then else "") + "  verdict"]
         for row in self.parameters:
             unit = "relative" if row.log else row.unit
-            worst, moves = row.now.error[1] * row.prior, row.now.excitation[0]
-            line = f"{row.name:<36}{unit:<12}{row.prior:>9.3g}{row.error_in_unit(row.now):>12.2g}"
+            worst, moves = row.with_data.error[1] * row.prior, row.with_data.excitation[0]
+            line = f"{row.name:<36}{unit:<12}{row.prior:>9.3g}{row.error_in_unit(row.with_data):>12.2g}"
             line += f"{worst:>10.2g}{moves:>8.2g}"
-            after = "" if row.then is None else f"{row.error_in_unit(row.then):>10.2g}"
-            verdict = row.now.verdict
-            if row.then is not None and row.then.verdict != verdict:
-                verdict = f"{verdict}; then {row.then.verdict}"
+            after = "" if row.with_excitation is None else f"{row.error_in_unit(row.with_excitation):>10.2g}"
+            verdict = row.with_data.verdict
+            if row.with_excitation is not None and row.with_excitation.verdict != verdict:
+                verdict = f"{verdict}; then {row.with_excitation.verdict}"
             lines.append(line + after + "  " + verdict)
         lines.append(
             "±: standard error; moves: of the readings under one prior deviation, in units of the noise (RMS)."
@@ -172,9 +209,9 @@ class IdentificationPlan(JsonRecord):
             lines += ["Not determined (one prior deviation along each):", *(f"  {d}" for d in self.directions)]
         if self.freeze:
             lines += ["Fix these, and the others are determined:", f"  {', '.join(self.freeze)}"]
-        if self.grouped:
+        if self.correlated_pairs:
             lines.append("Strongly correlated; fit one of each pair, or their combination:")
-            lines += [f"  {a} and {b} (correlation {r:+.2f})" for a, b, r in self.grouped]
+            lines += [f"  {a} and {b} (correlation {r:+.2f})" for a, b, r in self.correlated_pairs]
         if self.shared:
             lines.append("Determined if joints of equal nominal share one value:")
             lines += [f"  {name}: ± {error:.2g} prior deviations" for name, error in self.shared.items()]
@@ -184,7 +221,13 @@ class IdentificationPlan(JsonRecord):
 
 
 def summarize_outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> ParameterOutlook:
-    """Summarize one parameter's excitation and error over all points."""
+    """Summarize the expected accuracy of one parameter over npoint sets of plausible parameters.
+
+    Args:
+        excitation: RMS change of the readings if the parameter changes by one prior standard deviation, divided by the
+            standard deviation of the readings' noise, ``(npoint,)``.
+        error: Expected standard error in prior standard deviations, ``(npoint,)``.
+    """
     middle, worst = float(np.median(error)), float(np.max(error))
     verdict: Verdict = "determined" if worst <= DETERMINED else "depends" if middle <= DETERMINED else "not determined"
     if verdict == "not determined" and np.max(excitation) < _UNFELT:
@@ -195,51 +238,68 @@ def summarize_outlook(excitation: NDArray[np.float64], error: NDArray[np.float64
 
 
 def plan_identification(
-    seen: ProfileSurvey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = ""
+    survey: Survey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = ""
 ) -> IdentificationPlan:
-    """Return the plan from a survey, with the benefit of ``repeat`` recordings of a suggested excitation."""
-    space, sd = seen.space, seen.space.column("sd")
-    now = _summarize_outlooks(seen.told, seen.excited, sd)
+    """Plan an identification from a survey of the data (Fisher information at several sets of plausible parameters).
+
+    The plan has the expected accuracy of each parameter, parameters to fix or to share, and problems of the log.
+
+    Args:
+        survey: Survey of the data.
+        suggested: Suggested excitation motion, whose benefit the plan reports; None if there is none.
+        repeat: Number of recordings of the suggested motion.
+        data: Description of the log.
+    """
+    space, sd = survey.space, survey.space.column("sd")
+    now = _summarize_outlooks(survey.information, survey.excitation, sd)
     then = None
     if suggested is not None:
-        frames = np.array([seen.frames, repeat * len(suggested.commands)])
-        power = (frames[0] * seen.excited**2 + frames[1] * suggested.excited**2) / frames.sum()
-        then = _summarize_outlooks(seen.told + suggested.told.times(repeat), np.sqrt(power), sd)
-    covariance, gained = seen.told.covariance(sd)[0], seen.told.added_precision(sd)[0]
-    found = _find_undetermined_directions(gained, seen, sd)
+        frames = np.array([survey.frames, repeat * len(suggested.commands)])
+        power = (frames[0] * survey.excitation**2 + frames[1] * suggested.excitation**2) / frames.sum()
+        then = _summarize_outlooks(survey.information + suggested.information.times(repeat), np.sqrt(power), sd)
+    covariance, gained = survey.information.covariance(sd)[0], survey.information.added_precision(sd)[0]
+    directions = _find_undetermined_directions(gained, survey, sd)
     undetermined = [outlook.verdict != "determined" for outlook in now]
-    freeze = _choose_frozen(gained, sd) if any(undetermined) and seen.frames else np.zeros(0, dtype=np.intp)
+    freeze = _choose_frozen(gained, sd) if any(undetermined) and survey.frames else np.zeros(0, dtype=np.intp)
     return IdentificationPlan(
-        twin=seen.twin.name,
+        twin=survey.twin.name,
         data=data,
-        frames=seen.frames,
-        episodes=seen.episodes,
-        points=len(seen.points),
+        frames=survey.frames,
+        episodes=survey.episodes,
+        points=len(survey.points),
         parameters=tuple(
             plan_parameter(parameter, now[i], None if then is None else then[i])
             for i, parameter in enumerate(space.free)
         ),
-        noise=seen.noise,
-        channels=seen.channels,
-        units=seen.units,
-        condition=_condition_numbers(seen) if seen.frames else {},
-        directions=found if seen.frames else (),
+        noise=survey.noise,
+        channels=survey.channels,
+        units=survey.units,
+        condition=_condition_numbers(survey) if survey.frames else {},
+        directions=directions if survey.frames else (),
         freeze=tuple(space.names[i] for i in freeze),
-        with_frozen=_errors_with_frozen(seen.told.take(np.array([0])), freeze, sd, space.names) if len(freeze) else {},
-        grouped=_find_correlated_pairs(covariance, undetermined, space.names),
+        with_frozen=_errors_with_frozen(survey.information.take(np.array([0])), freeze, sd, space.names)
+        if len(freeze)
+        else {},
+        correlated_pairs=_find_correlated_pairs(covariance, undetermined, space.names),
         shared=_find_shared_quantities(covariance, sd, undetermined, space.free),
-        findings=_find_log_problems(seen),
+        findings=_find_log_problems(survey),
     )
 
 
-def _summarize_outlooks(told: FisherInformation, excited: Array, sd: Array) -> list[ParameterOutlook]:
-    variance = np.diagonal(told.covariance(sd), axis1=1, axis2=2)
+def _summarize_outlooks(information: FisherInformation, excited: Array, sd: Array) -> list[ParameterOutlook]:
+    variance = np.diagonal(information.covariance(sd), axis1=1, axis2=2)
     error = np.sqrt(variance) / sd
     return [summarize_outlook(excited[:, i], error[:, i]) for i in range(len(sd))]
 
 
 def plan_parameter(parameter: FreeParam, now: ParameterOutlook, then: ParameterOutlook | None) -> PlannedParam:
-    """Return a parameter's row, with the motion that would determine it if the data do not."""
+    """Return the plan's entry for one parameter; an undetermined parameter gets a motion that would excite it.
+
+    Args:
+        parameter: The parameter.
+        now: Expected accuracy from the available data.
+        then: Expected accuracy including the suggested motion; None if no motion is suggested.
+    """
     last = then or now
     return PlannedParam(
         name=parameter.name,
@@ -247,58 +307,87 @@ def plan_parameter(parameter: FreeParam, now: ParameterOutlook, then: ParameterO
         nominal=parameter.param.nominal,
         prior=float(parameter.sd),
         log=parameter.is_logarithmic,
-        now=now,
-        then=then,
+        with_data=now,
+        with_excitation=then,
         advice="" if last.verdict == "determined" else parameter.param.quantity.fit.excitation,
     )
 
 
-def _find_undetermined_directions(gained: Array, seen: ProfileSurvey, sd: Array) -> tuple[OpenDirection, ...]:
-    """Return the undetermined directions of every group of jointly fitted parameters, at the first point."""
-    found: list[OpenDirection] = []
-    for columns in seen.groups.values():
-        names = [seen.space.names[i] for i in columns]
-        found += assess_determination(gained[np.ix_(columns, columns)], sd[columns], names).directions
-    return tuple(found)
+def _find_undetermined_directions(
+    added_precision: Array, survey: Survey, sd: Array
+) -> tuple[UndeterminedDirection, ...]:
+    """Return the combinations of parameters that the data do not determine, within groups of jointly fitted parameters.
+
+    They are computed at the first set of plausible parameters.
+
+    Args:
+        added_precision: Precision that the data add to the prior, ``(p, p)``.
+        survey: Survey of the data (Fisher information at several sets of plausible parameters).
+        sd: Prior standard deviations, ``(p,)``.
+    """
+    directions: list[UndeterminedDirection] = []
+    for columns in survey.groups.values():
+        names = [survey.space.names[i] for i in columns]
+        directions += assess_determination(added_precision[np.ix_(columns, columns)], sd[columns], names).directions
+    return tuple(directions)
 
 
-def _condition_numbers(seen: ProfileSurvey) -> dict[str, tuple[float, float]]:
+def _condition_numbers(survey: Survey) -> dict[str, tuple[float, float]]:
     each = {
-        name: [scaled_condition(matrix[np.ix_(columns, columns)]) for matrix in seen.told.matrix]
-        for name, columns in seen.groups.items()
+        name: [scaled_condition(matrix[np.ix_(columns, columns)]) for matrix in survey.information.matrix]
+        for name, columns in survey.groups.items()
     }
     return {name: (values[0], max(values)) for name, values in each.items()}
 
 
-def _choose_frozen(gained: Array, sd: Array) -> NDArray[np.intp]:
-    """Return the parameters to fix so that the others are determined.
+def _choose_frozen(added_precision: Array, sd: Array) -> NDArray[np.intp]:
+    """Return the indices of the parameters to fix so that the other parameters are determined.
 
-    A pivoted QR of the information's square root orders parameters by their information beyond that of the earlier ones
-    (subset selection, Golub, Klema & Stewart 1976). Parameters with less information than `DETERMINED` requires are
-    fixed.
+    A pivoted QR of the information's square root orders parameters by the information that they add to the earlier ones
+    (subset selection, Golub, Klema & Stewart 1976). A parameter is fixed if the added information is too small for a
+    standard error of at most half (`DETERMINED`) a prior standard deviation.
+
+    Args:
+        added_precision: Precision that the data add to the prior, ``(p, p)``.
+        sd: Prior standard deviations, ``(p,)``.
     """
-    values, vectors = np.linalg.eigh(gained * np.outer(sd, sd))
+    values, vectors = np.linalg.eigh(added_precision * np.outer(sd, sd))
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-    found: Any = qr(root, pivoting=True)
-    new, order = np.diag(found[1]) ** 2, np.asarray(found[2], dtype=np.intp)
-    return np.sort(order[new < 1.0 / DETERMINED**2 - 1.0])
+    factorization: Any = qr(root, pivoting=True)
+    added, order = np.diag(factorization[1]) ** 2, np.asarray(factorization[2], dtype=np.intp)
+    return np.sort(order[added < 1.0 / DETERMINED**2 - 1.0])
 
 
 def _errors_with_frozen(
-    told: FisherInformation, freeze: NDArray[np.intp], sd: Array, names: tuple[str, ...]
+    information: FisherInformation, freeze: NDArray[np.intp], sd: Array, names: tuple[str, ...]
 ) -> dict[str, float]:
-    """Return the expected errors of the parameters that are not frozen, in prior deviations, at the first point."""
-    kept = np.setdiff1d(np.arange(len(sd)), freeze)
-    held = sd.copy()
-    held[freeze] = 0.0
-    error = np.sqrt(np.diag(told.covariance(held)[0]))[kept] / sd[kept]
-    return {names[i]: float(value) for i, value in zip(kept, error, strict=True)}
+    """Return the expected errors of the parameters that stay free, in prior standard deviations, by name.
+
+    Args:
+        information: Fisher information at the first set of plausible parameters, ``(1, p, p)``.
+        freeze: Indices of the parameters that are fixed; they count as known exactly.
+        sd: Prior standard deviations, ``(p,)``.
+        names: Names of all p parameters.
+    """
+    free = np.setdiff1d(np.arange(len(sd)), freeze)
+    sd_with_frozen = sd.copy()
+    sd_with_frozen[freeze] = 0.0
+    error = np.sqrt(np.diag(information.covariance(sd_with_frozen)[0]))[free] / sd[free]
+    return {names[i]: float(value) for i, value in zip(free, error, strict=True)}
 
 
 def _find_correlated_pairs(
     covariance: Array, undetermined: list[bool], names: tuple[str, ...]
 ) -> tuple[tuple[str, str, float], ...]:
-    """Return pairs with strongly correlated estimates and at least one undetermined parameter."""
+    """Return pairs of parameters with a correlation above 0.9, and the correlation.
+
+    At least one parameter of each pair is undetermined.
+
+    Args:
+        covariance: Expected covariance of the estimate, ``(p, p)``.
+        undetermined: Whether each parameter is undetermined.
+        names: Names of the parameters.
+    """
     size = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(size, size)
     pairs = np.argwhere(np.triu(np.abs(correlation) > _ALIKE, k=1))
@@ -308,35 +397,39 @@ def _find_correlated_pairs(
 def _find_shared_quantities(
     covariance: Array, sd: Array, undetermined: list[bool], free: tuple[FreeParam, ...]
 ) -> dict[str, float]:
-    """Return quantities that one value for all joints of the same nominal would determine."""
+    """Return quantities that the data would determine if all joints of the same nominal value shared one value.
+
+    Returns:
+        The expected error in prior standard deviations, by description of quantity and joints.
+    """
     kinds: dict[tuple[str, float], list[int]] = {}
     for i, parameter in enumerate(free):
         if parameter.param.quantity.fit.shared and parameter.joint is not None:
             kinds.setdefault((parameter.param.quantity.path(), parameter.param.nominal), []).append(i)
-    found = {}
+    errors = {}
     for (name, nominal), columns in kinds.items():
         known = np.sum(sd[columns] ** 2 / np.diag(covariance)[columns] - 1.0)
         error = float(1.0 / np.sqrt(1.0 + known))
         if len(columns) > 1 and any(undetermined[i] for i in columns) and error <= DETERMINED:
-            found[f"{name} (nominal {nominal:g}, {len(columns)} joints)"] = error
-    return found
+            errors[f"{name} (nominal {nominal:g}, {len(columns)} joints)"] = error
+    return errors
 
 
-def _find_log_problems(seen: ProfileSurvey) -> tuple[str, ...]:
-    """Return the problems of a log, each with its joint or parameter and the next step."""
-    said = [
+def _find_log_problems(survey: Survey) -> tuple[str, ...]:
+    """Describe the problems of a log, each with its joint or parameter and with what the user should do next."""
+    problems = [
         f"{joint} does not move, so this log cannot identify "
-        f"{', '.join(p.name for p in seen.space.free if p.name.split('/')[1] == joint) or 'it'}. Record motion of it, "
+        f"{', '.join(p.name for p in survey.space.free if p.name.split('/')[1] == joint) or 'it'}. Record its motion, "
         "or fix these parameters."
-        for joint in seen.standing
+        for joint in survey.still_joints
     ]
-    if seen.episodes == 1:
-        said.append(
+    if survey.episodes == 1:
+        problems.append(
             "There is only one episode: intervals cannot be clustered by episode, and nothing can be held out. Record "
             "several, for example with --repeat."
         )
-    if seen.frames and not (seen.told.matrix[0] > 0).any():
-        said.append(
+    if survey.frames and not (survey.information.matrix[0] > 0).any():
+        problems.append(
             "No parameter affects any reading in this log: there is no excitation. Record the motion of --excitation."
         )
-    return tuple(said)
+    return tuple(problems)

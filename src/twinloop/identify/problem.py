@@ -1,10 +1,16 @@
-"""Define the least-squares problem of a fit over batched replays: residuals, robust loss, priors, slopes.
+"""Define the least-squares problem of a fit over batched replays: residuals, robust loss, priors, and derivatives.
 
-All perturbations run in one batch. If joints barely affect each other's readings, the k-th parameters of all joints are
-perturbed in the same world and the Jacobian is block-diagonal. A single block with all parameters is the full Jacobian.
-Corrections of each window's first state (``local``) affect that window alone. One world therefore perturbs the k-th
-correction of all windows, and the corrections are eliminated from the normal equations window by window (the Schur
-complement of multiple shooting).
+The Jacobian is computed by finite differences, and all perturbed replays run in one batch. Parameters of joints that
+barely affect each other's readings may share a world: one parameter of every joint is perturbed in it, and the Jacobian
+is block-diagonal. A single block with all parameters is the full Jacobian.
+
+A window (part of an episode) starts from a measured initial state, which has measurement errors. The fit may therefore
+correct m coordinates of this state (``local`` in the code). A correction affects only its window. One world can
+therefore perturb the k-th correction of all windows. The corrections are eliminated from the normal equations window by
+window, by the Schur complement, as in multiple shooting.
+
+Shapes use p for the number of parameters, m for the number of corrected coordinates. Points are in solver coordinates,
+see `assembly.FreeParam`.
 """
 
 from __future__ import annotations
@@ -30,7 +36,12 @@ PRIOR_WEIGHT = 4e-3
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterBlock:
-    """Parameters that are solved together, and the channels that they are fitted to."""
+    """Block of parameters that are solved together, and the channels that they are fitted to.
+
+    Attributes:
+        columns: Indices of the parameters.
+        channels: Indices of the channels.
+    """
 
     columns: NDArray[np.intp]
     channels: NDArray[np.intp]
@@ -38,13 +49,23 @@ class ParameterBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class FitProblem:
-    """A fit in transformed coordinates.
+    """Least-squares problem of a fit with p parameters, in solver coordinates (ln or SI).
 
-    ``readings`` maps points ``(nworld, p)`` and corrections of first states ``(nworld, nwindow, m)`` to replayed
-    readings ``(nworld, nwindow, nframe, nchannel)``. ``measured`` is NaN at missing measurements. ``centre`` and ``sd``
-    are the weak prior of the parameters, ``local_sd`` ``(m,)`` is that of the corrections. ``width`` ``(nchannel,)`` is
-    the residual at which the loss changes from square to linear, in the channels' units. Corrections need a single
-    block. ``clusters`` ``(nwindow,)`` numbers the episodes of the windows; without it each window is one cluster.
+    Attributes:
+        readings: Function from points ``(nworld, p)`` and corrections of the windows' initial states ``(nworld,
+            nwindow, m)`` to replayed readings ``(nworld, nwindow, nframe, nchannel)``.
+        measured: Measured readings, ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
+        blocks: Parameters that are solved together; corrections of initial states need a single block.
+        centre: Prior means of the parameters, ``(p,)``.
+        sd: Prior standard deviations of the parameters, ``(p,)``.
+        low: Lower bounds, ``(p,)``.
+        high: Upper bounds, ``(p,)``.
+        width: Residual at which the loss changes from square to linear (Huber), ``(nchannel,)``, in the channels'
+            units.
+        local_sd: Prior standard deviations of the corrections, ``(m,)``; empty if initial states are not corrected.
+        prior_weight: Factor of the parameters' prior in the loss, which is otherwise the sum of the channels' mean
+            Huber losses.
+        clusters: Index of each window's episode, ``(nwindow,)``; by default each window has its own index.
     """
 
     readings: Readings
@@ -65,30 +86,44 @@ class FitProblem:
 
     @property
     def zero_corrections(self) -> Array:
-        """Zero corrections: the first states as measured, ``(nwindow, m)``."""
+        """Corrections that keep the initial states as measured: zeros of shape ``(nwindow, m)``."""
         return np.zeros((len(self.measured), len(self.local_sd)))
 
     @property
     def frame_weight(self) -> Array:
-        """Weight of one reading of each channel, ``(nchannel,)``: losses are means over all measured values."""
+        """Weight of one reading of each channel, ``(nchannel,)``: the inverse of its number of measured values."""
         return 1.0 / np.maximum(np.sum(~np.isnan(self.measured), axis=(0, 1)), 1)
 
     @property
     def local_weight(self) -> float:
-        """Weight of one window's prior: that of one reading, because it is one measurement of the first state."""
+        """Weight of the prior of a window's initial-state correction in the loss, equal to the weight of one reading.
+
+        It counts like one reading because the initial state is measured once.
+        """
         return float(np.mean(self.frame_weight))
 
     def residual(self, points: Array, local: Array) -> Array:
         """Return replayed minus measured readings in Huber widths, ``(nworld, nwindow, nframe, nchannel)``.
 
-        A missing measurement gives NaN. A measured frame without a finite replayed value gives infinity.
+        The Huber width is the residual at which the loss changes from square to linear. A missing measurement gives
+        NaN. A measured frame at which the replay has diverged gives infinity.
+
+        Args:
+            points: Parameters in solver coordinates (ln or SI), ``(nworld, p)``.
+            local: Corrections of m coordinates of each window's initial state, ``(nworld, nwindow, m)``.
         """
         readings = self.readings(points, local)
         residual = (readings - self.measured) / self.width
         return np.where(np.isnan(readings) & ~np.isnan(self.measured), np.inf, residual)
 
     def losses(self, residual: Array, points: Array, local: Array) -> Array:
-        """Return the loss of every block at every point, ``(nworld, nblock)``."""
+        """Return the loss of every block at every point, ``(nworld, nblock)``, including the priors.
+
+        Args:
+            residual: Residuals at the points, see `residual`.
+            points: Parameters in solver coordinates (ln or SI), ``(nworld, p)``.
+            local: Corrections of m coordinates of each window's initial state, ``(nworld, nwindow, m)``.
+        """
         channel = np.nanmean(huber_loss(residual), axis=(-3, -2))
         prior = 0.5 * self.prior_weight * ((points - self.centre) / self.sd) ** 2
         losses = np.stack([channel[:, b.channels].sum(-1) + prior[:, b.columns].sum(-1) for b in self.blocks], axis=-1)
@@ -97,18 +132,26 @@ class FitProblem:
         return losses
 
     def losses_at(self, points: Array, local: Array | None = None) -> Array:
-        """Replay points ``(nworld, p)`` and return each block's loss; ``local`` None keeps first states as measured."""
+        """Replay points ``(nworld, p)`` and return the loss of every block, ``(nworld, nblock)``.
+
+        If ``local`` (corrections of the initial states) is None, initial states stay as measured.
+        """
         local = np.repeat(self.zero_corrections[None], len(points), axis=0) if local is None else local
         return self.losses(self.residual(points, local), points, local)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linearization:
-    """Residual and slopes at a point.
+    """Residual of a fit at a point, and its derivatives.
 
-    ``point`` ``(p,)`` has the corrections ``local`` ``(nwindow, m)``. ``residual`` ``(nwindow, nframe, nchannel)`` is
-    in Huber widths. Its slopes are ``jacobians`` ``(nwindow, nframe, channels of the block, columns of the block)`` per
-    block and ``local_jacobian`` ``(nwindow, nframe, nchannel, m)``. ``losses`` has one value per block.
+    Attributes:
+        point: Parameters in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
+        residual: Residual in Huber widths, ``(nwindow, nframe, nchannel)``.
+        jacobians: Per block, derivatives with respect to its parameters:
+            ``(nwindow, nframe, channels of the block, parameters of the block)``.
+        local_jacobian: Derivatives with respect to the corrections, ``(nwindow, nframe, nchannel, m)``.
+        losses: Loss of each block, ``(nblock,)``.
     """
 
     point: Array
@@ -120,18 +163,27 @@ class Linearization:
 
 
 def huber_loss(residual: Array) -> Array:
-    """Return Huber's loss of residuals in widths: r²/2 up to 1, |r| − 1/2 beyond (Ann. Math. Stat. 35, 1964)."""
+    """Return Huber's loss of residuals r in Huber widths: r²/2 if |r| ≤ 1, otherwise |r| − 1/2.
+
+    Huber, "Robust estimation of a location parameter", Ann. Math. Stat. 35, 1964.
+    """
     size = np.abs(residual)
     return np.where(size <= 1.0, 0.5 * size**2, size - 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbePoints:
-    """A point and its perturbations, to be replayed: ``points`` ``(n, p)`` and ``local`` ``(n, nwindow, m)``.
+    """Point and its perturbations, to be replayed for finite differences.
 
-    Row 0 is the point itself; then follow the perturbations of parameters, then those of corrections. ``world``
-    ``(p,)`` is the row that perturbs each parameter. ``step`` ``(p,)`` and ``local_step`` ``(m,)`` are the sizes of the
-    perturbations.
+    Row 0 is the point itself. The next rows perturb parameters. The last m rows perturb corrections of the windows'
+    initial states.
+
+    Attributes:
+        points: Parameters of each row in solver coordinates (ln or SI), ``(n, p)``.
+        local: Corrections of the initial states of each row, ``(n, nwindow, m)``.
+        world: Index of the row (and simulated world) that perturbs each parameter, ``(p,)``.
+        step: Added perturbation of each parameter, ``(p,)``; negative for a parameter at its upper bound.
+        local_step: Added perturbation of each correction, ``(m,)``.
     """
 
     points: Array
@@ -141,10 +193,22 @@ class ProbePoints:
     local_step: Array
 
 
-def probe(problem: FitProblem, point: Array, local: Array | None = None, *, alone: bool = False) -> ProbePoints:
-    """Return the points to replay for the slopes at a point; steps never cross a bound. Arguments: see `linearize`."""
+def probe(
+    problem: FitProblem, point: Array, local: Array | None = None, *, separate_worlds: bool = False
+) -> ProbePoints:
+    """Return a point and its perturbations, to be replayed for the derivatives at the point.
+
+    Perturbations are positive, except where they would exceed a parameter's upper bound.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        point: The point in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``; by default zero.
+        separate_worlds: Perturb every parameter in a separate world. If false, one world perturbs one parameter of
+            every block.
+    """
     local = problem.zero_corrections if local is None else local
-    world, m = _probe_worlds(problem, alone=alone), len(problem.local_sd)
+    world, m = _probe_worlds(problem, separate_worlds=separate_worlds), len(problem.local_sd)
     step = _DIFFERENCE * problem.sd
     step = np.where(point + step > problem.high, -step, step)
     depth = int(world.max(initial=0))
@@ -157,9 +221,15 @@ def probe(problem: FitProblem, point: Array, local: Array | None = None, *, alon
 
 
 def linearization_from_probe(problem: FitProblem, probed: ProbePoints, residual: Array) -> Linearization:
-    """Return residual and slopes by one-sided differences, from the ``residual`` of a probe.
+    """Compute the linearization at a point by one-sided finite differences.
 
-    A parameter whose perturbation diverges gets slope zero: it keeps its value until the others have moved.
+    A parameter whose perturbation diverges gets derivative zero: it keeps its value until the other parameters have
+    moved.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        probed: The point and its perturbations, from `probe`.
+        residual: Residuals of their replays, ``(n, nwindow, nframe, nchannel)``.
     """
     here, depth = residual[0], int(probed.world.max(initial=0))
 
@@ -185,24 +255,32 @@ def linearization_from_probe(problem: FitProblem, probed: ProbePoints, residual:
     )
 
 
-def linearize(problem: FitProblem, point: Array, local: Array | None = None, *, alone: bool = False) -> Linearization:
-    """Return residual and slopes at a point by one-sided differences, in one batch.
+def linearize(
+    problem: FitProblem, point: Array, local: Array | None = None, *, separate_worlds: bool = False
+) -> Linearization:
+    """Replay a point and its perturbations in one batch, and return the residual and its derivatives.
 
     Args:
-        problem: the fit.
-        point: the point, ``(p,)``.
-        local: corrections of the first states, ``(nwindow, m)``; by default zero.
-        alone: perturb every parameter in a separate world. Otherwise blocks share worlds, which divides the cost by
-            their number; the small effect of one joint's parameter on another joint is then attributed to the other
-            joint.
+        problem: Least-squares problem of the fit.
+        point: The point in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``; by default zero.
+        separate_worlds: Perturb every parameter in a separate world, which is exact. If false, one world perturbs one
+            parameter of every block, which needs fewer worlds. The derivatives then ignore the small effects between
+            joints of different blocks.
     """
-    probed = probe(problem, point, local, alone=alone)
+    probed = probe(problem, point, local, separate_worlds=separate_worlds)
     return linearization_from_probe(problem, probed, problem.residual(probed.points, probed.local))
 
 
-def _probe_worlds(problem: FitProblem, *, alone: bool) -> NDArray[np.intp]:
-    """Return the world in which each parameter is perturbed; world 0 is unperturbed."""
-    if alone:
+def _probe_worlds(problem: FitProblem, *, separate_worlds: bool) -> NDArray[np.intp]:
+    """Return the index of the world in which each parameter is perturbed, ``(p,)``; world 0 is unperturbed.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        separate_worlds: Perturb every parameter in a separate world. If false, one world perturbs one parameter of
+            every block.
+    """
+    if separate_worlds:
         return np.arange(1, len(problem.sd) + 1)
     world = np.zeros(len(problem.sd), dtype=np.intp)
     for block in problem.blocks:
@@ -212,10 +290,15 @@ def _probe_worlds(problem: FitProblem, *, alone: bool) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, kw_only=True)
 class NormalEquations:
-    """Second derivative and gradient of one block's loss, priors included.
+    """Gradient and Gauss–Newton second derivative of one block's loss, including priors.
 
-    ``matrix`` ``(p, p)`` and ``gradient`` ``(p,)`` have the corrections eliminated. ``recover`` maps a step of the
-    parameters to the step of the corrections, ``(nwindow, m)``.
+    The corrections of the windows' initial states are eliminated (Schur complement): for any step of the parameters the
+    corrections take their optimal step.
+
+    Attributes:
+        matrix: Second derivative with respect to the p parameters of the block, ``(p, p)``.
+        gradient: Gradient with respect to these parameters, ``(p,)``.
+        recover: Function from a step of the parameters ``(p,)`` to the step of the corrections ``(nwindow, m)``.
     """
 
     matrix: Array
@@ -224,11 +307,13 @@ class NormalEquations:
 
 
 class InitialStateSystem(NamedTuple):
-    """Normal equations of the first states, and their coupling to a block's parameters, window by window.
+    """Normal equations of the windows' initial states, and their coupling to a block's p parameters.
 
-    ``own`` ``(nwindow, nframe, nchannel, m)`` are slopes of the residual, 0 at missing measurements. ``inner``
-    ``(nwindow, m, m)`` are second derivatives with the prior; ``cross`` ``(nwindow, m, p)`` are mixed derivatives with
-    the parameters.
+    Attributes:
+        own: Derivatives of the residual with respect to the corrections, ``(nwindow, nframe, nchannel, m)``; 0 at
+            missing measurements.
+        inner: Second derivatives of the loss with respect to the corrections, including the prior, ``(nwindow, m, m)``.
+        cross: Mixed derivatives with respect to corrections and parameters, ``(nwindow, m, p)``.
     """
 
     own: Array
@@ -239,7 +324,15 @@ class InitialStateSystem(NamedTuple):
 def build_initial_state_system(
     problem: FitProblem, here: Linearization, block: int, slopes: Array, weight: Array
 ) -> InitialStateSystem:
-    """Return the system that eliminates the first states from a block whose residual has these slopes and weights."""
+    """Build the normal equations of the initial-state corrections for one block of parameters.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at the point.
+        block: Index of the block of jointly solved parameters.
+        slopes: Derivatives of the residual with respect to the parameters, ``(nwindow, nframe, nchannel, p)``.
+        weight: Weight of each reading, ``(nwindow, nframe, nchannel)``.
+    """
     channels = problem.blocks[block].channels
     absent = np.isnan(here.residual[..., channels])[..., None]
     own = np.where(absent, 0.0, here.local_jacobian[..., channels, :])
@@ -252,23 +345,32 @@ def build_initial_state_system(
 
 
 def normal_equations(problem: FitProblem, here: Linearization, block: int, *, damping: float = 0.0) -> NormalEquations:
-    """Return the reweighted normal equations of a block; ``damping`` raises the diagonal by that part (Marquardt)."""
+    """Return the iteratively reweighted normal equations of one block.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at the point.
+        block: Index of the block of jointly solved parameters.
+        damping: The diagonal is multiplied by 1 + ``damping`` (Marquardt).
+    """
     columns, channels = problem.blocks[block].columns, problem.blocks[block].channels
     residual = here.residual[..., channels]
     present = ~np.isnan(residual)
     error = np.where(present, residual, 0.0)
     weight = np.where(present, 1.0 / np.maximum(np.abs(error), 1.0), 0.0) * problem.frame_weight[channels]
     slopes = np.where(present[..., None], here.jacobians[block], 0.0)
-    pull = problem.prior_weight / problem.sd[columns] ** 2
-    matrix = np.einsum("efcp,efc,efcq->pq", slopes, weight, slopes, optimize=True) + np.diag(pull)
+    prior_curvature = problem.prior_weight / problem.sd[columns] ** 2
+    matrix = np.einsum("efcp,efc,efcq->pq", slopes, weight, slopes, optimize=True) + np.diag(prior_curvature)
     matrix += damping * np.diag(np.diag(matrix))
-    gradient = np.einsum("efcp,efc->p", slopes, weight * error) + pull * (here.point - problem.centre)[columns]
+    gradient = (
+        np.einsum("efcp,efc->p", slopes, weight * error) + prior_curvature * (here.point - problem.centre)[columns]
+    )
     if not len(problem.local_sd):
         return NormalEquations(matrix=matrix, gradient=gradient, recover=lambda _: np.zeros_like(here.local))
     own, inner, cross = build_initial_state_system(problem, here, block, slopes, weight)
     inner = inner + damping * inner * np.eye(len(problem.local_sd))
-    own_pull = problem.local_weight / problem.local_sd**2
-    slope = np.einsum("efcm,efc->em", own, weight * error) + own_pull * here.local
+    local_curvature = problem.local_weight / problem.local_sd**2
+    slope = np.einsum("efcm,efc->em", own, weight * error) + local_curvature * here.local
     solved = np.linalg.solve(inner, np.concatenate([cross, slope[..., None]], axis=-1))
     return NormalEquations(
         matrix=matrix - np.einsum("emp,emq->pq", cross, solved[..., :-1]),
@@ -278,10 +380,15 @@ def normal_equations(problem: FitProblem, here: Linearization, block: int, *, da
 
 
 def eliminate_initial_states(problem: FitProblem, here: Linearization, block: int) -> Array:
-    """Return a block's residual slopes after eliminating the first states, ``(nwindow, nframe, nchannel, p)``.
+    """Return derivatives of a block's residual with the initial states eliminated, ``(nwindow, nframe, nchannel, p)``.
 
-    The part of a parameter's effect that the window's first state can explain is removed. Frames without measurement
-    are 0.
+    The part of a parameter's effect that a correction of the window's initial state can explain is removed. Missing
+    measurements give 0.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at the point.
+        block: Index of the block of jointly solved parameters.
     """
     channels = problem.blocks[block].channels
     residual = here.residual[..., channels]

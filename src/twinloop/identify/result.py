@@ -1,4 +1,4 @@
-"""Store the results of a fit, and format them as text and JSON."""
+"""Define the result of an identification, and its formats for the terminal and JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,19 @@ from twinloop.stats import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(JsonRecord):
-    """One parameter in SI: nominal and identified value, and its interval unless it is not determined (``reason``).
+    """Identified value of one parameter in SI units, with its confidence interval.
 
-    ``side`` is "at most" or "at least" if the estimate is on a bound; the interval is then one-sided. ``df`` are the
-    degrees of freedom of its quantile, approximately the number of clusters that decide it; None without clusters.
+    Attributes:
+        name: Name of the parameter.
+        unit: Its SI unit.
+        nominal: Nominal value in the twin.
+        value: Identified value.
+        low: Lower limit of the interval; None if the data do not determine the parameter.
+        high: Upper limit of the interval; None if the data do not determine the parameter.
+        reason: Why the data do not determine the parameter; "" if they do.
+        side: "at most" or "at least" if the estimate is on a bound and the interval is one-sided.
+        df: Degrees of freedom of the interval's t quantile. It is about the number of independent clusters of frames
+            (episodes or time blocks) that determine the value; None if there are no clusters.
     """
 
     name: str
@@ -36,7 +45,7 @@ class Estimate(JsonRecord):
 
     @property
     def interval(self) -> str:
-        """The limits as text, or the reason why there are none."""
+        """Interval as text, or the reason why the parameter is not determined."""
         if self.low is None or self.high is None:
             return f"not determined: {self.reason}"
         if self.side:
@@ -45,17 +54,21 @@ class Estimate(JsonRecord):
 
     @property
     def determined(self) -> bool:
-        """Whether the data determine the parameter."""
+        """Whether the data determine the parameter, so that it has a confidence interval; if not, see ``reason``."""
         return not self.reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitResiduals(JsonRecord):
-    """Residuals of the fit on the training episodes, each ``(nchannel,)``.
+    """Statistics of the fit's residuals on the training episodes, each array of shape ``(nchannel,)``.
 
-    ``noise`` is their standard deviation from the median (1.4826 MAD) in the channel's unit: the sensor's noise as far
-    as the twin is correct. ``rho`` is the correlation from one frame to the next. ``n_eff`` is the effective number of
-    independent frames among all ``frames``. ``p_value`` is that of the Ljung-Box test for whiteness over all windows.
+    Attributes:
+        rho: Lag-1 autocorrelation, from one frame to the next.
+        n_eff: Effective number of independent frames.
+        frames: Largest number of measured frames of a channel.
+        p_value: P-value of the Ljung-Box test that the residuals are uncorrelated, over all windows.
+        noise: Standard deviation in the channel's unit, estimated as 1.4826 times the median absolute deviation. If the
+            twin is correct, it is the sensor's noise.
     """
 
     rho: NDArray[np.float64]
@@ -68,19 +81,21 @@ class FitResiduals(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalEvidence(JsonRecord):
-    """Data and method behind the intervals.
+    """Data and method from which the confidence intervals of a fit are computed.
 
     Attributes:
-        clusters: the independent unit: ``episode``, ``time block``, or ``none``.
-        count: number of clusters.
-        length_s: length of the time blocks, s.
-        correlated_s: time over which frames' influence on the slowest parameter is correlated, s.
-        independent: number of such stretches in the log.
-        parameters: number of free parameters in the fit's largest block.
-        rank: rank of the clusters' scores; a sandwich of C clusters estimates the spread of at most C − 1 directions.
+        clusters: Kind of the independent clusters of frames: ``episode``, ``time block``, or ``none``.
+        count: Number of clusters.
+        length_s: Length of the time blocks, s; 0 for episodes.
+        correlated_s: Integrated autocorrelation time of the frames' influence on a parameter, s; the longest of all
+            parameters.
+        independent: Duration of the log divided by ``correlated_s``.
+        parameters: Number of free parameters in the fit's largest block.
+        rank: Rank of the clusters' scores (gradients): number of directions in parameter space whose spread is
+            estimated, at most ``count`` − 1 for each block of jointly solved parameters.
         method: ``sandwich``, ``score bootstrap``, ``refit bootstrap`` or ``none``.
-        draws: number of bootstrap draws.
-        level: confidence level of the intervals.
+        draws: Number of bootstrap draws.
+        level: Confidence level of the intervals.
     """
 
     clusters: str
@@ -95,24 +110,28 @@ class IntervalEvidence(JsonRecord):
     level: float
 
     def text(self) -> str:
-        """Return sentences for the head of a table."""
+        """Return sentences on data and method of the intervals, for a terminal."""
         if self.clusters == "none":
             return (
                 f"No intervals: a single episode whose residuals stay correlated for too long to compare its parts. "
                 f"Record at least {2 * self.parameters} episodes for {self.parameters} parameters."
             )
-        what = f"{self.count} episodes"
+        clusters = f"{self.count} episodes"
         if self.clusters == "time block":
-            what = f"{self.count} blocks of {self.length_s:.2g} s (too few episodes for {self.parameters} parameters)"
-        said = f"Intervals {self.level:.0%}, clustered by {what}; {_METHODS[self.method].format(draws=self.draws)}."
+            clusters = (
+                f"{self.count} blocks of {self.length_s:.2g} s (too few episodes for {self.parameters} parameters)"
+            )
+        sentence = (
+            f"Intervals {self.level:.0%}, clustered by {clusters}; {_METHODS[self.method].format(draws=self.draws)}."
+        )
         if self.count <= self.parameters:
-            said += (
+            sentence += (
                 f" {self.count} clusters estimate the spread of only {self.count - 1} of {self.parameters} directions "
                 "(the rank of their sandwich), so the bootstrap is preferred."
             )
         elif self.method == "score bootstrap":
-            said += f" There are fewer than {2 * self.parameters} clusters, so the bootstrap is preferred."
-        return said
+            sentence += f" There are fewer than {2 * self.parameters} clusters, so the bootstrap is preferred."
+        return sentence
 
 
 _METHODS = {
@@ -126,10 +145,29 @@ _METHODS = {
 class IdentifyResult(JsonRecord):
     """Result of an identification: distribution over parameters, intervals, errors and residuals.
 
-    Errors are mean absolute errors per joint in the log's units, open loop from the first frame. ``holdout_error`` is
-    None if nothing was held out; the result is then labelled so. ``condition`` and ``directions`` describe combinations
-    that the data do not determine, see `identify.uncertainty`. ``optima`` are parameter values of optima with nearly
-    the same loss, the reported one first. ``profiles`` are the requested ones.
+    Errors are mean absolute errors per joint in the log's units, of replays that are open loop from the first frame.
+
+    Attributes:
+        distribution: Joint distribution of the parameters.
+        estimates: Identified value and interval of each parameter.
+        joints: Names of the compared channels; position channels have the name of their joint.
+        log_units: Unit of each of these channels.
+        training: Numbers of the training episodes.
+        holdout: Numbers of the held-out episodes.
+        training_error: Error of the identified twin on the training episodes.
+        nominal_training_error: Error of the nominal twin on the training episodes.
+        holdout_error: Error on the held-out episodes; None if no episode was held out.
+        condition: Condition number of the scaled normal matrix of each block of jointly fitted parameters; a large
+            value means correlated parameters.
+        directions: Combinations of parameters that the data do not determine, as text.
+        residuals: Statistics of the training residuals.
+        evidence: Data and method of the intervals.
+        converged: Whether the optimization converged.
+        worlds_replayed: Number of simulated worlds.
+        seconds: Duration of the identification, s.
+        notes: Notes that qualify the result.
+        optima: Parameter values (SI) of optima with nearly the same loss, the reported optimum first.
+        profiles: The requested profile likelihoods.
     """
 
     distribution: ParamDistribution
@@ -157,12 +195,12 @@ class IdentifyResult(JsonRecord):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """Identified values by name, SI, as `Twin.table` takes them."""
+        """Identified values by parameter name, SI; a valid argument of `Twin.table`."""
         return self.distribution.estimate
 
     @property
     def correlation(self) -> NDArray[np.float64]:
-        """Correlation of the determined parameters' errors, in the order of `determined`, ``(k, k)``."""
+        """Correlation of the estimates of the k determined parameters, in the order of `determined`, ``(k, k)``."""
         rows = np.flatnonzero(self.distribution.determined)
         covariance = self.distribution.covariance[np.ix_(rows, rows)]
         sd = np.sqrt(np.diag(covariance))
@@ -172,7 +210,7 @@ class IdentifyResult(JsonRecord):
     def determined(self) -> tuple[str, ...]:
         """Names of the parameters that the data determine."""
         known = zip(self.distribution.names, self.distribution.determined, strict=True)
-        return tuple(name for name, told in known if told)
+        return tuple(name for name, determined in known if determined)
 
     def text(self) -> str:
         """Return the result as a table for a terminal."""
@@ -209,8 +247,8 @@ class IdentifyResult(JsonRecord):
         for i, joint in enumerate(self.joints):
             effective = f"{left.n_eff[i]:.0f} of {left.frames}"
             p = "too short" if np.isnan(left.p_value[i]) else f"{left.p_value[i]:.2g}"
-            figures = f"{left.noise[i]:>10.3g}{left.rho[i]:>8.3f}  {effective}"
-            lines.append(f"{joint:<24}{self.log_units[i]:<18}{figures}  {p}")
+            columns = f"{left.noise[i]:>10.3g}{left.rho[i]:>8.3f}  {effective}"
+            lines.append(f"{joint:<24}{self.log_units[i]:<18}{columns}  {p}")
         return lines
 
     def _correlation_lines(self) -> list[str]:

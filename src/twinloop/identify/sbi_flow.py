@@ -1,4 +1,7 @@
-"""Train a normalizing flow on parameters and their summaries, with torch and sbi."""
+"""Train a normalizing flow that maps summaries of a simulation to the posterior of its parameters.
+
+The flow needs the optional packages torch and sbi.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,22 @@ _FEATURES, _TRANSFORMS, _BATCH, _RATE, _PATIENCE, _MOST_EPOCHS = 32, 3, 200, 1e-
 
 
 class _NullTracker:
-    """Tracker that stores nothing; without it sbi writes a TensorBoard folder for every training."""
+    """Tracker of sbi that stores nothing; by default sbi writes a TensorBoard folder for every training."""
 
     log_dir = None
 
     def log_metric(self, name: str, value: float, step: int | None = None) -> None: ...
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None: ...
     def log_params(self, params: dict[str, Any]) -> None: ...
-    def add_figure(self, name: str, figure: Any, step: int | None = None) -> None: ...
+    def add_figure(self, name: str, metric: Any, step: int | None = None) -> None: ...
     def flush(self) -> None: ...
 
 
 def require_sbi() -> tuple[Any, Any, Any]:
-    """Return ``torch``, sbi's ``NPE`` and ``posterior_nn``.
+    """Import the optional packages and return ``torch``, and ``NPE`` and ``posterior_nn`` of sbi.
 
     Raises:
-        MissingDependencyError: one of them is not installed.
+        MissingDependencyError: If torch or sbi is not installed.
     """
     try:
         import torch  # pyright: ignore[reportMissingImports]
@@ -50,12 +53,13 @@ def train_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, in
     """Train a neural posterior estimator in sbi, a masked autoregressive flow (Papamakarios et al., NeurIPS 2017).
 
     Args:
-        theta: parameters ``(n, p)``, standard normal under the prior.
-        x: their summaries ``(n, k)``.
-        seed: seed of the weights and batches; equal seeds give equal results on the same machine.
+        theta: Parameters of n simulations, standard normal under the prior, ``(n, p)``.
+        x: Summaries of n simulations, k each, ``(n, k)``.
+        seed: Seed of the weights and batches; equal seeds give equal results on the same machine.
 
     Returns:
-        A function from summaries ``(b, k)``, a number of draws and a seed to draws ``(draws, b, p)``.
+        A function that draws from posteriors. Its arguments are summaries of b data sets ``(b, k)``, the number of
+        draws, and a seed. It returns parameters ``(draws, b, p)``.
     """
     torch, npe, builder = require_sbi()
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Store results of simulation-based inference: draws, their intervals, the calibration check, the misfit check."""
+"""Define results of simulation-based inference: posterior draws, intervals, calibration test and test of misfit."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ FORM = "normal with the mean and covariance of the draws, in transformed coordin
 
 @dataclass(frozen=True, kw_only=True)
 class RankCheck:
-    """Simulation-based calibration over simulations with known parameters.
+    """Simulation-based calibration: test of the posterior on n simulations with known parameters.
 
-    ``ranks`` ``(n, p)`` are the ranks of true values among ``draws`` posterior draws. ``p_values`` ``(p,)`` test their
-    uniformity, adjusted by Holm's method. ``coverage`` are the parts of true values within the central intervals at
-    `LEVELS`, each ``(p,)``.
+    Attributes:
+        ranks: Rank of each true value among posterior draws, ``(n, p)`` for p parameters.
+        draws: Number of posterior draws per simulation.
+        p_values: P-values of the test that ranks are uniform, adjusted by Holm's method, ``(p,)``.
+        coverage: Per level in `LEVELS` (0.5 and 0.9), fraction of true values in the central interval, ``(p,)``.
     """
 
     ranks: NDArray[np.intp]
@@ -38,16 +40,18 @@ class RankCheck:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether no rank test rejects the posterior's calibration."""
+        """Whether no rank test rejects the posterior's calibration: all p-values are at least `ALARM` (0.01)."""
         return bool((self.p_values >= ALARM).all())
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorMisfit:
-    """Distance of the data from simulations at posterior draws.
+    """Comparison of the data with simulations at posterior draws.
 
-    ``distance`` is the Mahalanobis distance; ``p_value`` comes from its rank among simulations. ``deviations`` are
-    those of single summaries in standard deviations, by name, the largest first.
+    Attributes:
+        distance: Mahalanobis distance of the data's summaries from those of the simulations.
+        p_value: P-value from the rank of this distance among the simulations.
+        deviations: Deviation of each summary alone, in standard deviations, by name, the largest first.
     """
 
     distance: float
@@ -56,11 +60,11 @@ class PosteriorMisfit:
 
     @property
     def is_misspecified(self) -> bool:
-        """Whether the data differ from the simulations, p < `ALARM`."""
+        """Whether the data differ significantly from the simulations: the p-value is below `ALARM` (0.01)."""
         return self.p_value < ALARM
 
     def text(self) -> str:
-        """Return a sentence for a terminal."""
+        """Return the conclusion as a sentence for a terminal."""
         if not self.is_misspecified:
             return f"Data and simulations agree (p = {self.p_value:.2g})."
         worst = ", ".join(f"{name} {value:+.1f} sd" for name, value in self.deviations[:3])
@@ -72,12 +76,23 @@ class PosteriorMisfit:
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorDraws:
-    """Draws from a posterior, with their checks.
+    """Draws from a posterior of p parameters, with calibration test and test of misfit.
 
-    ``samples`` ``(n, p)`` are in the transformed coordinates of ``names``. ``distribution`` is the fit's with the
-    draws' mean and covariance (`FORM`). ``low``, ``median`` and ``high`` are SI, at ``level``. ``crowded`` names
-    parameters whose draws still accumulate at the sides of the last box. ``lost`` of the ``simulations`` had no finite
-    readings; they are excluded, and thus count as impossible.
+    Attributes:
+        names: Names of the parameters.
+        samples: Draws in solver coordinates (natural logarithms of positive parameters), ``(n, p)``.
+        distribution: The fit's distribution with mean and covariance of the draws.
+        low: Lower limits of the central intervals, SI, ``(p,)``.
+        median: Medians, SI, ``(p,)``.
+        high: Upper limits of the central intervals, SI, ``(p,)``.
+        level: Probability of the intervals.
+        ranks: Calibration test.
+        misfit: Comparison of the data with simulations.
+        cut_off: Parameters whose draws accumulate at a limit of the range simulated in the last round, so that the
+            posterior may extend beyond this range.
+        simulations: Number of simulations in all rounds.
+        failed_simulations: Number of simulations with infinite or NaN readings. They are left out of the training, so
+            that their parameters count as impossible.
     """
 
     names: tuple[str, ...]
@@ -89,12 +104,12 @@ class PosteriorDraws:
     level: float
     ranks: RankCheck
     misfit: PosteriorMisfit
-    crowded: tuple[str, ...]
+    cut_off: tuple[str, ...]
     simulations: int
-    lost: int
+    failed_simulations: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary without the draws."""
+        """Return a JSON-compatible dictionary, excluding the draws."""
         return {
             "names": list(self.names),
             "low": self.low.tolist(),
@@ -111,16 +126,15 @@ class PosteriorDraws:
                 "found": self.misfit.is_misspecified,
             },
             "deviations": dict(self.misfit.deviations),
-            "crowded": list(self.crowded),
+            "crowded": list(self.cut_off),
             "simulations": self.simulations,
-            "lost": self.lost,
+            "lost": self.failed_simulations,
         }
 
     def text(self) -> str:
-        """Return intervals and both checks for a terminal."""
-        lines = [
-            f"Posterior by simulation-based inference: {self.simulations} simulations, {self.lost} without readings."
-        ]
+        """Return the intervals, the calibration test and the misfit test as text for a terminal."""
+        failed = f"{self.failed_simulations} without readings"
+        lines = [f"Posterior by simulation-based inference: {self.simulations} simulations, {failed}."]
         heads = "".join(f"{f'in {level:.0%}':>12}" for level in LEVELS)
         lines.append(f"{'parameter':<36}{'median':>12}  {f'{self.level:.0%} of draws':<26}{heads}   ranks p")
         for i, name in enumerate(self.names):
@@ -129,16 +143,26 @@ class PosteriorDraws:
             lines.append(f"{name:<36}{self.median[i]:>12.4g}  {span:<26}{covered}{self.ranks.p_values[i]:>10.2g}")
         if not self.ranks.is_calibrated:
             lines.append("NOT CALIBRATED: true values rank unevenly among the draws. Run more simulations.")
-        if self.crowded:
-            lines.append(f"CUT OFF: draws of {', '.join(self.crowded)} accumulate at the limits of the simulated box.")
+        if self.cut_off:
+            lines.append(
+                f"CUT OFF: draws of {', '.join(self.cut_off)} accumulate at the limits of the simulated "
+                "ranges. Run more rounds."
+            )
         return "\n".join([*lines, self.misfit.text()])
 
 
 def rank_uniformity(ranks: ArrayLike, most: int) -> float:
-    """Return the p-value of a Kolmogorov-Smirnov test that ranks ``(n,)`` from 0 to ``most`` are uniform.
+    """Return the p-value of a Kolmogorov-Smirnov test that ranks are uniform.
 
     True values have uniform ranks among draws of a correct posterior (simulation-based calibration: Talts et al.,
-    arXiv:1804.06788). A uniform number is added within each rank, so that the test is exact.
+    arXiv:1804.06788). A uniform random number is added within each rank, so that the test is exact.
+
+    Args:
+        ranks: Integer ranks, ``(n,)``.
+        most: The largest possible rank; the smallest is 0.
+
+    Raises:
+        InputError: If ``ranks`` is empty, not one-dimensional, or has a value outside this range.
     """
     given = np.asarray(ranks, dtype=np.float64)
     if given.ndim != 1 or not len(given) or (given < 0).any() or (given > most).any():
@@ -147,15 +171,21 @@ def rank_uniformity(ranks: ArrayLike, most: int) -> float:
     return float(scipy.stats.kstest((given + within) / (most + 1), "uniform").pvalue)
 
 
-def measure_novelty(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float, NDArray[np.float64]]:
-    """Compare an observation ``(k,)`` with draws ``(n, k)``: Mahalanobis distance, p-value, deviations ``(k,)``.
+def compute_mahalanobis_test(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float, NDArray[np.float64]]:
+    """Test whether an observation of k values differs from draws of a distribution.
 
     Centre and covariance are estimated from the first half of the draws. The p-value is one plus the number of draws of
     the other half with at least the same distance, divided by one plus their number; it is valid for any distribution.
-    Deviations are of each coordinate alone, in standard deviations.
+
+    Args:
+        draws: The draws, ``(n, k)``.
+        observed: The observation, ``(k,)``.
+
+    Returns:
+        The Mahalanobis distance, its p-value, and the deviation of each value alone in standard deviations ``(k,)``.
 
     Raises:
-        InputError: fewer than four draws per coordinate.
+        InputError: If there are fewer than four draws per value.
     """
     known, seen = np.asarray(draws, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if len(known) < 4 * len(seen):
@@ -169,6 +199,6 @@ def measure_novelty(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float
         off = (rows - centre) / spread
         return np.sqrt(np.maximum(np.einsum("...i,ij,...j->...", off, inverse, off), 0.0))
 
-    far = float(distance(seen))
-    p_value = (1.0 + float(np.sum(distance(held) >= far))) / (1.0 + len(held))
-    return far, p_value, (seen - centre) / spread
+    observed_distance = float(distance(seen))
+    p_value = (1.0 + float(np.sum(distance(held) >= observed_distance))) / (1.0 + len(held))
+    return observed_distance, p_value, (seen - centre) / spread

@@ -1,11 +1,14 @@
-"""Compute summary statistics of a log for simulation-based inference: scores at the estimate, residual summaries.
+"""Compute summary statistics of a log for simulation-based inference: scores at the estimate, and residual statistics.
 
-Readings minus those at the estimate are whitened by the noise's autocorrelation. Their projection on the slopes, with
-first states eliminated, is one Gauss–Newton step of the parameters. To first order it contains all information of the
-readings about the parameters (Alsing & Wandelt, MNRAS Letters 476, 2018). Far from the estimate it is no longer an
-estimate but still a summary: the loss of information there widens a posterior and does not bias it. Five statistics of
-each channel's residuals judge the twin alone: mean, log size, and the correlations from frame to frame, with the sign
-of the speed (friction), and with the position (stiffness, gravity).
+The summaries of a world's readings start from their difference to the readings at the estimate. This difference is
+whitened by the autocorrelation of the noise. The scores are one Gauss–Newton step of the parameters for it. The initial
+states of the windows (parts of episodes) are optimized in the same step.
+
+To first order the scores contain all information of the readings about the parameters (Alsing & Wandelt, MNRAS Letters
+476, 2018). Far from the estimate they lose information: a posterior then becomes wider, but not biased.
+
+Five statistics of each channel's residuals test the twin itself: mean, logarithm of the size, correlation from frame to
+frame, correlation with the sign of the speed (friction), and correlation with the position (stiffness, gravity).
 """
 
 from __future__ import annotations
@@ -32,11 +35,21 @@ LEFT = ("mean", "size", "frame to frame", "sign of speed", "place")
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryStatistics:
-    """Function from readings to summaries, linearized at one point.
+    """Function from readings to summary statistics, linearized at the estimate of a fit.
 
-    ``centre`` ``(nwindow, nframe, nchannel)`` are the readings at the estimate without corrections of first states.
-    ``slopes`` ``(…, p)`` and ``starts`` ``(…, m)`` are whitened; they are 0 at missing measurements and in a window's
-    first frame, from which the replay starts. ``prior`` ``(p,)`` and ``local_sd`` are prior standard deviations.
+    Shapes use p for parameters and m for corrected coordinates of a window's initial state.
+
+    Attributes:
+        centre: Readings at the estimate, without corrections of initial states, ``(nwindow, nframe, nchannel)``.
+        slopes: Whitened derivatives with respect to parameters, ``(nwindow, nframe, nchannel, p)``; 0 where not
+            ``present``.
+        starts: Whitened derivatives with respect to the windows' initial states, ``(nwindow, nframe, nchannel, m)``; 0
+            where not ``present``.
+        present: Mask of measured readings, ``(nwindow, nframe, nchannel)``, excluding the first frame of a window, from
+            which the replay starts.
+        noise: Residual noise.
+        prior: Prior standard deviations of the parameters, ``(p,)``.
+        local_sd: Prior standard deviations of the initial states, ``(m,)``.
     """
 
     centre: Array
@@ -48,10 +61,12 @@ class SummaryStatistics:
     local_sd: Array
 
     def __call__(self, readings: Array) -> tuple[Array, Array]:
-        """Return scores ``(p,)`` and residual summaries ``(5 nchannel,)`` of one world's readings.
+        """Compute the summaries of one world's readings ``(nwindow, nframe, nchannel)``.
 
-        The readings have shape ``(nwindow, nframe, nchannel)``. Scores are steps s in standard errors, as asinh(s),
-        which keeps their order and limits outliers.
+        Returns:
+            Scores ``(p,)`` and residual statistics ``(5 nchannel,)``. A score is the Gauss–Newton step s of a parameter
+            in standard errors, as asinh(s), which keeps the order and limits outliers. The five statistics of a channel
+            are mean, log size, and correlations from frame to frame, with the sign of the speed, and with the position.
         """
         white = whiten(readings - self.centre, self.noise, self.present)
         inner, cross, solved, covariance = self._elimination
@@ -63,7 +78,12 @@ class SummaryStatistics:
 
     @cached_property
     def _elimination(self) -> tuple[Array, Array, Array, Array]:
-        """Normal matrix of the first states, cross terms, their solution, and the parameters' covariance."""
+        """Matrices that eliminate the initial states of the windows (nuisance parameters) from the normal equations.
+
+        They are the normal matrix N of the initial states ``(nwindow, m, m)``, its cross terms C with the parameters
+        ``(nwindow, m, p)``, N⁻¹ C, and the covariance of the parameters ``(p, p)``, for p parameters and m corrected
+        coordinates of an initial state.
+        """
         inner = np.einsum("efcm,efcn->emn", self.starts, self.starts, optimize=True) + np.diag(self.local_sd**-2.0)
         cross = np.einsum("efcm,efcp->emp", self.starts, self.slopes, optimize=True)
         solved = np.linalg.solve(inner, cross)
@@ -73,31 +93,38 @@ class SummaryStatistics:
 
     @property
     def covariance(self) -> Array:
-        """First-order covariance of the parameters, under the noise and the prior, ``(p, p)``."""
+        """Posterior covariance of the p parameters in the linearized model, with its noise and prior, ``(p, p)``."""
         return self._elimination[3]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the residual summaries."""
-        return tuple(f"{what} of {channel}" for channel in self.noise.channels for what in LEFT)
+        """Names of the residual statistics (five per channel), in the order in which they are returned."""
+        return tuple(f"{statistic} of {channel}" for channel in self.noise.channels for statistic in LEFT)
 
     def _summarize_residuals(self, left: Array) -> Array:
-        figures = []
+        metrics = []
         for j in range(left.shape[-1]):
             seen = self.present[..., j]
             rest, both = left[..., j], seen[:, 1:] & seen[:, :-1]
             speed, place = np.gradient(self.centre[..., j], axis=1)[seen], self.centre[..., j][seen]
             size = max(float(np.sqrt(np.mean(rest[seen] ** 2))), 1e-12)
             ahead = float(np.mean((rest[:, 1:] * rest[:, :-1])[both])) / size**2
-            probes = [_correlation(rest[seen], each, size) for each in (np.sign(speed), place - place.mean())]
-            figures += [float(np.mean(rest[seen])) / size, float(np.log(size)), ahead, *probes]
-        return np.array(figures)
+            correlations = [_correlation(rest[seen], each, size) for each in (np.sign(speed), place - place.mean())]
+            metrics += [float(np.mean(rest[seen])) / size, float(np.log(size)), ahead, *correlations]
+        return np.array(metrics)
 
 
 def whiten(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) -> Array:
-    """Return the innovations of AR(1) noise along the frames of ``(nwindow, nframe, c)``, in standard deviations.
+    """Return the innovations of AR(1) noise along the frames, in standard deviations.
 
-    After a missing frame the value itself is used, in units of the noise. Missing measurements give 0.
+    The innovation at a frame is its value minus the lag-1 autocorrelation times the value at the frame before. If the
+    frame before is missing, it is the value divided by the standard deviation of the noise. Missing measurements give
+    0.
+
+    Args:
+        values: Readings or derivatives, ``(nwindow, nframe, nchannel)``.
+        noise: Standard deviation and lag-1 autocorrelation of each channel.
+        present: Mask of the measured values, same shape.
     """
     clean = np.where(present, values, 0.0)
     before = np.zeros_like(clean)
@@ -111,13 +138,23 @@ def whiten(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) -> A
 def build_summaries(
     backend: Backend, logs: ReplayLogs, space: FitSpace, point: Array, config: FitConfig
 ) -> SummaryStatistics:
-    """Return the summary function at a fit's estimate ``point`` ``(p,)``, with the fit's residual noise."""
+    """Build the function that reduces replayed readings to summary statistics for simulation-based inference.
+
+    It is linearized at a fit's estimate and uses the noise of the fit's residuals.
+
+    Args:
+        backend: The backend that simulates the replays.
+        logs: The training windows.
+        space: The free parameters.
+        point: The estimate in solver coordinates (ln or SI), ``(p,)``.
+        config: Configuration of the fit.
+    """
     problem = fit_problem(backend, logs, space, point, replace(config, coupled=True))
-    here = linearize(problem, point, alone=True)
+    here = linearize(problem, point, separate_worlds=True)
     first = here.residual * problem.width + logs.measured
     for _ in range(_LOCAL_STEPS * bool(logs.nlocal)):
         local = here.local + normal_equations(problem, here, 0).recover(np.zeros(len(point)))
-        here = linearize(problem, point, local, alone=True)
+        here = linearize(problem, point, local, separate_worlds=True)
     noise = residual_noise(logs, here.residual * problem.width)
     present = ~np.isnan(logs.measured)
     present[:, 0] = False

@@ -1,7 +1,7 @@
-"""Search globally for the optimum of a fit: from many starts, and by CMA-ES.
+"""Search globally for the optimum of a fit: from many starts, or by the evolution strategy CMA-ES.
 
-Every generation of CMA-ES is one batch of replays; it suits rough objectives with misleading slopes. It searches in
-units of the prior's standard deviations. Levenberg–Marquardt then refines its result (`walk`). Hansen, "The CMA
+Every generation of CMA-ES is one batch of replays; it suits rough losses with misleading gradients. It searches in
+units of the prior's standard deviations. Levenberg–Marquardt then refines its result (`optimization`). Hansen, "The CMA
 Evolution Strategy: A Tutorial", arXiv 1604.00772, by the package cmaes.
 """
 
@@ -21,15 +21,21 @@ from twinloop.identify.solver import SolverSolution
 from twinloop.randomize.sequences import scrambled_sobol
 
 Array = NDArray[np.float64]
-_ALIKE = 0.05  # optima are called nearly equal up to this difference of their losses, relative
-_APART = 0.25  # prior standard deviations of some parameter between distinct optima
-_RIDGE = 0.01  # relative rise of the loss between two optima; below it they are one valley
+_ALIKE = 0.05  # relative difference of losses up to which optima are nearly equal
+_APART = 0.25  # distinct optima differ by at least this many prior standard deviations in some parameter
+_RIDGE = 0.01  # two optima with a smaller relative rise of the loss between them are one valley
 _NOTHING = 1e-3  # loss that counts as zero: residuals of a twentieth of their noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum:
-    """One optimum of a fit: its ``point`` in solver coordinates, its loss, and how many ``starts`` reached it."""
+    """Local optimum of a fit.
+
+    Attributes:
+        point: Parameters in solver coordinates (ln or SI), ``(p,)``.
+        loss: Total loss there.
+        starts: Number of start points from which it was reached.
+    """
 
     point: Array
     loss: float
@@ -37,9 +43,15 @@ class Optimum:
 
 
 def starting_points(problem: FitProblem, start: Array, count: int, *, seed: int = 0) -> Array:
-    """Return ``start`` and low-discrepancy draws from the prior (scrambled Sobol'), ``(count, p)``.
+    """Return ``start`` and scrambled Sobol' draws from the prior as start points, ``(count, p)``.
 
     Draws outside the bounds are clipped to them.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        start: The first start point in solver coordinates (ln or SI), ``(p,)``.
+        count: Number of start points, including ``start``.
+        seed: Seed of the draws.
     """
     draws = scrambled_sobol(np.arange(count - 1, dtype=np.int64), len(start), run_seed=seed)
     points = problem.centre + problem.sd * ndtri(draws)
@@ -47,26 +59,26 @@ def starting_points(problem: FitProblem, start: Array, count: int, *, seed: int 
 
 
 def distinct_optima(problem: FitProblem, solutions: Sequence[SolverSolution]) -> tuple[Optimum, ...]:
-    """Return the best solution and other, nearly equal optima, best first.
+    """Return the different optima among solutions whose loss is within 5 % of the lowest loss, best first.
 
-    Solutions that differ only along a valley, without a rise of the loss between them, count as one. The undetermined
-    directions describe such valleys.
+    Solutions count as one optimum if the loss does not rise on the straight line between them (a flat valley). Such
+    valleys are reported as undetermined directions.
     """
     ended = sorted((s for s in solutions if not s.diverged), key=lambda s: s.loss)
-    found: list[Optimum] = []
+    optima: list[Optimum] = []
     for solution in ended:
         if solution.loss > (1.0 + _ALIKE) * ended[0].loss + _NOTHING:
             break
-        same = next((i for i, other in enumerate(found) if _is_same_optimum(problem, other, solution)), None)
+        same = next((i for i, other in enumerate(optima) if _is_same_optimum(problem, other, solution)), None)
         if same is None:
-            found.append(Optimum(point=solution.point, loss=solution.loss, starts=1))
+            optima.append(Optimum(point=solution.point, loss=solution.loss, starts=1))
         else:
-            found[same] = replace(found[same], starts=found[same].starts + 1)
-    return tuple(found)
+            optima[same] = replace(optima[same], starts=optima[same].starts + 1)
+    return tuple(optima)
 
 
 def _is_same_optimum(problem: FitProblem, optimum: Optimum, other: SolverSolution) -> bool:
-    """Return whether two solutions are the same optimum: near each other, or with no ridge between them."""
+    """Return whether an optimum and a solution are near each other, or have no rise of the loss between them."""
     move = other.point - optimum.point
     if np.max(np.abs(move) / problem.sd) < _APART:
         return True
@@ -76,7 +88,7 @@ def _is_same_optimum(problem: FitProblem, optimum: Optimum, other: SolverSolutio
 
 
 def describe_optima(space: FitSpace, problem: FitProblem, optima: Sequence[Optimum]) -> str:
-    """Return a sentence on the differences of nearly equal optima; empty for a single one."""
+    """Return a sentence on the differences between nearly equal optima; "" for a single optimum."""
     if len(optima) < 2:
         return ""
     spread = np.ptp([optimum.point for optimum in optima], axis=0) / problem.sd
@@ -85,8 +97,8 @@ def describe_optima(space: FitSpace, problem: FitProblem, optima: Sequence[Optim
     for optimum in optima:
         values = space.scalar_values(optimum.point)
         units = {free.name: "" if free.param.unit == "1" else free.param.unit for free in space.free}
-        said = ", ".join(f"{name} {values[name]:.4g} {units[name]}".strip() for name in names)
-        rows.append(f"loss {optimum.loss:.4g} ({optimum.starts} starts) at {said}")
+        value_text = ", ".join(f"{name} {values[name]:.4g} {units[name]}".strip() for name in names)
+        rows.append(f"loss {optimum.loss:.4g} ({optimum.starts} starts) at {value_text}")
     return (
         f"{len(optima)} optima explain the data nearly equally well: {'; '.join(rows)}. The first is reported. Fix "
         f"one of {', '.join(names[:3])} to its known value, or record motion that distinguishes them."
@@ -100,22 +112,27 @@ _DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot use
 
 @dataclass(frozen=True)
 class EvolutionResult:
-    """Result of a CMA-ES search: the best evaluated ``point`` or the last mean, its ``loss``, and the history.
+    """Result or intermediate state of a CMA-ES search.
 
-    ``history`` is the best loss after each generation. ``told`` are the losses of every generation's points; with them
-    the same search can be resumed. ``converged`` states that the strategy itself stopped.
+    Attributes:
+        point: Best evaluated point in solver coordinates (ln or SI), or the mean of the last generation if it is
+            better, ``(p,)``.
+        loss: Loss at ``point``.
+        history: Lowest loss so far after each generation.
+        generation_losses: Losses of the points of every generation, from which the same search can be resumed.
+        converged: Whether a stopping criterion of CMA-ES was met.
     """
 
     point: Array
     loss: float
     history: tuple[float, ...]
-    told: tuple[tuple[float, ...], ...]
+    generation_losses: tuple[tuple[float, ...], ...]
     converged: bool
 
     @property
     def replays(self) -> int:
-        """Number of replayed worlds."""
-        return sum(map(len, self.told))
+        """Number of points that were evaluated, each by one simulated world."""
+        return sum(map(len, self.generation_losses))
 
 
 def evolve(
@@ -125,35 +142,40 @@ def evolve(
     generations: int,
     population: int | None = None,
     seed: int = 0,
-    told: Sequence[Sequence[float]] = (),
+    generation_losses: Sequence[Sequence[float]] = (),
     watch: Callable[[EvolutionResult], None] | None = None,
 ) -> EvolutionResult:
-    """Search from ``start`` by CMA-ES; equal seeds give equal searches.
+    """Search for the minimum of the loss by CMA-ES; equal seeds give equal searches.
 
     Args:
-        problem: the fit; first states stay as measured.
-        start: mean of the first generation, ``(p,)``.
-        generations: maximum number of generations.
-        population: points per generation; by default 4 + ⌊3 ln p⌋.
-        seed: seed of the draws.
-        told: losses of generations that were replayed before; they are not replayed again.
-        watch: called after every generation with the state of the search.
+        problem: Least-squares problem of the fit; initial states stay as measured.
+        start: Mean of the first generation in solver coordinates (ln or SI), ``(p,)``.
+        generations: Maximum number of generations.
+        population: Points per generation; by default 4 + ⌊3 ln p⌋ for p parameters.
+        seed: Seed of the draws.
+        generation_losses: Losses of the generations of an earlier, interrupted search; they are not replayed again.
+        watch: Called after every generation with the state of the search.
     """
     strategy = _make_strategy(problem, start, population, seed)
-    best, best_loss, history, losses = np.clip(start, problem.low, problem.high), np.inf, [], list(map(tuple, told))
+    best, best_loss, history, losses = (
+        np.clip(start, problem.low, problem.high),
+        np.inf,
+        [],
+        list(map(tuple, generation_losses)),
+    )
     stopped = False
     for generation in range(generations):
-        asked = np.array([strategy.ask() for _ in range(strategy.population_size)])
-        points = _points_from_strategy(problem, asked)
+        candidates = np.array([strategy.ask() for _ in range(strategy.population_size)])
+        points = _points_from_strategy(problem, candidates)
         if generation == len(losses):
             losses.append(tuple(_finite_losses(problem, points).tolist()))
         least = int(np.argmin(losses[generation]))
         if losses[generation][least] < best_loss:
             best, best_loss = points[least], losses[generation][least]
         history.append(best_loss)
-        strategy.tell(list(zip(asked, losses[generation], strict=True)))
+        strategy.tell(list(zip(candidates, losses[generation], strict=True)))
         stopped = strategy.should_stop()
-        if watch is not None and generation + 1 >= len(told):
+        if watch is not None and generation + 1 >= len(generation_losses):
             watch(EvolutionResult(best, best_loss, tuple(history), tuple(losses), stopped))
         if stopped:
             break
@@ -165,7 +187,10 @@ def evolve(
 
 
 def _make_strategy(problem: FitProblem, start: Array, population: int | None, seed: int) -> CMA:
-    """Return the strategy in prior deviations from the centre; a single parameter gets an unused second dimension."""
+    """Create the CMA-ES optimizer, in units of prior standard deviations from the prior mean.
+
+    A single parameter gets an unused second dimension, because the package needs at least two.
+    """
     low, high = ((bound - problem.centre) / problem.sd for bound in (problem.low, problem.high))
     mean = np.clip((start - problem.centre) / problem.sd, low, high)
     bounds = np.stack([low, high], axis=1)
@@ -174,8 +199,8 @@ def _make_strategy(problem: FitProblem, start: Array, population: int | None, se
     return CMA(mean=mean, sigma=_FIRST_STEP, bounds=bounds, seed=seed, population_size=population)
 
 
-def _points_from_strategy(problem: FitProblem, asked: Array) -> Array:
-    points = problem.centre + problem.sd * asked[:, : len(problem.sd)]
+def _points_from_strategy(problem: FitProblem, candidates: Array) -> Array:
+    points = problem.centre + problem.sd * candidates[:, : len(problem.sd)]
     return np.clip(points, problem.low, problem.high)
 
 

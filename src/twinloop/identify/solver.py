@@ -1,11 +1,12 @@
-"""Minimize a fit by Levenberg–Marquardt over batched replays, and store checkpoints of long fits.
+"""Minimize the loss of a fit by Levenberg–Marquardt over batched replays, and store checkpoints of long fits.
 
-All trial steps of all blocks run in one batch. A step is accepted only if the total loss of all channels falls, so that
-the coupling that a block-diagonal Jacobian ignores cannot mislead the solver. A descent is a generator that yields
-queries for residuals. Many descents, from different starts, can thus be replayed in one batch (`solve_together`).
+The Jacobian may consist of blocks: parameters that are solved jointly, for example those of one joint. It then ignores
+the effects between blocks. To correct for this, a step is accepted only if the total loss of all channels falls. All
+trial steps of all blocks run in one batch. A descent is one minimization from one start point. It is a generator that
+yields the points whose residuals it needs, so that many descents can be replayed in one batch (`solve_together`).
 
-A checkpoint file belongs to one fit: data, twin, free parameters and settings. It stores the progress of each stage;
-numbers are written such that they read back exactly.
+A checkpoint file belongs to one fit: data, twin, free parameters and settings. It stores the progress of each stage.
+Numbers are written such that reading them gives exactly the same values.
 """
 
 from __future__ import annotations
@@ -28,13 +29,20 @@ Array = NDArray[np.float64]
 
 _FACTORS = np.array([0.1, 1.0, 10.0, 100.0])
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 1e-6, 1e4
-_REJECTIONS = 3  # consecutive rejected steps: the damping is then 30³ times higher, and the minimum is reached
+_REJECTIONS = 3  # consecutive rejected steps: with 30³ times more damping no step helps, so it is a minimum
 _MOST_NUMBERS = 20_000_000  # residuals replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolverSolution:
-    """Result of a descent: ``history`` is the total loss after each accepted step, ``replays`` the number of worlds."""
+    """Result of one minimization.
+
+    Attributes:
+        end: Linearization at the last point.
+        history: Total loss at the start and after each accepted step.
+        replays: Number of simulated worlds.
+        converged: Whether the loss stopped falling before the iteration limit.
+    """
 
     end: Linearization
     history: tuple[float, ...]
@@ -43,12 +51,12 @@ class SolverSolution:
 
     @property
     def point(self) -> Array:
-        """The estimate."""
+        """Estimate in solver coordinates (ln or SI), ``(p,)``."""
         return self.end.point
 
     @property
     def loss(self) -> float:
-        """Total loss at the end."""
+        """Total loss of all blocks at the estimate."""
         return float(self.end.losses.sum())
 
     @property
@@ -59,10 +67,17 @@ class SolverSolution:
 
 @dataclass(frozen=True, kw_only=True)
 class SolverState:
-    """State of a descent, sufficient to resume it with the same result.
+    """State of a descent (minimization from one start point), sufficient to resume it with the same result.
 
-    ``damping`` has one value per block. ``rejections`` is the number of consecutive rejected steps; ``iteration``
-    counts accepted and rejected steps.
+    Attributes:
+        point: Current point in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
+        damping: Levenberg–Marquardt damping of each block, ``(nblock,)``.
+        history: Total loss at the start and after each accepted step.
+        replays: Number of simulated worlds.
+        rejections: Number of consecutive rejected steps.
+        iteration: Number of steps, accepted and rejected.
+        converged: Whether the descent has ended at a minimum.
     """
 
     point: Array
@@ -79,16 +94,28 @@ Watch = Callable[[SolverState], None]
 
 
 class _ResidualQuery(NamedTuple):
-    """Points ``(k, p)`` and corrections ``(k, nwindow, m)`` whose residuals a descent needs."""
+    """Points whose residuals an optimizer run needs next: k points of p parameters.
+
+    A window is a part of an episode that starts from its own initial state.
+
+    Attributes:
+        points: Parameters in solver coordinates (ln or SI), ``(k, p)``.
+        local: Corrections of m coordinates of each window's initial state, ``(k, nwindow, m)``.
+    """
 
     points: Array
     local: Array
 
 
 class _StepTrial(NamedTuple):
-    """A trial step: the first row of ``points`` and ``local`` lowers the loss; None if no step does."""
+    """Result of one iteration of Levenberg–Marquardt: the accepted step and the next damping.
 
-    tried: _ResidualQuery | None
+    Attributes:
+        accepted: The accepted step, whose first row is the new point; None if no step lowers the loss.
+        damping: Damping of each block for the next iteration.
+    """
+
+    accepted: _ResidualQuery | None
     damping: Array
 
 
@@ -103,14 +130,15 @@ def solve(
     iterations: int = 15,
     tolerance: float = 2e-3,
 ) -> SolverSolution:
-    """Minimize from ``start`` until the total loss falls by less than ``tolerance`` (relative) in two steps.
+    """Minimize the loss of a fit from one start point by Levenberg–Marquardt.
 
     Args:
-        problem: the fit.
-        start: start point, ``(p,)``.
-        local: initial corrections of the first states, ``(nwindow, m)``.
-        iterations: maximum number of steps, accepted or rejected.
-        tolerance: relative fall of the total loss in two steps, below which the descent ends.
+        problem: Least-squares problem of the fit.
+        start: Start point in solver coordinates (ln or SI), ``(p,)``.
+        local: Initial corrections of m coordinates of each window's initial state, ``(nwindow, m)``; by default zero.
+        iterations: Maximum number of steps, accepted or rejected.
+        tolerance: The descent ends if two successive accepted steps together lower the total loss by less than this
+            fraction.
     """
     return solve_together(problem, [start_descent(problem, start, local)], iterations=iterations, tolerance=tolerance)[
         0
@@ -118,7 +146,13 @@ def solve(
 
 
 def start_descent(problem: FitProblem, start: Array, local: Array | None = None) -> SolverState:
-    """Return the initial state of a descent, its start clipped to the bounds."""
+    """Return the initial state of a minimization; the start point is clipped to the bounds.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        start: Start point in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``; by default zero.
+    """
     return SolverState(
         point=np.clip(start, problem.low, problem.high),
         local=problem.zero_corrections if local is None else local,
@@ -134,40 +168,57 @@ def solve_together(
     tolerance: float = 2e-3,
     watch: Callable[[int, SolverState], None] | None = None,
 ) -> list[SolverSolution]:
-    """Minimize from many starts, each as `solve` would, with all their replays in one batch.
+    """Minimize the loss from many start points as `solve` does, with all their replays in one batch.
 
-    ``watch`` is called after every step with the number of the start and the state of its descent.
+    Args:
+        problem: Least-squares problem of the fit.
+        starts: Initial or resumed states.
+        iterations: Maximum number of steps of each descent, accepted or rejected.
+        tolerance: A descent ends if two successive accepted steps together lower the total loss by less than this
+            fraction.
+        watch: Called after every step with the index of the start and the state of its descent.
+
+    Returns:
+        The solutions in the order of ``starts``.
     """
 
     def make_watch(number: int) -> Watch:
         return lambda descent: watch(number, descent) if watch else None
 
-    walks = {
+    descents = {
         number: _run_descent(problem, start, iterations=iterations, tolerance=tolerance, watch=make_watch(number))
         for number, start in enumerate(starts)
     }
-    asked = {number: next(walk) for number, walk in walks.items()}
+    queries = {number: next(walk) for number, walk in descents.items()}
     solutions: dict[int, SolverSolution] = {}
-    while asked:
-        for number, residual in _replay_queries(problem, asked):
+    while queries:
+        for number, residual in _replay_queries(problem, queries):
             try:
-                asked[number] = walks[number].send(residual)
+                queries[number] = descents[number].send(residual)
             except StopIteration as end:
                 solutions[number] = end.value
-                del asked[number]
+                del queries[number]
     return [solutions[number] for number in range(len(starts))]
 
 
-def _replay_queries(problem: FitProblem, asked: dict[int, _ResidualQuery]) -> list[tuple[int, Array]]:
-    """Return residuals for some of the queries: as many as fit into one batch, at least those of one descent."""
+def _replay_queries(problem: FitProblem, queries: dict[int, _ResidualQuery]) -> list[tuple[int, Array]]:
+    """Replay some of the queries in one batch, as many as fit into memory but at least one.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        queries: Query of each unfinished descent, by its index.
+
+    Returns:
+        Pairs of the descent's index and its residuals.
+    """
     most, chosen, worlds = max(1, _MOST_NUMBERS // max(problem.measured.size, 1)), [], 0
-    for number, ask in sorted(asked.items()):
-        if chosen and worlds + len(ask.points) > most:
+    for number, query in sorted(queries.items()):
+        if chosen and worlds + len(query.points) > most:
             break
         chosen.append(number)
-        worlds += len(ask.points)
-    points, local = (np.concatenate([asked[number][part] for number in chosen]) for part in (0, 1))
-    ends = np.cumsum([len(asked[number].points) for number in chosen])
+        worlds += len(query.points)
+    points, local = (np.concatenate([queries[number][part] for number in chosen]) for part in (0, 1))
+    ends = np.cumsum([len(queries[number].points) for number in chosen])
     return list(zip(chosen, np.split(problem.residual(points, local), ends[:-1]), strict=True))
 
 
@@ -180,11 +231,11 @@ def _run_descent(problem: FitProblem, start: SolverState, *, iterations: int, to
         before = now.history
         trial = yield from _best_trial(problem, here, now.damping)
         now = replace(now, iteration=now.iteration + 1, damping=trial.damping, replays=now.replays + len(_FACTORS) + 1)
-        if trial.tried is None:
+        if trial.accepted is None:
             rejections = now.rejections + 1
             now = replace(now, rejections=rejections, converged=rejections == _REJECTIONS)
         else:
-            here, replays = yield from _query_linearization(problem, trial.tried.points[0], trial.tried.local[0])
+            here, replays = yield from _query_linearization(problem, trial.accepted.points[0], trial.accepted.local[0])
             history = (*before, float(here.losses.sum()))
             slow = len(history) > 2 and history[-3] - history[-1] < tolerance * history[-1]
             now = replace(
@@ -203,7 +254,7 @@ def _run_descent(problem: FitProblem, start: SolverState, *, iterations: int, to
 def _query_linearization(
     problem: FitProblem, point: Array, local: Array
 ) -> Generator[_ResidualQuery, Array, tuple[Linearization, int]]:
-    """Return the linearization at a point, and the number of worlds it needed."""
+    """Yield the query for the linearization at a point; return the linearization and the number of simulated worlds."""
     probed = probe(problem, point, local)
     residual = yield _ResidualQuery(probed.points, probed.local)
     return linearization_from_probe(problem, probed, residual), len(probed.points)
@@ -212,7 +263,12 @@ def _query_linearization(
 def _best_trial(
     problem: FitProblem, here: Linearization, damping: Array
 ) -> Generator[_ResidualQuery, Array, _StepTrial]:
-    """Return the best step among several dampings, per block if that lowers the total loss; and the next damping."""
+    """Yield queries for steps with several dampings, and return the best step and the next damping.
+
+    First each block (jointly solved parameters) takes the damping that is best for its own loss. If the total loss of
+    these combined steps is not lower than before, or not lower than with one common change of all dampings, the best
+    common change is used. If no step lowers the loss, the damping is raised.
+    """
     levels = np.clip(_FACTORS[:, None] * damping, _LEAST_DAMPING, _MOST_DAMPING)
     steps = [_step(problem, here, level) for level in levels]
     tried = _ResidualQuery(np.array([point for point, _ in steps]), np.array([local for _, local in steps]))
@@ -235,20 +291,43 @@ def _best_trial(
 
 
 def _step(problem: FitProblem, here: Linearization, damping: Array) -> tuple[Array, Array]:
-    """Return the damped Gauss–Newton step of every block, within the bounds and at most one prior deviation."""
+    """Compute the damped Gauss–Newton step of all blocks, within the bounds and at most one prior standard deviation.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at the current point.
+        damping: Levenberg–Marquardt damping of each block, ``(nblock,)``.
+
+    Returns:
+        The new point ``(p,)`` and the new corrections of the initial states ``(nwindow, m)``.
+    """
     target, local = here.point.copy(), here.local
     for number, (block, level) in enumerate(zip(problem.blocks, damping, strict=True)):
         equations = normal_equations(problem, here, number, damping=level)
-        moved = _bounded_move(problem, here.point, block.columns, equations.matrix, equations.gradient)
-        target[block.columns] = moved
-        local = here.local + equations.recover(moved - here.point[block.columns])
+        values = _bounded_move(problem, here.point, block.columns, equations.matrix, equations.gradient)
+        target[block.columns] = values
+        local = here.local + equations.recover(values - here.point[block.columns])
     return target, local
 
 
 def _bounded_move(
     problem: FitProblem, point: Array, columns: NDArray[np.intp], matrix: Array, gradient: Array
 ) -> Array:
-    """Solve for a block's step; parameters stop at their bounds, and the others are then solved again."""
+    """Compute the new values of one block (jointly solved parameters) by a step within the bounds.
+
+    Parameters on a bound are fixed, and the step of the other parameters is solved again. The step is at most one prior
+    standard deviation long.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        point: Current point of all parameters in solver coordinates (ln or SI).
+        columns: Indices of the block's k parameters.
+        matrix: Damped second derivative of the block's loss, ``(k, k)``.
+        gradient: Gradient of the block's loss, ``(k,)``.
+
+    Returns:
+        The new values of the block's parameters, ``(k,)``.
+    """
     here, low, high = point[columns], problem.low[columns], problem.high[columns]
     move, loose = np.zeros(len(columns)), np.ones(len(columns), dtype=bool)
     while loose.any():
@@ -267,17 +346,21 @@ _SCHEMA = 1
 
 
 class FitCheckpoint:
-    """Progress of the stages of a fit; without a path it is only kept in memory."""
+    """Progress of a fit, saved to a file, or kept only in memory if there is no path.
+
+    A fit has several stages, for example the main iterations. A stage consists of minimizations (descents) from one or
+    several start points, or of generations of CMA-ES.
+    """
 
     def __init__(self, path: Path | None, fit: Mapping[str, str]) -> None:
-        """Start a new checkpoint, or resume the one at ``path``.
+        """Start a new checkpoint, or resume the checkpoint at ``path``.
 
         Args:
-            path: the file; it is created with the first saved stage.
-            fit: identity of the fit, by name: data, twin, parameters, settings.
+            path: The file; it is created when the first stage is saved.
+            fit: Identity of the fit, by name: data, twin, parameters, settings.
 
         Raises:
-            InputError: the file is not a checkpoint, or belongs to another fit; the message names the differences.
+            InputError: If the file is not a checkpoint, or belongs to another fit.
         """
         self._path, self._fit = path, dict(fit)
         self._stages: dict[str, Any] = {}
@@ -285,19 +368,19 @@ class FitCheckpoint:
             self._stages = _read_stages(path, self._fit)
 
     def load_descents(self, stage: str) -> list[SolverState]:
-        """Return the states of a stage's descents; empty if the stage has not started."""
+        """Return the saved states of the minimizations in a stage of the fit; empty if the stage has not started."""
         return [_parse_descent(row) for row in self._stages.get(stage, [])]
 
     def load_losses(self, stage: str) -> list[list[float]]:
-        """Return the losses of every generation of a stage; empty if the stage has not started."""
+        """Return the saved losses of all CMA-ES generations in a stage of the fit; empty if it has not started."""
         return self._stages.get(stage, [])
 
     def save_descents(self, stage: str, descents: Sequence[SolverState]) -> None:
-        """Save the states of a stage's descents."""
+        """Save the states of the minimizations in a stage of the fit, replacing its earlier states."""
         self._save_stage(stage, [{**to_plain_value(one), "local_shape": list(one.local.shape)} for one in descents])
 
     def save_losses(self, stage: str, losses: Sequence[Sequence[float]]) -> None:
-        """Save the losses of every generation of a stage."""
+        """Save the losses of every CMA-ES generation in a stage of the fit."""
         self._save_stage(stage, [list(row) for row in losses])
 
     def _save_stage(self, stage: str, value: list[Any]) -> None:
@@ -309,7 +392,7 @@ class FitCheckpoint:
 def _read_stages(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, Mapping) or value.get("schema") != _SCHEMA or not isinstance(value.get("stages"), dict):
-        raise InputError(f"{path} is no checkpoint of a fit. Give another file, or remove it.")
+        raise InputError(f"{path} is not a checkpoint of a fit. Give another file, or remove it.")
     other = value.get("fit", {})
     differs = [name for name in fit if other.get(name) != fit[name]]
     if differs:

@@ -1,8 +1,14 @@
-"""Define physics that a twin may lack, as lists of parameters to free or to fix; `compare` tests them.
+"""Define model structures (optional physical effects that a twin may lack), which `compare` tests on real data.
 
-A structure names parameters by patterns and gives the ``neutral`` values at which its physics is absent. It also has
-start values and priors for the fit. With ``gears`` the twin is compiled with a motor side for every joint. A user's own
-table is a YAML list of the same fields::
+A structure adds parameters to a fit. With ``gears`` the twin is compiled with two joints per robot joint: one before
+the gear (motor) and one after it (link). A user's own structures are a YAML list with these keys, among others:
+
+- ``meaning``: the physics in words.
+- ``frees``: patterns of the parameters that the fit may change.
+- ``neutral``: values at which the physics has no effect.
+- ``start`` and ``priors``: start values and priors of the fit.
+
+Example::
 
     - name: springs
       meaning: a spring in every joint
@@ -38,18 +44,19 @@ _NO_LOAD = 2.0
 
 
 class Structure(BaseModel):
-    """One hypothesis about missing physics.
+    """Model structure: one physical effect that the twin may lack, as parameters that a fit may add.
 
     Attributes:
-        name: short name.
-        meaning: the physics in words.
-        frees: patterns of the parameters that it adds.
-        neutral: values by pattern at which the physics is absent, SI; other parameters are absent at their nominal
-            value.
-        start: start values of the fit by pattern, SI; away from the neutral value, where slopes may vanish.
-        priors: priors by pattern, see `Prior`.
-        gears: gears to compile into the twin: none, with ``play``, or ``elastic``.
-        needs: ``contacts`` if the replay must keep contacts.
+        name: Short name.
+        meaning: The physics in words.
+        frees: Name patterns of the parameters that the structure adds to the free parameters of a fit.
+        neutral: Values by pattern at which the physics is absent, SI; for other parameters it is absent at their
+            nominal value.
+        start: Start values of the fit by pattern, SI; different from the neutral value, at which derivatives may
+            vanish.
+        priors: Priors by pattern, see `Prior`.
+        gears: Gears to compile into the twin: ``none``, ``play`` (rigid gears with backlash) or ``elastic``.
+        needs: ``contacts`` if the replay must simulate contacts.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,10 +71,14 @@ class Structure(BaseModel):
     needs: Literal["nothing", "contacts"] = "nothing"
 
     def apply_to(self, twin: Twin, episodes: Sequence[Episode]) -> Twin:
-        """Return the twin with this physics enabled: gears compiled in, parameters declared.
+        """Return the twin with this physics enabled: gears are compiled in, and its parameters are declared.
+
+        Args:
+            twin: The twin without the physics.
+            episodes: Episodes of the log; their speeds give the initial no-load speed of motors.
 
         Raises:
-            InputError: the twin cannot have this physics; the message gives the reason.
+            InputError: If the twin has no part to which the physics applies.
         """
         if self.gears != "none":
             twin = add_twin_gears(twin, _make_gear_spec(twin, elastic=self.gears == "elastic"))
@@ -80,16 +91,24 @@ class Structure(BaseModel):
                 rows.append(ParamSpec(name=pattern, nominal=nominal, source=f"structure {self.name}"))
         twin = declare_params(twin, rows) if rows else twin
         if not any(fnmatch.filter(twin.params, pattern) for pattern in self.frees):
-            raise InputError(f"the twin {twin.name} has no part for {' or '.join(self.frees)}")
+            raise InputError(f"the twin {twin.name} has no parameter that matches {' or '.join(self.frees)}")
         return twin
 
     def names(self, twin: Twin) -> tuple[str, ...]:
-        """Return the parameters that the structure adds to ``twin``, the result of `applied`."""
-        found = [name for pattern in self.frees for name in fnmatch.filter(twin.params, pattern)]
-        return tuple(dict.fromkeys(found))
+        """Return the names of the parameters that the structure adds to ``twin``, which is the result of `apply_to`."""
+        matching = [name for pattern in self.frees for name in fnmatch.filter(twin.params, pattern)]
+        return tuple(dict.fromkeys(matching))
 
     def values(self, twin: Twin, which: Literal["neutral", "start"]) -> dict[str, float]:
-        """Return neutral or start values of the added parameters by name, as far as the structure defines them."""
+        """Return the neutral or start values of the added parameters by name, SI.
+
+        Parameters for which the structure defines no such value are omitted.
+
+        Args:
+            twin: Result of `apply_to`.
+            which: ``neutral`` for the values at which the added physics has no effect, ``start`` for the start values
+                of the fit.
+        """
         table = getattr(self, which)
         return {
             name: float(value) for pattern, value in table.items() for name in fnmatch.filter(self.names(twin), pattern)
@@ -105,7 +124,10 @@ def _make_gear_spec(twin: Twin, *, elastic: bool) -> GearSpec:
 
 
 def _initial_no_load_speed(twin: Twin, episodes: Sequence[Episode]) -> float | None:
-    """Return the initial no-load speed of the torque-speed curve, rad/s or m/s; None for a log without movement."""
+    """Return twice the highest joint speed in the episodes as the initial no-load speed of motors, rad/s or m/s.
+
+    It is None for a twin without a robot and for episodes without movement.
+    """
     if twin.spec.robot is None or not episodes:
         return None
     units = episodes[0].units if episodes[0].units.known else twin.unit_map([u.unit for u in episodes[0].units.joints])
@@ -115,7 +137,15 @@ def _initial_no_load_speed(twin: Twin, episodes: Sequence[Episode]) -> float | N
 
 
 def _make_builtin(name: str, meaning: str, **how: Any) -> Structure:
-    """Return the structure of all quantities whose declarations name it."""
+    """Create a built-in structure (optional physical effect) from all quantities that belong to it.
+
+    They are the quantities for which `FitDeclaration.missing` has the name of the structure.
+
+    Args:
+        name: Name of the structure.
+        meaning: The physical effect in words.
+        **how: Further fields of `Structure`, such as ``gears``.
+    """
     kinds = {kind.path(): kind for kind in QUANTITIES if kind.fit.missing and kind.fit.missing.structure == name}
     missing = {path: kind.fit.missing for path, kind in kinds.items() if kind.fit.missing}
     return Structure(
@@ -143,11 +173,15 @@ BUILTIN: tuple[Structure, ...] = (
 
 
 def select_structures(names: Sequence[str] = (), file: Path | None = None) -> tuple[Structure, ...]:
-    """Return the structures with these names, built-in or from a user's file; without names all of both.
+    """Return the structures with these names from the built-in structures and a user's file.
+
+    Args:
+        names: Names of the structures; if empty, all built-in structures and all structures of the file.
+        file: YAML file with the user's structures; they replace built-in structures of the same name.
 
     Raises:
-        UnknownNameError: a name is in neither table.
-        InputError: the file is invalid.
+        UnknownNameError: If a name is neither built-in nor in the file.
+        InputError: If the file is invalid.
     """
     table = {structure.name: structure for structure in BUILTIN}
     table |= {structure.name: structure for structure in (read_structures(file) if file else ())}
@@ -158,10 +192,10 @@ def select_structures(names: Sequence[str] = (), file: Path | None = None) -> tu
 
 
 def read_structures(path: Path) -> tuple[Structure, ...]:
-    """Read the structures in a YAML file.
+    """Read model structures from a YAML file, see the module for the format.
 
     Raises:
-        InputError: the file is missing or no list, or it has a wrong key or value; the message names it.
+        InputError: If the file is missing or not a list, or an entry has a wrong key or value.
     """
     value = load_yaml(path)
     if not isinstance(value, list):

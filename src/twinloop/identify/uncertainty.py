@@ -1,9 +1,9 @@
 """Compute the uncertainty of a fit: covariance, intervals, and the parameters that the data do not determine.
 
 The estimate minimizes a robust loss plus a weak prior. Its covariance is M (Σ_c s_c s_cᵀ + P Σ P) M. M is the inverse
-curvature of the loss; s_c are the scores of independent clusters (episodes, or blocks of time); P and Σ are curvature
-and covariance of the prior. The first term is the variation over other data sets. The second is the possible bias from
-the prior; it vanishes where the data are informative.
+curvature of the loss. s_c is the score (gradient) of cluster c; clusters of frames are independent of each other
+(episodes, or blocks of time). P and Σ are curvature and covariance of the prior. The first term is the variation over
+other data sets. The second term is the possible bias from the prior; it vanishes where the data are informative.
 """
 
 from __future__ import annotations
@@ -24,15 +24,25 @@ from twinloop.stats import bias_reduced_sandwich, score_bootstrap, stretched_per
 Array = NDArray[np.float64]
 
 _NEAR_BOUND = 1e-3  # prior standard deviations
-DRAWS = 2000  # of the one-step bootstrap, which needs no replay; 50 are beyond each 95 % limit
+DRAWS = 2000  # of the one-step bootstrap, which needs no replay; 50 draws are outside each limit of a 95 % interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockLimits:
-    """Uncertainty of one block's parameters, ``(p,)`` each; ``low`` and ``high`` are offsets from the estimate.
+    """Covariance and confidence limits of the p parameters of one block (jointly solved parameters).
 
-    ``sides`` is "at most" or "at least" for a parameter on its bound, and "past" if the data exclude the bound.
-    ``curvature``, ``df``, ``unfinished`` and ``rank`` are as in `Uncertainty`.
+    Values are in solver coordinates (ln or SI). Arrays have shape ``(p,)`` if not stated.
+
+    Attributes:
+        covariance: Covariance of the estimate, ``(p, p)``.
+        low: Lower limit of the interval, as an offset from the estimate.
+        high: Upper limit of the interval, as an offset from the estimate.
+        sides: "at most" or "at least" for a parameter on its bound; "past" if the whole interval is beyond the bound,
+            so that the data contradict the bound; else "".
+        curvature: Second derivative of the loss along each parameter with the other parameters optimized.
+        df: Degrees of freedom of the t quantiles.
+        distance_to_optimum: Distance of the estimate from the optimum in standard errors.
+        rank: Rank of the matrix of loss gradients, with one row per cluster (episode or block of time).
     """
 
     covariance: Array
@@ -41,25 +51,35 @@ class BlockLimits:
     sides: tuple[str, ...]
     curvature: Array
     df: Array
-    unfinished: Array
+    distance_to_optimum: Array
     rank: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ConditionalErrors:
-    """Errors of some parameters with the others fixed: from the data, and (``shrunk``) from the prior."""
+    """Uncertainty of k parameters of a block (jointly solved parameters), with the other parameters of the block fixed.
+
+    Attributes:
+        columns: Indices of the k parameters in the block.
+        covariance: Covariance from data and prior, ``(k, k)``.
+        prior_covariance: The part of the covariance that comes from the prior, ``(k, k)``.
+        df: Degrees of freedom, ``(k,)``.
+        newton_step: Remaining Newton step to the optimum, ``(k,)``.
+        inverse: Inverse second derivative of the loss, ``(k, k)``.
+        rank: Rank of the matrix of loss gradients, with one row per cluster (episode or block of time).
+    """
 
     columns: NDArray[np.intp]
     covariance: Array
-    shrunk: Array
+    prior_covariance: Array
     df: Array
-    move: Array
+    newton_step: Array
     inverse: Array
     rank: int
 
     @property
     def error(self) -> Array:
-        """Standard errors, ``(p,)``."""
+        """Standard errors of the k parameters if the other parameters are fixed, ``(k,)``."""
         return np.sqrt(np.diag(self.covariance))
 
 
@@ -73,16 +93,18 @@ def block_limits(
     level: float,
     refits: Array | None = None,
 ) -> BlockLimits:
-    """Return the limits of one block's parameters; parameters on a bound are fixed for the others' limits.
+    """Return covariance and interval limits of one block's parameters.
+
+    Parameters on a bound are fixed when the limits of the other parameters are computed.
 
     Args:
-        problem: the fit.
-        here: linearization at its solution.
-        block: the block.
-        score: scores of that block.
-        clusters: the independent clusters of frames.
-        level: confidence level of the intervals, also of one-sided ones.
-        refits: estimates from resampled data, ``(draws, p)``.
+        problem: Least-squares problem of the fit.
+        here: Linearization at its solution.
+        block: The block of parameters.
+        score: Derivatives of the block's loss, frame by frame.
+        clusters: The independent clusters of frames.
+        level: Confidence level of the intervals, also of one-sided ones.
+        refits: Estimates from resampled data, ``(draws, p)``; None uses the linearized fit.
     """
     point, sd, p = here.point[block.columns], problem.sd[block.columns], len(block.columns)
     low, high = problem.low[block.columns] - point, problem.high[block.columns] - point
@@ -91,19 +113,19 @@ def block_limits(
     inner = np.flatnonzero(~(lowest | highest))
     loose = every if len(inner) in (0, p) else _estimate_errors(score, sd, clusters, inner)
     covariance = np.diag(np.diag(every.covariance))
-    found = {"low": np.zeros(p), "high": np.zeros(p), "curvature": 1 / np.diag(every.inverse), "df": every.df.copy(),
-             "unfinished": np.zeros(p)}  # fmt: skip
+    limits = {"low": np.zeros(p), "high": np.zeros(p), "curvature": 1 / np.diag(every.inverse), "df": every.df.copy(),
+             "distance_to_optimum": np.zeros(p)}  # fmt: skip
     if len(inner):
         covariance[np.ix_(inner, inner)] = loose.covariance
         drawn = None if refits is None else refits[:, inner] - point[inner]
-        found["low"][inner], found["high"][inner] = _two_sided_limits(score, clusters, loose, level, drawn)
-        found["curvature"][inner], found["df"][inner] = 1 / np.diag(loose.inverse), loose.df
-        found["unfinished"][inner] = np.abs(loose.move) / loose.error
+        limits["low"][inner], limits["high"][inner] = _two_sided_limits(score, clusters, loose, level, drawn)
+        limits["curvature"][inner], limits["df"][inner] = 1 / np.diag(loose.inverse), loose.df
+        limits["distance_to_optimum"][inner] = np.abs(loose.newton_step) / loose.error
     reach = stdtrit(every.df, level) * every.error
-    found["high"][lowest] = (every.move + reach)[lowest]
-    found["low"][highest] = (every.move - reach)[highest]
-    sides = [_bound_side(*flags) for flags in zip(lowest, highest, found["low"], found["high"], strict=True)]
-    return BlockLimits(covariance=covariance, sides=tuple(sides), rank=loose.rank, **found)
+    limits["high"][lowest] = (every.newton_step + reach)[lowest]
+    limits["low"][highest] = (every.newton_step - reach)[highest]
+    sides = [_bound_side(*flags) for flags in zip(lowest, highest, limits["low"], limits["high"], strict=True)]
+    return BlockLimits(covariance=covariance, sides=tuple(sides), rank=loose.rank, **limits)
 
 
 def _bound_side(lowest: bool, highest: bool, low: float, high: float) -> str:
@@ -117,33 +139,54 @@ def _bound_side(lowest: bool, highest: bool, low: float, high: float) -> str:
 def _estimate_errors(
     score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDArray[np.intp]
 ) -> _ConditionalErrors:
-    """Return the covariance of the free columns from a bias-reduced sandwich, and the remaining Newton step."""
+    """Compute the covariance of some parameters by the sandwich estimator CR2, and the Newton step to the optimum.
+
+    CR2 (Bell & McCaffrey) corrects the bias of a sandwich with few clusters, see `bias_reduced_sandwich`. The Newton
+    step is the change of the parameters that remains from the estimate to the minimum of the loss.
+
+    Args:
+        score: Derivatives of the block's loss, frame by frame.
+        sd: Prior standard deviations of the block's parameters.
+        clusters: The independent clusters of frames.
+        columns: Indices of the parameters; the others are fixed.
+    """
     curvatures, gradients = score.sum_by_cluster(clusters.labels)
     curvatures, gradients = curvatures[:, columns][:, :, columns], gradients[:, columns]
-    penalty, drawn = score.penalty[np.ix_(columns, columns)], score.drawn[columns]
+    penalty, drawn = score.penalty[np.ix_(columns, columns)], score.penalty_gradient[columns]
     inverse = np.linalg.inv(curvatures.sum(axis=0) + penalty)
-    told = bias_reduced_sandwich(curvatures, gradients, penalty)
+    sandwich = bias_reduced_sandwich(curvatures, gradients, penalty)
     shrunk = inverse @ (penalty**2 * sd[columns] ** 2) @ inverse
-    own = np.diag(told.covariance)
+    own = np.diag(sandwich.covariance)
     total = own + np.diag(shrunk)
+    # The prior counts as known exactly: its part of the variance adds degrees of freedom.
+    prior_factor = np.divide(total, own, out=np.full_like(total, 1e6), where=own > 0) ** 2
     return _ConditionalErrors(
         columns=columns,
-        covariance=told.covariance + shrunk,
-        shrunk=shrunk,
-        df=told.df
-        * np.divide(total, own, out=np.full_like(total, 1e6), where=own > 0)
-        ** 2,  # the prior has many degrees of freedom
-        move=-inverse @ (gradients.sum(axis=0) + drawn),
+        covariance=sandwich.covariance + shrunk,
+        prior_covariance=shrunk,
+        df=sandwich.df * prior_factor,
+        newton_step=-inverse @ (gradients.sum(axis=0) + drawn),
         inverse=inverse,
-        rank=told.rank,
+        rank=sandwich.rank,
     )
 
 
 def _two_sided_limits(
     score: FrameScores, clusters: FrameClusters, spread: _ConditionalErrors, level: float, refits: Array | None
 ) -> tuple[Array, Array]:
-    """Return offsets of the limits: from t quantiles, or from a bootstrap if clusters are few or refits are given."""
-    if refits is None and not clusters.few:
+    """Return lower and upper limits of the intervals as offsets from the estimate.
+
+    They come from t quantiles. If there are fewer than twice as many clusters as parameters, or ``refits`` are given,
+    they come from a bootstrap.
+
+    Args:
+        score: Derivatives of the block's loss with respect to its parameters, frame by frame.
+        clusters: The independent clusters of frames.
+        spread: Covariance, standard errors and degrees of freedom of the k parameters.
+        level: Confidence level.
+        refits: Offsets of refitted estimates, ``(draws, k)``; None uses the linearized fit.
+    """
+    if refits is None and not clusters.has_few_clusters:
         reach = stdtrit(spread.df, (1 + level) / 2) * spread.error
         return -reach, reach
     draws = refits
@@ -154,11 +197,11 @@ def _two_sided_limits(
             curvatures[:, columns][:, :, columns],
             gradients[:, columns],
             score.penalty[np.ix_(columns, columns)],
-            score.drawn[columns],
+            score.penalty_gradient[columns],
             draws=DRAWS,
         )
     low, high = stretched_percentile(draws, clusters.count, spread.df, level=level)
-    shrunk = stdtrit(spread.df, (1 + level) / 2) ** 2 * np.diag(spread.shrunk)
+    shrunk = stdtrit(spread.df, (1 + level) / 2) ** 2 * np.diag(spread.prior_covariance)
     return -np.sqrt(np.maximum(-low, 0.0) ** 2 + shrunk), np.sqrt(np.maximum(high, 0.0) ** 2 + shrunk)
 
 
@@ -174,16 +217,29 @@ _VAGUE = f"its standard error exceeds {LEAST_GAIN:g} of its prior deviation"
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """Uncertainty of each parameter, in the solver's coordinates.
+    """Uncertainty of the p parameters of a fit.
 
-    ``covariance`` ``(p, p)`` is 0 between blocks (not estimated there); undetermined parameters keep their prior
-    variance. ``low`` and ``high`` are the limits at ``level``, NaN for undetermined parameters, for which ``reasons``
-    has the reason. A parameter on its bound has a one-sided interval: ``sides`` is "at most", "at least" or "".
-    ``curvature`` ``(p,)`` is that of the loss along each parameter with the others optimized. ``df`` are degrees of
-    freedom of the t quantiles. ``directions`` are undetermined combinations; ``condition`` is cond(ĴᵀĴ) of each block
-    with unit columns. ``unfinished`` is the distance of each estimate from the optimum in standard errors. ``rank`` is
-    that of the clusters' scores; ``clusters`` is None if nothing can be compared; ``draws`` is the number of bootstrap
-    draws.
+    Values are in solver coordinates (ln or SI). Arrays have shape ``(p,)`` if not stated. A block is a set of jointly
+    solved parameters.
+
+    Attributes:
+        covariance: Covariance, ``(p, p)``; 0 between parameters of different blocks, for which it is not estimated.
+            Undetermined parameters have their prior variance.
+        low: Lower limits of the intervals; NaN for undetermined parameters.
+        high: Upper limits of the intervals; NaN for undetermined parameters.
+        level: Confidence level of the intervals.
+        sides: "at most" or "at least" for a parameter on its bound, whose interval is one-sided; else "".
+        reasons: Why a parameter is undetermined; "" if it is determined.
+        directions: Combinations of parameters that the data do not determine, as text.
+        condition: Condition number of JᵀJ of each block, with the columns of the Jacobian J scaled to unit length.
+        curvature: Second derivative of the loss along each parameter with the other parameters optimized.
+        df: Degrees of freedom of the t quantiles.
+        distance_to_optimum: Distance of each estimate from the optimum in standard errors.
+        rank: Rank of the matrix of loss gradients, with one row per cluster; summed over blocks.
+        clusters: The independent clusters of frames (episodes or blocks of time); None for a single episode that is too
+            short to be cut into blocks of time.
+        method: Method of the intervals.
+        draws: Number of bootstrap draws.
     """
 
     covariance: Array
@@ -196,7 +252,7 @@ class Uncertainty:
     condition: tuple[float, ...]
     curvature: Array
     df: Array
-    unfinished: Array
+    distance_to_optimum: Array
     rank: int
     clusters: FrameClusters | None
     method: Method
@@ -212,42 +268,46 @@ def compute_uncertainty(
     level: float = 0.95,
     refits: Array | None = None,
 ) -> Uncertainty:
-    """Return clustered covariance and intervals, and the directions and parameters that the data do not determine.
+    """Compute the covariance and the intervals of a fit, and the parameters and combinations that are undetermined.
 
     Args:
-        problem: the fit.
-        here: linearization at its solution, every parameter perturbed alone.
-        names: names of the parameters.
-        times: begin times of the windows; by default no window continues another.
-        level: confidence level of the intervals.
-        refits: estimates from resampled clusters of `choose_fit_clusters`, ``(draws, p)``; by default the linearization
-        is
-            used.
+        problem: Least-squares problem of the fit.
+        here: Linearization at its solution, with every parameter perturbed in a separate world.
+        names: Names of the parameters.
+        times: Times of the windows in their episodes, from which time blocks are formed. By default the windows are
+            taken as successive parts of their episode, in the given order.
+        level: Confidence level of the intervals.
+        refits: Estimates from resampled clusters of `choose_fit_clusters`, ``(draws, p)``; by default the linearized
+            fit is used.
     """
     scores = [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     clusters = choose_fit_clusters(problem, here, scores, times)
     covariance = np.diag(problem.sd**2)
-    vectors = {key: np.full(len(names), np.nan) for key in ("low", "high", "curvature", "df", "unfinished")}
-    sides, reasons, told, rank = [""] * len(names), [""] * len(names), [], 0
+    vectors = {key: np.full(len(names), np.nan) for key in ("low", "high", "curvature", "df", "distance_to_optimum")}
+    sides, reasons, determinations, rank = [""] * len(names), [""] * len(names), [], 0
     for block, score in zip(problem.blocks, scores, strict=True):
         known = [names[int(column)] for column in block.columns]
-        told.append(assess_determination(score.curvature, problem.sd[block.columns], known, least=problem.prior_weight))
+        determinations.append(
+            assess_determination(score.curvature, problem.sd[block.columns], known, least=problem.prior_weight)
+        )
         if clusters is None:
-            undetermined = told[-1].undetermined_mask
+            undetermined = determinations[-1].undetermined_mask
             _set_entries(reasons, block.columns, [_OPEN if is_open else _ALONE for is_open in undetermined])
             continue
         drawn = None if refits is None else refits[:, block.columns]
-        found = block_limits(problem, here, block, score, clusters, level=level, refits=drawn)
+        limits = block_limits(problem, here, block, score, clusters, level=level, refits=drawn)
         for key, vector in vectors.items():
-            vector[block.columns] = getattr(found, key)
-        rank += found.rank
-        why = _reasons_not_determined(found, told[-1], problem.sd[block.columns])
-        _set_entries(reasons, block.columns, why)
+            vector[block.columns] = getattr(limits, key)
+        rank += limits.rank
+        block_reasons = _reasons_not_determined(limits, determinations[-1], problem.sd[block.columns])
+        _set_entries(reasons, block.columns, block_reasons)
         _set_entries(
-            sides, block.columns, ["" if reason else side for reason, side in zip(why, found.sides, strict=True)]
+            sides,
+            block.columns,
+            ["" if reason else side for reason, side in zip(block_reasons, limits.sides, strict=True)],
         )
-        keep = np.flatnonzero([not reason for reason in why])
-        covariance[np.ix_(block.columns[keep], block.columns[keep])] = found.covariance[np.ix_(keep, keep)]
+        keep = np.flatnonzero([not reason for reason in block_reasons])
+        covariance[np.ix_(block.columns[keep], block.columns[keep])] = limits.covariance[np.ix_(keep, keep)]
     unknown = np.array([bool(reason) for reason in reasons])
     vectors["low"], vectors["high"] = (np.where(unknown, np.nan, here.point + vectors[k]) for k in ("low", "high"))
     method = _interval_method(clusters, refits)
@@ -257,8 +317,8 @@ def compute_uncertainty(
         level=level,
         sides=tuple(sides),
         reasons=tuple(reasons),
-        directions=tuple(str(direction) for each in told for direction in each.directions),
-        condition=tuple(each.condition for each in told),
+        directions=tuple(str(direction) for each in determinations for direction in each.directions),
+        condition=tuple(each.condition for each in determinations),
         rank=rank,
         clusters=clusters,
         method=method,
@@ -272,12 +332,20 @@ def choose_fit_clusters(
     scores: Sequence[FrameScores] | None = None,
     times: FrameTimes | None = None,
 ) -> FrameClusters | None:
-    """Return the independent clusters of frames in a fit (see `choose_clusters`)."""
+    """Choose the independent clusters of frames for the intervals of a fit, see `choose_clusters`.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at its solution.
+        scores: Derivatives of each block's loss; by default they are computed.
+        times: Times of the windows in their episodes, from which time blocks are formed. By default the windows are
+            taken as successive parts of their episode, in the given order.
+    """
     scores = scores or [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     influences = [s.frame_gradients @ np.linalg.inv(s.curvature + s.penalty) for s in scores]
     present = np.any(~np.isnan(problem.measured), axis=-1, keepdims=True)[..., 0]
     nwindow, nframe = problem.measured.shape[:2]
-    times = times or FrameTimes(begins=nframe * np.arange(nwindow, dtype=np.float64), dt=1.0)
+    times = times or FrameTimes(start_times=nframe * np.arange(nwindow, dtype=np.float64), dt=1.0)
     return choose_clusters(influences, present, problem.clusters, times)
 
 
@@ -286,14 +354,20 @@ def _interval_method(clusters: FrameClusters | None, refits: Array | None) -> Me
         return "none"
     if refits is not None:
         return "refit bootstrap"
-    return "score bootstrap" if clusters.few else "sandwich"
+    return "score bootstrap" if clusters.has_few_clusters else "sandwich"
 
 
-def _reasons_not_determined(found: BlockLimits, told: Determination, sd: Array) -> list[str]:
-    """Return the reason why each parameter of a block is not determined, "" if it is."""
+def _reasons_not_determined(limits: BlockLimits, determination: Determination, sd: Array) -> list[str]:
+    """Return why each parameter of a block is undetermined, "" for determined parameters.
+
+    Args:
+        limits: Limits of the block's parameters.
+        determination: Determined and undetermined directions of the block.
+        sd: Prior standard deviations, ``(p,)``.
+    """
     reasons = []
     for side, is_open, variance, spread in zip(
-        found.sides, told.undetermined_mask, np.diag(found.covariance), sd, strict=True
+        limits.sides, determination.undetermined_mask, np.diag(limits.covariance), sd, strict=True
     ):
         if is_open:
             reasons.append(_OPEN)

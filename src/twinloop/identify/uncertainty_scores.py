@@ -1,4 +1,7 @@
-"""Compute single frames' contributions to gradient and curvature of a fit's loss, and choose clusters of frames."""
+"""Compute each frame's contribution to gradient and curvature of a fit's loss, and group frames into clusters.
+
+The uncertainty of a fit is computed from the variation between these clusters, which are independent of each other.
+"""
 
 from __future__ import annotations
 
@@ -17,52 +20,78 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class FrameScores:
-    """Derivatives of one block's loss at a point, frame by frame.
+    """Derivatives of the loss of one block with p parameters at a point, frame by frame.
 
-    ``slopes`` ``(nwindow, nframe, nchannel, p)`` are those of the residual with each window's first state eliminated, 0
-    at missing measurements. ``pull`` ``(nwindow, nframe, nchannel)`` and ``bend`` are first and second derivative of
-    the loss by the residual, both multiplied by the frame's weight. ``local_pull`` ``(nwindow, p)`` and ``local_bend``
-    ``(nwindow, p, p)`` are the contributions of the first states' prior to gradient and curvature. ``penalty`` ``(p,
-    p)`` and ``drawn`` ``(p,)`` are curvature and gradient of the parameters' own prior. ``follow`` ``(nwindow, m, p)``
-    and ``settle`` ``(nwindow, m)`` define the step of the first states: settle + follow · step.
+    The initial state of each window has m corrected coordinates. They are eliminated: for each value of the parameters
+    they take their optimal value.
+
+    Attributes:
+        slopes: Derivatives of the residual with respect to the parameters, with the initial states eliminated,
+            ``(nwindow, nframe, nchannel, p)``; 0 at missing measurements.
+        loss_gradient: First derivative of the loss with respect to the residual, times the frame's weight,
+            ``(nwindow, nframe, nchannel)``.
+        loss_curvature: Second derivative of the loss with respect to the residual, times the frame's weight, same
+            shape.
+        prior_gradient: Contribution of the initial states' prior to the gradient, ``(nwindow, p)``.
+        prior_curvature: Contribution of the initial states' prior to the second derivative, ``(nwindow, p, p)``.
+        penalty: Second derivative of the parameters' prior, ``(p, p)``.
+        penalty_gradient: Gradient of the parameters' prior, ``(p,)``.
+        first_state_slope: Derivatives of the optimal initial states with respect to the parameters, ``(nwindow, m,
+            p)``.
+        first_state_step: Newton step of the initial states if the parameters do not change, ``(nwindow, m)``.
     """
 
     slopes: Array
-    pull: Array
-    bend: Array
-    local_pull: Array
-    local_bend: Array
+    loss_gradient: Array
+    loss_curvature: Array
+    prior_gradient: Array
+    prior_curvature: Array
     penalty: Array
-    drawn: Array
-    follow: Array
-    settle: Array
+    penalty_gradient: Array
+    first_state_slope: Array
+    first_state_step: Array
 
     @property
     def gradient(self) -> Array:
-        """Gradient of the loss without the prior, ``(p,)``."""
-        return np.einsum("efcp,efc->p", self.slopes, self.pull, optimize=True) + self.local_pull.sum(axis=0)
+        """Gradient of the loss excluding the parameters' prior, ``(p,)``."""
+        return np.einsum("efcp,efc->p", self.slopes, self.loss_gradient, optimize=True) + self.prior_gradient.sum(
+            axis=0
+        )
 
     @property
     def curvature(self) -> Array:
-        """Second derivative of the loss without the prior, ``(p, p)``, first states eliminated."""
-        own = np.einsum("efcp,efc,efcq->pq", self.slopes, self.bend, self.slopes, optimize=True)
-        return own + self.local_bend.sum(axis=0)
+        """Second derivative of the loss with respect to the parameters, excluding their prior, ``(p, p)``.
+
+        The corrections of the windows' initial states are eliminated (Schur complement).
+        """
+        own = np.einsum("efcp,efc,efcq->pq", self.slopes, self.loss_curvature, self.slopes, optimize=True)
+        return own + self.prior_curvature.sum(axis=0)
 
     @property
     def frame_gradients(self) -> Array:
-        """Gradient of each frame, ``(nwindow, nframe, p)``; a window's first frame includes its first state's prior."""
-        frames = np.einsum("efcp,efc->efp", self.slopes, self.pull, optimize=True)
-        frames[:, 0] += self.local_pull
+        """Contribution of each frame to the gradient of the loss, ``(nwindow, nframe, p)``.
+
+        The prior of a window's initial state counts as part of the window's first frame.
+        """
+        frames = np.einsum("efcp,efc->efp", self.slopes, self.loss_gradient, optimize=True)
+        frames[:, 0] += self.prior_gradient
         return frames
 
     def sum_by_cluster(self, labels: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return curvature ``(C, p, p)`` and gradient ``(C, p)`` per cluster of ``labels`` ``(nwindow, nframe)``."""
+        """Sum the loss derivatives with respect to the p parameters over the frames of each of C clusters.
+
+        Args:
+            labels: Cluster number of each frame from 0, ``(nwindow, nframe)``.
+
+        Returns:
+            The second derivatives of the loss ``(C, p, p)`` and its gradients ``(C, p)``.
+        """
         count, p = int(labels.max()) + 1, self.slopes.shape[-1]
         gradients = np.zeros((count, p))
         np.add.at(gradients, labels, self.frame_gradients)
         curvatures = np.zeros((count, p, p))
-        np.add.at(curvatures, labels[:, 0], self.local_bend)
-        rows = (np.sqrt(self.bend)[..., None] * self.slopes).reshape(labels.size, -1, p)
+        np.add.at(curvatures, labels[:, 0], self.prior_curvature)
+        rows = (np.sqrt(self.loss_curvature)[..., None] * self.slopes).reshape(labels.size, -1, p)
         order = np.argsort(labels, axis=None, kind="stable")
         edges = np.flatnonzero(np.diff(labels.ravel()[order])) + 1
         for frames in np.split(order, edges):
@@ -72,13 +101,15 @@ class FrameScores:
 
 
 def frame_scores(problem: FitProblem, here: Linearization, block: int, weights: Array | None = None) -> FrameScores:
-    """Return gradient and curvature of Huber's loss: residuals beyond its width add constant gradient and no curvature.
+    """Compute the derivatives of a block's Huber loss frame by frame.
+
+    Residuals beyond the Huber width add a constant gradient and no second derivative.
 
     Args:
-        problem: the fit.
-        here: linearization at the point of interest.
-        block: index of the block.
-        weights: multiplicity of each frame, ``(nwindow, nframe)``; by default 1.
+        problem: Least-squares problem of the fit.
+        here: Linearization at the point of interest.
+        block: Index of the block of jointly solved parameters.
+        weights: How often each frame counts, ``(nwindow, nframe)``; by default once.
     """
     columns, channels = problem.blocks[block].columns, problem.blocks[block].channels
     residual = here.residual[..., channels]
@@ -95,26 +126,26 @@ def frame_scores(problem: FitProblem, here: Linearization, block: int, weights: 
     local_pull, local_bend = np.zeros((len(slopes), p)), np.zeros((len(slopes), p, p))
     if m:
         own, inner, cross = build_initial_state_system(problem, here, block, slopes, bend)
-        firm = np.diag(problem.local_weight / problem.local_sd**2)
-        toward = np.einsum("efcm,efc->em", own, pull, optimize=True) + here.local @ firm
+        local_penalty = np.diag(problem.local_weight / problem.local_sd**2)
+        local_gradient = np.einsum("efcm,efc->em", own, pull, optimize=True) + here.local @ local_penalty
         solved = np.asarray(
-            np.linalg.solve(inner, np.concatenate([cross, toward[..., None]], axis=-1)), dtype=np.float64
+            np.linalg.solve(inner, np.concatenate([cross, local_gradient[..., None]], axis=-1)), dtype=np.float64
         )
         follow, settle = -solved[..., :-1], -solved[..., -1]
         slopes = slopes + np.einsum("efcm,emp->efcp", own, follow, optimize=True)
-        local_pull = np.einsum("emp,em->ep", follow, here.local @ firm)
-        local_bend = np.einsum("emp,mn,enq->epq", follow, firm, follow)
-    firmness = problem.prior_weight / problem.sd[columns] ** 2
+        local_pull = np.einsum("emp,em->ep", follow, here.local @ local_penalty)
+        local_bend = np.einsum("emp,mn,enq->epq", follow, local_penalty, follow)
+    prior_curvature = problem.prior_weight / problem.sd[columns] ** 2
     return FrameScores(
         slopes=slopes,
-        pull=pull,
-        bend=bend,
-        local_pull=local_pull,
-        local_bend=local_bend,
-        penalty=np.diag(firmness),
-        drawn=firmness * (here.point - problem.centre)[columns],
-        follow=follow,
-        settle=settle,
+        loss_gradient=pull,
+        loss_curvature=bend,
+        prior_gradient=local_pull,
+        prior_curvature=local_bend,
+        penalty=np.diag(prior_curvature),
+        penalty_gradient=prior_curvature * (here.point - problem.centre)[columns],
+        first_state_slope=follow,
+        first_state_step=settle,
     )
 
 
@@ -124,19 +155,29 @@ _PER_PARAMETER = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FrameTimes:
-    """Begin of each window, ``(nwindow,)`` in s of its episode, and the time between frames ``dt`` in s."""
+    """Times of the frames of windows.
 
-    begins: Array
+    Attributes:
+        start_times: Time of each window's first frame in its episode, ``(nwindow,)``, s.
+        dt: Time between frames, s.
+    """
+
+    start_times: Array
     dt: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameClusters:
-    """Clusters of frames that are not independent of each other.
+    """Clusters of frames; frames of different clusters count as independent.
 
-    ``labels`` ``(nwindow, nframe)`` are cluster numbers from 0. ``length`` is that of time blocks in s, 0 for episodes.
-    ``correlated`` is the time in s over which frames' influence on the slowest parameter is correlated; ``independent``
-    is the number of such stretches. ``few`` states that there are fewer than twice as many clusters as parameters.
+    Attributes:
+        kind: Whether a cluster is an episode or a block of time.
+        labels: Cluster number of each frame from 0, ``(nwindow, nframe)``.
+        length: Length of the time blocks, s; 0 for episodes.
+        correlated: Integrated autocorrelation time of each frame's contribution to a parameter's error, s; the longest
+            of all parameters.
+        independent: Number of effectively independent frames: the measured duration divided by ``correlated``.
+        has_few_clusters: Whether there are fewer than twice as many clusters as parameters.
     """
 
     kind: Literal["episode", "time block"]
@@ -144,7 +185,7 @@ class FrameClusters:
     length: float
     correlated: float
     independent: float
-    few: bool
+    has_few_clusters: bool
 
     @property
     def count(self) -> int:
@@ -155,44 +196,63 @@ class FrameClusters:
 def choose_clusters(
     influences: Sequence[Array], present: NDArray[np.bool_], owners: NDArray[np.intp], times: FrameTimes
 ) -> FrameClusters | None:
-    """Choose episodes as clusters if there are two per parameter; otherwise time blocks if these are more.
+    """Choose the clusters of frames for the uncertainty of a fit: episodes, or time blocks of episodes.
+
+    Time blocks are used if there are fewer than two episodes per parameter, and more time blocks than episodes. Their
+    length is a multiple of the integrated autocorrelation time, see `stats.series.block_frames`.
 
     Args:
-        influences: each frame's contribution to each parameter's error, ``(nwindow, nframe, p)`` for every block of a
-            fit; the block with most parameters decides.
-        present: frames with a measurement, ``(nwindow, nframe)``.
-        owners: index of each window's episode from 0, ``(nwindow,)``.
-        times: begin times of the windows.
+        influences: Per block of a fit, each frame's contribution to each parameter's error, ``(nwindow, nframe, p)``;
+            the block with most parameters decides.
+        present: Mask of the frames with a measurement, ``(nwindow, nframe)``.
+        owners: Index of each window's episode from 0, ``(nwindow,)``.
+        times: Times of the windows in their episodes.
 
     Returns:
-        None for a single episode that is too short to be cut.
+        The clusters, or None for a single episode that is too short to be cut into blocks.
     """
-    wanted = _PER_PARAMETER * max(influence.shape[-1] for influence in influences)
+    least_count = _PER_PARAMETER * max(influence.shape[-1] for influence in influences)
     episodes = int(owners.max()) + 1
     frames = float(present.sum())
     tau = max(float(np.max(integrated_time(_influence_series(each, owners, times)))) for each in influences)
-    said = {"correlated": tau * times.dt, "independent": frames / tau}
+    correlation = {"correlated": tau * times.dt, "independent": frames / tau}
     whole = np.repeat(owners[:, None], present.shape[1], axis=1)
-    if episodes < wanted:
+    if episodes < least_count:
         length = block_frames(frames, tau)
         if length is not None:
-            labels = time_blocks(times.begins, present.shape[1], times.dt, owners, length * times.dt)
+            labels = time_blocks(times.start_times, present.shape[1], times.dt, owners, length * times.dt)
             labels = _renumber_blocks(labels, present)
             count = int(labels.max()) + 1
             if count > episodes:
                 length_s = length * times.dt
-                return FrameClusters(kind="time block", labels=labels, length=length_s, few=count < wanted, **said)
+                return FrameClusters(
+                    kind="time block",
+                    labels=labels,
+                    length=length_s,
+                    has_few_clusters=count < least_count,
+                    **correlation,
+                )
     if episodes == 1:
         return None
-    return FrameClusters(kind="episode", labels=whole, length=0.0, few=episodes < wanted, **said)
+    return FrameClusters(
+        kind="episode", labels=whole, length=0.0, has_few_clusters=episodes < least_count, **correlation
+    )
 
 
 def _influence_series(influence: Array, owners: NDArray[np.intp], times: FrameTimes) -> list[Array]:
-    """Return the influence of each episode's frames in order of time; overlapping windows are summed."""
+    """Return the influence of the frames of each episode in order of time, ``(ntime, p)`` for ntime frames.
+
+    The influences of frames at the same time in overlapping windows are summed.
+
+    Args:
+        influence: Each frame's contribution to each parameter's error, ``(nwindow, nframe, p)``.
+        owners: Index of each window's episode from 0, ``(nwindow,)``.
+        times: Begin times of the windows.
+    """
     tracks = []
     for owner in np.unique(owners):
         rows = owners == owner
-        begin = np.round((times.begins[rows] - times.begins[rows].min()) / times.dt).astype(np.intp)
+        begin = np.round((times.start_times[rows] - times.start_times[rows].min()) / times.dt).astype(np.intp)
         at = begin[:, None] + np.arange(influence.shape[1])
         track = np.zeros((int(at.max()) + 1, influence.shape[-1]))
         np.add.at(track, at, influence[rows])
@@ -201,6 +261,13 @@ def _influence_series(influence: Array, owners: NDArray[np.intp], times: FrameTi
 
 
 def _renumber_blocks(labels: NDArray[np.intp], present: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Renumber the blocks that have measurements; missing frames are assigned to their window's first block."""
-    kept = np.where(present, labels, labels[:, :1])
-    return np.unique(kept, return_inverse=True)[1].reshape(labels.shape)
+    """Renumber from 0 the time blocks that have measurements.
+
+    Frames without a measurement are assigned to their window's first block.
+
+    Args:
+        labels: Block number of each frame, ``(nwindow, nframe)``.
+        present: Mask of the frames with a measurement, ``(nwindow, nframe)``.
+    """
+    assigned = np.where(present, labels, labels[:, :1])
+    return np.unique(assigned, return_inverse=True)[1].reshape(labels.shape)

@@ -1,10 +1,14 @@
 """Compute variants of a fit near its solution: bootstrap refits to resampled clusters, and profile likelihoods.
 
-Each variant takes separate Newton steps on Huber's loss; the replays of all variants run in one batch.
+A cluster is an episode or a block of time. Each variant is optimized by Newton steps on Huber's loss; the replays of
+all variants run in one batch.
 
-For a profile, twice the rise of the loss, divided by the ratio of sandwich variance to inverse curvature, is compared
-with Student's t². For a quadratic loss that gives the interval of the sandwich (Pace, Salvan & Sartori, "Adjusting
-composite likelihood ratio statistics", Statistica Sinica 21, 2011); otherwise the limits follow the shape of the loss.
+For a profile, one parameter is fixed at several values and the other parameters are optimized. The test statistic is
+twice the rise of the loss, divided by the product of two numbers: the second derivative of the loss along the
+parameter, and the parameter's variance by the sandwich (robust) covariance. It is compared with the square of a
+Student's t quantile. For a quadratic loss that gives the interval from the sandwich covariance (Pace, Salvan & Sartori,
+"Adjusting composite likelihood ratio statistics", Statistica Sinica 21, 2011); otherwise the limits follow the shape of
+the loss.
 """
 
 from __future__ import annotations
@@ -32,7 +36,13 @@ _MOST_NUMBERS = 20_000_000  # residuals replayed at once: 160 MB
 
 @dataclass(frozen=True, kw_only=True)
 class VariantSolutions:
-    """Variants after ``steps`` Newton steps: ``points`` ``(k, p)``, first states ``local`` ``(k, nwindow, m)``."""
+    """Parameters of k variants of a fit (other frame weights, or one fixed parameter) after some Newton steps.
+
+    Attributes:
+        points: Parameters in solver coordinates (ln or SI), ``(k, p)``.
+        local: Corrections of m coordinates of each window's initial state, ``(k, nwindow, m)``.
+        steps: Number of Newton steps.
+    """
 
     points: Array
     local: Array
@@ -41,10 +51,13 @@ class VariantSolutions:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantChange:
-    """The changes that define each of k variants.
+    """Changes of the data or of one parameter that define k variants of a fit.
 
-    ``weights`` ``(k, nwindow, nframe)`` are multiplicities of frames; None for 1. ``column`` is a parameter that
-    variant i fixes at ``values[i]``, ``values`` ``(k,)``; None if all are free.
+    Attributes:
+        weights: How often each frame counts in each variant, ``(k, nwindow, nframe)``; None for once.
+        column: Index of the parameter that every variant fixes; None if all parameters are free.
+        values: Value of the fixed parameter in each variant, ``(k,)``: natural logarithm of a parameter with a log
+            transform, otherwise SI value.
     """
 
     weights: Array | None = None
@@ -65,20 +78,23 @@ def run_newton(
     start: VariantSolutions | None = None,
     watch: Callable[[VariantSolutions], None] | None = None,
 ) -> VariantSolutions:
-    """Minimize the loss of every variant by Newton steps; the first step needs no replay.
+    """Minimize the loss of every variant of a fit by Newton steps.
+
+    A variant is the fit with other frame weights, or with one fixed parameter. The first step needs no replay, because
+    all variants start at the solution of the fit, whose linearization is given.
 
     Args:
-        problem: the fit.
-        here: linearization at its solution.
-        variation: the changes of the variants.
-        steps: total number of Newton steps.
-        start: state of an earlier, unfinished call.
-        watch: called after every step.
+        problem: Least-squares problem of the fit.
+        here: Linearization at its solution.
+        variation: The changes that define the variants.
+        steps: Total number of Newton steps.
+        start: State of an earlier, interrupted call.
+        watch: Called after every step with the state.
     """
     now = start
     while now is None or now.steps < steps:
-        looks = iter([here] * len(variation)) if now is None else _linearize_variants(problem, now)
-        moved = [_newton_step(problem, look, variation, i) for i, look in enumerate(looks)]
+        linearizations = iter([here] * len(variation)) if now is None else _linearize_variants(problem, now)
+        moved = [_newton_step(problem, linearization, variation, i) for i, linearization in enumerate(linearizations)]
         points, local = (np.array(part) for part in zip(*moved, strict=True))
         now = VariantSolutions(points=points, local=local, steps=1 if now is None else now.steps + 1)
         if watch is not None:
@@ -87,7 +103,15 @@ def run_newton(
 
 
 def variant_losses(problem: FitProblem, variants: VariantSolutions, variation: VariantChange) -> Array:
-    """Return each variant's own loss, priors included, ``(k,)``; without weights it is the fit's loss."""
+    """Return the loss of k variants of a fit including priors, ``(k,)``.
+
+    If the variants do not weight frames, this is the loss that the fit minimizes.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        variants: Parameters of the variants.
+        variation: The changes that define the variants: other frame weights, or one fixed parameter.
+    """
     most = max(1, _MOST_NUMBERS // max(problem.measured.size, 1))
     parts = [slice(begin, begin + most) for begin in range(0, len(variants.points), most)]
     residual = np.concatenate([problem.residual(variants.points[part], variants.local[part]) for part in parts])
@@ -101,7 +125,7 @@ def variant_losses(problem: FitProblem, variants: VariantSolutions, variation: V
 
 
 def _linearize_variants(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization]:
-    """Yield the linearization of every variant; as many are replayed at once as fit into memory."""
+    """Yield the linearization of every variant; as many variants are replayed at once as fit into memory."""
     probes = [probe(problem, point, local) for point, local in zip(now.points, now.local, strict=True)]
     each = len(probes[0].points)
     most = max(1, _MOST_NUMBERS // max(problem.measured.size * each, 1))
@@ -113,11 +137,20 @@ def _linearize_variants(problem: FitProblem, now: VariantSolutions) -> Iterator[
 
 
 def _newton_step(problem: FitProblem, here: Linearization, variation: VariantChange, i: int) -> tuple[Array, Array]:
-    """Return a Newton step within the bounds, at most one prior deviation; a fixed parameter moves to its value."""
+    """Return parameters and initial-state corrections of one variant of the fit after a Newton step within the bounds.
+
+    The step is at most one prior standard deviation long. A fixed parameter moves to its value.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at the variant's current point.
+        variation: The changes that define the variants (other frame weights, or one fixed parameter).
+        i: Index of the variant.
+    """
     point, local = here.point.copy(), here.local
     for number, block in enumerate(problem.blocks):
         score = frame_scores(problem, here, number, None if variation.weights is None else variation.weights[i])
-        matrix, slope = score.curvature + score.penalty, score.gradient + score.drawn
+        matrix, slope = score.curvature + score.penalty, score.gradient + score.penalty_gradient
         low, high = (edge[block.columns] - here.point[block.columns] for edge in (problem.low, problem.high))
         move, loose = np.zeros(len(block.columns)), np.ones(len(block.columns), dtype=bool)
         if variation.column is not None and variation.values is not None and variation.column in block.columns:
@@ -129,7 +162,7 @@ def _newton_step(problem: FitProblem, here: Linearization, variation: VariantCha
         longest = np.max(np.abs(free) / problem.sd[block.columns][loose], initial=1.0)
         move[loose] = np.clip(free / longest, low[loose], high[loose])
         point[block.columns] += move
-        local = local + score.settle + score.follow @ move
+        local = local + score.first_state_step + score.first_state_slope @ move
     return point, local
 
 
@@ -145,26 +178,26 @@ def refit_bootstrap(
     seed: int = 0,
     steps: int = _REFIT_STEPS,
 ) -> Array:
-    """Return estimates from resampled clusters, ``(draws, p)``.
+    """Refit the parameters to resampled clusters of frames, and return the estimates ``(draws, p)``.
 
-    A refit takes a few Newton steps and keeps the last one only if it lowers the loss. Unlike the one-step bootstrap it
-    computes slopes and curvature again in every step.
+    Each refit takes ``steps`` Newton steps. The last step is undone if it raises the loss. The derivatives are computed
+    again in every step; the one-step bootstrap, in contrast, uses only those at the solution.
 
     Args:
-        problem: the fit.
-        here: linearization at its solution.
-        clusters: the clusters to resample.
-        draws: number of refits; each needs as many replays as a step of the fit, ``steps - 1`` times.
-        seed: seed of the draws.
-        steps: Newton steps of each refit.
+        problem: Least-squares problem of the fit.
+        here: Linearization at its solution.
+        clusters: The clusters to resample.
+        draws: Number of refits.
+        seed: Seed of the draws.
+        steps: Newton steps of each refit. Every step but the first needs as many replays as a step of the fit.
     """
     weights = cluster_weights(clusters.count, draws, seed=seed)[:, clusters.labels]
     variation = VariantChange(weights=weights)
-    kept: list[VariantSolutions] = []
-    run_newton(problem, here, variation, steps=steps, watch=kept.append)
-    loss = np.array([variant_losses(problem, variants, variation) for variants in kept[-2:]])
+    states: list[VariantSolutions] = []
+    run_newton(problem, here, variation, steps=steps, watch=states.append)
+    loss = np.array([variant_losses(problem, variants, variation) for variants in states[-2:]])
     best = np.argmin(loss, axis=0)
-    return np.where(best[:, None] == len(loss) - 1, kept[-1].points, kept[-2:][0].points)
+    return np.where(best[:, None] == len(loss) - 1, states[-1].points, states[-2:][0].points)
 
 
 _VALUES, _SPAN = 17, 2.0  # eight values on each side, up to twice the interval (our choice)
@@ -174,11 +207,18 @@ _UNKNOWN_SPAN = 2.0  # prior standard deviations, for a parameter without an int
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterProfile(JsonRecord):
-    """Rise of the fit's loss as a function of one fixed parameter.
+    """Profile likelihood of one parameter: rise of the loss if it is fixed and the other parameters are optimized.
 
-    ``values`` ``(k,)`` are in SI. ``rise`` ``(k,)`` is in units of t²: the interval contains the values with a rise
-    below ``limit``. ``others`` are the values of the other parameters there. ``low`` or ``high`` is None if the curve
-    does not reach the limit on that side: within the curve's range the data set no limit.
+    Attributes:
+        name: Name of the parameter.
+        unit: Its SI unit.
+        values: Values at which it is fixed, SI, ``(k,)``.
+        rise: Rise of the loss at each value in units of t² (squared t statistic), ``(k,)``.
+        others: Values of the other parameters by name, SI, ``(k,)`` each.
+        limit: Rise at the limits of the interval: the squared t quantile for ``level``.
+        low: Lower limit of the interval, SI; None if the rise does not reach ``limit`` on that side.
+        high: Upper limit of the interval, SI; None if the rise does not reach ``limit`` on that side.
+        level: Confidence level of the interval.
     """
 
     name: str
@@ -202,51 +242,52 @@ def profile_likelihood(
     problem: FitProblem,
     here: Linearization,
     space: FitSpace,
-    found: Uncertainty,
+    uncertainty: Uncertainty,
     name: str,
     *,
     checkpoint: FitCheckpoint | None = None,
 ) -> ParameterProfile:
-    """Return the profile of one parameter at 17 values, up to twice its interval on both sides and within its bounds.
+    """Compute the profile likelihood of one parameter at 17 values or a few more.
 
-    All values are optimized in one batch.
+    The values reach, on both sides of the estimate, to twice the distance of the farther limit of its interval, but not
+    beyond the parameter's bounds. All values are optimized in one batch.
 
     Args:
-        problem: the fit.
-        here: linearization at its solution.
-        space: its parameters.
-        found: their uncertainty.
-        name: name of the parameter.
-        checkpoint: stores the progress, and resumes from it.
+        problem: Least-squares problem of the fit.
+        here: Linearization at the solution of the fit.
+        space: Free parameters of the fit.
+        uncertainty: Uncertainty of the solution.
+        name: Name of the parameter.
+        checkpoint: Stores the progress, and resumes from it.
 
     Raises:
-        UnknownNameError: the parameter is not free in this fit.
-        InputError: there are no clusters to derive the allowed rise of the loss from.
+        UnknownNameError: If the parameter is not free in this fit.
+        InputError: If there are no clusters of frames, from which the allowed rise of the loss is computed.
     """
     if name not in space.names:
         raise UnknownNameError("free parameter", name, space.names)
-    if found.clusters is None:
+    if uncertainty.clusters is None:
         raise InputError(f"The profile of {name} needs more data: one episode gives no interval. Add episodes.")
     column = space.names.index(name)
-    grid = _profile_grid(problem, here, found, column)
+    grid = _profile_grid(problem, here, uncertainty, column)
     variation = VariantChange(column=column, values=grid)
-    kept, stage = checkpoint or FitCheckpoint(None, {}), f"profile {name}"
+    store, stage = checkpoint or FitCheckpoint(None, {}), f"profile {name}"
     start = None
-    if begun := kept.load_descents(stage):
-        points, local = (np.array([getattr(one, key) for one in begun]) for key in ("point", "local"))
-        start = VariantSolutions(points=points, local=local, steps=begun[0].iteration)
+    if saved := store.load_descents(stage):
+        points, local = (np.array([getattr(one, key) for one in saved]) for key in ("point", "local"))
+        start = VariantSolutions(points=points, local=local, steps=saved[0].iteration)
     ends = run_newton(
         problem,
         here,
         variation,
         steps=_PROFILE_STEPS,
         start=start,
-        watch=lambda now: kept.save_descents(stage, _solver_states(now)),
+        watch=lambda now: store.save_descents(stage, _solver_states(now)),
     )
     loss = variant_losses(problem, ends, variation)
-    information = found.curvature[column] * found.covariance[column, column]
+    information = uncertainty.curvature[column] * uncertainty.covariance[column, column]
     rise = 2.0 * (loss - loss.min()) / information
-    limit = float(stdtrit(found.df[column], (1 + found.level) / 2) ** 2)
+    limit = float(stdtrit(uncertainty.df[column], (1 + uncertainty.level) / 2) ** 2)
     low, high = _crossings(grid, np.sqrt(rise), np.sqrt(limit))
     si = space.values(ends.points)
     log = space.free[column].is_logarithmic
@@ -259,7 +300,7 @@ def profile_likelihood(
         limit=limit,
         low=low if low is None or not log else float(np.exp(low)),
         high=high if high is None or not log else float(np.exp(high)),
-        level=found.level,
+        level=uncertainty.level,
     )
 
 
@@ -272,7 +313,16 @@ def _profile_grid(problem: FitProblem, here: Linearization, found: Uncertainty, 
 
 
 def _crossings(grid: Array, height: Array, limit: float) -> tuple[float | None, float | None]:
-    """Return where the curve first exceeds the limit on both sides of its minimum, by linear interpolation."""
+    """Return where a curve first exceeds ``limit`` below and above its minimum, by linear interpolation.
+
+    Args:
+        grid: Ascending arguments, ``(k,)``.
+        height: Values of the curve, ``(k,)``.
+        limit: The level to cross.
+
+    Returns:
+        The lower and the upper crossing; None if the curve does not reach the limit on that side.
+    """
     lowest = int(np.argmin(height))
 
     def find_crossing(pairs: Iterable[tuple[int, int]]) -> float | None:

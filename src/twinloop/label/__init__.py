@@ -1,1 +1,1 @@
-"""Labels of episodes by people, rules and models, with their agreement."""
+"""Label episodes by rules, read and write label files, and measure the agreement of people, rules and models."""

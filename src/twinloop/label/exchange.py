@@ -1,6 +1,6 @@
-"""Read and write labels as CSV tables and JSON lines.
+"""Read and write label files, as CSV or as JSON Lines.
 
-The content of a file is text: it becomes a value of a label, or is refused, and is never executed.
+The content of a file is text: it becomes the value of a label or is refused, and it is never executed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from twinloop.catalog.label_checks import Label, Source
-from twinloop.core.documents import MOST_LINES_BYTES, DocumentError, parse_json, read_text
+from twinloop.core.documents import MAX_LINES_BYTES, DocumentError, parse_json, read_text
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_text
 
@@ -27,7 +27,23 @@ _MOST_ERRORS = 3
 
 
 class LabelLine(BaseModel):
-    """One line of a label file; ``episode`` may replace ``episode_id``, as the beginning of an id or BATCH:INDEX."""
+    """One line of a label file.
+
+    In the file, the key ``episode`` is accepted in place of ``episode_id``. Its value is an episode id, the beginning
+    of an id, or ``BATCH:INDEX`` (name of a generated dataset and number of the episode in it).
+
+    Attributes:
+        episode_id: Identifier of the episode.
+        kind: Kind of the label, such as ``success`` or ``subtask``.
+        value: Value of the label.
+        first_frame: First labelled frame; None if the label is for the whole episode.
+        last_frame: Last labelled frame, included.
+        source: Kind of the author: ``hand`` (a person), ``rule`` or ``model``.
+        author: Name of the author.
+        author_hash: Hash of the rule or model that made the label.
+        confidence: Confidence of the author, from 0 to 1.
+        reason: Reason for the label.
+    """
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
 
@@ -43,7 +59,13 @@ class LabelLine(BaseModel):
     reason: str | None = None
 
     def to_label(self, *, source: Source, author: str, author_hash: str | None) -> Label:
-        """Return the label; the arguments replace missing fields."""
+        """Convert the line to a label; the arguments are used for fields that the line does not have.
+
+        Args:
+            source: Kind of the author: ``hand`` (a person), ``rule`` or ``model``.
+            author: Name of the author.
+            author_hash: Hash of the rule or model that made the label.
+        """
         return Label(
             episode_id=self.episode_id,
             kind=self.kind,
@@ -59,14 +81,14 @@ class LabelLine(BaseModel):
 
 
 def read_labels(path: Path) -> list[LabelLine]:
-    """Return the lines of a label file, ``.csv`` or ``.jsonl``.
+    """Read the lines of a label file, ``.csv`` or ``.jsonl``.
 
     Raises:
-        InputError: the file is missing, too large, or has another format; names the first wrong lines.
+        InputError: If the file is missing, too large, or has another format. The message lists the first invalid lines.
     """
     if path.suffix not in (".csv", ".jsonl"):
         raise InputError(f"{path} is neither a .csv nor a .jsonl file. docs/guides/labels.md describes both.")
-    text = read_text(path, MOST_LINES_BYTES)
+    text = read_text(path, MAX_LINES_BYTES)
     rows = _read_csv_rows(path, text) if path.suffix == ".csv" else _read_json_rows(path, text)
     lines, wrong = list[LabelLine](), list[str]()
     for number, row in rows:
@@ -83,10 +105,15 @@ def read_labels(path: Path) -> list[LabelLine]:
 
 
 def write_labels(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write labels in a format that `read_labels` reads, chosen by the suffix.
+    """Write labels to a ``.csv`` or ``.jsonl`` file that `read_labels` can read.
+
+    Args:
+        path: File to write; its suffix selects the format.
+        rows: Labels as mappings with the keys of `COLUMNS`; a missing key is a missing value, and other keys are
+            ignored.
 
     Raises:
-        InputError: the suffix is neither ``.csv`` nor ``.jsonl``.
+        InputError: If the suffix is neither ``.csv`` nor ``.jsonl``.
     """
     plain = [{name: row.get(name) for name in COLUMNS} for row in rows]
     if path.suffix == ".jsonl":

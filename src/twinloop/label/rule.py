@@ -1,4 +1,4 @@
-"""Protocol of label rules: from one episode to labels with reasons, and the data available to a rule."""
+"""Define the protocol of label rules: a rule computes the labels of one episode, with reasons, from its data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ SUCCEEDED, FAILED = "yes", "no"
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFinding:
-    """A rule's label of an episode, or of the frames from ``first_frame`` to ``last_frame``, both included."""
+    """One label that a rule gives to an episode, or to a range of its frames.
+
+    Attributes:
+        kind: Kind of the label, such as ``success`` or ``subtask``.
+        value: Value of the label.
+        reason: Reason for the label.
+        first_frame: First labelled frame; None if the label is for the whole episode.
+        last_frame: Last labelled frame, included; None if the label is for the whole episode.
+        confidence: Confidence from 0 to 1; None if the rule does not state it.
+    """
 
     kind: str
     value: str
@@ -35,17 +44,21 @@ class RuleFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleEpisode:
-    """One episode as input of rules; everything is read at first access.
+    """One episode as the input of label rules; its data are read from the dataset at first access.
 
-    ``world`` is the task on the twin that simulated the episode, None for a recorded episode or a missing twin;
-    ``missing`` then has the reason.
+    Attributes:
+        episode_id: Identifier of the episode in the catalog.
+        reader: Reader of the dataset that contains the episode.
+        index: Number of the episode in the dataset.
+        task: Task on the twin that simulated the episode; None for a real episode, or if the twin is missing.
+        missing_reason: Reason why ``task`` is None, as a clause for messages.
     """
 
     episode_id: str
     reader: DatasetReader
     index: int
-    world: Task | None = None
-    missing: str = "it was not simulated"
+    task: Task | None = None
+    missing_reason: str = "it was not simulated"
 
     @property
     def frames(self) -> int:
@@ -59,8 +72,8 @@ class RuleEpisode:
 
     @functools.cached_property
     def states(self) -> Array | None:
-        """The simulator's states ``(frames + 1, nstate)``; None if there are none."""
-        if self.world is None:
+        """Simulator states, shape ``(frames + 1, nstate)``; None for a real episode or if no states are stored."""
+        if self.task is None:
             return None
         try:
             return self.reader.states(self.index)
@@ -69,13 +82,13 @@ class RuleEpisode:
 
     @functools.cached_property
     def joints(self) -> Array | None:
-        """Joint readings ``(frames, n)`` in the dataset's units; None if there are none."""
+        """Measured joint positions in the dataset's units, shape ``(frames, njoint)``; None if there are none."""
         names = self.joint_names
         return None if not names else self.reader.array(self.index, STATE)[:, : len(names)]
 
     @functools.cached_property
     def joint_names(self) -> list[str]:
-        """Columns of ``observation.state`` that are joint positions; empty if unknown."""
+        """Names of the joints at the start of ``observation.state``; empty if its columns are not joint positions."""
         try:
             names = self.reader.feature_names(STATE)
         except UnknownNameError:
@@ -85,10 +98,10 @@ class RuleEpisode:
 
     @functools.cached_property
     def opening(self) -> Array | None:
-        """Opening of the gripper, 0 to 1 ``(frames,)``; None without such a column.
+        """Opening of the gripper from 0 (closed) to 1 (open), shape ``(frames,)``; None if no such column exists.
 
-        It is LeRobot's gripper: a joint of that name in 0 to 100, at 0 closed (lerobot 0.6.1,
-        ``motors/motors_bus.py``). If the dataset has a unit map, that map must declare this unit.
+        The column must follow LeRobot's convention: a joint with ``gripper`` in its name, in 0 to 100, closed at 0
+        (lerobot 0.6.1, ``motors/motors_bus.py``). If the dataset has a unit map, the map must declare this unit.
         """
         columns = [i for i, name in enumerate(self.joint_names) if "gripper" in name.lower()]
         units = self.reader.units
@@ -101,9 +114,11 @@ class RuleEpisode:
 
     @functools.cached_property
     def speed(self) -> Array | None:
-        """Speed of the arm ``(frames,)``: norm over all joints except the gripper, in joint units per second.
+        """Speed of the arm, shape ``(frames,)``: the norm of all joint speeds except the gripper's.
 
-        Central differences over 0.1 s smooth out the steps of the encoders. None without joints, gripper or 3 frames.
+        Its unit is the unit of the joint columns per second. It is computed by central differences over 0.1 s, which
+        smooth out the encoder quantization. It is None if the joint positions are missing, if no column is the opening
+        of a gripper, or if the episode has fewer than three frames.
         """
         if self.joints is None or self.opening is None or self.frames < 3:
             return None
@@ -115,10 +130,14 @@ class RuleEpisode:
 
 @runtime_checkable
 class LabelRule(Protocol):
-    """A rule that labels episodes from their recorded data.
+    """Protocol for classes that label episodes from their recorded data.
 
-    ``hash`` identifies version and settings and is stored with every label. A rule that cannot decide returns `UNKNOWN`
-    with the reason.
+    A rule that cannot decide returns the value `UNKNOWN` with the reason.
+
+    Attributes:
+        name: Name of the rule, such as ``success/gripper``.
+        version: Version of the rule; it is part of ``hash``.
+        meaning: Description of the rule for people.
     """
 
     name: str
@@ -127,9 +146,13 @@ class LabelRule(Protocol):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything that determines its labels."""
+        """SHA-256 of everything that determines the labels (name, version, settings); stored with every label."""
         ...
 
-    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """Return the labels of an episode."""
+    def label(self, episode: RuleEpisode) -> Sequence[RuleFinding]:
+        """Return the labels of one episode.
+
+        Args:
+            episode: Data of the episode.
+        """
         ...

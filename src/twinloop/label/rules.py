@@ -1,4 +1,4 @@
-"""Open rules by name, from a user's Python file, or from a YAML file with one SQL statement."""
+"""Open label rules by name, from a user's Python file, or from a YAML file with one SQL statement."""
 
 from __future__ import annotations
 
@@ -25,16 +25,25 @@ _COLUMNS = ("episode_id", "value", "kind", "first_frame", "last_frame", "confide
 
 @dataclass(frozen=True, kw_only=True)
 class SqlRule:
-    """A rule in SQL: ``sql`` returns rows of ``episode_id, value`` and optionally further columns of a label.
+    """A label rule in SQL, read from a YAML file.
 
-    ::
+    The statement runs on the catalog. Its rows have the columns ``episode_id`` and ``value``, and optionally further
+    columns of a label. Example file::
 
         name: tag/short
         version: "1"
-        kind: tag                 # or a column ``kind`` in the rows
+        kind: tag                    # or a column ``kind`` in the rows
         meaning: shorter than two seconds
-        sql: SELECT episode_id, 'short' AS value, format('{:.1f} s', duration_s) AS reason
-             FROM episodes WHERE duration_s < 2
+        sql: |
+          SELECT episode_id, 'short' AS value, format('{:.1f} s', duration_s) AS reason
+          FROM episodes WHERE duration_s < 2
+
+    Attributes:
+        name: Name of the rule.
+        sql: SQL statement that returns one row per label.
+        version: Version of the rule.
+        kind: Kind of the labels; empty if the rows have a column ``kind``.
+        meaning: Description of the rule; used as the reason of labels whose row has none.
     """
 
     name: str
@@ -48,8 +57,8 @@ class SqlRule:
         """Read the rule from a YAML file.
 
         Raises:
-            InputError: the file does not exist, is not YAML, or has no ``name`` or ``sql``.
-            UnknownNameError: the file has an unknown key.
+            InputError: If the file does not exist, is not YAML, or has no ``name`` or ``sql``.
+            UnknownNameError: If the file has an unknown key.
         """
         value: Any = load_yaml(path)
         if not isinstance(value, Mapping):
@@ -64,15 +73,18 @@ class SqlRule:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything that determines its labels."""
+        """SHA-256 of name, version, kind and SQL statement; stored with every label."""
         return sha256_json([self.name, self.version, self.kind, " ".join(self.sql.split())])
 
     def read_findings(self, rows: pa.Table) -> list[tuple[str, RuleFinding]]:
-        """Return the labels in the statement's rows, with the episode of each.
+        """Convert the result rows of the SQL statement to pairs of episode id and label.
+
+        Args:
+            rows: Result of the statement.
 
         Raises:
-            InputError: ``episode_id``, ``value`` or the kind is missing or empty in a row.
-            UnknownNameError: labels do not have a column of the rows.
+            InputError: If ``episode_id``, ``value`` or the kind is missing or empty in a row.
+            UnknownNameError: If the rows have a column that labels do not have.
         """
         for column in rows.column_names:
             if column not in _COLUMNS:
@@ -121,21 +133,27 @@ RULES: Registry[Any] = Registry(
 )
 
 
-def open_rule(word: str) -> LabelRule | SqlRule:
-    """Return the rule for a name, for ``path/to/file.py:Class``, or for the path of a YAML file with an SQL statement.
+def open_rule(reference: str) -> LabelRule | SqlRule:
+    """Return a label rule.
+
+    Args:
+        reference: Name of a rule, ``path/to/file.py:Class`` for a user's own rule, or the path of a YAML file with an
+            SQL statement.
 
     Raises:
-        UnknownNameError: no rule has this name, and it is not the path of a file.
-        InputError: the class is not a rule, its constructor fails, or the file is not valid.
+        UnknownNameError: If no rule has this name, and it is not the path of a file.
+        InputError: If the class is not a rule, its constructor fails, or the YAML file is invalid.
     """
-    if word.endswith((".yaml", ".yml")):
-        return SqlRule.read(Path(word))
-    found = RULES[word]
+    if reference.endswith((".yaml", ".yml")):
+        return SqlRule.read(Path(reference))
+    found = RULES[reference]
     try:
         rule = found()
     except Exception as error:  # any error of a user's class is a fault of that class
-        raise InputError(f"The constructor of the rule {word} failed: {describe_error(error)}.") from error
+        raise InputError(f"The constructor of the rule {reference} failed: {describe_error(error)}.") from error
     if not isinstance(rule, LabelRule):
         missing = [part for part in ("name", "version", "meaning", "hash", "label") if not hasattr(rule, part)]
-        raise InputError(f"{word} is not a rule: it lacks {', '.join(missing)}. See twinloop.label.rule.LabelRule.")
+        raise InputError(
+            f"{reference} is not a rule: it lacks {', '.join(missing)}. See twinloop.label.rule.LabelRule."
+        )
     return rule

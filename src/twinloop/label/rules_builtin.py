@@ -1,4 +1,4 @@
-"""Built-in rules: from exact states of simulated episodes, and from recordings of any robot."""
+"""Define the built-in label rules, which use simulator states, or the joint positions of any robot with a gripper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twinloop.tasks.registry import TASKS
 
 
 class SubtasksFromStates:
-    """Rule for the phases of a simulated episode, which its task finds in the states."""
+    """Label rule for subtasks of a simulated episode: the phases that its task computes from the simulator states."""
 
     name = "subtask/states"
     version = "1"
@@ -27,27 +27,38 @@ class SubtasksFromStates:
         """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version])
 
-    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """Return one label per phase that occurred; the last phase lasts until the end."""
-        task, states = material.world, material.states
+    def label(self, episode: RuleEpisode) -> Sequence[RuleFinding]:
+        """Return one label per phase that occurred.
+
+        Each phase ends where the next one starts, and the last phase at the last frame. If the states or the phases of
+        the task are not available, the label is ``unknown``.
+
+        Args:
+            episode: Data of the episode.
+        """
+        task, states = episode.task, episode.states
         if states is None or not has_phases(task):
             return [
                 RuleFinding(
-                    kind="subtask", value=UNKNOWN, reason=f"no states of a task with phases: {material.missing}"
+                    kind="subtask", value=UNKNOWN, reason=f"no states of a task with phases: {episode.missing_reason}"
                 )
             ]
         return make_subtasks(
-            task.phases(states, material.fps), material.frames, "motion of hand and object in the states"
+            task.phases(states, episode.fps), episode.frames, "motion of hand and object in the states"
         )
 
 
 class FailureFromStates:
-    """Rule for the failure class of a simulated episode, by the stage at which it failed."""
+    """Label rule for the failure class of a simulated episode: the phase of the task that failed, or ``diverged``."""
 
     version = "1"
 
     def __init__(self, task: str = "") -> None:
-        """Create the rule for episodes of the task named ``task``; of any task by default."""
+        """Create the rule for the episodes of one task.
+
+        Args:
+            task: Name of the task; empty for any task.
+        """
         self._task, self._words = task, task.replace("_", " ") or "task"
         self.name = f"failure/{task}"
         self.meaning = f"failure class of a simulated {self._words} by the stage at which it went wrong"
@@ -57,16 +68,22 @@ class FailureFromStates:
         """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version])
 
-    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """Return the failure class, or no label if the episode succeeded."""
-        if material.reader.ours and not material.reader.is_appended(material.index):
-            record = material.reader.provenance(material.index)
+    def label(self, episode: RuleEpisode) -> Sequence[RuleFinding]:
+        """Return the failure class as one label; no label if the episode succeeded.
+
+        The class is ``diverged`` for an invalid world, and ``unknown`` if the states are not available.
+
+        Args:
+            episode: Data of the episode.
+        """
+        if episode.reader.written_by_twinloop and not episode.reader.is_appended(episode.index):
+            record = episode.reader.provenance(episode.index)
             if not record.valid:
                 return [_make_failure("diverged", f"the world is invalid: {record.invalid_reason}")]
-        task, states = material.world, material.states
+        task, states = episode.task, episode.states
         if states is None or not has_phases(task) or not self._is_selected(task):
-            return [_make_failure(UNKNOWN, f"no states of a {self._words}: {material.missing}")]
-        failed = task.failure(states, material.fps)
+            return [_make_failure(UNKNOWN, f"no states of a {self._words}: {episode.missing_reason}")]
+        failed = task.failure(states, episode.fps)
         return [_make_failure(*failed)] if failed else []
 
     def _is_selected(self, task: Task) -> bool:
@@ -74,7 +91,13 @@ class FailureFromStates:
 
 
 def make_subtasks(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -> list[RuleFinding]:
-    """Return subtasks from each beginning to the next one; those without a beginning are skipped."""
+    """Return one subtask label from each start frame to the next one; subtasks that have no start frame are skipped.
+
+    Args:
+        starts: Names of the subtasks with their start frames, in order.
+        frames: Number of frames of the episode.
+        reason: Reason that is stored with each label.
+    """
     known = [(word, min(start, frames)) for word, start in starts if start is not None]
     ends = [*(start for _, start in known[1:]), frames]
     return [
@@ -99,7 +122,7 @@ _FAST = 0.25  # of the fastest speed between closing and opening: a slower arm c
 
 
 class SuccessFromPredicate:
-    """Rule for success by the task's success condition at the end of the episode."""
+    """Label rule for success: the result of the task's success condition at the end of the episode."""
 
     name = "success/predicate"
     version = "1"
@@ -110,10 +133,17 @@ class SuccessFromPredicate:
         """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version])
 
-    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """Return whether the episode succeeded: by its provenance, else by ``next.success`` of the last frame."""
-        reader, index = material.reader, material.index
-        if reader.ours and not reader.is_appended(index):
+    def label(self, episode: RuleEpisode) -> Sequence[RuleFinding]:
+        """Return one label with the success that is stored in the dataset.
+
+        It is the success in the provenance, or else ``next.success`` of the last frame. If both are missing, the label
+        is ``unknown``.
+
+        Args:
+            episode: Data of the episode.
+        """
+        reader, index = episode.reader, episode.index
+        if reader.written_by_twinloop and not reader.is_appended(index):
             record = reader.provenance(index)
             if record.success is not None:
                 return [_make_success(record.success, f"by {record.success_version or 'its predicate'}")]
@@ -127,7 +157,7 @@ class SuccessFromPredicate:
 
 
 class SuccessFromGripper:
-    """Heuristic for success from joints alone: an object was grasped, carried and released, at any place."""
+    """Heuristic label rule for success from joint positions: an object was grasped, moved and released somewhere."""
 
     name = "success/gripper"
     version = "1"
@@ -138,11 +168,18 @@ class SuccessFromGripper:
         """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version, _SWING, _EDGE, _STILL, _LEAST_STROKE])
 
-    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """Return success if the arm moved between a closing and the next opening of the gripper."""
-        speed, cycles = material.speed, find_gripper_cycles(material.opening)
-        if speed is None or material.opening is None:
-            return [RuleFinding(kind="success", value=UNKNOWN, reason=_explain_unknown(material))]
+    def label(self, episode: RuleEpisode) -> Sequence[RuleFinding]:
+        """Return one label: success if the arm moved between a closing of the gripper and the next opening.
+
+        The arm moves if it is faster than 5 % of its highest speed in the episode. Otherwise the label is a failure, or
+        ``unknown`` if the readings are not sufficient.
+
+        Args:
+            episode: Data of the episode.
+        """
+        speed, cycles = episode.speed, find_gripper_cycles(episode.opening)
+        if speed is None or episode.opening is None:
+            return [RuleFinding(kind="success", value=UNKNOWN, reason=_explain_unknown(episode))]
         if cycles is None or not cycles:
             return [_make_success(False, "the gripper never closes")]
         moved = _STILL * float(speed.max())
@@ -151,7 +188,7 @@ class SuccessFromGripper:
 
 
 class SubtasksFromGripper:
-    """Rule for phases from joints alone: gripper events, and stops of the arm between them."""
+    """Heuristic label rule for subtasks from joint positions: gripper motions, and stops of the arm between them."""
 
     name = "subtask/gripper"
     version = "1"
@@ -162,11 +199,17 @@ class SubtasksFromGripper:
         """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version, _SWING, _EDGE, _FAST, _LEAST_STROKE])
 
-    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """Return the phases of each round: one round per closing of the gripper."""
-        speed, cycles = material.speed, find_gripper_cycles(material.opening)
+    def label(self, episode: RuleEpisode) -> Sequence[RuleFinding]:
+        """Return the subtasks of each grasp cycle, for example reach, grasp, transport and release.
+
+        A cycle has one closing of the gripper. If the gripper never closes, the label is ``unknown``.
+
+        Args:
+            episode: Data of the episode.
+        """
+        speed, cycles = episode.speed, find_gripper_cycles(episode.opening)
         if speed is None or cycles is None or not cycles:
-            reason = _explain_unknown(material) if cycles is None or speed is None else "the gripper never closes"
+            reason = _explain_unknown(episode) if cycles is None or speed is None else "the gripper never closes"
             return [RuleFinding(kind="subtask", value=UNKNOWN, reason=reason)]
         starts: list[tuple[str, int | None]] = []
         begin = 0
@@ -179,12 +222,19 @@ class SubtasksFromGripper:
             begin = cycle.opened
         else:
             starts.append(("retreat", begin))
-        return make_subtasks(starts, material.frames, "gripper events and stops of the arm")
+        return make_subtasks(starts, episode.frames, "gripper events and stops of the arm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GripCycle:
-    """Frames at which the gripper begins to close, has closed, begins to open and has opened; None if it does not."""
+    """Frames of one closing of a gripper and of the opening that follows.
+
+    Attributes:
+        closes: Frame at which the gripper starts to close.
+        closed: Frame at which it is closed.
+        opens: Frame at which it starts to open; None if it does not open again.
+        opened: Frame at which it is open; None if it does not open again.
+    """
 
     closes: int
     closed: int
@@ -193,10 +243,13 @@ class GripCycle:
 
 
 def find_gripper_cycles(opening: Array | None) -> list[GripCycle] | None:
-    """Return each closing of a gripper with the opening that follows; None if the gripper does not move.
+    """Find each closing of a gripper and the opening that follows.
 
     Args:
-        opening: opening of the gripper ``(T,)``, from 0 (closed) to 1 (open).
+        opening: Opening of the gripper from 0 (closed) to 1 (open), shape ``(T,)`` for T frames; None if unknown.
+
+    Returns:
+        The cycles in order; None if the opening is unknown, has fewer than three frames, or varies by less than 0.1.
     """
     if opening is None or len(opening) < 3:
         return None
@@ -215,12 +268,20 @@ def find_gripper_cycles(opening: Array | None) -> list[GripCycle] | None:
 
 
 def _drop_final_closing(cycles: Sequence[GripCycle]) -> Sequence[GripCycle]:
-    """Return the cycles without a last closing that never opens: after other cycles, it only parks the gripper."""
+    """Return the cycles, excluding a last closing that never opens again if there are earlier cycles.
+
+    Such a closing only parks the gripper at the end of the episode.
+    """
     return cycles[:-1] if len(cycles) > 1 and cycles[-1].opens is None else cycles
 
 
 def _find_turns(values: Array, swing: float) -> list[int]:
-    """Return the frames of a series' extrema, the first and last one included; ignore changes below ``swing``."""
+    """Return the frames of the local minima and maxima of a series, including its first and its last one.
+
+    Args:
+        values: Series, shape ``(T,)``.
+        swing: Smallest change between two extrema; smaller changes are ignored.
+    """
     turns, low, high, way = list[int](), 0, 0, 0
     for i, value in enumerate(values.tolist()):
         low = i if value < values[low] else low
@@ -233,7 +294,16 @@ def _find_turns(values: Array, swing: float) -> list[int]:
 
 
 def _find_edges(values: Array, start: int, stop: int) -> tuple[int, int]:
-    """Return the last frame within a tenth of a change's start value, and then the first within a tenth of its end."""
+    """Return the frames at which a change of a series starts and ends.
+
+    The start is the last frame within 10 % of the change from its first value. The end is the first later frame within
+    10 % of the change from its last value.
+
+    Args:
+        values: Series, shape ``(T,)``.
+        start: Frame of the extremum before the change.
+        stop: Frame of the extremum after the change.
+    """
     change = float(values[stop] - values[start])
     part = (values[start : stop + 1] - values[start]) / change
     leaves = int(np.flatnonzero(part <= _EDGE)[-1])
@@ -242,7 +312,17 @@ def _find_edges(values: Array, start: int, stop: int) -> tuple[int, int]:
 
 
 def _split_transport(speed: Array, start: int, stop: int) -> list[tuple[str, int | None]]:
-    """Return lift, transport and place with their first frames if the arm stops twice, else only transport."""
+    """Split the time with a grasped object into lift, transport and place if the arm stops twice in it.
+
+    Args:
+        speed: Speed of the arm, shape ``(T,)``.
+        start: Frame at which the gripper is closed.
+        stop: Frame at which it starts to open.
+
+    Returns:
+        Names of the subtasks with their start frames; only ``transport`` if the arm does not stop twice. The arm stops
+        if it is slower than a quarter of its highest speed in this time.
+    """
     part = speed[start:stop]
     if len(part) < 5:
         return [("transport", start)]
@@ -259,7 +339,7 @@ def _make_success(value: bool | int, reason: str) -> RuleFinding:
     return RuleFinding(kind="success", value=SUCCEEDED if value else FAILED, reason=reason)
 
 
-def _explain_unknown(material: RuleEpisode) -> str:
-    if material.opening is None:
+def _explain_unknown(episode: RuleEpisode) -> str:
+    if episode.opening is None:
         return "no column has the opening of the gripper (a joint named gripper, in 0 to 100)"
     return "the gripper barely moves, or there are fewer than three frames"

@@ -1,4 +1,7 @@
-"""Policies: networks with a contract, saved as safetensors, and the loop from observations to commands."""
+"""Create, save and open policies, and run them in a loop from observations to commands.
+
+A policy is a network with a contract: the joints, cameras, units and rate of its inputs and outputs.
+"""
 
 from twinloop.policies.factory import new_policy, open_policy
 from twinloop.policies.folder import PolicyCard, read_card, read_config

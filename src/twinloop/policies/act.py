@@ -1,6 +1,7 @@
-"""Define action chunking with a transformer, a conditional variational autoencoder (Zhao et al., RSS 2023).
+"""Define ACT, action chunking with transformers: a conditional variational autoencoder (Zhao et al., RSS 2023).
 
-Every matrix of the transformer is an ``nn.Linear``, so that adapters can find all of them.
+Every matrix of the transformer is an ``nn.Linear``, so that low-rank adapters can find all of them. In the shapes, n is
+the number of samples and ``width`` the number of features of a token.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
-from twinloop.policies.network import Convolutions, Network, NetworkInputs, draw_normal, masked_mean
+from twinloop.policies.network import ConvolutionalEncoder, Network, NetworkInputs, draw_normal, masked_mean
 from twinloop.policies.settings import ActSettings, Settings
 from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention with several heads (Vaswani et al., "Attention is all you need", 2017)."""
+    """Multi-head scaled dot-product attention (Vaswani et al., "Attention is all you need", 2017).
+
+    Args:
+        width: number of features of a token.
+        heads: number of heads.
+        dropout: dropout probability of the attention weights in training.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -27,7 +34,13 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor, memory: Tensor, is_pad: Tensor | None = None) -> Tensor:
-        """Return the attention of tokens ``(n, a, width)`` to a memory ``(n, b, width)``, masked by ``is_pad``."""
+        """Return the attention of tokens to a memory, ``(n, a, width)``.
+
+        Args:
+            tokens: queries ``(n, a, width)``, a tokens for each of n samples.
+            memory: keys and values ``(n, b, width)``, b tokens for each sample.
+            is_pad: mask ``(n, b)``, true for memory tokens that are ignored; None to use all tokens.
+        """
         query, key, value = (self._split(x) for x in (self.query(tokens), self.key(memory), self.value(memory)))
         mask = None if is_pad is None else ~is_pad[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
@@ -39,17 +52,27 @@ class Attention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention, with ``crosses`` also attention to a memory, and a perceptron, each with normalized inputs.
+    """Pre-norm transformer layer: self-attention, optional cross-attention, and a two-layer feed-forward network.
 
-    Normalizing the inputs instead of the outputs, as the paper's code also can, needs no warm-up (Xiong et al., "On
-    layer normalization in the transformer architecture", ICML 2020).
+    The input of each of these sub-layers is normalized instead of its output, which is also an option in the code of
+    ACT (Zhao et al.). It needs no learning-rate warm-up (Xiong et al., "On layer normalization in the transformer
+    architecture", ICML 2020).
+
+    Args:
+        width: number of features of a token.
+        heads: number of attention heads.
+        feed_forward: number of hidden units of the feed-forward network.
+        dropout: dropout probability.
+        cross_attention: whether the layer has cross-attention to a memory.
     """
 
-    def __init__(self, width: int, heads: int, feed_forward: int, dropout: float, *, crosses: bool = False) -> None:
+    def __init__(
+        self, width: int, heads: int, feed_forward: int, dropout: float, *, cross_attention: bool = False
+    ) -> None:
         super().__init__()
         self.norm_self, self.norm_last = nn.LayerNorm(width), nn.LayerNorm(width)
         self.self_attention = Attention(width, heads, dropout)
-        if crosses:
+        if cross_attention:
             self.norm_cross, self.cross_attention = nn.LayerNorm(width), Attention(width, heads, dropout)
         self.feed = nn.Sequential(
             nn.Linear(width, feed_forward), nn.ReLU(), nn.Dropout(dropout), nn.Linear(feed_forward, width)
@@ -57,16 +80,22 @@ class TransformerLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, memory: Tensor | None = None, is_pad: Tensor | None = None) -> Tensor:
-        """Transform tokens ``(n, a, width)``; those marked in ``is_pad`` ``(n, a)`` are masked."""
-        seen = self.norm_self(tokens)
-        tokens = tokens + self.dropout(self.self_attention(seen, seen, is_pad))
+        """Transform tokens ``(n, a, width)`` to tokens of the same shape.
+
+        Args:
+            tokens: a tokens for each of n samples.
+            memory: tokens ``(n, b, width)`` for cross-attention; None to skip it.
+            is_pad: mask ``(n, a)``, true for tokens that self-attention ignores.
+        """
+        normalized = self.norm_self(tokens)
+        tokens = tokens + self.dropout(self.self_attention(normalized, normalized, is_pad))
         if memory is not None:
             tokens = tokens + self.dropout(self.cross_attention(self.norm_cross(tokens), memory))
         return tokens + self.dropout(self.feed(self.norm_last(tokens)))
 
 
 class TransformerEncoder(nn.Module):
-    """Layers with self-attention, normalized at the end."""
+    """Stack of transformer layers with self-attention, followed by layer normalization."""
 
     def __init__(self, layers: int, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
@@ -74,44 +103,59 @@ class TransformerEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, is_pad: Tensor | None = None) -> Tensor:
-        """Transform tokens ``(n, a, width)``."""
+        """Transform tokens ``(n, a, width)``; ``is_pad`` ``(n, a)`` is true for tokens that attention ignores."""
         for layer in self.layers:
             tokens = layer(tokens, None, is_pad)
         return self.norm(tokens)
 
 
 class TransformerDecoder(nn.Module):
-    """Layers with self-attention and attention to a memory, normalized at the end."""
+    """Stack of transformer layers with self-attention and cross-attention, followed by layer normalization."""
 
     def __init__(self, layers: int, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
-        made = (TransformerLayer(width, heads, feed_forward, dropout, crosses=True) for _ in range(layers))
+        made = (TransformerLayer(width, heads, feed_forward, dropout, cross_attention=True) for _ in range(layers))
         self.layers = nn.ModuleList(made)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, memory: Tensor) -> Tensor:
-        """Transform tokens ``(n, a, width)`` with attention to a memory ``(n, b, width)``."""
+        """Transform tokens ``(n, a, width)`` with cross-attention to a memory of tokens ``(n, b, width)``."""
         for layer in self.layers:
             tokens = layer(tokens, memory)
         return self.norm(tokens)
 
 
 def position_encodings(count: int, width: int) -> Tensor:
-    """Return sinusoidal position encodings ``(count, width)`` (Vaswani et al. 2017, section 3.5)."""
+    """Return sinusoidal position encodings of ``count`` tokens, ``(count, width)``.
+
+    Vaswani et al. 2017, section 3.5.
+    """
     rates = torch.exp(-math.log(10_000.0) * torch.arange(0, width, 2) / width)
     angles = torch.arange(count)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
 def image_position_encodings(height: int, width: int, size: int) -> Tensor:
-    """Return sinusoidal position encodings of cells, row by row, ``(height · width, size)``: row half, column half."""
+    """Return sinusoidal position encodings of the cells of a feature map, ``(height · width, size)``, row by row.
+
+    The first half of the numbers encodes the row of a cell, the second half its column.
+
+    Args:
+        height: number of rows of the feature map.
+        width: number of columns of the feature map.
+        size: number of features of a token.
+    """
     rows, columns = position_encodings(height, size // 2), position_encodings(width, size // 2)
     shape = (height, width, size // 2)
     return torch.cat([rows[:, None].expand(shape), columns[None].expand(shape)], dim=-1).flatten(0, 1)
 
 
 class TokenEncoder(nn.Module):
-    """Encoder of an observation as tokens: one per vector, one per cell of each image, one for the domain."""
+    """Encoder of an observation as tokens.
+
+    There is one token per input vector, one per cell of the feature map of each image, and, if the settings have
+    domains, one for the domain (source of the data).
+    """
 
     def __init__(self, contract: Contract, settings: Settings, width: int) -> None:
         super().__init__()
@@ -122,32 +166,32 @@ class TokenEncoder(nn.Module):
         lengths = {key: size * (1 if key == LAST_COMMAND else steps) for key, size in sizes.items()}
         self.vectors = nn.ModuleDict({self.names[key]: nn.Linear(size, width) for key, size in lengths.items()})
         if self.cameras:
-            self.pictures = Convolutions(settings.pictures)
+            self.pictures = ConvolutionalEncoder(settings.images)
             self.cells = nn.Linear(self.pictures.channels, width)
             self.camera = nn.Parameter(torch.randn(len(self.cameras), steps, width) * 0.02)
         if settings.domains:
             self.domain = nn.Embedding(1 + len(settings.domains), width)
 
     def forward(self, inputs: NetworkInputs) -> Tensor:
-        """Return tokens ``(n, number, width)``."""
+        """Return all tokens of n observations, ``(n, number of tokens, width)``."""
         tokens = [self.encode_vectors(inputs)]
         for number, name in enumerate(self.cameras):
-            tokens.append(self._encode_images(inputs.pictures[name], self.camera[number]))
+            tokens.append(self._encode_images(inputs.images[name], self.camera[number]))
         if inputs.domain is not None:
             tokens.append(self.domain(inputs.domain)[:, None])
         return torch.cat(tokens, dim=1)
 
     def encode_vectors(self, inputs: NetworkInputs) -> Tensor:
-        """Return the tokens of the vectors only, ``(n, number, width)``; there may be none."""
+        """Return only the tokens of the input vectors, ``(n, number of vectors, width)``; the number may be 0."""
         made = [self.vectors[name](inputs.vectors[key]) for key, name in self.names.items()]
         if made:
             return torch.stack(made, dim=1)
-        pictures = next(iter(inputs.pictures.values()))
-        return self.camera.new_empty(len(pictures), 0, self.width)
+        images = next(iter(inputs.images.values()))
+        return self.camera.new_empty(len(images), 0, self.width)
 
-    def _encode_images(self, pictures: Tensor, camera: Tensor) -> Tensor:
-        n, steps = pictures.shape[:2]
-        found = torch.relu(self.pictures(pictures.flatten(0, 1)))
+    def _encode_images(self, images: Tensor, camera: Tensor) -> Tensor:
+        n, steps = images.shape[:2]
+        found = torch.relu(self.pictures(images.flatten(0, 1)))
         height, width = found.shape[-2:]
         tokens = self.cells(found.flatten(2).transpose(1, 2)).unflatten(0, (n, steps))
         where = image_position_encodings(height, width, self.width).to(tokens)
@@ -155,9 +199,15 @@ class TokenEncoder(nn.Module):
 
 
 class LatentPosterior(nn.Module):
-    """Posterior of the latent of a demonstrated chunk: mean and log variance, ``(n, z)`` each.
+    """Encoder of a demonstrated chunk of commands as the distribution of the latent variable; used only in training.
 
-    Its inputs are the vectors and the commands, not the images, as in the paper. It is used in training only.
+    Its inputs are the vectors of the observation and the commands, not the images, as in the paper. The buffer
+    ``places`` has the position encodings of its tokens.
+
+    Args:
+        vectors: number of vectors of an observation.
+        commands: number of commands per step.
+        settings: settings of the policy.
     """
 
     places: Tensor
@@ -174,7 +224,13 @@ class LatentPosterior(nn.Module):
         self.register_buffer("places", position_encodings(1 + vectors + settings.chunk_size, width), persistent=False)
 
     def forward(self, vectors: Tensor, action: Tensor, is_pad: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode vectors as tokens ``(n, v, width)`` and commands ``(n, chunk, k)``; padding is masked."""
+        """Return the mean and the log variance of the latent variable, ``(n, settings.latent)`` each.
+
+        Args:
+            vectors: tokens of the observation's vectors, ``(n, number of vectors, width)``.
+            action: demonstrated normalized commands, ``(n, chunk_size, k)`` for k commands per step.
+            is_pad: mask ``(n, chunk_size)``, true for steps after the end of the episode, which are ignored.
+        """
         n = len(action)
         tokens = torch.cat([self.first.expand(n, 1, -1), vectors, self.commands(action)], dim=1)
         hidden = torch.cat([is_pad.new_zeros(n, 1 + vectors.shape[1]), is_pad], dim=1)
@@ -183,7 +239,7 @@ class LatentPosterior(nn.Module):
 
 
 class ActTrunk(nn.Module):
-    """Transformer from the tokens of observation and latent to one token per command."""
+    """Transformer that maps the tokens of the observation and the latent variable to one token per future command."""
 
     def __init__(self, settings: ActSettings) -> None:
         super().__init__()
@@ -194,13 +250,21 @@ class ActTrunk(nn.Module):
         self.queries = nn.Parameter(torch.randn(settings.chunk_size, settings.width) * 0.02)
 
     def forward(self, tokens: Tensor, latent: Tensor) -> Tensor:
-        """Transform tokens ``(n, number, width)`` and latents ``(n, z)`` to ``(n, chunk, width)``."""
+        """Return one token per future step, ``(n, chunk_size, width)``.
+
+        Args:
+            tokens: tokens of the observations, ``(n, number of tokens, width)``.
+            latent: latent variables, ``(n, settings.latent)``.
+        """
         memory = self.encoder(torch.cat([self.latent(latent)[:, None], tokens], dim=1))
         return self.decoder(self.queries.expand(len(tokens), -1, -1), memory)
 
 
 class ActNetwork(Network):
-    """Network with one answer to each observation and latent; the latent is zero, or drawn with ``sample_latent``."""
+    """ACT network, which predicts one chunk of commands for each observation and latent variable.
+
+    When acting, the latent variable is zero, or a standard normal draw if the setting ``sample_latent`` is true.
+    """
 
     def __init__(self, contract: Contract, settings: ActSettings) -> None:
         super().__init__()
@@ -213,16 +277,33 @@ class ActNetwork(Network):
         self.head = nn.Linear(settings.width, action_size(contract))
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return chunks and features; the features are the mean of the commands' tokens."""
+        """Return chunks of normalized commands ``(n, chunk_size, k)`` and features ``(n, width)``.
+
+        The features are the mean of the tokens of all future steps.
+
+        Args:
+            inputs: normalized observations of n samples.
+            noise: latent variables ``(n, noise_size)``; not used if ``noise_size`` is 0.
+        """
         tokens = self.encoder(inputs)
         latent = noise if self.noise_size else noise.new_zeros(len(tokens), self.settings.latent)
         found = self.trunk(tokens, latent)
         return self.head(found), found.mean(dim=1)
 
-    def terms(
+    def compute_losses(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return absolute errors plus the divergence of the latent from a standard normal (equation 1), and both."""
+        """Return the loss of each sample ``(n,)``, and its two parts ``l1`` and ``kl``, ``(n,)`` each.
+
+        ``l1`` is the mean absolute error of the commands. ``kl`` is the Kullback-Leibler divergence of the latent
+        distribution from a standard normal one. The loss is l1 + kl_weight · kl (equation 1 of the paper).
+
+        Args:
+            inputs: normalized observations of n samples.
+            action: demonstrated normalized commands, ``(n, chunk_size, k)``.
+            is_pad: mask ``(n, chunk_size)``, true for steps after the end of the episode, which do not count.
+            generator: source of the random latent variables; None for torch's default.
+        """
         mean, log_variance = self.posterior(self.encoder.encode_vectors(inputs), action, is_pad)
         latent = mean + (log_variance / 2).exp() * draw_normal(mean, generator)
         chunk = self.head(self.trunk(self.encoder(inputs), latent))

@@ -1,4 +1,4 @@
-"""Create policies and open saved ones; other parts of this package work without torch."""
+"""Create new policies and open saved ones; this module imports torch only when it is needed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def require_torch() -> ModuleType:
-    """Return the package ``torch`` after checking that it and safetensors are installed.
+    """Import and return the package ``torch``, after checking that safetensors is installed too.
 
     Raises:
-        MissingDependencyError: one of them is not installed.
+        MissingDependencyError: If torch or safetensors is not installed.
     """
     try:
         import safetensors.torch  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -36,7 +36,7 @@ def require_torch() -> ModuleType:
 
 # Functions that open other kinds of saved policies, by kind; a user's file cannot be a kind.
 OTHER_KINDS: Registry[Callable[[Path], Any]] = Registry(
-    "policy kind", {}, group="twinloop.policies", shown=lambda: KINDS
+    "policy kind", {}, group="twinloop.policies", listed_names=lambda: KINDS
 )
 
 
@@ -48,19 +48,19 @@ def new_policy(
     *,
     seed: int = 0,
 ) -> Policy:
-    """Return an untrained policy with weights drawn by ``seed``; the caller's random state is not changed.
+    """Create an untrained policy; torch's global random state is not changed.
 
     Args:
         kind: ``mlp``, ``act`` or ``flow``.
-        contract: contract of its observations and commands.
-        settings: settings of that kind, as plain values or checked; missing values are defaults.
-        statistics: statistics of every column that it reads and predicts.
-        seed: seed of the first weights.
+        contract: contract of the policy's observations and commands.
+        settings: settings of that kind, as a mapping or a settings object; missing values get the defaults.
+        statistics: statistics of every column that the policy reads or predicts, for the normalization.
+        seed: seed of the initial weights.
 
     Raises:
-        UnknownNameError: the kind does not exist, or a statistic is missing.
-        InputError: settings and contract do not fit; the message gives the reason.
-        MissingDependencyError: torch is not installed.
+        UnknownNameError: If the kind does not exist, or the statistics of an input are missing.
+        InputError: If a setting is invalid, or the settings do not fit the contract.
+        MissingDependencyError: If torch is not installed.
     """
     chosen = read_settings(kind, settings)
     _check_contract(contract, chosen)
@@ -73,15 +73,16 @@ def new_policy(
 
 
 def open_policy(folder: str | Path) -> Policy:
-    """Open the policy saved in a folder, on the CPU, after checking its content against its hash.
+    """Open a saved policy on the CPU, after comparing its content with the hash in its folder.
 
-    Other kinds of policies are added by the entry points ``twinloop.policies``: the name of a kind, and a function from
-    the folder to an object that predicts (`Predictor`) and has a ``hash``. LeRobot's policies are such a kind.
+    Other packages can add kinds of policies with entry points of the group ``twinloop.policies``. The name of the entry
+    point is the kind. Its object is a function from the folder to a `Predictor` that also has a ``hash``. LeRobot's
+    policies are such a kind.
 
     Raises:
-        InputError: a part of the folder is missing, damaged, newer or not safetensors; the message names it.
-        UnknownNameError: no installed package has this kind.
-        MissingDependencyError: torch, or a package for another kind, is not installed.
+        InputError: If a file of the folder is missing, damaged, of a newer version, or not safetensors.
+        UnknownNameError: If no installed package has this kind.
+        MissingDependencyError: If torch, or a package for another kind, is not installed.
     """
     folder = Path(folder)
     config = read_config(folder)
@@ -130,11 +131,11 @@ def _check_contract(contract: Contract, settings: Settings) -> None:
                 f"delta_to_state predicts {ACTION} relative to {STATE}, so both need the same joints: {ACTION} has "
                 f"{', '.join(contract.action.names)}, {STATE} has {', '.join(read) or 'none'}. Choose absolute."
             )
-    smallest = 2 ** len(settings.pictures.channels)
+    smallest = 2 ** len(settings.images.channels)
     for name, size in contract.cameras.items():
         if min(size) < smallest:
             raise InputError(
-                f"Camera {name} gives {size[1]}x{size[0]} pixels; {len(settings.pictures.channels)} layers that halve "
+                f"Camera {name} gives {size[1]}x{size[0]} pixels; {len(settings.images.channels)} layers that halve "
                 f"an image need at least {smallest}. Give fewer channels, or larger images."
             )
 

@@ -1,4 +1,4 @@
-"""Define flow matching: a velocity field, conditioned on the observation, transforms noise to chunks."""
+"""Define flow matching: a learned velocity field, conditioned on the observation, transforms noise to commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
-from twinloop.policies.network import Network, NetworkInputs, RowEncoder, draw_normal, make_perceptron, masked_mean
+from twinloop.policies.network import Network, NetworkInputs, VectorEncoder, draw_normal, make_perceptron, masked_mean
 from twinloop.policies.settings import FlowSettings
 from twinloop.policies.statistics import action_size
 
@@ -17,7 +17,13 @@ _FASTEST = 1000.0  # ratio of the longest to the shortest period, as usual for t
 
 
 class VelocityBlock(nn.Module):
-    """A residual layer whose scale and shift depend on the condition (Perez et al., "FiLM", AAAI 2018)."""
+    """Residual layer whose scale and shift depend on a condition vector (Perez et al., "FiLM", AAAI 2018).
+
+    Args:
+        width: number of features of the layer.
+        condition: number of elements of the condition vector.
+        dropout: dropout probability.
+    """
 
     def __init__(self, width: int, condition: int, dropout: float) -> None:
         super().__init__()
@@ -26,13 +32,24 @@ class VelocityBlock(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(dropout), nn.Linear(width, width))
 
     def forward(self, hidden: Tensor, condition: Tensor) -> Tensor:
-        """Return the layer's output, ``(n, width)``."""
+        """Return the layer's output ``(n, width)`` for n samples.
+
+        Args:
+            hidden: input of the layer, ``(n, width)``.
+            condition: condition vectors, ``(n, condition)``.
+        """
         scale, shift = self.modulation(condition).chunk(2, dim=-1)
         return hidden + self.layers(self.norm(hidden) * (1 + scale) + shift)
 
 
 class VelocityField(nn.Module):
-    """Velocity ``(n, size)`` at a point ``(n, size)`` and a time ``(n,)``, given features ``(n, d)``."""
+    """Network for the velocity at a point of a path from noise to a chunk of commands.
+
+    Args:
+        size: number of elements of a point, ``chunk_size`` times the number of commands per step.
+        features: number of features of the observation.
+        settings: settings of the policy.
+    """
 
     def __init__(self, size: int, features: int, settings: FlowSettings) -> None:
         super().__init__()
@@ -45,7 +62,13 @@ class VelocityField(nn.Module):
         self.last = nn.Linear(width, size)
 
     def forward(self, point: Tensor, time: Tensor, features: Tensor) -> Tensor:
-        """Return the velocity, ``(n, size)``."""
+        """Return the velocity of n samples, ``(n, size)``.
+
+        Args:
+            point: points on the paths, ``(n, size)``.
+            time: times on the paths, ``(n,)``, from 0 (noise) to 1 (commands).
+            features: features of the observations, ``(n, features)``.
+        """
         condition = self.condition(torch.cat([self.time(_time_encodings(time)), features], dim=-1))
         hidden = self.first(point)
         for block in self.blocks:
@@ -54,22 +77,33 @@ class VelocityField(nn.Module):
 
 
 class FlowNetwork(Network):
-    """Network that samples one of the demonstrated answers to an observation; the noise selects it.
+    """Network that samples one of the possible command chunks for an observation by flow matching.
 
-    On the straight path x_t = (1 - t) · noise + t · action the velocity is action - noise. The field that is
-    nearest to it in the mean transforms the noise distribution to that of the actions (Lipman et al. 2023, theorem 2).
+    The network learns the velocity with which noise moves to an action on the straight path x_t = (1 - t) · noise +
+    t · action, for t from 0 to 1. This velocity is action - noise. To sample, the learned velocity is integrated from
+    the noise at t = 0 to t = 1, so the noise selects the chunk. The velocity field with the least mean squared error
+    transforms the distribution of the noise to the distribution of the actions (Lipman et al. 2023, theorem 2).
     """
 
     def __init__(self, contract: Contract, settings: FlowSettings) -> None:
         super().__init__()
         self.settings = settings
         self.noise_size = settings.chunk_size * action_size(contract)
-        self.encoder = RowEncoder(contract, settings)
+        self.encoder = VectorEncoder(contract, settings)
         self.trunk = make_perceptron(self.encoder.size, settings.features, 2, settings.dropout)
         self.head = VelocityField(self.noise_size, settings.features, settings)
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return chunks, integrated from the noise along the velocity field, and features."""
+        """Integrate the velocity field from the noise; return command chunks and features of the observations.
+
+        Args:
+            inputs: normalized observations of n samples.
+            noise: standard normal numbers, ``(n, noise_size)``.
+
+        Returns:
+            Chunks of normalized commands, ``(n, chunk_size, k)`` for k commands per step, and features of the
+            observations, ``(n, d)`` with d numbers per sample.
+        """
         features = self.trunk(self.encoder(inputs))
         point, step = noise, 1.0 / self.settings.steps
         for number in range(self.settings.steps):
@@ -80,10 +114,19 @@ class FlowNetwork(Network):
             point = point + step * velocity
         return point.unflatten(-1, (self.settings.chunk_size, -1)), features
 
-    def terms(
+    def compute_losses(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared error of the velocity at a random time on each path, and it again as the only part."""
+        """Return the loss of each sample ``(n,)``, and a dictionary with the same values as ``velocity``.
+
+        The loss is the mean squared error of the velocity at one random time on each path.
+
+        Args:
+            inputs: normalized observations of n samples.
+            action: demonstrated normalized commands, ``(n, chunk_size, k)`` for k commands per step.
+            is_pad: mask ``(n, chunk_size)``, true for steps after the end of the episode, which do not count.
+            generator: source of the random noise and times; None for torch's default.
+        """
         features = self.trunk(self.encoder(inputs))
         target = action.flatten(1)
         noise = draw_normal(target, generator)
@@ -95,7 +138,7 @@ class FlowNetwork(Network):
 
 
 def _time_encodings(time: Tensor) -> Tensor:
-    """Return cosines and sines of a time in [0, 1] at geometric rates, ``(n, _TIME_SIZE)``."""
+    """Return cosines and sines of times in [0, 1] at geometrically spaced frequencies, ``(n, 32)``."""
     half = _TIME_SIZE // 2
     exponents = torch.arange(half, dtype=time.dtype, device=time.device) / (half - 1)
     angles = 2 * math.pi * time[:, None] * _FASTEST**exponents / _FASTEST**0.5

@@ -1,6 +1,6 @@
-"""Read a policy's folder without torch: its settings and its model card.
+"""Read the settings and the model card of a saved policy without torch, and write the card as Markdown.
 
-The card describes a policy's inputs and outputs, its training data, and its measured performance.
+The model card describes the policy's inputs and outputs, its training data, and its measured performance.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from twinloop.core.console import MarkdownCode, markdown_cell, markdown_code, markdown_text, one_line
+from twinloop.core.console import MarkdownCode, markdown_cell, markdown_code, markdown_text, to_single_line
 from twinloop.core.contract import Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
@@ -29,11 +29,14 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCard(JsonRecord):
-    """Description of a policy by its maker.
+    """Model card: facts about a policy for the people who use it.
 
-    ``data`` is a row of plain values per source (name, hash, episodes, frames, real or simulated, share).
-    ``provenance`` describes its origin (code version, twin hash, run, base policy, seconds). ``metrics`` are metrics by
-    name. ``notes`` are sentences for people, for example about the limits of the policy.
+    Attributes:
+        name: name of the policy.
+        data: one row per source of the training data (name, hash, episodes, frames, real or simulated, share).
+        provenance: origin of the policy (code version, twin hash, run, base policy, seconds of training).
+        metrics: measured metrics by name.
+        notes: sentences for people, for example about the limits of the policy.
     """
 
     name: str = ""
@@ -44,10 +47,10 @@ class PolicyCard(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, where: str) -> PolicyCard:
-        """Return a card from its JSON value; the inverse of `to_json`.
+        """Create a card from its JSON value, the inverse of `to_json`; ``where`` names the file in error messages.
 
         Raises:
-            InputError: a part has an unexpected type.
+            InputError: If an entry has an unexpected type.
         """
         try:
             return cls(
@@ -62,7 +65,12 @@ class PolicyCard(JsonRecord):
 
 
 def render_card(card: PolicyCard, config: Mapping[str, Any]) -> str:
-    """Return the README of a policy's folder; ``config`` is the content of its ``config.json``."""
+    """Return the text of the policy folder's ``README.md``, with metadata for the Hugging Face Hub at the top.
+
+    Args:
+        card: the model card.
+        config: content of the policy's ``config.json``.
+    """
     contract = Contract.from_json(config["contract"])
     parts = [
         f"# {markdown_text(card.name or 'A policy')}",
@@ -79,14 +87,18 @@ def render_card(card: PolicyCard, config: Mapping[str, Any]) -> str:
 
 
 def _describe_kind(config: Mapping[str, Any]) -> str:
-    """Return a description of the policy's kind; for other kinds, their name and type."""
+    """Return a sentence on the kind of policy; for kinds of other packages it has the kind and the setting ``type``."""
     kind = config["kind"]
     kinds = (kind, config["settings"].get("type", "without a type"))
     return _KINDS.get(kind) or f"A policy of kind {', '.join(map(markdown_text, kinds))}."
 
 
 def _front_matter(contract: Contract) -> str:
-    tags = ["robotics", "twinloop", *map(one_line, (contract.robot_type, *([contract.task] if contract.task else [])))]
+    tags = [
+        "robotics",
+        "twinloop",
+        *map(to_single_line, (contract.robot_type, *([contract.task] if contract.task else []))),
+    ]
     return yaml.safe_dump(
         {"library_name": "twinloop", "pipeline_tag": "robotics", "tags": tags}, sort_keys=False, allow_unicode=True
     )
@@ -146,11 +158,10 @@ _KEYS = ("schema", "kind", "settings", "contract", "statistics", "hash")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a policy's ``config.json``.
+    """Read and check the ``config.json`` of a policy's folder.
 
     Raises:
-        InputError: the folder does not exist or has no policy, a key is missing, or the schema is newer; names the
-            file.
+        InputError: If the folder does not exist or has no policy, a key is missing, or the file is of a newer version.
     """
     path = folder / CONFIG
     if not path.is_file():
@@ -166,10 +177,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_card(folder: str | Path) -> PolicyCard:
-    """Read the card of a saved policy.
+    """Read the model card of a saved policy.
 
     Raises:
-        InputError: the folder has no policy, or the card is damaged.
+        InputError: If the folder has no policy, or the card is damaged.
     """
     path = Path(folder)
     return PolicyCard.from_json(read_config(path).get("card", {}), where=str(path / CONFIG))

@@ -1,6 +1,7 @@
-"""Define the base class of networks, shared encoders, and the multilayer perceptron.
+"""Define the base class of the policies' networks, encoders that several networks use, and the multilayer perceptron.
 
-An encoder converts observations to one row of numbers: vectors unchanged, images as keypoints, domains as tokens.
+An encoder converts an observation to one vector: input vectors are copied, images become keypoint positions, and a
+domain (source of the data) becomes a learned embedding.
 """
 
 from __future__ import annotations
@@ -19,55 +20,84 @@ from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkInputs:
-    """Normalized inputs of a network for n samples.
+    """Normalized observations of n samples, as a network reads them.
 
-    ``vectors`` by key ``(n, d)``, with flattened histories, oldest first; ``pictures``: images by camera
-    ``(n, t, 3, h, w)`` in [-1, 1]; ``domain`` ``(n,)`` is the index of each sample's domain token, 0 if unknown.
+    Attributes:
+        vectors: input vectors by key, ``(n, d)`` with d numbers per sample; a history is flattened, oldest step first.
+        images: images by camera, ``(n, steps, 3, height, width)`` in [-1, 1], oldest step first.
+        domain: index of each sample's domain (source of the data), ``(n,)``, 0 for unknown; None for a policy without
+            domains.
     """
 
     vectors: Mapping[str, Tensor]
-    pictures: Mapping[str, Tensor] = field(default_factory=dict)
+    images: Mapping[str, Tensor] = field(default_factory=dict)
     domain: Tensor | None = None
 
 
 class Network(nn.Module, ABC):
-    """Network from observations to chunks of commands, all normalized.
+    """Base class of networks that map normalized observations to chunks of normalized commands.
 
-    Its parameters are grouped as ``encoder`` (from observations), ``trunk`` and ``head`` (to commands); parameters that
-    only training needs have other names. ``noise_size`` numbers per sample select one of the possible commands; it is 0
-    if there is only one.
+    The parameters are in three modules: ``encoder`` (of the observation), ``trunk``, and ``head`` (to commands).
+    Parameters that only training needs are in modules with other names.
+
+    Attributes:
+        noise_size: how many standard normal numbers per sample select one of the possible chunks; 0 for a deterministic
+            network.
     """
 
     noise_size: int = 0
 
     @abstractmethod
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return chunks ``(n, chunk, k)`` and features ``(n, d)`` before the head, for noise ``(n, noise_size)``."""
+        """Return chunks of normalized commands, and the features from which the head computes them.
+
+        Args:
+            inputs: normalized observations of n samples.
+            noise: standard normal numbers, ``(n, noise_size)``.
+
+        Returns:
+            Chunks ``(n, chunk_size, k)`` with k commands per step, and features ``(n, d)`` with d numbers per sample.
+        """
 
     @abstractmethod
-    def terms(
+    def compute_losses(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each sample ``(n,)`` and its parts, ``(n,)`` each.
+        """Return the loss of each sample ``(n,)``, and the parts of the loss by name, ``(n,)`` each.
 
-        ``action`` is ``(n, chunk, k)``; where ``is_pad`` ``(n, chunk)`` is true, the episode has ended and the loss
-        is 0.
+        Args:
+            inputs: normalized observations of n samples.
+            action: demonstrated normalized commands, ``(n, chunk_size, k)`` with k commands per step.
+            is_pad: mask ``(n, chunk_size)``, true for steps after the end of the episode, which do not count.
+            generator: source of random draws; None for torch's default.
         """
 
 
 def masked_mean(errors: Tensor, is_pad: Tensor) -> Tensor:
-    """Return the mean error of each sample ``(n,)`` over the steps of its chunk ``(n, chunk, k)`` without padding."""
-    kept = (~is_pad).to(errors.dtype)
-    return (errors.mean(dim=-1) * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
+    """Return the mean error of each sample, ``(n,)``, over the steps of its chunk that are not padding.
+
+    Args:
+        errors: errors ``(n, chunk_size, k)`` with k commands per step.
+        is_pad: mask ``(n, chunk_size)``, true for padding.
+    """
+    weights = (~is_pad).to(errors.dtype)
+    return (errors.mean(dim=-1) * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 def draw_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return standard normal numbers with a tensor's shape, on its device."""
+    """Return standard normal numbers with the shape, type and device of the tensor ``like``."""
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def make_perceptron(size: int, width: int, depth: int, dropout: float) -> nn.Sequential:
-    """Return ``depth`` layers of ``width`` units, each normalized."""
+    """Return a multilayer perceptron in which each layer is followed by layer normalization, GELU and dropout.
+
+    Args:
+        size: number of inputs.
+        width: number of units of each layer.
+        depth: number of layers.
+        dropout: dropout probability.
+    """
     layers: list[nn.Module] = []
     for number in range(depth):
         layers += [nn.Linear(width if number else size, width), nn.LayerNorm(width), nn.GELU()]
@@ -75,14 +105,16 @@ def make_perceptron(size: int, width: int, depth: int, dropout: float) -> nn.Seq
     return nn.Sequential(*layers)
 
 
-_DOMAIN_SIZE = 8  # numbers of a domain's token: our choice
+_DOMAIN_SIZE = 8  # elements of a domain's embedding: our choice
 _GROUP = 8  # channels that are normalized together
 
 
-class Convolutions(nn.Module):
-    """Strided convolutions with group normalization, independent of the batch: ``(n, 3, h, w)`` to ``(n, c, h', w')``.
+class ConvolutionalEncoder(nn.Module):
+    """Image encoder of strided convolutions with group normalization; each layer halves the image size.
 
-    Chi et al. ("Diffusion policy", RSS 2023) replace batch by group normalization for the same reason.
+    It maps images ``(n, 3, h, w)`` to feature maps ``(n, c, h', w')`` with c channels. Group normalization makes the
+    result of an image independent of the other images of the batch, for which reason Chi et al. ("Diffusion policy",
+    RSS 2023) also use it instead of batch normalization.
     """
 
     def __init__(self, settings: ImageEncoderSettings) -> None:
@@ -95,22 +127,27 @@ class Convolutions(nn.Module):
             layers += [nn.Conv2d(before, channels, size, stride=2, padding=size // 2)]
             layers += [nn.GroupNorm(groups, channels), nn.ReLU()]
             before = channels
-        self.layers = nn.Sequential(*layers[:-1])  # the next module decides how to treat negative numbers
+        self.layers = nn.Sequential(*layers[:-1])  # no activation after the last convolution
         self.channels = before
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Return the last layer before its activation."""
-        return self.layers(pictures)
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the feature maps of images ``(n, 3, h, w)`` in [-1, 1], before the activation of the last layer."""
+        return self.layers(images)
 
 
 class SpatialSoftmax(nn.Module):
-    """Keypoint of each channel: expected column and row in [-1, 1], ``(n, c, h, w)`` to ``(n, 2c)``.
+    """Layer that returns the expected position of one keypoint per channel, in image coordinates from -1 to 1.
 
-    Finn et al., "Deep spatial autoencoders for visuomotor learning", ICRA 2016; temperature 1.
+    It maps feature maps ``(n, c, h, w)`` to positions ``(n, 2c)``: the columns of all c channels, then their rows. The
+    temperature is 1. Finn et al., "Deep spatial autoencoders for visuomotor learning", ICRA 2016.
     """
 
     def forward(self, cells: Tensor) -> Tensor:
-        """Return the columns of all channels, then their rows."""
+        """Return the expected columns of all channels, then their expected rows, ``(n, 2c)``.
+
+        Args:
+            cells: feature maps, ``(n, c, h, w)``.
+        """
         n, channels, height, width = cells.shape
         share = cells.reshape(n, channels, height * width).softmax(dim=-1).reshape(n, channels, height, width)
         columns = torch.linspace(-1, 1, width, dtype=cells.dtype, device=cells.device)
@@ -118,10 +155,13 @@ class SpatialSoftmax(nn.Module):
         return torch.cat([(share.sum(dim=2) * columns).sum(dim=-1), (share.sum(dim=3) * rows).sum(dim=-1)], dim=-1)
 
 
-class RowEncoder(nn.Module):
-    """Encoder of an observation as one row: vectors, then keypoints camera by camera, then the domain's token.
+class VectorEncoder(nn.Module):
+    """Encoder of an observation as one vector: input vectors, keypoint positions per camera, domain embedding.
 
-    ``size`` is the length of the row. Cameras are in the order of their names and share their convolutions.
+    All cameras share one image encoder, and are in the alphabetical order of their names.
+
+    Attributes:
+        size: number of elements of the vector.
     """
 
     def __init__(self, contract: Contract, settings: Settings) -> None:
@@ -132,43 +172,55 @@ class RowEncoder(nn.Module):
         steps = settings.n_obs_steps
         self.size = sum(size * (1 if key == LAST_COMMAND else steps) for key, size in sizes.items())
         if self.cameras:
-            self.pictures = nn.Sequential(Convolutions(settings.pictures), SpatialSoftmax())
-            self.size += len(self.cameras) * steps * 2 * settings.pictures.channels[-1]
+            self.pictures = nn.Sequential(ConvolutionalEncoder(settings.images), SpatialSoftmax())
+            self.size += len(self.cameras) * steps * 2 * settings.images.channels[-1]
         if settings.domains:
             self.domain = nn.Embedding(1 + len(settings.domains), _DOMAIN_SIZE)
             self.size += _DOMAIN_SIZE
 
     def forward(self, inputs: NetworkInputs) -> Tensor:
-        """Return the row of each sample, ``(n, size)``."""
+        """Return one vector per sample, ``(n, size)``."""
         parts = [inputs.vectors[key] for key in self.keys]
         for name in self.cameras:
-            pictures = inputs.pictures[name]
-            parts.append(self.pictures(pictures.flatten(0, 1)).reshape(len(pictures), -1))
+            images = inputs.images[name]
+            parts.append(self.pictures(images.flatten(0, 1)).reshape(len(images), -1))
         if inputs.domain is not None:
             parts.append(self.domain(inputs.domain))
         return torch.cat(parts, dim=-1)
 
 
 class MlpNetwork(Network):
-    """Network with one answer per observation: the mean of the demonstrations (``mse``) or their median (``l1``)."""
+    """Multilayer perceptron that predicts one chunk of commands per observation.
+
+    If demonstrations differ, it predicts their mean (loss ``mse``) or their median (loss ``l1``).
+    """
 
     def __init__(self, contract: Contract, settings: MlpSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.encoder = RowEncoder(contract, settings)
+        self.encoder = VectorEncoder(contract, settings)
         self.trunk = make_perceptron(self.encoder.size, settings.width, settings.depth, settings.dropout)
         self.head = nn.Linear(settings.width, settings.chunk_size * action_size(contract))
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return chunks and features; the noise is not used."""
+        """Return chunks of normalized commands ``(n, chunk_size, k)`` and features ``(n, width)``; ignore the noise."""
         del noise
         features = self.trunk(self.encoder(inputs))
         return self.head(features).unflatten(-1, (self.settings.chunk_size, -1)), features
 
-    def terms(
+    def compute_losses(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared (``mse``) or absolute (``l1``) error of each sample, and it again as the only part."""
+        """Return the loss of each sample ``(n,)``, and a dictionary with the same values under the loss's name.
+
+        The loss is the mean squared error (``mse``) or the mean absolute error (``l1``) of the commands.
+
+        Args:
+            inputs: normalized observations of n samples.
+            action: demonstrated normalized commands, ``(n, chunk_size, k)`` with k commands per step.
+            is_pad: mask ``(n, chunk_size)``, true for steps after the end of the episode, which do not count.
+            generator: not used.
+        """
         del generator
         chunk, _ = self.sample(inputs, action.new_empty(len(action), 0))
         difference = chunk - action

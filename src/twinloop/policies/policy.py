@@ -1,6 +1,7 @@
-"""Define a policy: a network with its contract and its normalization.
+"""Define a policy: a network with its contract and with the normalization of its inputs and outputs.
 
-The normalization, between a dataset's units and the inputs and outputs of a network, is part of the weights' file.
+The normalization converts between the dataset's units and the network's inputs and outputs. Its numbers are stored in
+the same file as the weights.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from twinloop.policies.weights import content_hash, write_policy
 
 
 class AffineTransform(nn.Module):
-    """Affine transform of columns. A column with scale 0 has the normalized value 0 and equals its offset in units."""
+    """Normalization of columns: ``(value - offset) / scale``, with one offset and one scale per column.
+
+    A scale of 0 marks a constant column. Its normalized value is always 0, and the inverse always returns its offset.
+    """
 
     offset: Tensor
     scale: Tensor
@@ -40,20 +44,21 @@ class AffineTransform(nn.Module):
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Normalize values ``(…, k)``."""
+        """Return the normalized values of values ``(…, k)`` with k columns."""
         known = self.scale != 0
         return torch.where(known, (values - self.offset) / torch.where(known, self.scale, 1.0), 0.0)
 
     def inverse(self, values: Tensor) -> Tensor:
-        """Return values ``(…, k)`` in units from normalized values."""
+        """Return values in the dataset's units, ``(…, k)``, from normalized values of k columns."""
         return self.offset + self.scale * values
 
 
 class Normalizer(nn.Module):
-    """One `AffineTransform` for each input that is a row of numbers, and for the commands.
+    """Normalization of a policy: one `AffineTransform` for each input vector and one for the commands.
 
     Raises:
-        InputError: the statistics have no such key or another number of columns.
+        UnknownNameError: If the statistics lack an input or the commands.
+        InputError: If the statistics of an input or of the commands have another number of columns.
     """
 
     def __init__(self, contract: Contract, settings: Settings, statistics: Statistics) -> None:
@@ -66,40 +71,48 @@ class Normalizer(nn.Module):
             self.columns[_module_name(key)] = AffineTransform(*found.affine(settings.normalization))
 
     def forward(self, key: str, values: Tensor) -> Tensor:
-        """Normalize values ``(…, k)`` of this key."""
+        """Return the normalized values of the input ``key``, given values ``(…, k)`` with k columns."""
         return self.columns[_module_name(key)](values)
 
     def inverse(self, key: str, values: Tensor) -> Tensor:
-        """Return values ``(…, k)`` of this key in units from normalized values."""
+        """Return values of the input ``key`` in the dataset's units, ``(…, k)``, from normalized values."""
         return cast("AffineTransform", self.columns[_module_name(key)]).inverse(values)
 
 
 def _module_name(key: str) -> str:
-    """Return a key without dots, as a name of a module."""
+    """Return an observation key as the name of a torch module, which must not contain dots."""
     return key.removeprefix("observation.").replace(".", "_")
 
 
-DOMAIN = "domain"  # key of a batch: indices of domain tokens (n,)
+DOMAIN = "domain"  # key of a batch: indices of domains (n,)
 IS_PAD = "action_is_pad"  # key of a batch: LeRobot's name for steps beyond an episode's end (n, chunk)
 
 # Rows that a network processes at once when it acts. Always the same number, so that matrix products sum in the same
 # order and an episode gets the same commands alone and among hundreds; fewer with images, which are slower. Our choice.
-_TILE, _TILE_PICTURES = 16, 4
+_TILE, _TILE_IMAGES = 16, 4
 
 Batch = Mapping[str, Tensor]
 
 
 class Policy(nn.Module):
-    """Policy for training and acting; its modules are ``network`` and ``normalizer``.
+    """Policy for training and acting, created by `new_policy` or `open_policy`.
 
-    Created by `new_policy` and `open_policy`. Observations have LeRobot's names and ``n_obs_steps`` steps, oldest
-    first, in the dataset's units: rows ``(n, n_obs_steps, d)``, images ``(n, n_obs_steps, h, w, 3)`` uint8. If the
-    settings require it, ``observation.last_command`` ``(n, k)`` is among them.
+    An observation of n samples is a mapping with LeRobot's keys. Values are in the dataset's units, and have the last
+    ``n_obs_steps`` steps, oldest first. A vector of d numbers has the shape ``(n, n_obs_steps, d)``, an image the shape
+    ``(n, n_obs_steps, height, width, 3)`` and the type uint8. If the setting ``last_command`` is true, the observation
+    also has ``observation.last_command``, ``(n, k)`` with k commands per step.
+
+    Attributes:
+        contract: joints, cameras and rate that the policy expects.
+        settings: settings of the policy.
+        statistics: statistics from which the normalization was made.
+        normalizer: module that normalizes inputs and outputs.
+        network: module that maps normalized observations to normalized commands.
     """
 
     def __init__(self, contract: Contract, settings: Settings, statistics: Statistics, network: Network) -> None:
         super().__init__()
-        self.contract = Contract.from_json(json.loads(dumps(contract.to_json())))  # as it will be read again
+        self.contract = Contract.from_json(json.loads(dumps(contract.to_json())))  # as it is after saving and opening
         self.settings, self.statistics = settings, statistics
         self.normalizer = Normalizer(contract, settings, statistics)
         self.network = network
@@ -108,27 +121,27 @@ class Policy(nn.Module):
 
     @property
     def kind(self) -> str:
-        """``mlp``, ``act`` or ``flow``."""
+        """Kind of the policy: ``mlp``, ``act`` or ``flow``."""
         return self.settings.kind
 
     @property
     def config(self) -> dict[str, Any]:
-        """Settings as plain values."""
+        """Settings as a JSON-compatible dictionary."""
         return self.settings.model_dump(mode="json")
 
     @property
     def n_obs_steps(self) -> int:
-        """Number of observations in the input."""
+        """Number of control steps of observations that the policy reads."""
         return self.settings.n_obs_steps
 
     @property
     def chunk_size(self) -> int:
-        """Number of commands in a prediction."""
+        """Number of control steps for which one prediction has commands."""
         return self.settings.chunk_size
 
     @property
     def n_action_steps(self) -> int:
-        """Number of commands of a chunk that are executed before the next prediction."""
+        """Number of control steps of a chunk that are executed before the next prediction."""
         return self.settings.n_action_steps
 
     @property
@@ -138,33 +151,38 @@ class Policy(nn.Module):
 
     @property
     def action_size(self) -> int:
-        """Number of commands per step."""
+        """Number of commands per control step, one per joint."""
         return action_size(self.contract)
 
     @property
     def hash(self) -> str:
-        """SHA-256 over the current weights, normalization, settings and contract, which decide the commands."""
+        """SHA-256 over everything that determines the commands: weights, normalization, settings and contract."""
         return content_hash(self.state_dict(), self._identity)
 
     @property
     def parameter_count(self) -> int:
-        """Number of trained parameters, including those that only training needs."""
+        """Number of trainable parameters, including those that only training needs."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def observation_keys(self) -> tuple[str, ...]:
-        """Keys of the required observations: rows, then images."""
+        """Keys that an observation must have: vectors first, then images."""
         return (*self._sizes, *(IMAGES + name for name in self.contract.cameras))
 
     def forward(
         self, observation: Batch, noise: Tensor | None = None, domain: str | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return chunks ``(n, chunk_size, k)`` in the dataset's units and features ``(n, d)``, with gradients.
+        """Predict command chunks for n observations; gradients are computed.
 
         Args:
-            observation: see the class; tensors on the policy's device.
-            noise: ``(n, noise_size)``; by default the same fixed draw for every row.
-            domain: name of a domain, or indices ``(n,)``; by default that of the settings.
+            observation: observations as described in the class, as tensors on the policy's device.
+            noise: standard normal numbers ``(n, noise_size)``; None for the same fixed numbers for every sample.
+            domain: name of a domain (source of the data), or domain indices ``(n,)``; None for the settings' default
+                domain.
+
+        Returns:
+            Chunks ``(n, chunk_size, k)`` in the dataset's units with k commands per step, and features ``(n, d)`` with
+            d numbers per sample.
         """
         inputs = self._inputs(observation, domain)
         count = len(next(iter(observation.values())))
@@ -175,15 +193,22 @@ class Policy(nn.Module):
         return action, features
 
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the loss to minimize, that of each sample ``(n,)``, and the means of its parts by name.
+        """Return the training loss of a batch of n samples.
 
-        ``batch`` is an observation with ``action`` ``(n, chunk_size, k)`` in the dataset's units. ``action_is_pad``
-        ``(n, chunk_size)`` marks commands after an episode's end; their values have no effect. ``domain`` ``(n,)`` are
-        indices of domain tokens. Random draws come from ``generator``, or from torch's default; those of dropout always
-        from torch's default.
+        Args:
+            batch: an observation as described in the class, with three more keys. ``action`` has the demonstrated
+                commands ``(n, chunk_size, k)`` in the dataset's units. ``action_is_pad`` ``(n, chunk_size)``, optional,
+                is true for steps after the end of the episode, whose commands have no effect. ``domain`` ``(n,)``,
+                optional, has the indices of the domains.
+            generator: source of random draws, except those of dropout, which come from torch's default; None for
+                torch's default.
+
+        Returns:
+            The mean loss, which is to be minimized; the loss of each sample ``(n,)``; and the mean of each part of the
+            loss, by name.
 
         Raises:
-            InputError: an observation or the commands are missing or have another shape; the message names it.
+            InputError: If an observation or the commands are missing or have another shape.
         """
         self._check_batch(batch)
         action = batch[ACTION].to(torch.float32)
@@ -191,7 +216,7 @@ class Policy(nn.Module):
         if self.settings.action_space == "delta_to_state":
             action = action - self._present_positions(batch)[:, None]
         target = self.normalizer(ACTION, _fill_padding(action, is_pad))
-        each, parts = self.network.terms(self._inputs(batch, batch.get(DOMAIN)), target, is_pad, generator)
+        each, parts = self.network.compute_losses(self._inputs(batch, batch.get(DOMAIN)), target, is_pad, generator)
         return each.mean(), each, {name: values.detach().mean() for name, values in parts.items()}
 
     def predict(
@@ -200,7 +225,7 @@ class Policy(nn.Module):
         noise: NDArray | None = None,
         domain: str | None = None,
     ) -> NDArray[np.float64]:
-        """Return chunks ``(n, chunk_size, k)`` in the dataset's units; see `predict_with_features`."""
+        """Return command chunks ``(n, chunk_size, k)`` in the dataset's units; see `predict_with_features`."""
         return self.predict_with_features(observation, noise, domain)[0]
 
     def predict_with_features(
@@ -209,16 +234,26 @@ class Policy(nn.Module):
         noise: NDArray | None = None,
         domain: str | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return chunks ``(n, chunk_size, k)`` and features ``(n, d)``, in evaluation mode and on one thread.
+        """Predict command chunks for n observations in evaluation mode, without gradients and on one thread.
 
-        Rows are processed in batches of one fixed size, so that the result of a row does not depend on the other rows.
+        Samples are processed in groups of one fixed size, so that the result of a sample does not depend on other
+        samples.
+
+        Args:
+            observation: observations as described in the class.
+            noise: standard normal numbers ``(n, noise_size)``; None for the same fixed numbers for every sample.
+            domain: name of a domain (source of the data); None for the settings' default domain.
+
+        Returns:
+            Chunks ``(n, chunk_size, k)`` in the dataset's units with k commands per step, and features ``(n, d)`` with
+            d numbers per sample.
 
         Raises:
-            InputError: an observation is missing or has another shape; the message names it.
+            InputError: If an observation is missing or has another shape.
         """
         count = self._check(observation)
         tensors = {key: torch.as_tensor(np.asarray(observation[key])) for key in self.observation_keys}
-        tile = _TILE_PICTURES if self.contract.cameras else _TILE
+        tile = _TILE_IMAGES if self.contract.cameras else _TILE
         draws = None if noise is None else torch.as_tensor(np.asarray(noise, dtype=np.float32))
         token = None if domain is None else torch.full((tile,), self.settings.domain_index(domain))
         chunks: list[Tensor] = []
@@ -234,7 +269,12 @@ class Policy(nn.Module):
         return whole, features
 
     def save(self, folder: str | Path, card: PolicyCard | None = None) -> Path:
-        """Write the policy to a folder, completely or not at all; see `policies.weights`."""
+        """Write the policy to a folder; after an interruption the folder is unchanged or complete. Return the folder.
+
+        Args:
+            folder: the folder.
+            card: model card; None for an empty card.
+        """
         return write_policy(
             Path(folder), self.state_dict(), self._identity, self.statistics.to_json(), card or PolicyCard()
         )
@@ -249,7 +289,7 @@ class Policy(nn.Module):
 
     def _inputs(self, observation: Batch, domain: str | Tensor | None) -> NetworkInputs:
         vectors = {key: self.normalizer(key, observation[key].to(torch.float32)).flatten(1) for key in self._sizes}
-        pictures = {
+        images = {
             name: observation[IMAGES + name].to(torch.float32).div(127.5).sub(1).movedim(-1, 2)
             for name in self.contract.cameras
         }
@@ -258,7 +298,7 @@ class Policy(nn.Module):
             count = len(next(iter(observation.values())))
             index = domain if isinstance(domain, Tensor) else self.settings.domain_index(domain)
             token = torch.as_tensor(index, dtype=torch.long, device=self._device).expand(count)
-        return NetworkInputs(vectors=vectors, pictures=pictures, domain=token)
+        return NetworkInputs(vectors=vectors, images=images, domain=token)
 
     def _present_positions(self, observation: Batch) -> Tensor:
         return observation[STATE][:, -1].to(torch.float32)
@@ -306,7 +346,7 @@ class Policy(nn.Module):
 
 @contextlib.contextmanager
 def _use_acting_mode(policy: Policy) -> Iterator[None]:
-    """Set evaluation mode, no gradients and one thread; restore the previous state afterwards."""
+    """Return a context manager for evaluation mode, no gradients and one thread; it restores the previous state."""
     threads, training = torch.get_num_threads(), policy.training
     if threads != 1:
         torch.set_num_threads(1)
@@ -321,7 +361,12 @@ def _use_acting_mode(policy: Policy) -> Iterator[None]:
 
 
 def _fill_padding(action: Tensor, is_pad: Tensor) -> Tensor:
-    """Return commands whose padding repeats the last valid command, so that the padding's values have no effect."""
+    """Return commands in which padding repeats the last valid command, so that values in padding have no effect.
+
+    Args:
+        action: commands ``(n, chunk_size, k)`` with k commands per step.
+        is_pad: mask ``(n, chunk_size)``, true for padding.
+    """
     steps = torch.arange(action.shape[1], device=action.device).expand(is_pad.shape)
     last = torch.where(is_pad, 0, steps).cummax(dim=1).values
     return action.gather(1, last[..., None].expand_as(action))

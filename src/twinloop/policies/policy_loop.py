@@ -1,4 +1,8 @@
-"""Convert predictions to commands for many worlds at once: histories, receding horizons, ensembles, rejection."""
+"""Run a policy in many worlds at once: keep the history of observations, and return one command per control step.
+
+Predicted chunks are executed step by step (receding horizon) or averaged (temporal ensembling). Observations and
+commands that are not finite are refused.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,15 @@ from twinloop.policies.statistics import LAST_COMMAND, action_size
 
 
 class TemporalEnsemble:
-    """Predictions of the last ``chunk`` steps of many worlds (Zhao et al. 2023, algorithm 2).
+    """Weighted mean of all predictions for one control step (temporal ensembling, Zhao et al. 2023, algorithm 2).
 
-    Of the predictions for one step, oldest first, the i-th has the weight exp(-decay · i): with a positive decay, older
-    predictions have a larger weight. Steps at which a world made no prediction are left out.
+    The predictions of the last ``chunk_size`` steps are kept. Of all predictions for one step, ordered from the oldest,
+    the i-th has the weight exp(-decay · i), so older predictions have a larger weight if the decay is positive. Steps
+    at which a world made no prediction do not count.
 
     Args:
-        shape: (nworld, chunk, k).
-        decay: the paper's m, 0.01 in the paper.
+        shape: ``(nworld, chunk_size, k)`` with k commands per step.
+        decay: the decay rate m of the paper, which uses 0.01.
     """
 
     def __init__(self, shape: tuple[int, ...], decay: float) -> None:
@@ -34,25 +39,30 @@ class TemporalEnsemble:
         self._made = np.full((nworld, chunk, chunk, size), np.nan)  # world, when modulo chunk, step of the chunk
 
     def clear_worlds(self, worlds: NDArray[np.intp]) -> None:
-        """Delete all predictions of some worlds."""
+        """Delete all predictions of the given worlds (indices)."""
         self._made[worlds] = np.nan
 
     def advance_step(self) -> None:
-        """Advance one step; the oldest predictions do not cover later steps and are deleted."""
+        """Advance by one control step, and delete the oldest predictions, which have no command for later steps."""
         self._now = (self._now + 1) % self._chunk
         self._made[:, self._now] = np.nan
 
     def add_predictions(self, worlds: NDArray[np.intp], chunk: NDArray[np.float64]) -> None:
-        """Add the predictions of this step, ``(len(worlds), chunk, k)``."""
+        """Add the chunks that some worlds predicted at this step.
+
+        Args:
+            worlds: indices of the worlds.
+            chunk: their chunks, ``(len(worlds), chunk_size, k)`` with k commands per step.
+        """
         self._made[worlds, self._now] = chunk
 
     def mean(self) -> NDArray[np.float64]:
-        """Return the command of this step ``(nworld, k)``, NaN without a prediction for it."""
-        since = np.arange(self._chunk)[::-1]  # steps since a prediction, oldest first
-        said = self._made[:, (self._now - since) % self._chunk, since]
-        there = ~np.isnan(said[..., 0])
-        weight = np.where(there, np.exp(-self._decay * (np.cumsum(there, axis=1) - 1)), 0.0)[..., None]
-        total, mean = weight.sum(axis=1), (weight * np.nan_to_num(said)).sum(axis=1)
+        """Return the weighted mean command of this step, ``(nworld, k)``; NaN for worlds that have no prediction."""
+        age = np.arange(self._chunk)[::-1]  # control steps since each prediction, oldest first
+        predictions = self._made[:, (self._now - age) % self._chunk, age]
+        available = ~np.isnan(predictions[..., 0])
+        weight = np.where(available, np.exp(-self._decay * (np.cumsum(available, axis=1) - 1)), 0.0)[..., None]
+        total, mean = weight.sum(axis=1), (weight * np.nan_to_num(predictions)).sum(axis=1)
         return np.divide(mean, total, out=np.full_like(mean, np.nan), where=total > 0)
 
 
@@ -60,38 +70,55 @@ _NOISE = "policy/noise"
 
 
 class Predictor(Protocol):
-    """Interface of a policy for `PolicyLoop`; `policies.policy.Policy` implements it."""
+    """Interface of a policy that `PolicyLoop` can run; `policies.policy.Policy` implements it."""
 
     @property
     def contract(self) -> Contract:
-        """Contract of observations and commands."""
+        """Contract of the observations and commands: joints, units, cameras and rate."""
         ...
 
     @property
     def settings(self) -> CommonSettings:
-        """Settings with the numbers of observations, of predicted commands and of executed commands."""
+        """Settings with the numbers of observed, predicted and executed control steps."""
         ...
 
     @property
     def noise_size(self) -> int:
-        """Number of standard normal draws per prediction."""
+        """Number of standard normal draws per prediction; 0 if the policy is deterministic."""
         ...
 
     @property
     def observation_keys(self) -> tuple[str, ...]:
-        """Keys of the required observations."""
+        """Keys that an observation must have."""
         ...
 
     def predict_with_features(
         self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return chunks ``(n, chunk_size, k)`` and features ``(n, d)`` for histories ``(n, n_obs_steps, …)``."""
+        """Predict command chunks for n observations.
+
+        Args:
+            observation: histories by key, ``(n, n_obs_steps, …)``, oldest step first; the last command is ``(n, k)``.
+            noise: standard normal numbers ``(n, noise_size)``; None for fixed numbers.
+            domain: name of a domain (source of the data); None for the policy's default domain.
+
+        Returns:
+            Chunks ``(n, chunk_size, k)`` in the dataset's units with k commands per step, and features ``(n, d)`` with
+            d numbers per sample.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandRefusal:
-    """Refused command of a policy in one world; the world got its previous command instead."""
+    """Record of a refused command: the world got its previous command instead.
+
+    Attributes:
+        world: index of the world.
+        episode: number of the world's episode.
+        step: control step of the episode.
+        reason: reason of the refusal.
+    """
 
     world: int
     episode: int
@@ -100,27 +127,35 @@ class CommandRefusal:
 
 
 class PolicyLoop:
-    """A policy in the loop with ``nworld`` worlds, each of which may restart while the others continue.
+    """Closed loop of a policy with ``nworld`` worlds; each world may restart while the others continue.
 
-    ``chunk`` and ``previous_chunk`` ``(nworld, chunk_size, k)`` are the latest prediction of each world and the one
-    before, in the dataset's units, NaN without one. ``chunk_step`` and ``previous_step`` ``(nworld,)`` are the steps of
-    the episode at which they were made (-1: never). ``latent`` ``(nworld, d)`` are the features of the latest
-    prediction. ``predicted`` ``(nworld,)`` is true if it was made in the last call. Callers must not change these
-    arrays.
-
-    A history is first filled with the first observation. Random draws within a policy depend only on run seed, episode,
-    attempt and step, so that an episode is the same in any batch of worlds.
+    At the start of an episode the history is filled with the first observation. Random draws within a policy depend
+    only on run seed, episode, attempt and step, so that an episode is the same in any batch of worlds. Callers must not
+    change the arrays below.
 
     Args:
         policy: the policy.
         nworld: number of worlds.
         run_seed: seed of random draws within the policy.
-        episodes: numbers of the worlds' episodes ``(nworld,)``; 0, 1, … by default.
-        attempt: number of the attempt at these episodes.
-        domain: name of the domain token; by default that of the policy.
-        command: last command of each robot, ``(nworld, k)`` in the dataset's units; by default the first reading.
-        on_refusal: handling of an observation or a command that is not finite. ``raise`` raises an error; ``hold``
-            repeats the last command of the world and adds an entry to ``refusals``.
+        episodes: episode number of each world, ``(nworld,)``; by default 0, 1, ….
+        attempt: number of the attempt, if the episodes are run again with other random numbers, as in an evaluation.
+        domain: name of a domain (source of the data); None for the policy's default domain.
+        command: last command of each robot, ``(nworld, k)`` in the dataset's units with k commands per step; None for
+            the first joint reading.
+        on_refusal: action if an observation or a command is not finite. ``raise`` raises an error; ``hold`` repeats the
+            world's last command and adds an entry to ``refusals``.
+
+    Attributes:
+        chunk: latest prediction of each world, ``(nworld, chunk_size, k)`` in the dataset's units; NaN before the
+            first.
+        previous_chunk: prediction before the latest one, of the same shape; NaN before the second.
+        chunk_step: step of the episode at which ``chunk`` was predicted, ``(nworld,)``; -1 before the first prediction.
+        previous_step: step at which ``previous_chunk`` was predicted, ``(nworld,)``; -1 before the second prediction.
+        features: features that the policy's network computed for the latest prediction, ``(nworld, d)`` with d numbers
+            per world.
+        predicted: whether the last call of `act` made a new prediction, ``(nworld,)``.
+        step: number of control steps since the start of each episode, ``(nworld,)``.
+        refusals: the refused commands.
     """
 
     def __init__(
@@ -147,7 +182,7 @@ class PolicyLoop:
         self.chunk_step = np.full(nworld, -1)
         self.previous_step = np.full(nworld, -1)
         self.predicted = np.zeros(nworld, dtype=bool)
-        self.latent: NDArray[np.float64] = np.empty((nworld, 0))
+        self.features: NDArray[np.float64] = np.empty((nworld, 0))
         self.step = np.zeros(nworld, dtype=np.int64)
         self._command = np.full((nworld, size), np.nan)
         self._history: dict[str, NDArray[Any]] = {}
@@ -157,16 +192,21 @@ class PolicyLoop:
     def restart(
         self, worlds: ArrayLike, episodes: ArrayLike | None = None, *, command: ArrayLike | None = None
     ) -> None:
-        """Reset some worlds to the start of an episode, with new episode numbers if given.
+        """Reset some worlds to the start of an episode.
 
-        ``command`` ``(len(worlds), k)`` is the last command of their robots.
+        Args:
+            worlds: indices of the worlds.
+            episodes: new episode numbers, ``(len(worlds),)``; None to keep the numbers.
+            command: last commands of their robots, ``(len(worlds), k)`` in the dataset's units with k commands per
+                step. None uses the first joint reading if the policy reads the joints that it commands; otherwise the
+                last command is unknown (NaN).
         """
         index = np.asarray(worlds, dtype=np.intp)
         if episodes is not None:
             self._episodes[index] = episodes
         self.chunk[index] = self.previous_chunk[index] = np.nan
         self.chunk_step[index] = self.previous_step[index] = -1
-        self.latent[index] = np.nan
+        self.features[index] = np.nan
         self.predicted[index] = False
         self.step[index] = 0
         self._command[index] = np.nan if command is None else command
@@ -174,11 +214,14 @@ class PolicyLoop:
             self._ensemble.clear_worlds(index)
 
     def act(self, observation: Mapping[str, NDArray]) -> NDArray[np.float64]:
-        """Return the commands ``(nworld, k)`` of this step in the dataset's units for observations ``(nworld, …)``.
+        """Return the commands of this control step, ``(nworld, k)`` in the dataset's units with k commands per step.
+
+        Args:
+            observation: newest observation of every world by key, ``(nworld, …)`` in the dataset's units.
 
         Raises:
-            InputError: an observation is missing or has another number of worlds; with ``on_refusal="raise"`` also if
-                an observation or a command is not finite; the message names world, episode and step.
+            InputError: If an observation is missing or has another number of worlds, or a world has no command to hold.
+                If ``on_refusal`` is ``raise``, also if an observation or a command is not finite.
         """
         self._check(observation)
         good = self._finite_mask(observation)
@@ -191,7 +234,7 @@ class PolicyLoop:
         return commands
 
     def set_sent_commands(self, commands: ArrayLike) -> None:
-        """Set the commands that were sent to the robots, ``(nworld, k)``, if they differ from the returned commands."""
+        """Set the commands that were really sent to the robots, ``(nworld, k)``, if they differ from those of `act`."""
         self._command = np.array(commands, dtype=np.float64).reshape(self._command.shape)
 
     def _check(self, observation: Mapping[str, NDArray]) -> None:
@@ -205,7 +248,10 @@ class PolicyLoop:
                 raise InputError(f"{key} has {len(observation[key])} rows for {self.nworld} worlds.")
 
     def _finite_mask(self, observation: Mapping[str, NDArray]) -> NDArray[np.bool_]:
-        """Return a mask of the worlds whose observations are all finite."""
+        """Return a mask of the worlds whose observations are all finite, ``(nworld,)``.
+
+        For the other worlds, raise an error or add an entry to ``refusals``, as ``on_refusal`` requires.
+        """
         good = np.ones(self.nworld, dtype=bool)
         for key in self.policy.observation_keys:
             if key != LAST_COMMAND and np.issubdtype(observation[key].dtype, np.floating):
@@ -227,7 +273,7 @@ class PolicyLoop:
             self.refusals.append(refusal)
 
     def _begin_commands(self, observation: Mapping[str, NDArray]) -> None:
-        """Set unknown last commands to the measured joint positions."""
+        """Set each unknown last command to the measured joint positions, if the policy reads the joints it commands."""
         unknown = np.isnan(self._command).all(axis=1)
         contract = self.policy.contract
         if unknown.any() and contract.state is not None and contract.state.names == contract.action.names:
@@ -248,7 +294,7 @@ class PolicyLoop:
             past[fresh] = now[fresh, None]
 
     def _due_mask(self) -> NDArray[np.bool_]:
-        """Return a mask of the worlds that need a new chunk."""
+        """Return a mask of the worlds that need a new prediction at this step, ``(nworld,)``."""
         if self._ensemble is not None:
             return np.ones(self.nworld, dtype=bool)
         return (self.chunk_step < 0) | (self.step - self.chunk_step >= self.policy.settings.n_action_steps)
@@ -259,23 +305,23 @@ class PolicyLoop:
             self._ensemble.advance_step()
         if not worlds.size:
             return
-        seen = {key: past[worlds] for key, past in self._history.items()}
+        histories = {key: past[worlds] for key, past in self._history.items()}
         if LAST_COMMAND in self.policy.observation_keys:
-            seen[LAST_COMMAND] = self._command[worlds]
-        chunk, latent = self.policy.predict_with_features(seen, self._noise(worlds), self._domain)
+            histories[LAST_COMMAND] = self._command[worlds]
+        chunk, features = self.policy.predict_with_features(histories, self._noise(worlds), self._domain)
         finite = np.isfinite(chunk).reshape(len(worlds), -1).all(axis=1)
         if not finite.all():
             bad = np.zeros(self.nworld, dtype=bool)
             bad[worlds[~finite]] = True
             self._handle_refusal(bad, "the policy's commands are not finite")
-        self._store_prediction(worlds[finite], chunk[finite], latent[finite])
+        self._store_prediction(worlds[finite], chunk[finite], features[finite])
 
-    def _store_prediction(self, worlds: NDArray[np.intp], chunk: NDArray, latent: NDArray) -> None:
+    def _store_prediction(self, worlds: NDArray[np.intp], chunk: NDArray, features: NDArray) -> None:
         self.previous_chunk[worlds], self.previous_step[worlds] = self.chunk[worlds], self.chunk_step[worlds]
         self.chunk[worlds], self.chunk_step[worlds] = chunk, self.step[worlds]
-        if self.latent.shape[1] != latent.shape[1]:
-            self.latent = np.full((self.nworld, latent.shape[1]), np.nan)
-        self.latent[worlds] = latent
+        if self.features.shape[1] != features.shape[1]:
+            self.features = np.full((self.nworld, features.shape[1]), np.nan)
+        self.features[worlds] = features
         self.predicted[worlds] = True
         if self._ensemble is not None:
             self._ensemble.add_predictions(worlds, chunk)

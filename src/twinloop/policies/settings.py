@@ -1,18 +1,18 @@
-"""Define the settings of policies: one frozen model per kind, checked on reading, saved with the weights."""
+"""Define the settings of policies, one immutable pydantic model per kind; they are saved with the weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.twin.spec import describe_errors
 
 Kind = Literal["mlp", "act", "flow"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-UNKNOWN_DOMAIN = 0  # index of the token that stands for any domain
+UNKNOWN_DOMAIN = 0  # index of the embedding of an unknown domain
 
 # Bounds prevent a settings file from using all memory; they are far above sizes that train on a CPU: our choice.
 _Width = Annotated[int, Field(ge=4, le=8192)]
@@ -26,11 +26,16 @@ class _Strict(BaseModel):
 
 
 class ImageEncoderSettings(_Strict):
-    """Settings of the convolutional image encoder, shared by all cameras: strided convolutions, then keypoints.
+    """Settings of the convolutional image encoder, which all cameras share.
 
-    ``channels`` are the channels of its layers, each of which halves the image size. The last one is the number of
-    keypoints, whose expected positions are the features (spatial softmax; Finn et al., "Deep spatial autoencoders for
-    visuomotor learning", ICRA 2016; 32 in robomimic). ``act`` uses the cells of the last layer as tokens instead.
+    The encoder consists of strided convolutions. For ``mlp`` and ``flow`` policies, each channel of the last layer
+    gives one keypoint: the expected position of the channel's activation (spatial softmax; Finn et al., "Deep spatial
+    autoencoders for visuomotor learning", ICRA 2016). ``act`` policies use each cell of the last layer's feature map as
+    a token.
+
+    Attributes:
+        channels: number of channels of each layer; each layer halves the image size. The last number is the number of
+            keypoints (32 in robomimic).
     """
 
     channels: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
@@ -39,20 +44,24 @@ class ImageEncoderSettings(_Strict):
 
 
 class CommonSettings(_Strict):
-    """Settings of every kind of policy.
+    """Settings that every kind of policy has.
 
-    ``n_obs_steps`` observations, the newest last, are the input; ``chunk_size`` commands are the output, of which
-    ``n_action_steps`` are executed before the next prediction (receding horizon). With ``ensemble`` there is a
-    prediction at every step, and a command is the mean of all predictions for its step with weights exp(-ensemble · i),
-    i = 0 the oldest (Zhao et al. 2023, who use 0.01). ``delta_to_state`` predicts commands relative to the newest
-    reading.
-
-    ``last_command`` adds the last command to the inputs. It is off by default, because a policy with this input learns
-    to repeat its last command (the copycat problem: Wen et al., "Fighting copycat agents in behavioral cloning from
-    observation histories", NeurIPS 2020); longer histories have a similar effect.
-
-    ``domains`` names the sources that have different tokens. ``default_domain`` is used if no domain is given; if it is
-    empty, the token for an unknown domain is used.
+    Attributes:
+        n_obs_steps: number of control steps of observations that the policy reads, the newest last.
+        chunk_size: number of control steps for which one prediction has commands.
+        n_action_steps: number of steps of a chunk that are executed before the next prediction (receding horizon). The
+            default is at most ``chunk_size``. It has no effect if ``ensemble`` is set.
+        ensemble: if set, there is a prediction at every step, and the command is the weighted mean of all predictions
+            for its step. The weights are exp(-ensemble · i) with i = 0 for the oldest prediction (temporal ensembling,
+            Zhao et al. 2023, who use 0.01).
+        action_space: ``absolute``, or ``delta_to_state`` to predict commands relative to the newest joint reading.
+        last_command: whether the last command is an input. It is off by default, because a policy with this input
+            learns to repeat its last command (the copycat problem: Wen et al., "Fighting copycat agents in behavioral
+            cloning from observation histories", NeurIPS 2020). Longer histories have a similar effect.
+        normalization: how inputs and outputs are normalized, see `ColumnStatistics.affine`.
+        domains: names of the domains (sources of the data), each of which has a learned embedding as an input.
+        default_domain: domain that is used if no domain is given; if empty, the embedding of an unknown domain is used.
+        images: settings of the image encoder; the former name ``pictures`` is also read.
     """
 
     n_obs_steps: int = Field(1, ge=1, le=64)
@@ -64,12 +73,15 @@ class CommonSettings(_Strict):
     normalization: Literal["mean_std", "min_max", "quantile"] = "mean_std"
     domains: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=64)
     default_domain: str = ""
-    pictures: ImageEncoderSettings = Field(default_factory=ImageEncoderSettings)
+    images: ImageEncoderSettings = Field(
+        default_factory=ImageEncoderSettings,
+        validation_alias=AliasChoices("images", "pictures"),  # the second is the former name
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _limit_action_steps(cls, value: Any) -> Any:
-        """Limit the default of ``n_action_steps`` to the length of the chunk if only the latter is given."""
+        """Limit the default of ``n_action_steps`` to ``chunk_size``, if only ``chunk_size`` is given."""
         if not isinstance(value, dict) or "n_action_steps" in value or not isinstance(value.get("chunk_size"), int):
             return value
         usual = cls.model_fields["n_action_steps"].default
@@ -88,10 +100,13 @@ class CommonSettings(_Strict):
         return self
 
     def domain_index(self, name: str | None) -> int:
-        """Return the index of a domain's token: the default domain's for None, the unknown one's for an empty name.
+        """Return the index of a domain's embedding.
+
+        Args:
+            name: name of the domain; None for the default domain, an empty text for an unknown domain (index 0).
 
         Raises:
-            UnknownNameError: the policy has no such domain.
+            UnknownNameError: If the policy has no such domain.
         """
         name = self.default_domain if name is None else name
         if not name:
@@ -102,9 +117,14 @@ class CommonSettings(_Strict):
 
 
 class MlpSettings(CommonSettings):
-    """Settings of behaviour cloning by regression: ``depth`` layers of ``width`` units.
+    """Settings of behaviour cloning with a multilayer perceptron.
 
-    Absolute errors (``l1``) are robust to differing demonstrations; robomimic's BC uses squared errors (``mse``).
+    Attributes:
+        width: number of units of each layer.
+        depth: number of layers.
+        dropout: dropout probability.
+        loss: ``l1``, absolute errors, which are robust to differing demonstrations; or ``mse``, squared errors, as in
+            robomimic's BC.
     """
 
     kind: Literal["mlp"] = "mlp"
@@ -115,12 +135,24 @@ class MlpSettings(CommonSettings):
 
 
 class ActSettings(CommonSettings):
-    """Settings of action chunking with a transformer, trained as a conditional variational autoencoder.
+    """Settings of ACT, action chunking with transformers, trained as a conditional variational autoencoder.
 
     Zhao et al., "Learning fine-grained bimanual manipulation with low-cost hardware", RSS 2023. The paper has width
-    512, 8 heads, 4 and 7 layers, feed-forward 3200, chunks of 100 at 50 Hz, a latent of 32 numbers and a weight of 10
-    for its divergence. The defaults keep the last two and the dropout; the other sizes fit a CPU. The latent is zero
-    when acting, unless ``sample_latent``.
+    512, 8 heads, 4 encoder and 7 decoder layers, 3200 feed-forward units, chunks of 100 at 50 Hz, a latent variable of
+    32 numbers and a weight of 10 for its divergence. The defaults keep the size and the weight of the latent variable,
+    and the dropout. The other sizes fit a CPU.
+
+    Attributes:
+        width: number of features of a token; a multiple of 4 times ``heads``.
+        heads: number of attention heads.
+        feed_forward: number of hidden units of the feed-forward networks.
+        encoder_layers: number of layers of the encoder.
+        decoder_layers: number of layers of the decoder.
+        posterior_layers: number of layers of the encoder of demonstrations, which only training uses.
+        latent: number of elements of the latent variable.
+        kl_weight: weight of the Kullback-Leibler divergence of the latent variable in the loss.
+        dropout: dropout probability.
+        sample_latent: whether the latent variable is drawn when acting; if false, it is zero.
     """
 
     kind: Literal["act"] = "act"
@@ -145,9 +177,18 @@ class ActSettings(CommonSettings):
 class FlowSettings(CommonSettings):
     """Settings of flow matching: a learned velocity field transforms noise to a chunk of commands.
 
-    Straight paths between noise and data (Lipman et al., "Flow matching for generative modeling", ICLR 2023; Liu et
-    al., "Flow straight and fast", ICLR 2023), conditioned on the observation as in Black et al., "π0", 2024, which
-    uses 10 Euler steps. The default, 5 midpoint steps, needs as many evaluations and has a higher order.
+    The paths between noise and data are straight (Lipman et al., "Flow matching for generative modeling", ICLR 2023;
+    Liu et al., "Flow straight and fast", ICLR 2023). The field is conditioned on the observation, as in Black et al.,
+    "π0", 2024, which uses 10 Euler steps. The default, 5 midpoint steps, needs as many evaluations of the field and has
+    a higher order of accuracy.
+
+    Attributes:
+        width: number of units of each layer.
+        depth: number of residual layers of the velocity field.
+        features: number of features of an observation.
+        dropout: dropout probability.
+        steps: number of integration steps from noise to commands.
+        solver: ``euler`` or ``midpoint``; a midpoint step evaluates the field twice.
     """
 
     kind: Literal["flow"] = "flow"
@@ -165,11 +206,16 @@ _MODELS: dict[str, type[Settings]] = {"mlp": MlpSettings, "act": ActSettings, "f
 
 
 def read_settings(kind: str, value: Mapping[str, Any] | Settings | None = None, *, where: str = "settings") -> Settings:
-    """Return checked settings of a kind from plain values; missing values are the kind's defaults.
+    """Return checked settings of one kind of policy; missing values get the kind's defaults.
+
+    Args:
+        kind: ``mlp``, ``act`` or ``flow``.
+        value: settings as a mapping or a settings object; None for the defaults.
+        where: origin of the settings, for error messages.
 
     Raises:
-        UnknownNameError: the kind does not exist.
-        InputError: the kind does not have a key, or a value is out of bounds; the message names each.
+        UnknownNameError: If the kind does not exist.
+        InputError: If a key does not exist for this kind, or a value is out of bounds.
     """
     if kind not in _MODELS:
         raise UnknownNameError("policy kind", kind, _MODELS)

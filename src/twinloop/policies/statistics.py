@@ -1,4 +1,4 @@
-"""Compute statistics of each column of a policy's inputs and outputs, as in LeRobot, with their source."""
+"""Compute statistics of the columns that a policy reads and predicts, as LeRobot does, for their normalization."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ _CONSTANT = 1e-6  # relative to a column's largest value: float32 on disk has a 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnStatistics:
-    """Statistics of k columns: ``mean``, ``std``, ``min``, ``max`` and the 1 % and 99 % quantiles, ``(k,)`` each.
+    """Statistics of k columns, each of shape ``(k,)`` and in the dataset's units.
+
+    Attributes:
+        mean: mean values.
+        std: standard deviations.
+        min: smallest values.
+        max: largest values.
+        q01: 1 % quantiles.
+        q99: 99 % quantiles.
 
     Raises:
-        InputError: a number is not finite, or the numbers of columns differ.
+        InputError: If a number is not finite, or the numbers of columns differ.
     """
 
     mean: NDArray[np.float64]
@@ -49,11 +57,15 @@ class ColumnStatistics:
         return np.asarray(self.mean).size
 
     def affine(self, mode: Normalization) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return offset and scale ``(k,)``: the normalized value is ``(value - offset) / scale``.
+        """Return the offset and the scale of each column, ``(k,)`` each, for ``(value - offset) / scale``.
 
-        ``mean_std`` gives mean 0 and standard deviation 1. ``min_max`` maps the range of a column to [-1, 1],
-        ``quantile`` the interval between its quantiles. If the quantiles are equal, the range is used. A constant
-        column has scale 0: as an input it is always 0, as an output always its constant.
+        A constant column has scale 0: as an input its normalized value is always 0, as an output it is always its
+        constant.
+
+        Args:
+            mode: ``mean_std`` gives mean 0 and standard deviation 1. ``min_max`` maps the range of a column to [-1, 1].
+                ``quantile`` maps the interval from the 1 % to the 99 % quantile to [-1, 1], or the range if both are
+                equal.
         """
         size = np.maximum(np.abs(self.min), np.abs(self.max))
         constant = self.max - self.min <= _CONSTANT * size
@@ -67,9 +79,12 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(JsonRecord):
-    """Statistics by key (``observation.state``, ``action``, …), and ``source``: the data they were measured on.
+    """Statistics of a policy's inputs and commands, with the data on which they were measured.
 
-    ``action`` has the statistics of the predicted values: differences if the actions are relative.
+    Attributes:
+        source: the data on which the statistics were measured.
+        columns: statistics by key, such as ``observation.state`` or ``action``. ``action`` has the statistics of the
+            predicted values, which are differences if the policy predicts relative commands.
     """
 
     source: str
@@ -77,21 +92,25 @@ class Statistics(JsonRecord):
 
     @classmethod
     def measure(cls, samples: Mapping[str, ArrayLike], *, source: str) -> Statistics:
-        """Return the statistics of samples ``(…, k)`` by key.
+        """Compute the statistics of samples.
+
+        Args:
+            samples: samples by key, ``(…, k)`` with k columns each.
+            source: name of the data.
 
         Raises:
-            InputError: there are no samples, or one is not finite; the message names the key and the column.
+            InputError: If a key has no samples, or a value is not finite.
         """
         return cls(
             columns={key: _measure_columns(key, np.asarray(values)) for key, values in samples.items()}, source=source
         )
 
     def require(self, key: str, size: int) -> ColumnStatistics:
-        """Return the statistics of a key with ``size`` columns.
+        """Return the statistics of a key after checking that they have ``size`` columns.
 
         Raises:
-            UnknownNameError: there is no such key.
-            InputError: the key has another number of columns.
+            UnknownNameError: If the key does not exist.
+            InputError: If the key has another number of columns.
         """
         if key not in self.columns:
             raise UnknownNameError("statistic", key, self.columns, where=f"the statistics of {self.source}")
@@ -105,14 +124,19 @@ class Statistics(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Statistics:
-        """Return statistics from their JSON value; the inverse of `to_json`."""
+        """Create statistics from their JSON value, the inverse of `to_json`."""
         rows = value["columns"].items()
         columns = {key: ColumnStatistics(**{name: found[name] for name in _MEASURES}) for key, found in rows}
         return cls(columns=columns, source=value["source"])
 
 
 def vector_sizes(contract: Contract, *, last_command: bool) -> dict[str, int]:
-    """Return the number of columns of each input of a policy that is a row of numbers, by key."""
+    """Return the number of columns of each input vector of a policy, by key; images are not included.
+
+    Args:
+        contract: contract of the policy.
+        last_command: whether the last command is an input.
+    """
     sizes = {
         STATE: 0 if contract.state is None else len(contract.state.joints),
         ENVIRONMENT: len(contract.environment),
@@ -122,12 +146,17 @@ def vector_sizes(contract: Contract, *, last_command: bool) -> dict[str, int]:
 
 
 def action_size(contract: Contract) -> int:
-    """Return the number of commands per step."""
+    """Return the number of commands per control step, one per joint."""
     return len(contract.action.joints)
 
 
 def relative_actions(action: ArrayLike, state: ArrayLike) -> NDArray[np.float64]:
-    """Return commands ``(…, chunk, k)`` relative to the newest readings ``(…, k)``, as for ``delta_to_state``."""
+    """Return commands relative to the newest joint readings, as ``delta_to_state`` policies predict them.
+
+    Args:
+        action: commands ``(…, chunk_size, k)`` of k joints.
+        state: newest joint readings ``(…, k)``, in the same units.
+    """
     return np.asarray(action, dtype=np.float64) - np.asarray(state, dtype=np.float64)[..., None, :]
 
 

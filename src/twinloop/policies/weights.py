@@ -1,8 +1,8 @@
-"""Write and read a policy's folder: ``config.json``, ``model.safetensors``, ``README.md``. No pickle is read.
+"""Write and read a policy's folder: ``config.json``, ``model.safetensors`` and ``README.md``; pickles are never read.
 
-The hash covers all data that decide the commands: every tensor with its name, type and shape (weights and
-normalization), the kind, the settings and the contract. Cards, versions and statistics are not covered and may be
-corrected.
+The hash of a policy covers all data that determine the commands: every tensor with its name, type and shape (weights
+and normalization), the kind, the settings and the contract. Model card, versions and statistics are not covered, so
+that they may be corrected.
 """
 
 from __future__ import annotations
@@ -25,12 +25,17 @@ from twinloop.core.files import dumps, sha256_bytes
 from twinloop.dataset.storage.snapshot import create_locked_snapshot, replace_bytes
 from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS, PolicyCard, render_card
 
-_MOST_BYTES = 16 << 30  # of weights: twice those of the largest open policies
+_MOST_BYTES = 16 << 30  # maximum size of the weights: twice that of the largest open policies
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # first bytes of torch.save and pickle
 
 
 def content_hash(tensors: Mapping[str, Tensor], identity: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of tensors and of ``identity`` (kind, settings, contract), in hexadecimal."""
+    """Return the hexadecimal SHA-256 of a policy's content.
+
+    Args:
+        tensors: weights and normalization, by name.
+        identity: kind, settings and contract of the policy.
+    """
     parts = [json.dumps(json.loads(dumps(identity)), sort_keys=True).encode()]
     for name in sorted(tensors):
         values = tensors[name].detach().to("cpu").contiguous()
@@ -45,11 +50,20 @@ def write_policy(
     statistics: Mapping[str, Any],
     card: PolicyCard,
 ) -> Path:
-    """Write the three files in one step: other processes see the folder before or after it.
+    """Write the three files of a policy's folder in one step; return the folder.
+
+    Other processes see the folder either before or after all changes.
+
+    Args:
+        folder: the folder.
+        tensors: weights and normalization, by name.
+        identity: kind, settings and contract of the policy.
+        statistics: statistics as a JSON value.
+        card: model card.
 
     Raises:
-        InputError: a tensor has numbers that are not finite; nothing is written.
-        DatasetError: the folder cannot be written, or another process writes it.
+        InputError: If a tensor has numbers that are not finite. Nothing is written then.
+        DatasetError: If the folder cannot be written, or another process writes it.
     """
     plain = {name: values.detach().to("cpu").contiguous() for name, values in tensors.items()}
     require_finite(plain, where="This policy", remedy="Go back to a checkpoint before they appeared.")
@@ -71,10 +85,11 @@ def write_policy(
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of a policy's folder, by name.
+    """Read the tensors of a policy's folder, by name.
 
     Raises:
-        InputError: the file is missing, a pickle, cut short or not safetensors, or a tensor is not finite.
+        InputError: If the file is missing, a pickle, cut off or not safetensors, or a tensor has numbers that are not
+            finite.
     """
     path = folder / WEIGHTS
     if not path.is_file():
@@ -98,10 +113,15 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def require_finite(tensors: Mapping[str, Tensor], *, where: str, remedy: str) -> None:
-    """Raise an error for tensors with numbers that are not finite.
+    """Raise an error if a tensor has numbers that are not finite.
+
+    Args:
+        tensors: the tensors, by name.
+        where: origin of the tensors, the start of the message.
+        remedy: sentence on the next step, the end of the message.
 
     Raises:
-        InputError: names the first such tensor and the count.
+        InputError: If a tensor has such numbers.
     """
     for name, values in tensors.items():
         bad = int((~torch.isfinite(values)).sum())
@@ -110,10 +130,15 @@ def require_finite(tensors: Mapping[str, Tensor], *, where: str, remedy: str) ->
 
 
 def require_matching_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, where: str) -> None:
-    """Raise an error for tensors that do not fit a network.
+    """Raise an error if tensors do not fit a network.
+
+    Args:
+        tensors: the tensors, by name.
+        wanted: tensors of the network, by name, whose names, shapes and types are required.
+        where: origin of the tensors, for the message.
 
     Raises:
-        InputError: names tensors that are missing, unexpected, or of another shape or type.
+        InputError: If a tensor is missing, unexpected, or has another shape or type.
     """
     faults = [f"{name} is missing" for name in wanted if name not in tensors]
     faults += [f"{name} is not part of the network" for name in tensors if name not in wanted]

@@ -1,4 +1,4 @@
-"""Randomize worlds: distributions, frozen plans of draws, and the sources of their ranges."""
+"""Randomize the parameters of simulated worlds: distributions of parameters, and reproducible plans of random draws."""
 
 from twinloop.randomize.adaptive import AdaptiveDraw, run_rounds
 from twinloop.randomize.constraints import Constraint

@@ -1,8 +1,8 @@
-"""Widen or narrow ranges with the measured performance: automatic domain randomization.
+"""Widen or narrow parameter ranges with the measured performance of a policy: automatic domain randomization.
 
 After OpenAI et al., "Solving Rubik's Cube with a Robot Hand" (arXiv 1910.07113, 2019), section 5: each parameter is
-uniform between two boundaries; some episodes are evaluated with one parameter exactly at one boundary; after enough of
-them the boundary moves outwards if they succeeded and inwards if they failed.
+uniform between two boundaries. Some episodes are evaluated with one parameter exactly at one boundary. After enough of
+these episodes the boundary moves outwards if they succeeded, and inwards if they failed.
 
 Boundaries move only between rounds of a fixed number of episodes. An episode therefore depends only on the plan and the
 earlier rounds, not on the process. The result of a round is a count of attempts and successes per boundary, from which
@@ -26,18 +26,32 @@ from twinloop.twin import Twin
 Ranges: TypeAlias = tuple[tuple[float, float], ...]
 """Lower and upper boundary of each parameter, in SI units."""
 Counts: TypeAlias = tuple[tuple[int, int], ...]
-"""(attempts, successes) at each boundary: lower and upper of the first parameter, of the second, and so on."""
+"""(attempts, successes) at each boundary, lower and upper boundary of the first parameter first."""
 
 SIDES = ("low", "high")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDraw:
-    """Independent uniform draws of ``names`` between adaptive boundaries.
+    """Independent uniform draws of parameters between adaptive boundaries; values in SI units.
 
-    Per name, in SI units: ``start`` are the initial boundaries, ``limits`` their outer limits, ``anchors`` their inner
-    limits, ``step`` is the change of a boundary in one move. ``rounds`` holds the ranges of the known rounds; those of
-    round 0 are ``start``.
+    In some episodes one parameter is set exactly to one of its boundaries, to test the success of the policy there. The
+    boundaries move between rounds of ``every`` episodes.
+
+    Attributes:
+        names: Names of the parameters.
+        start: Initial boundaries of each parameter.
+        limits: Outermost values of both boundaries of each parameter.
+        anchors: Value of each parameter that is always within its range, for example the nominal value; neither
+            boundary moves past it.
+        step: Distance by which a boundary of each parameter moves at once.
+        every: Number of episodes per round.
+        boundary_probability: Probability that an episode tests a boundary.
+        buffer: Number of tests of a boundary after which it is decided whether it moves.
+        thresholds: Success rate below which the range is narrowed, and success rate from which it is widened.
+        source: Place of the definition, for error messages.
+        scope: ``episode``: the values change between episodes.
+        rounds: Ranges of the rounds so far, by number of the round; round 0 has ``start``.
     """
 
     names: tuple[str, ...]
@@ -54,35 +68,46 @@ class AdaptiveDraw:
     rounds: Mapping[int, Ranges] = field(default_factory=dict)
 
     def check(self, twin: Twin) -> None:
-        """Raise an error for unknown names and for limits beyond the physical bounds.
+        """Check the names, and that ranges and limits are within the physical bounds.
 
         Raises:
-            UnknownNameError, BoundsError: the message names the parameter.
+            UnknownNameError: If the twin does not have a parameter.
+            BoundsError: If a limit or an initial boundary is outside the physical bounds.
         """
         for name, limits, start in zip(self.names, self.limits, self.start, strict=True):
             twin.find_param(name).check((*limits, *start), where=self.source)
 
     @property
     def size(self) -> int:
-        """Number of independent uniforms per episode."""
+        """Number of uniform random numbers per episode, one per parameter.
+
+        The random choice of a boundary uses separate numbers.
+        """
         return len(self.names)
 
     @property
     def axes(self) -> list[tuple[str, ...]]:
-        """Names of the parameters that each uniform determines."""
+        """Names of the parameters that each uniform random number determines, one tuple of names per random number."""
         return [(name,) for name in self.names]
 
     @property
     def boundaries(self) -> tuple[str, ...]:
-        """Names of the boundaries, in the order of `Counts`."""
+        """Names of the boundaries: for each parameter the low and the high one, as in ``joint/elbow/damping low``."""
         return tuple(f"{name} {side}" for name in self.names for side in SIDES)
 
     def with_rounds(self, rounds: Mapping[int, Ranges]) -> AdaptiveDraw:
-        """Return the draw with the ranges of these rounds."""
+        """Return a copy with other parameter ranges of the rounds so far.
+
+        Args:
+            rounds: Ranges by number of the round (``every`` episodes each).
+        """
         return replace(self, rounds=dict(rounds))
 
     def find_boundary(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index in `boundaries` that each episode evaluates, ``(n,)``; -1 for none."""
+        """Return the boundary (end of a parameter range) to which each episode sets a parameter, ``(n,)``.
+
+        It is an index into `boundaries`, or -1 if all parameters of the episode are drawn between their boundaries.
+        """
         u = uniforms(run_seed, "adaptive/boundary", episodes, size=2)
         chosen = np.minimum((u[:, 1] * 2 * self.size).astype(np.int64), 2 * self.size - 1)
         return np.where(u[:, 0] < self.boundary_probability, chosen, -1)
@@ -90,10 +115,18 @@ class AdaptiveDraw:
     def values(
         self, u: NDArray[np.float64], run_seed: int, episodes: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float64]]:
-        """Return values ``(n,)`` in SI units by name, from uniforms ``(n, size)``.
+        """Compute the values of the parameters in n episodes.
+
+        Args:
+            u: Uniform random numbers, ``(n, size)``.
+            run_seed: Seed of the run.
+            episodes: Episode numbers, ``(n,)``.
+
+        Returns:
+            Values in SI units by name, ``(n,)`` each.
 
         Raises:
-            InputError: the ranges of an episode's round are not known yet.
+            InputError: If the ranges of an episode's round are not known yet.
         """
         low, high = self._episode_ranges(episodes)
         values = low + (high - low) * u
@@ -104,12 +137,12 @@ class AdaptiveDraw:
         return dict(zip(self.names, values.T, strict=True))
 
     def enclosing_ranges(self) -> Ranges:
-        """Return the smallest ranges that contain those of all known rounds."""
+        """Return the smallest range of each parameter that contains its ranges in all rounds so far."""
         known = np.array([self.start, *self.rounds.values()])
         return tuple(zip(known[..., 0].min(axis=0).tolist(), known[..., 1].max(axis=0).tolist(), strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary for files and hashes, with the known rounds."""
+        """Return a JSON-compatible dictionary for files and hashes, including the ranges of the rounds so far."""
         return {
             "names": list(self.names),
             "op": "adaptive",
@@ -141,7 +174,14 @@ class AdaptiveDraw:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveRound:
-    """One round: its ranges, the counts of the buffers at its end, and the decision for each boundary."""
+    """One completed round of adaptive ranges.
+
+    Attributes:
+        number: Number of the round from 0.
+        ranges: Ranges during the round.
+        counts: Attempts and successes at each boundary since its last decision, at the end of the round.
+        decisions: Decision for each boundary: ``waiting`` for more episodes, ``widen``, ``narrow`` or ``keep``.
+    """
 
     number: int
     ranges: Ranges
@@ -169,13 +209,16 @@ class AdaptiveRound:
 
 
 def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[AdaptiveRound], Ranges]:
-    """Update the ranges by the outcomes of complete rounds.
+    """Compute how the parameter ranges move over the completed rounds, from the outcomes of their episodes.
+
+    A round is a fixed number of episodes. A boundary is the lower or upper end of a parameter's range.
 
     Args:
-        outcomes: counts of round 0, 1, and so on.
+        draw: The adaptive draw.
+        outcomes: Attempts and successes at each boundary in round 0, 1, and so on.
 
     Returns:
-        The rounds, and the ranges of the next one.
+        The completed rounds, and the ranges of the next round.
     """
     ranges, buffers, rounds = draw.start, [(0, 0)] * (2 * draw.size), []
     for number, counts in enumerate(outcomes):
@@ -183,14 +226,23 @@ def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[Ada
         moved, decisions = _move_boundaries(draw, ranges, buffers)
         rounds.append(AdaptiveRound(number=number, ranges=ranges, counts=tuple(buffers), decisions=decisions))
         ranges = moved
-        buffers = [pair if what == "waiting" else (0, 0) for pair, what in zip(buffers, decisions, strict=True)]
+        buffers = [pair if decision == "waiting" else (0, 0) for pair, decision in zip(buffers, decisions, strict=True)]
     return rounds, ranges
 
 
 def _move_boundaries(
     draw: AdaptiveDraw, ranges: Ranges, buffers: Sequence[tuple[int, int]]
 ) -> tuple[Ranges, tuple[str, ...]]:
-    """Move every boundary whose buffer is full by one step, or keep it; see the module."""
+    """Move every boundary with enough evaluations by one step, or keep it.
+
+    Args:
+        draw: The adaptive draw.
+        ranges: Current ranges.
+        buffers: Attempts and successes at each boundary since its last decision.
+
+    Returns:
+        The new ranges, and the decision for each boundary.
+    """
     result, decisions = [], []
     for i, (low, high) in enumerate(ranges):
         down, up = (_decide(draw, *buffers[2 * i + side]) for side in (0, 1))

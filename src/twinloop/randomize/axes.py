@@ -1,4 +1,7 @@
-"""Map the parameter space to a unit cube and back, with one axis per independent uniform."""
+"""Map parameter values to the unit cube and back, with one axis per independent random number of a plan.
+
+Coverage is measured in the unit cube, in which the declared distributions are uniform.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,15 @@ from twinloop.randomize.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarginAxis:
-    """Axis of the parameter space along which ``names`` vary together; values are those of the first name.
+class UnitCubeAxis:
+    """Axis of the unit cube: one parameter, or several parameters that one random number determines.
 
-    ``to_unit`` maps SI values to cumulative probability, ``to_si`` is the inverse. ``weights`` are the probabilities of
-    the values of a discrete axis in order, else empty.
+    Attributes:
+        names: Names of the parameters. The values on the axis are those of the first parameter.
+        unit: SI unit of the values.
+        to_unit: Function from SI values to cumulative probabilities.
+        to_si: Inverse of ``to_unit``.
+        weights: Probabilities of the values of a discrete distribution, in order; empty for a continuous distribution.
     """
 
     names: tuple[str, ...]
@@ -32,11 +39,18 @@ class MarginAxis:
 
     @property
     def name(self) -> str:
-        """Name of the axis for people."""
+        """Name of the axis for display, for example ``joint/elbow/damping and 5 more``."""
         return self.names[0] if len(self.names) == 1 else f"{self.names[0]} and {len(self.names) - 1} more"
 
     def split_cells(self, wanted: int) -> tuple[int, NDArray[np.float64]]:
-        """Return the number of equal parts of (0, 1), and the probability of each under the declared distribution."""
+        """Divide the axis (cumulative probability, 0 to 1) into at most ``wanted`` cells of equal width.
+
+        There is at most one cell per value of a discrete distribution.
+
+        Returns:
+            The number of cells, and the probability of each cell. For a discrete distribution it is the sum of the
+                probabilities of the cell's values, which may differ between cells.
+        """
         if not self.weights:
             return wanted, np.full(wanted, 1.0 / wanted)
         count = min(wanted, len(self.weights))
@@ -46,9 +60,9 @@ class MarginAxis:
         return count, np.bincount(place, weights=steps, minlength=count).astype(np.float64)
 
 
-def plan_axes(plan: Plan) -> list[MarginAxis]:
-    """Return the axes of all draws of a plan per episode; a correlated draw has one axis per parameter."""
-    result: list[MarginAxis] = []
+def plan_axes(plan: Plan) -> list[UnitCubeAxis]:
+    """Return the axes of all draws of a plan with scope ``episode``; a correlated draw has one axis per parameter."""
+    result: list[UnitCubeAxis] = []
     for draw in plan.draws:
         if draw.scope != "episode":
             continue
@@ -63,12 +77,12 @@ def plan_axes(plan: Plan) -> list[MarginAxis]:
     return result
 
 
-def to_unit_cube(axes: list[MarginAxis], table: ParamTable) -> NDArray[np.float64]:
-    """Return the worlds of a table as points ``(nworld, len(axes))`` of the unit cube."""
+def to_unit_cube(axes: list[UnitCubeAxis], table: ParamTable) -> NDArray[np.float64]:
+    """Return the worlds of a parameter table as points of the unit cube, ``(nworld, len(axes))``."""
     return np.stack([axis.to_unit(table[axis.names[0]]) for axis in axes], axis=-1)
 
 
-def _draw_axis(plan: Plan, draw: Draw, names: tuple[str, ...]) -> MarginAxis:
+def _draw_axis(plan: Plan, draw: Draw, names: tuple[str, ...]) -> UnitCubeAxis:
     param = plan.twin.params[names[0]]
     distribution = draw.distribution
     shift, factor = {"absolute": (0.0, 1.0), "scale": (0.0, param.nominal), "add": (param.nominal, 1.0)}[draw.op]
@@ -76,7 +90,7 @@ def _draw_axis(plan: Plan, draw: Draw, names: tuple[str, ...]) -> MarginAxis:
     def raw(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return (values - shift) / factor if factor else np.ones_like(values)
 
-    return MarginAxis(
+    return UnitCubeAxis(
         names=names,
         unit=param.unit,
         to_unit=lambda values: distribution.cdf(raw(values)),
@@ -92,7 +106,7 @@ def _choice_weights(distribution: Distribution) -> tuple[float, ...]:
     return tuple((weights / weights.sum()).tolist())
 
 
-def _joint_axis(plan: Plan, draw: JointDraw, column: int) -> MarginAxis:
+def _joint_axis(plan: Plan, draw: JointDraw, column: int) -> UnitCubeAxis:
     name, log = draw.names[column], draw.transforms[column] == "log"
     one = MultivariateNormal(
         mean=(draw.distribution.mean[column],), covariance=((draw.distribution.covariance[column][column],),)
@@ -105,12 +119,12 @@ def _joint_axis(plan: Plan, draw: JointDraw, column: int) -> MarginAxis:
         values = one.sample(np.asarray(u)[:, None])[:, 0]
         return np.exp(values) if log else values
 
-    return MarginAxis(names=(name,), unit=plan.twin.params[name].unit, to_unit=forward, to_si=back)
+    return UnitCubeAxis(names=(name,), unit=plan.twin.params[name].unit, to_unit=forward, to_si=back)
 
 
-def _boxes_axis(plan: Plan, draw: BoxesDraw, column: int) -> MarginAxis:
+def _boxes_axis(plan: Plan, draw: BoxesDraw, column: int) -> UnitCubeAxis:
     name = draw.names[column]
-    return MarginAxis(
+    return UnitCubeAxis(
         names=(name,),
         unit=plan.twin.params[name].unit,
         to_unit=lambda values: draw.cdf(column, values),
@@ -118,10 +132,10 @@ def _boxes_axis(plan: Plan, draw: BoxesDraw, column: int) -> MarginAxis:
     )
 
 
-def _adaptive_axes(plan: Plan, draw: AdaptiveDraw) -> list[MarginAxis]:
-    """Return uniform axes between the widest boundaries of all known rounds."""
+def _adaptive_axes(plan: Plan, draw: AdaptiveDraw) -> list[UnitCubeAxis]:
+    """Return one uniform axis per parameter of an adaptive draw, between its outermost boundaries in all rounds."""
     uniform = [Uniform(low=low, high=high) for low, high in draw.enclosing_ranges()]
     return [
-        MarginAxis(names=(name,), unit=plan.twin.params[name].unit, to_unit=one.cdf, to_si=one.ppf)
+        UnitCubeAxis(names=(name,), unit=plan.twin.params[name].unit, to_unit=one.cdf, to_si=one.ppf)
         for name, one in zip(draw.names, uniform, strict=True)
     ]

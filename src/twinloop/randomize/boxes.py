@@ -1,8 +1,8 @@
-"""Draw some parameters of worlds uniformly from several boxes of the parameter space, in given shares.
+"""Draw some parameters uniformly from several boxes (one range per parameter) with a given number of episodes each.
 
-A plan for new data has one box per hole in the coverage. The box of an episode depends only on its number, so every
-``sum(shares)`` consecutive episodes have exactly the share of each box. A candidate rejected by a constraint is drawn
-again in the same box.
+A plan for new data has one box per gap in the coverage. The box of an episode depends only on the episode number and
+the run's seed, so that every ``sum(shares)`` consecutive episodes have exactly the share of each box. A candidate that
+a constraint rejects is drawn again in the same box.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ Array = NDArray[np.float64]
 
 
 class BoxOptions(BaseModel):
-    """Entry of the ``boxes:`` list: its share of the episodes, and a range in SI units per parameter."""
+    """One entry of the ``boxes:`` list in YAML: a box (one range per parameter) in which some episodes are drawn.
+
+    Attributes:
+        episodes: Number of episodes in this box, relative to the other boxes.
+        params: Range of each parameter, SI.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,10 +40,17 @@ class BoxOptions(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class BoxesDraw:
-    """Uniform draws of ``names`` within one of several boxes.
+    """Uniform draws of parameters within one of several boxes per episode.
 
-    ``low`` and ``high`` have a row per box and a column per name, in SI; ``shares`` are the numbers of episodes in each
-    box of every ``sum(shares)`` episodes.
+    A box has one range per parameter.
+
+    Attributes:
+        names: Names of the parameters.
+        low: Lower limits, one row per box and one column per name, SI.
+        high: Upper limits, likewise.
+        shares: Number of episodes in each box, among every ``sum(shares)`` episodes.
+        source: Place of the definition, for error messages.
+        scope: ``episode``: the values change between episodes.
     """
 
     names: tuple[str, ...]
@@ -49,10 +61,11 @@ class BoxesDraw:
     scope: Scope = "episode"
 
     def check(self, twin: Twin) -> None:
-        """Raise an error for unknown names and for boxes beyond the physical bounds.
+        """Check the names, and that the boxes are within the physical bounds.
 
         Raises:
-            UnknownNameError, BoundsError: the message names the parameter.
+            UnknownNameError: If the twin does not have a parameter.
+            BoundsError: If a box is beyond the physical bounds.
         """
         for column, name in enumerate(self.names):
             ends = [row[column] for row in (*self.low, *self.high)]
@@ -60,30 +73,47 @@ class BoxesDraw:
 
     @property
     def size(self) -> int:
-        """Number of independent uniforms per episode."""
+        """Number of independent uniform random numbers per episode, one per parameter."""
         return len(self.names)
 
     @property
     def axes(self) -> list[tuple[str, ...]]:
-        """Names of the parameters that each uniform determines."""
+        """Names of the parameters that each uniform random number determines, one tuple of names per random number."""
         return [(name,) for name in self.names]
 
     def find_box(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of each episode's box, ``(n,)``."""
+        """Return the index of the box (one range per parameter) in which each episode is drawn, ``(n,)``."""
         total = sum(self.shares)
         cycle, index = np.divmod(episodes, total)
         place = permute(index, total, run_seed=run_seed, labels=["boxes"], cycle=cycle)[:, 0]
         return np.searchsorted(np.cumsum(self.shares), place, side="right").astype(np.int64)
 
     def values(self, u: Array, run_seed: int, episodes: NDArray[np.int64]) -> dict[str, Array]:
-        """Return values ``(n,)`` in SI units by name, from uniforms ``(n, size)``."""
+        """Compute the values of the parameters in n episodes.
+
+        Args:
+            u: Uniform random numbers, ``(n, size)``.
+            run_seed: Seed of the run.
+            episodes: Episode numbers, ``(n,)``.
+
+        Returns:
+            Values in SI units by name, ``(n,)`` each.
+        """
         which = self.find_box(run_seed, episodes)
         low, high = np.array(self.low)[which], np.array(self.high)[which]
         values = low + (high - low) * u
         return dict(zip(self.names, values.T, strict=True))
 
     def cdf(self, column: int, values: Array) -> Array:
-        """Return the cumulative probability of one parameter over all boxes; at a step, the middle of the step."""
+        """Return the cumulative probability of values of one parameter over all boxes.
+
+        If a box has zero width, one value has a positive probability, and the cumulative probability jumps there. At
+        the jump, the mean of both sides is returned.
+
+        Args:
+            column: Index of the parameter.
+            values: Values, SI.
+        """
         total = np.zeros(np.shape(values))
         for low, high, share in zip(self.low, self.high, self.shares, strict=True):
             width = high[column] - low[column]
@@ -95,7 +125,7 @@ class BoxesDraw:
         return total / sum(self.shares)
 
     def ppf(self, column: int, u: Array) -> Array:
-        """Return the values of one parameter at cumulative probability ``u``; inverse of `cdf`."""
+        """Return the values of one parameter at cumulative probabilities ``u``; the inverse of `cdf`."""
         ends = np.unique([row[column] for row in (*self.low, *self.high)])
         return np.interp(u, self.cdf(column, ends), ends)
 
@@ -113,11 +143,16 @@ class BoxesDraw:
 
 
 def parse_boxes(value: Any, twin: Twin, *, where: str) -> BoxesDraw:
-    """Return the draw of a ``boxes:`` list.
+    """Parse the ``boxes:`` list of a ``randomization:`` section; a box has one range per parameter.
+
+    Args:
+        value: The YAML value.
+        twin: The twin whose parameters are drawn.
+        where: Name of the file, for error messages.
 
     Raises:
-        InputError: a key or value is wrong, a range is empty, or boxes name different parameters.
-        UnknownNameError: a parameter does not exist.
+        InputError: If a key or value is wrong, a range is empty, or boxes name different parameters.
+        UnknownNameError: If a parameter does not exist.
     """
     place = f"{where}: randomization.boxes"
     if not isinstance(value, list) or not value:

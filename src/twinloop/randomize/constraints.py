@@ -1,13 +1,11 @@
-"""Constraints between drawn parameters, written as arithmetic in SI units.
+"""Parse and check constraints between drawn parameters, written as arithmetic in SI units.
 
-Worlds that violate them are rejected and counted.
-
-::
+Worlds that violate a constraint are rejected and drawn again; rejected candidates are counted. Example::
 
     hypot(object/cube/position/x - object/target/position/x, object/cube/position/y - object/target/position/y) > 0.06
 
-A path is a parameter's full name; put spaces around a division. The text is parsed into a tree of known operations,
-never executed as code.
+A path such as ``object/cube/position/x`` is a parameter's full name; put spaces around a division. The text is parsed
+into a tree of known operations, never executed as code.
 """
 
 from __future__ import annotations
@@ -63,7 +61,10 @@ _CONSTANTS = {"pi": np.pi}
 class Constraint:
     """Condition that every world must meet; worlds that violate it are drawn again.
 
-    ``name`` is the condition's text, ``names`` are its parameters, ``holds`` returns a mask ``(nworld,)`` for a table.
+    Attributes:
+        name: Text of the condition, or the name that a task gives to it.
+        names: Parameters in the condition.
+        holds: Function from a parameter table to a mask ``(nworld,)`` of the worlds that meet the condition.
     """
 
     name: str
@@ -74,11 +75,17 @@ class Constraint:
 def parse_constraint(
     text: Any, params: Iterable[str], *, named: Mapping[str, Constraint] | None = None, where: str
 ) -> Constraint:
-    """Parse a constraint: the name of a constraint of the task, or a comparison.
+    """Parse a constraint, which is a comparison or the name of a constraint of the task.
+
+    Args:
+        text: The YAML value.
+        params: Names of the twin's parameters.
+        named: Constraints of the task by name.
+        where: Place of the text, for error messages.
 
     Raises:
-        UnknownNameError: a parameter, function or named constraint does not exist.
-        InputError: the text is no comparison, or is not arithmetic.
+        UnknownNameError: If a parameter, function or named constraint does not exist.
+        InputError: If the text is not a comparison, or not arithmetic.
     """
     named = named or {}
     if not isinstance(text, str) or len(text) > _LONGEST:
@@ -92,7 +99,7 @@ def parse_constraint(
 
 
 class _ConstraintParser:
-    """Parser of one constraint into a function of a parameter table."""
+    """Parser of one constraint into ``holds``, a function of a parameter table; ``names`` are its parameters."""
 
     def __init__(self, text: str, params: Iterable[str], where: str) -> None:
         self._text, self._where, self._known = text, where, tuple(params)
@@ -103,7 +110,7 @@ class _ConstraintParser:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise self._make_error("cannot be read as arithmetic") from None
         if not isinstance(tree, ast.Compare | ast.BoolOp) and not _is_not(tree):
-            raise self._make_error("compares nothing, so it cannot hold or fail")
+            raise self._make_error("is not a comparison")
         term = self._parse_boolean(tree)
         self.names = tuple(self._places.values())
 
@@ -114,13 +121,13 @@ class _ConstraintParser:
         self.holds = holds
 
     def _replace_paths(self, text: str) -> str:
-        """Replace every parameter path in the text by an identifier."""
+        """Replace every parameter path in the text by a Python identifier, so that Python can parse the text."""
         longest_first = sorted(self._known, key=len, reverse=True)
         known = re.compile("|".join(rf"(?<![\w/]){re.escape(name)}(?![\w/])" for name in longest_first) or r"(?!)")
         marked = known.sub(self._replace_path, text)
-        stranger = _PATH.search(marked)
-        if stranger:
-            raise UnknownNameError("parameter", stranger.group(), self._known, where=f"{self._where}: {text!r}")
+        unknown = _PATH.search(marked)
+        if unknown:
+            raise UnknownNameError("parameter", unknown.group(), self._known, where=f"{self._where}: {text!r}")
         return marked
 
     def _replace_path(self, match: re.Match[str]) -> str:
@@ -139,7 +146,7 @@ class _ConstraintParser:
             return lambda table: np.logical_not(inner(table))
         if isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
             return self._parse_comparison(node)
-        raise self._make_error("joins something that is no comparison")
+        raise self._make_error("combines something that is not a comparison")
 
     def _parse_comparison(self, node: ast.Compare) -> _Term:
         terms = [self._parse_number(part) for part in (node.left, *node.comparators)]
@@ -176,7 +183,7 @@ class _ConstraintParser:
             return lambda table: operation(left(table), right(table))
         if isinstance(node, ast.Call):
             return self._parse_call(node)
-        raise self._make_error(f"holds {type(node).__name__}, which is not arithmetic")
+        raise self._make_error(f"contains {type(node).__name__}, which is not arithmetic")
 
     def _parse_name(self, name: str) -> _Term:
         if name in self._places:
@@ -192,7 +199,7 @@ class _ConstraintParser:
             raise UnknownNameError("function", name, _FUNCTIONS, where=f"{self._where}: {self._text!r}")
         function, count = _FUNCTIONS[name]
         if len(node.args) != count or node.keywords:
-            raise self._make_error(f"gives {name} {len(node.args)} arguments; it takes {count}")
+            raise self._make_error(f"calls {name} with {len(node.args)} arguments, but it takes {count}")
         arguments = [self._parse_number(part) for part in node.args]
         return lambda table: function(*(argument(table) for argument in arguments))
 
@@ -216,8 +223,12 @@ LEAST_ACCEPTED = 0.01
 MOST_REDRAWS = 10_000
 
 
-class RejectionLog:
-    """Counts of rejected candidates in one batch of worlds; ``redraws`` ``(nworld,)`` per world."""
+class RejectionCounter:
+    """Counter of candidates that constraints reject in one batch of worlds.
+
+    The attribute ``redraws`` ``(nworld,)`` is the number of rejected candidates of each world, ``names`` are the
+    parameters of all constraints.
+    """
 
     def __init__(self, constraints: Sequence[Constraint], nworld: int) -> None:
         self.names = {name for constraint in constraints for name in constraint.names}
@@ -227,7 +238,12 @@ class RejectionLog:
         self._held = np.zeros(len(constraints), dtype=np.int64)
 
     def find_rejected(self, table: ParamTable, worlds: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return those of ``worlds`` that violate a constraint; row i of ``table`` is the candidate of world i."""
+        """Return the worlds whose candidate violates a constraint, and add all candidates to the counts of this object.
+
+        Args:
+            table: The candidates; row i is the candidate of ``worlds[i]``.
+            worlds: Indices of worlds.
+        """
         held = np.array([constraint.holds(table) for constraint in self._constraints])
         accepted = held.all(axis=0)
         self._candidates += len(worlds)
@@ -237,10 +253,10 @@ class RejectionLog:
         return worlds[~accepted]
 
     def next_redraw(self) -> int:
-        """Return the number of the next redraw, starting at 1.
+        """Count one more redraw of the rejected worlds, and return its number from 1.
 
         Raises:
-            InputError: there were too many; the message names the constraint that rejects most, with its rate.
+            InputError: If the number exceeds `MOST_REDRAWS` (10,000).
         """
         if self._redraw >= MOST_REDRAWS:
             raise self._make_rate_error()
@@ -248,10 +264,10 @@ class RejectionLog:
         return self._redraw
 
     def check_rate(self) -> None:
-        """Raise an error for a plan that accepts almost no candidates.
+        """Check that constraints accept enough of the candidates.
 
         Raises:
-            InputError: names the constraint that rejects most, with its rate.
+            InputError: If less than `LEAST_ACCEPTED` (1 %) of the candidates were accepted.
         """
         if self._accepted < LEAST_ACCEPTED * self._candidates:
             raise self._make_rate_error()

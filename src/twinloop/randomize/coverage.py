@@ -1,7 +1,7 @@
-"""Measure the visited part of the parameter space, axis by axis and pair by pair, and find the largest holes.
+"""Measure which part of the parameter space episodes cover, per axis and pair of axes, and find the largest gaps.
 
 Values are mapped to their cumulative probability, so that under the declared distributions all equal parts of the unit
-cube have the same probability. The visited part is compared with that of independent draws: n draws hit a cell of
+cube have the same probability. The covered part is compared with that of independent draws: n draws hit a cell of
 probability p with probability 1 - (1 - p)^n. Counting is incremental: memory does not grow with the number of
 episodes.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.randomize.axes import MarginAxis
+from twinloop.randomize.axes import UnitCubeAxis
 from twinloop.randomize.sequences import scrambled_sobol
 
 # With more axes every large ball extends beyond the cube, and distances are meaningless (Beyer et al., ICDT 1999).
@@ -22,11 +22,18 @@ MOST_BALL_AXES = 8
 _PROBES = 512  # centres of candidate balls; our choice, limited by computing time
 
 
-def longest_gap(axis: MarginAxis, hit: NDArray[np.bool_], count: int) -> dict[str, Any]:
-    """Return the widest gap of one axis without a point, from the parts that were hit.
+def longest_gap(axis: UnitCubeAxis, hit: NDArray[np.bool_], count: int) -> dict[str, Any]:
+    """Return the widest gap between points on one axis, measured in cells of equal width.
 
-    ``expected`` is the mean widest gap of as many independent draws: the mean of the largest of n + 1 uniform spacings
-    is the (n+1)-th harmonic number over n + 1.
+    Args:
+        axis: The axis.
+        hit: Mask of the cells that contain a point, ``(m,)``.
+        count: Number of points.
+
+    Returns:
+        ``width`` as a fraction of the axis, its ends ``low`` and ``high`` in SI units, and ``expected``: the mean
+            widest gap of as many independent draws. The mean of the largest of n + 1 uniform spacings is the (n+1)-th
+            harmonic number divided by n + 1.
     """
     start, length = (int(value[0]) for value in _longest_run(~hit[None]))
     ends = np.array([start, start + length]) / len(hit)
@@ -39,12 +46,21 @@ def longest_gap(axis: MarginAxis, hit: NDArray[np.bool_], count: int) -> dict[st
     }
 
 
-def largest_pair_hole(
-    axes: Sequence[MarginAxis], pairs: Sequence[tuple[int, int]], hit: NDArray[np.bool_], count: int
+def find_largest_empty_rectangle(
+    axes: Sequence[UnitCubeAxis], pairs: Sequence[tuple[int, int]], hit: NDArray[np.bool_], count: int
 ) -> dict[str, Any] | None:
-    """Return the largest empty box in any pair of continuous axes, from the hit cells ``(npair, m, m)``, or None.
+    """Find the largest empty rectangle in any pair of continuous axes.
 
-    ``by_chance`` is the mean number of empty boxes of this size in all pairs for as many independent draws.
+    Args:
+        axes: The axes.
+        pairs: Indices of the axes of each pair.
+        hit: Mask of the cells with a point, ``(npair, m, m)`` for m cells per axis.
+        count: Number of points.
+
+    Returns:
+        Names of the axes, limits in SI units, ``probability``, and ``by_chance``: the number of empty rectangles of
+        this size that ``count`` independent draws would have on average, counted over all pairs. None if no cell is
+        empty.
     """
     chosen = [k for k, (i, j) in enumerate(pairs) if not axes[i].weights and not axes[j].weights]
     if not chosen:
@@ -71,9 +87,10 @@ def largest_pair_hole(
 
 
 class EmptyBall:
-    """Largest ball without a point around one of some evenly distributed centres, for few axes.
+    """Search for the largest ball in the unit cube that contains no point, for few axes.
 
-    Distances are in cumulative probability; the ball may extend beyond the cube.
+    The centres of 512 candidate balls are evenly distributed. Distances are in cumulative probability; a ball may
+    extend beyond the cube.
     """
 
     def __init__(self, axes: int) -> None:
@@ -82,18 +99,27 @@ class EmptyBall:
 
     @classmethod
     def of(cls, axes: int) -> EmptyBall | None:
-        """Return a ball for this number of axes, or None for no axes or too many."""
+        """Return a search for the largest empty ball in this number of axes.
+
+        It is None for no axis, or for more than `MOST_BALL_AXES` (8).
+        """
         return cls(axes) if 0 < axes <= MOST_BALL_AXES else None
 
     def add(self, u: NDArray[np.float64]) -> None:
-        """Shrink the balls by points ``(n, d)``."""
+        """Add the points ``u``, ``(n, d)`` for d axes, and shrink the balls around the candidate centres in place.
+
+        After that no ball contains a point.
+        """
         distance = np.zeros((_PROBES, len(u)))
         for centre, column in zip(self._centres.T, u.T, strict=True):
             distance += (centre[:, None] - column) ** 2
         self._nearest = np.minimum(self._nearest, distance.min(axis=1, initial=np.inf))
 
-    def result(self, axes: Sequence[MarginAxis]) -> dict[str, Any]:
-        """Return radius (in cumulative probability) and centre (in SI units)."""
+    def result(self, axes: Sequence[UnitCubeAxis]) -> dict[str, Any]:
+        """Return the largest ball that contains no added point.
+
+        The ``radius`` is in cumulative probability, the ``centre`` in SI units by axis.
+        """
         best = int(np.argmax(self._nearest))
         return {
             "radius": float(np.sqrt(self._nearest[best])),
@@ -102,7 +128,10 @@ class EmptyBall:
 
 
 def _longest_run(free: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return start and length of the longest run of True in every row of ``(n, m)``; the first one of equal runs."""
+    """Return start and length of the longest run of True in every row of ``free`` ``(n, m)``.
+
+    Of equally long runs the first is returned.
+    """
     column = np.arange(free.shape[1])
     run = column - np.maximum.accumulate(np.where(free, -1, column), axis=1)
     end = run.argmax(axis=1)
@@ -111,7 +140,7 @@ def _longest_run(free: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.
 
 
 def _count_boxes(cells: int, m: int) -> int:
-    """Return the number of boxes of ``cells`` cells in an ``m`` by ``m`` grid."""
+    """Return the number of rectangles of ``cells`` cells in a grid of ``m`` by ``m`` cells."""
     return sum(
         (m - height + 1) * (m - cells // height + 1)
         for height in range(1, m + 1)
@@ -119,7 +148,7 @@ def _count_boxes(cells: int, m: int) -> int:
     )
 
 
-def _describe_box(spans: list[tuple[MarginAxis, list[int]]], m: int) -> dict[str, Any]:
+def _describe_box(spans: list[tuple[UnitCubeAxis, list[int]]], m: int) -> dict[str, Any]:
     return {
         "names": [axis.name for axis, _ in spans],
         "low": [_to_si(axis, start / m) for axis, (start, _) in spans],
@@ -128,8 +157,11 @@ def _describe_box(spans: list[tuple[MarginAxis, list[int]]], m: int) -> dict[str
     }
 
 
-def _to_si(axis: MarginAxis, u: float) -> float:
-    """Return the SI value at a cumulative probability, limited to 1e-6 from 0 and 1, where a normal is infinite."""
+def _to_si(axis: UnitCubeAxis, u: float) -> float:
+    """Return the SI value at a cumulative probability.
+
+    The probability is clipped to [1e-6, 1 - 1e-6], because a normal distribution is infinite at 0 and 1.
+    """
     return float(axis.to_si(np.clip(np.array([u]), 1e-6, 1 - 1e-6))[0])
 
 
@@ -141,14 +173,14 @@ _ROWS = 4096  # points at once; limits the memory of their one-hot form
 
 
 class CoverageCounter:
-    """Incremental counter of points in the unit cube.
+    """Incremental count of which cells of the unit cube contain points.
 
     Args:
-        axes: the axes of the cube.
-        strength: 2 for pairs of axes, 3 for triples too.
+        axes: The axes of the cube.
+        strength: 2 counts pairs of axes, 3 also counts triples of axes.
     """
 
-    def __init__(self, axes: Sequence[MarginAxis], *, strength: int = 2) -> None:
+    def __init__(self, axes: Sequence[UnitCubeAxis], *, strength: int = 2) -> None:
         self.axes, self.count = list(axes), 0
         d = len(self.axes)
         self._pair_cells = np.array([axis.split_cells(PAIR_CELLS)[0] for axis in self.axes])
@@ -161,7 +193,7 @@ class CoverageCounter:
         self._ball = EmptyBall.of(d)
 
     def add(self, u: NDArray[np.float64]) -> None:
-        """Count points ``(n, d)``."""
+        """Count the points ``u`` in the unit cube, ``(n, d)`` for d axes."""
         for start in range(0, len(u), _ROWS):
             self._add(np.clip(u[start : start + _ROWS], 0.0, np.nextafter(1.0, 0.0)))
 
@@ -182,15 +214,18 @@ class CoverageCounter:
             self._ball.add(u)
 
     def result(self) -> dict[str, Any]:
-        """Return the results as a JSON-compatible dictionary, with fractions and SI values of parameters."""
-        figures: dict[str, Any] = {"episodes": self.count, "marginals": self._marginals()}
+        """Return the coverage per axis, pair and triple of axes, with the gaps, as a JSON-compatible dictionary.
+
+        Coverage is a fraction of cells; the limits of gaps are SI values of parameters.
+        """
+        metrics: dict[str, Any] = {"episodes": self.count, "marginals": self._marginals()}
         if len(self.axes) > 1 and self.count:
-            figures["pairs"] = self._pair_metrics()
+            metrics["pairs"] = self._pair_metrics()
         if len(self.axes) > 2 and self.count and self._triples is not None:
-            figures["triples"] = self._triple_metrics(self._triples)
+            metrics["triples"] = self._triple_metrics(self._triples)
         if self._ball is not None and self.count:
-            figures["ball"] = self._ball.result(self.axes)
-        return figures
+            metrics["ball"] = self._ball.result(self.axes)
+        return metrics
 
     def _marginals(self) -> list[dict[str, Any]]:
         rows = []
@@ -225,11 +260,17 @@ class CoverageCounter:
             ],
             "fractions": [np.round(occupied[first == i], 4).tolist() for i in range(d - 1)],
             "expected_fractions": [np.round(expected[first == i], 4).tolist() for i in range(d - 1)],
-            "hole": largest_pair_hole(self.axes, pairs, hit, self.count),
+            "hole": find_largest_empty_rectangle(self.axes, pairs, hit, self.count),
         }
 
     def _triple_metrics(self, triples: NDArray[np.bool_]) -> dict[str, Any]:
-        """Return metrics of triples, summed per axis, because a list of all triples would be long."""
+        """Return the mean coverage of all triples of axes, and the triple with the lowest coverage.
+
+        Coverage is the share of cells with a draw. The lowest coverage is relative to that of independent draws.
+
+        Args:
+            triples: Mask of the cells with a draw for every triple of axes, ``(s, s, s)`` for s cells on all axes.
+        """
         d, rows = len(self.axes), []
         table = triples.reshape((d, TRIPLE_CELLS) * 3)
         chances = [axis.split_cells(TRIPLE_CELLS)[1] for axis in self.axes]
@@ -254,12 +295,23 @@ class CoverageCounter:
 
 
 def expected_occupancy(chances: NDArray[np.float64], count: int) -> float:
-    """Return the mean fraction of cells, of given probabilities, that ``count`` independent draws hit."""
+    """Return the mean fraction of cells that independent draws hit.
+
+    Args:
+        chances: Probability of each cell.
+        count: Number of draws.
+    """
     return float((1.0 - (1.0 - chances) ** count).mean())
 
 
 def _one_hot(u: NDArray[np.float64], cells: NDArray[np.int64], width: int) -> NDArray[np.float32]:
-    """Return the one-hot encoding of every coordinate's cell, ``(n, d * width)``."""
+    """Return the one-hot encoding of each coordinate's cell, ``(n, d * width)``.
+
+    Args:
+        u: Points in the unit cube, ``(n, d)``.
+        cells: Number of cells of each axis, ``(d,)``.
+        width: Number of columns per axis.
+    """
     n, d = u.shape
     hot = np.zeros((n, d * width), dtype=np.float32)
     hot[np.arange(n)[:, None], np.arange(d) * width + (u * cells).astype(int)] = 1.0

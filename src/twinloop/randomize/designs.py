@@ -1,7 +1,8 @@
-"""Place an episode's independent draws in the unit cube by a sampling design, from the episode's number only.
+"""Choose the random numbers of episodes by a sampling design, such as Sobol' points or a grid.
 
-A design places the first draw of an episode. A repeated draw, for a second attempt or after a constraint rejected the
-first, is independent: it has the declared distribution, but not the even spacing.
+The position of an episode in the unit cube depends only on the run's seed and the episode number. A design places the
+first draw of an episode. A repeated draw, for a second attempt or after a constraint rejected the first draw, is
+independent: it has the declared distribution, but not the even spacing.
 """
 
 from __future__ import annotations
@@ -19,47 +20,55 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.randomize.sequences import MOST_AXES, permute, scrambled_sobol
 
 Axes: TypeAlias = Sequence[tuple[str, ...]]
-"""One entry per independent uniform of an episode: the parameters that it determines."""
+"""Parameters that each independent uniform random number of an episode determines, one tuple of names per number."""
 
 Numbers: TypeAlias = NDArray[np.float64]
 _MOST_CELLS = 2**31  # cells are permuted as 32-bit words; one bit stays free
 
 
 class Design(Protocol):
-    """Positions of episodes in the unit cube."""
+    """Interface of a sampling design: it assigns each episode a position in the unit cube."""
 
     kind: ClassVar[str]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Patterns of the placed parameters; empty for all."""
+        """Name patterns of the parameters to which the design applies; empty for all parameters."""
         ...
 
     def check(self, axes: Axes) -> None:
-        """Raise an error for axes that the design cannot place.
+        """Check that the design can spread episodes over these axes (uniform random numbers of an episode).
 
         Raises:
-            InputError, UnknownNameError: the message names the parameters.
+            InputError: If there are too many axes, or too many cells of a grid.
+            UnknownNameError: If a pattern matches no drawn parameter.
         """
         ...
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64], /) -> Numbers:
-        """Return placed numbers ``(n, k)`` in (0, 1), from independent uniforms of the same shape."""
+        """Return where the design puts n episodes on k axes (cumulative probabilities), ``(n, k)`` in (0, 1).
+
+        Args:
+            u: Independent uniform random numbers, ``(n, k)``.
+            axes: The k axes.
+            run_seed: Seed of the run.
+            episodes: Episode numbers, ``(n,)``.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Independent:
-    """Independent random draws, without a design."""
+    """Design of independent random draws: it uses the uniform random numbers as drawn, without stratification."""
 
     kind: ClassVar[str] = "independent"
     names: tuple[str, ...] = ()
 
     def check(self, axes: Axes) -> None:
-        """Accept all axes."""
+        """Accept all axes (uniform random numbers of an episode), because independent draws have no requirements."""
 
     def place(self, u: Numbers, *_: object) -> Numbers:
-        """Return the uniforms unchanged."""
+        """Return the uniform random numbers ``u`` unchanged."""
         return u
 
 
@@ -68,23 +77,35 @@ INDEPENDENT = Independent()
 
 @dataclass(frozen=True, kw_only=True)
 class Sobol:
-    """Scrambled Sobol' points: the episode number is the point's index, so any 2^k aligned episodes are spread evenly.
+    """Scrambled Sobol' points: the episode number is the index of the point.
 
-    This holds for each axis, and for the first axes together. With many axes and few points some pairs of later axes
-    are correlated (Joe and Kuo, SIAM J. Sci. Comput. 30, 2008, choose directions that make this rare); coverage reports
-    it. ``names`` then selects the important parameters for the sequence; the others are independent.
+    Any 2^k consecutive episodes whose first number is a multiple of 2^k are spread evenly over each axis, and over the
+    first axes together. With many axes and few points some pairs of later axes are correlated (Joe and Kuo, SIAM J.
+    Sci. Comput. 30, 2008, choose directions that make this rare); coverage reports it. In that case, select the
+    important parameters with ``names``; the other parameters are then independent.
+
+    Attributes:
+        names: Name patterns of the parameters that the sequence places; empty for all parameters.
     """
 
     kind: ClassVar[str] = "sobol"
     names: tuple[str, ...] = ()
 
     def check(self, axes: Axes) -> None:
-        """Raise an error for names that are not drawn, and for more axes than direction numbers."""
+        """Check the names and the number of axes.
+
+        Raises:
+            UnknownNameError: If a pattern matches no drawn parameter.
+            InputError: If there are more axes than the table of direction numbers has.
+        """
         if len(_select_axes(axes, self.names or ("*",))) > MOST_AXES:
             raise InputError(f"A Sobol' design has at most {MOST_AXES} axes; {len(axes)} are drawn. Draw fewer.")
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """Return ``u`` with the selected axes replaced by the sequence's points."""
+        """Return ``u`` with the columns of the selected axes replaced by Sobol' points.
+
+        Arguments as in `Design.place`.
+        """
         chosen = _select_axes(axes, self.names or ("*",))
         placed = u.copy()
         placed[:, chosen] = scrambled_sobol(episodes, len(chosen), run_seed=run_seed)
@@ -93,10 +114,15 @@ class Sobol:
 
 @dataclass(frozen=True, kw_only=True)
 class Stratified:
-    """Stratified sampling: ``strata`` equally probable strata per parameter, each visited once per ``strata`` episodes.
+    """Stratified sampling: each parameter visits each of its equally probable strata once per ``strata`` episodes.
 
-    With ``names``, the strata of these k parameters are crossed: each of the ``strata ** k`` cells is visited once per
-    ``strata ** k`` episodes, in random order. The other parameters are independent. Positions in a stratum are random.
+    If ``names`` is given, the strata of these k parameters are crossed: each of the ``strata ** k`` cells is visited
+    once per ``strata ** k`` episodes, in random order, and the other parameters are independent. Positions in a stratum
+    are random.
+
+    Attributes:
+        strata: Number of strata of each parameter.
+        names: Name patterns of the parameters to cross; empty to stratify every parameter separately.
     """
 
     kind: ClassVar[str] = "stratified"
@@ -107,12 +133,17 @@ class Stratified:
         _require_positive_integer("strata", self.strata)
 
     def check(self, axes: Axes) -> None:
-        """Raise an error for names that are not drawn, and for more than 2^31 cells."""
+        """Check the names and the number of cells.
+
+        Raises:
+            UnknownNameError: If a pattern matches no drawn parameter.
+            InputError: If there are more than 2^31 cells.
+        """
         if self.names:
             _check_cell_count([self.strata] * len(_select_axes(axes, self.names)), self.kind)
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """Return ``u``, each number moved into its stratum."""
+        """Return ``u`` with each number moved into its stratum; arguments as in `Design.place`."""
         return (
             self._place_crossed(u, axes, run_seed, episodes)
             if self.names
@@ -147,9 +178,13 @@ class LatinHypercube(Stratified):
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Full-factorial grid over named parameters, visited in order and repeatedly; the others are independent.
+    """Full-factorial grid over named parameters, visited in order and repeatedly; the other parameters are independent.
 
-    A level is the middle of one of ``levels`` equally probable parts; ``levels`` is one number or one per pattern.
+    A level is the middle of one of several equally probable parts of a parameter's distribution.
+
+    Attributes:
+        names: Name patterns of the parameters on the grid.
+        levels: Number of levels, one for all parameters or one per pattern.
     """
 
     kind: ClassVar[str] = "grid"
@@ -165,18 +200,23 @@ class Grid:
             raise InputError("A grid needs names: the parameters whose combinations it goes through.")
 
     def check(self, axes: Axes) -> None:
-        """Raise an error for names that are not drawn, and for more than 2^31 cells."""
+        """Check the names and the number of cells.
+
+        Raises:
+            UnknownNameError: If a pattern matches no drawn parameter.
+            InputError: If there are more than 2^31 cells.
+        """
         _check_cell_count(self.level_counts(axes), self.kind)
 
     def level_counts(self, axes: Axes) -> list[int]:
-        """Return the number of levels of each axis on the grid."""
+        """Return the number of levels of each axis that is on the grid."""
         if not isinstance(self.levels, Mapping):
             return [self.levels] * len(_select_axes(axes, self.names))
-        found = {i: count for name, count in self.levels.items() for i in _select_axes(axes, (name,))}
-        return [found[i] for i in _select_axes(axes, self.names)]
+        counts = {i: count for name, count in self.levels.items() for i in _select_axes(axes, (name,))}
+        return [counts[i] for i in _select_axes(axes, self.names)]
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """Return ``u`` with the grid's axes at their levels."""
+        """Return ``u`` with the columns of the grid's axes set to their levels; arguments as in `Design.place`."""
         del run_seed  # a grid is not random
         levels = self.level_counts(axes)
         placed = u.copy()
@@ -193,11 +233,13 @@ def make_design(value: Any, *, episodes: int, where: str) -> Design:
     """Make a design from its YAML value: a kind, or a mapping with ``kind`` and options.
 
     Args:
-        episodes: number of attempts of the run, the strata of a Latin hypercube.
+        value: The YAML value.
+        episodes: Number of attempts of the run; a Latin hypercube has as many strata.
+        where: Place of the value, for error messages.
 
     Raises:
-        UnknownNameError: the kind does not exist.
-        InputError: the design lacks an option, or a value has the wrong type.
+        UnknownNameError: If the kind does not exist.
+        InputError: If the design lacks an option, or a value has the wrong type.
     """
     options = dict(value) if isinstance(value, Mapping) else {"kind": value}
     kind = str(options.pop("kind", None))
@@ -220,7 +262,7 @@ def make_design(value: Any, *, episodes: int, where: str) -> Design:
 
 
 def is_named(design: Design, name: str) -> bool:
-    """Return whether a design names a parameter."""
+    """Return whether a parameter matches one of the design's name patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in design.names)
 
 
@@ -252,7 +294,7 @@ def _select_axes(axes: Axes, patterns: Sequence[str]) -> list[int]:
     """Return the indices of the axes with a parameter that matches a pattern, in ascending order.
 
     Raises:
-        UnknownNameError: a pattern matches no drawn parameter.
+        UnknownNameError: If a pattern matches no drawn parameter.
     """
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for axis in axes for name in axis):
@@ -265,13 +307,18 @@ def _check_cell_count(levels: Sequence[int], kind: str) -> None:
     if math.prod(levels) > _MOST_CELLS:
         shown = " × ".join(map(str, levels[:4])) + (f" × … ({len(levels)} parameters)" if len(levels) > 4 else "")
         raise InputError(
-            f"A {kind} design of {shown} cells has more than can be visited. Name fewer "
-            "parameters, take fewer levels, or spread them with design: sobol."
+            f"A {kind} design of {shown} cells has more cells than can be visited. Name fewer "
+            "parameters, use fewer levels or strata, or use design: sobol."
         )
 
 
 def _digits(number: NDArray[np.int64], levels: Sequence[int]) -> NDArray[np.int64]:
-    """Return mixed-radix digits ``(n, k)`` of cell numbers ``(n,)``; the first axis changes fastest."""
+    """Return the mixed-radix digits ``(n, k)`` of cell numbers ``(n,)``; the first digit changes fastest.
+
+    Args:
+        number: Cell numbers.
+        levels: Number of levels of each of the k axes.
+    """
     digits = []
     for level in levels:
         number, digit = np.divmod(number, level)

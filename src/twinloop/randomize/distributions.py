@@ -1,6 +1,7 @@
-"""Define distributions by their quantile function: a draw is ``ppf`` of reproducible uniform numbers.
+"""Define probability distributions of parameters by their quantile function ``ppf``.
 
-``cdf`` maps values to the unit interval, where coverage is measured; ``logpdf`` gives weights of proposal draws.
+A draw is ``ppf`` of a reproducible uniform random number. ``cdf`` maps values to the unit interval, in which coverage
+is measured. ``logpdf`` gives importance weights of draws from a proposal distribution.
 """
 
 from __future__ import annotations
@@ -18,27 +19,30 @@ from twinloop.core.errors import InputError, UnknownNameError
 
 
 class Distribution(Protocol):
-    """One-dimensional distribution."""
+    """Interface of a one-dimensional probability distribution."""
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values at cumulative probability ``u`` in (0, 1)."""
+        """Return the values at cumulative probability ``u`` in (0, 1): the inverse of ``cdf``."""
         ...
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the cumulative probability of values; for a discrete distribution the middle of the step."""
+        """Return the cumulative probability of the values ``x``.
+
+        For a discrete distribution it is the middle of the step at ``x``.
+        """
         ...
 
     def support(self) -> tuple[float, float]:
-        """Return the smallest interval that contains every possible value."""
+        """Return the limits of the smallest interval that contains every possible value."""
         ...
 
 
 @runtime_checkable
 class WeightedDistribution(Distribution, Protocol):
-    """Distribution with a density (a probability if discrete), from which importance weights are computed."""
+    """Interface of a distribution with a density (a probability if discrete), which importance weights need."""
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithm of the density at ``x``; minus infinity outside the support."""
+        """Return the natural logarithm of the density at ``x``; minus infinity outside the support."""
         ...
 
 
@@ -57,24 +61,24 @@ class Uniform:
         return self.low + (self.high - self.low) * u
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the cumulative probability of values; one half if the range is a single value."""
+        """Return the cumulative probability of the values ``x``; one half if ``low`` equals ``high``."""
         width = self.high - self.low
         return np.clip((x - self.low) / width, 0.0, 1.0) if width else np.full_like(x, 0.5)
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithm of the density; for a single value, of its probability."""
+        """Return the logarithm of the density at ``x``; if ``low`` equals ``high``, that of the probability."""
         width = self.high - self.low
         inside = (x >= self.low) & (x <= self.high)
         return np.where(inside, -math.log(width) if width else 0.0, -np.inf)
 
     def support(self) -> tuple[float, float]:
-        """Return the interval of possible values."""
+        """Return the lowest and the highest possible value."""
         return self.low, self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogUniform:
-    """Uniform distribution of the logarithm between two positive bounds."""
+    """Log-uniform distribution: the logarithm is uniform between the logarithms of two positive bounds."""
 
     low: float
     high: float
@@ -89,27 +93,34 @@ class LogUniform:
         return self.low * (self.high / self.low) ** u
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the cumulative probability of values; one half if the range is a single value."""
+        """Return the cumulative probability of the values ``x``; one half if ``low`` equals ``high``."""
         width = math.log(self.high / self.low)
         if not width:
             return np.full_like(x, 0.5)
         return np.clip(np.log(np.maximum(x, self.low) / self.low) / width, 0.0, 1.0)
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithm of the density; for a single value, of its probability."""
+        """Return the logarithm of the density at ``x``; if ``low`` equals ``high``, that of the probability."""
         width = math.log(self.high / self.low)
         inside = (x >= self.low) & (x <= self.high)
         density = -np.log(np.where(inside, x, 1.0)) - math.log(width) if width else np.zeros_like(x)
         return np.where(inside, density, -np.inf)
 
     def support(self) -> tuple[float, float]:
-        """Return the interval of possible values."""
+        """Return the lowest and the highest possible value."""
         return self.low, self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedNormal:
-    """Normal distribution truncated to [``low``, ``high``]; with infinite bounds the normal distribution."""
+    """Normal distribution truncated to [``low``, ``high``]; by default the bounds are infinite, without truncation.
+
+    Attributes:
+        mean: Mean before truncation.
+        std: Standard deviation before truncation.
+        low: Lower bound.
+        high: Upper bound.
+    """
 
     mean: float
     std: float
@@ -130,12 +141,12 @@ class TruncatedNormal:
         return np.minimum(np.maximum(values, self.low), self.high)
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the cumulative probability of values."""
+        """Return the cumulative probability of the values ``x``."""
         below, above = ndtr((self.low - self.mean) / self.std), ndtr((self.high - self.mean) / self.std)
         return np.clip((ndtr((x - self.mean) / self.std) - below) / (above - below), 0.0, 1.0)
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithm of the density."""
+        """Return the logarithm of the density at ``x``; minus infinity outside the bounds."""
         low, high = (self.low - self.mean) / self.std, (self.high - self.mean) / self.std
         if low > 0:  # in the far upper tail 1 - 1 loses all digits; the mirrored lower tail does not
             low, high = -high, -low
@@ -144,13 +155,18 @@ class TruncatedNormal:
         return np.where((x >= self.low) & (x <= self.high), density, -np.inf)
 
     def support(self) -> tuple[float, float]:
-        """Return the interval of possible values."""
+        """Return the lower and upper bound."""
         return self.low, self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Discrete distribution over ``values``, with probabilities proportional to ``weights`` (default: equal)."""
+    """Discrete distribution over ``values``.
+
+    Attributes:
+        values: The possible values.
+        weights: Probabilities of the values up to a common factor; empty for equal probabilities.
+    """
 
     values: tuple[float, ...]
     weights: tuple[float, ...] = ()
@@ -167,13 +183,16 @@ class Choice:
         return np.asarray(self.values)[np.minimum(np.searchsorted(edges, u, side="right"), len(edges) - 1)]
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the middle of each value's step, with steps in the given order of the values."""
+        """Return the cumulative probability of each value, at the middle of the value's step.
+
+        The steps are in the given order of the values, which need not be ascending.
+        """
         edges = self._step_edges()
         middle = edges - 0.5 * np.diff(edges, prepend=0.0)
         return middle[np.argmin(np.abs(np.asarray(x)[..., None] - np.asarray(self.values)), axis=-1)]
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithm of the probability of each value."""
+        """Return the logarithm of the probability of each value in ``x``; minus infinity for impossible values."""
         chances = np.diff(self._step_edges(), prepend=0.0)
         total = ((np.asarray(x)[..., None] == np.asarray(self.values)) * chances).sum(axis=-1)
         return np.where(total > 0, np.log(np.where(total > 0, total, 1.0)), -np.inf)
@@ -183,13 +202,13 @@ class Choice:
         return np.cumsum(weights) / weights.sum()
 
     def support(self) -> tuple[float, float]:
-        """Return the interval of possible values."""
+        """Return the lowest and the highest possible value."""
         return min(self.values), max(self.values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Empirical:
-    """Distribution of measured ``samples``, with linear interpolation between order statistics."""
+    """Empirical distribution of measured ``samples``, with linear interpolation between the sorted samples."""
 
     samples: tuple[float, ...]
 
@@ -202,24 +221,33 @@ class Empirical:
         return np.quantile(np.asarray(self.samples), u)
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the cumulative probability of values."""
+        """Return the cumulative probability of the values ``x``; one half for a single sample."""
         ordered = np.sort(np.asarray(self.samples, dtype=np.float64))
         return np.interp(x, ordered, np.linspace(0.0, 1.0, len(ordered))) if len(ordered) > 1 else np.full_like(x, 0.5)
 
     def support(self) -> tuple[float, float]:
-        """Return the interval of possible values."""
+        """Return the lowest and the highest sample."""
         return min(self.samples), max(self.samples)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultivariateNormal:
-    """Joint normal distribution: ``mean`` ``(k,)`` and ``covariance`` ``(k, k)``, which may be singular."""
+    """Joint normal distribution of k values.
+
+    Attributes:
+        mean: Means, ``(k,)``.
+        covariance: Covariance matrix, ``(k, k)``; it may be singular.
+    """
 
     mean: tuple[float, ...]
     covariance: tuple[tuple[float, ...], ...]
 
     def sample(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return values ``(n, k)`` from independent uniforms ``(n, k)``."""
+        """Return n joint draws ``(n, k)`` from independent uniform random numbers ``u`` ``(n, k)``.
+
+        Raises:
+            InputError: If the covariance has a negative eigenvalue.
+        """
         matrix = np.asarray(self.covariance, dtype=np.float64)
         eigenvalues, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         if eigenvalues.min() < -1e-9 * max(eigenvalues.max(), 1e-300):
@@ -232,7 +260,10 @@ class MultivariateNormal:
         return values
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the marginal cumulative probability of each column of ``x`` ``(n, k)``; one half at zero variance."""
+        """Return the marginal cumulative probability of each column of ``x`` ``(n, k)``.
+
+        It is one half for a column of zero variance.
+        """
         std = np.sqrt(np.maximum(np.diag(np.asarray(self.covariance, dtype=np.float64)), 0.0))
         return ndtr(np.where(std > 0, x - np.asarray(self.mean), 0.0) / np.where(std > 0, std, 1.0))
 
@@ -249,11 +280,16 @@ _KINDS = {
 
 
 def make_distribution(kind: str, arguments: dict[str, Any], *, where: str) -> Distribution:
-    """Make a distribution from its name and arguments in YAML.
+    """Make a distribution from its kind and arguments in YAML.
+
+    Args:
+        kind: For example ``uniform`` or ``truncated_normal``.
+        arguments: Arguments of the distribution by name.
+        where: Place of the arguments, for error messages.
 
     Raises:
-        UnknownNameError: the distribution does not exist.
-        InputError: the arguments do not fit the distribution.
+        UnknownNameError: If the kind does not exist.
+        InputError: If the arguments do not fit the distribution.
     """
     if kind not in _KINDS:
         raise UnknownNameError("distribution", kind, _KINDS, where=where)
@@ -278,6 +314,8 @@ def distribution_json(distribution: Distribution | MultivariateNormal) -> dict[s
 
 def _check_order(low: float, high: float) -> None:
     if math.isnan(low) or math.isnan(high):
-        raise InputError(f"The range [{low:g}, {high:g}] holds NaN, which is no number. Write two numbers.")
+        raise InputError(f"The range [{low:g}, {high:g}] contains NaN, which is not a number. Write two numbers.")
     if not low <= high:
-        raise InputError(f"The range [{low:g}, {high:g}] is empty: its lower end is above its upper end.")
+        raise InputError(
+            f"The range [{low:g}, {high:g}] is empty: its lower limit is above its upper limit. Swap them."
+        )

@@ -1,4 +1,4 @@
-"""Draw parameters independently, tied together, or from a joint distribution."""
+"""Define draws, each of which gives random values to some parameters: independent, tied, or correlated."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ _MAX_REJECTIONS = 1000  # a distribution with less than a thousandth within boun
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One independent draw: ``names`` get ``op`` of a value of ``distribution``, separate values unless ``tied``.
+    """Draw of parameters from one distribution.
 
-    ``scale`` and ``add`` are relative to each parameter's nominal value. ``source`` is the origin of the range. With a
-    ``proposal``, values are drawn from it, with importance weights towards ``distribution``.
+    Attributes:
+        names: Names of the parameters.
+        distribution: Distribution of the drawn numbers.
+        op: Meaning of a drawn number: the parameter's value (``absolute``), a factor on its nominal value (``scale``),
+            or an offset from its nominal value (``add``).
+        scope: Whether the values change per ``run``, ``episode`` or control ``step``.
+        tied: Whether all parameters get the same drawn number; otherwise each parameter gets an independent number.
+        source: Origin of the range, for error messages and provenance.
+        proposal: Distribution from which numbers are drawn instead; each episode then has an importance weight that
+            corrects for the difference from ``distribution``.
     """
 
     names: tuple[str, ...]
@@ -37,10 +45,12 @@ class Draw:
     proposal: Distribution | None = None
 
     def check(self, twin: Twin) -> None:
-        """Raise an error for unknown names, ranges beyond physical bounds, and an unsuitable proposal.
+        """Check the names, the physical bounds, and the proposal distribution.
 
         Raises:
-            UnknownNameError, BoundsError, InputError: the message names the parameter.
+            UnknownNameError: If the twin does not have a parameter.
+            BoundsError: If the range leaves a parameter's physical bounds.
+            InputError: If the proposal cannot give importance weights, or does not cover the distribution.
         """
         for name in self.names:
             param = twin.find_param(name)
@@ -57,7 +67,15 @@ class Draw:
             self._check_proposal(self.proposal)
 
     def values(self, twin: Twin, u: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return absolute values ``(n,)`` in SI units by name, from uniforms ``(n, size)``."""
+        """Compute the values of the parameters from uniform random numbers.
+
+        Args:
+            twin: The twin with the nominal values, to which ranges with ``op: scale`` or ``op: add`` refer.
+            u: Uniform random numbers, ``(n, size)``.
+
+        Returns:
+            Values in SI units by name, ``(n,)`` each.
+        """
         columns = self._draw_raw(u)
         if self.tied:
             columns *= len(self.names)
@@ -66,7 +84,11 @@ class Draw:
         }
 
     def log_weight(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return log(density of ``distribution`` / density of ``proposal``) at the values of ``u``, ``(n,)``."""
+        """Return the logarithm of each draw's importance weight, ``(n,)``.
+
+        The weight is the density of ``distribution`` over the density of ``proposal``, at the values that the uniform
+        random numbers ``u`` ``(n, size)`` give. It is 1 if there is no proposal.
+        """
         total = np.zeros(len(u))
         if self.proposal is not None:
             target, proposal = _require_weights(self.distribution), _require_weights(self.proposal)
@@ -76,12 +98,12 @@ class Draw:
 
     @property
     def size(self) -> int:
-        """Number of independent uniforms per episode."""
+        """Number of independent uniform random numbers per episode: 1 if tied, else one per parameter."""
         return 1 if self.tied else len(self.names)
 
     @property
     def axes(self) -> list[tuple[str, ...]]:
-        """Names of the parameters that each uniform determines."""
+        """Names of the parameters that each uniform random number determines."""
         return [self.names] if self.tied else [(name,) for name in self.names]
 
     def to_json(self) -> dict[str, Any]:
@@ -109,20 +131,29 @@ class Draw:
         for one in (self.distribution, proposal):
             if not isinstance(one, WeightedDistribution):
                 raise InputError(
-                    f"{where}{type(one).__name__} has no density to weigh with. Describe it by a uniform, log_uniform, "
-                    "truncated_normal or choice."
+                    f"{where}{type(one).__name__} has no density, which importance weights need. Use uniform, "
+                    "log_uniform, truncated_normal or choice."
                 )
         (low, high), (inner_low, inner_high) = proposal.support(), self.distribution.support()
         if low > inner_low or high < inner_high:
             raise InputError(
-                f"{where}the proposal reaches from {low:g} to {high:g} and would never draw the rest of "
-                f"[{inner_low:g}, {inner_high:g}], which no weight makes up for. Widen the proposal."
+                f"{where}the proposal covers only [{low:g}, {high:g}] of the range "
+                f"[{inner_low:g}, {inner_high:g}]. Weights cannot correct for values that are never drawn. Widen the "
+                "proposal."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointDraw:
-    """Correlated draw of several parameters, after ``transforms``; repeated until all are within bounds."""
+    """Correlated draw of several parameters; it is repeated until all values are within the physical bounds.
+
+    Attributes:
+        names: Names of the parameters.
+        distribution: Joint normal distribution of the transformed parameters.
+        transforms: For each parameter ``log`` if its natural logarithm is drawn, or ``identity`` if its value is drawn.
+        source: Origin of the distribution, for provenance.
+        scope: ``episode``: the values change between episodes.
+    """
 
     names: tuple[str, ...]
     distribution: MultivariateNormal
@@ -131,25 +162,35 @@ class JointDraw:
     scope: Scope = "episode"
 
     def check(self, twin: Twin) -> None:
-        """Raise an error for unknown names."""
+        """Check that the twin has all drawn parameters.
+
+        Raises:
+            UnknownNameError: If the twin does not have a parameter.
+        """
         for name in self.names:
             twin.find_param(name)
 
     def to_si_values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the SI values ``(n, k)`` of transformed values."""
+        """Convert transformed values ``(n, k)`` of the k parameters to SI values."""
         logs = np.array([kind == "log" for kind in self.transforms])
         return np.where(logs, np.exp(np.where(logs, values, 0.0)), values)
 
     def values(
         self, twin: Twin, count: int, u: Callable[[int, NDArray[np.intp]], NDArray[np.float64]]
     ) -> dict[str, NDArray[np.float64]]:
-        """Return values ``(count,)`` in SI units by name.
+        """Draw the parameters of several episodes, and repeat each draw until it is within the physical bounds.
 
         Args:
-            u: function of a trial's number and some rows; returns their uniforms ``(len(rows), k)``.
+            twin: The twin with the bounds.
+            count: Number of episodes.
+            u: Function from the number of a trial and the indices of some episodes to their uniform random numbers,
+                ``(len(indices), k)`` for k parameters.
+
+        Returns:
+            Values in SI units by name, ``(count,)`` each.
 
         Raises:
-            BoundsError: no trial of an episode was within the physical bounds.
+            BoundsError: If 1000 trials of an episode were all outside the physical bounds.
         """
         values = np.empty((count, len(self.names)))
         waiting = np.arange(count)
@@ -161,12 +202,12 @@ class JointDraw:
             if not len(waiting):
                 return dict(zip(self.names, values.T, strict=True))
         raise BoundsError(
-            f"{_MAX_REJECTIONS} joint draws of {self.names[0]} and {len(self.names) - 1} more all left their physical "
-            "bounds. Widen the bounds in the twin or look at the identified mean."
+            f"{_MAX_REJECTIONS} joint draws of {self.names[0]} and {len(self.names) - 1} more were all outside their "
+            "physical bounds. Widen the bounds in the twin, or check the identified mean."
         )
 
     def estimate_acceptance(self, twin: Twin) -> float:
-        """Return the share of candidates within all physical bounds, from test draws that no episode uses."""
+        """Estimate the fraction of draws within all physical bounds, from 2000 test draws that no episode uses."""
         u = uniforms(0, "acceptance/" + "+".join(self.names), np.arange(_PROBE), size=self.size)
         return float(np.mean(self._is_within_bounds(twin, self.to_si_values(self.distribution.sample(u)))))
 
@@ -177,12 +218,16 @@ class JointDraw:
 
     @property
     def size(self) -> int:
-        """Number of independent uniforms per episode."""
+        """Number of independent uniform random numbers per episode, one per parameter."""
         return len(self.names)
 
     @property
     def axes(self) -> list[tuple[str, ...]]:
-        """Names of the parameters, one per uniform; they are correlated, so each uniform changes all of them."""
+        """One axis per uniform random number, named by one parameter each, as sampling designs (e.g. Sobol') need it.
+
+        Because the parameters are correlated, a random number also changes parameters other than the one that names its
+        axis.
+        """
         return [(name,) for name in self.names]
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Read the options of a ``randomization:`` section other than ranges: design, constraints, adaptive ranges.
+"""Parse the options of a ``randomization:`` section other than ranges: design, constraints, adaptive ranges.
 
 ::
 
@@ -31,11 +31,22 @@ OPTIONS = ("default", "identified", "kappa", "design", "constraints", "adaptive"
 
 
 class AdaptiveOptions(BaseModel):
-    """Content of the ``adaptive:`` mapping. Ranges are in SI units; names may be patterns.
+    """Options of adaptive ranges: the ``adaptive:`` mapping of a ``randomization:`` section.
 
-    The defaults are our choice: the paper's thresholds count block rotations and do not fit a success rate. Half of the
-    episodes evaluate a boundary; 32 episodes separate a rate of 0.9 from 0.6 (95 % intervals 0.76 to 0.97 and
-    0.42 to 0.74). A step is a tenth of the width of the twin's range.
+    The defaults are our choice. The thresholds of the paper (OpenAI et al., arXiv 1910.07113, 2019) count rotations of
+    a block and do not fit a success rate. Half of the episodes evaluate a boundary; 32 episodes separate a rate of 0.9
+    from 0.6 (95 % intervals 0.76 to 0.97 and 0.42 to 0.74).
+
+    Attributes:
+        names: Names or patterns of the parameters.
+        every: Number of episodes per round.
+        boundary_probability: Probability that an episode evaluates a boundary.
+        buffer: Number of evaluations of a boundary after which it is decided whether it moves.
+        thresholds: Success rate below which the range is narrowed, and success rate from which it is widened.
+        step: Distance by which a boundary moves at once: a fraction of the width of the twin's range, or a distance in
+            SI units by name or pattern.
+        start: Initial range: the nominal value, the twin's default range, or a range in SI units by name or pattern.
+        limits: Outermost range by name or pattern, SI; by default the physical bounds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,10 +62,14 @@ class AdaptiveOptions(BaseModel):
 
 
 def adaptive_options(value: Any, *, where: str) -> AdaptiveOptions:
-    """Check and return the ``adaptive:`` mapping.
+    """Validate the ``adaptive:`` mapping of a ``randomization:`` section.
+
+    Args:
+        value: The YAML value.
+        where: Name of the file, for error messages.
 
     Raises:
-        InputError: a key or value is wrong; the message names it.
+        InputError: If a key or value is wrong.
     """
     place = f"{where}: randomization.adaptive"
     try:
@@ -71,12 +86,18 @@ def adaptive_options(value: Any, *, where: str) -> AdaptiveOptions:
 
 
 def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
-    """Return the adaptive draw of an ``adaptive:`` mapping.
+    """Parse the ``adaptive:`` mapping into a draw of adaptive ranges.
+
+    Args:
+        value: The YAML value.
+        twin: The twin whose parameters are drawn.
+        where: Name of the file, for error messages.
 
     Raises:
-        UnknownNameError: a name or pattern matches no parameter, or no adaptive one.
-        InputError: a key or value is wrong; the message names it.
-        BoundsError: a limit or an initial range is beyond physical bounds.
+        UnknownNameError: If a pattern in ``names`` matches no parameter, or if a pattern in ``step``, ``start`` or
+            ``limits`` matches no adaptive parameter.
+        InputError: If a key or value is wrong.
+        BoundsError: If a limit or an initial range is outside the physical bounds.
     """
     options, place = adaptive_options(value, where=where), f"{where}: randomization.adaptive"
     params = _find_params(twin, options.names, place)
@@ -118,7 +139,18 @@ def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
 
 
 def parse_constraints(value: Any, twin: Twin, *, named: Mapping[str, Constraint], where: str) -> tuple[Constraint, ...]:
-    """Return the constraints of a ``constraints:`` list; see `constraints.parse_constraint`."""
+    """Parse the ``constraints:`` list of a ``randomization:`` section; see `constraints.parse_constraint`.
+
+    Args:
+        value: The YAML value.
+        twin: The twin whose parameters are constrained.
+        named: Constraints of the task by name.
+        where: Name of the file, for error messages.
+
+    Raises:
+        InputError: If the value is not a list, or an entry is not a comparison.
+        UnknownNameError: If a parameter, function or named constraint does not exist.
+    """
     place = f"{where}: randomization.constraints"
     if not isinstance(value, list):
         raise InputError(
@@ -160,7 +192,11 @@ def _find_pair(
 
 
 def _step_size(options: AdaptiveOptions, param: Param, limits: tuple[float, float], place: str) -> float:
-    """Return a boundary's step in SI units: given, or a fraction of the twin's range, or else of the limits."""
+    """Return the step of a parameter's boundaries in SI units.
+
+    It is the given distance, or a fraction of the width of the twin's default range. If the twin has no default range,
+    it is a fraction of the width of ``limits``.
+    """
     if isinstance(options.step, dict):
         step = next((value for key, value in options.step.items() if fnmatch.fnmatchcase(param.name, key)), 0.0)
     else:

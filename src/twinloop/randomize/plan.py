@@ -1,4 +1,7 @@
-"""Define the frozen plan of draws: all variation between the worlds of a run."""
+"""Define the plan of a run: everything that varies between its worlds, as reproducible random draws.
+
+The values of an episode depend only on the plan, the episode number and the attempt, not on other episodes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.randomize.adaptive import AdaptiveDraw, Ranges
 from twinloop.randomize.boxes import BoxesDraw
-from twinloop.randomize.constraints import PROBE, Constraint, RejectionLog
+from twinloop.randomize.constraints import PROBE, Constraint, RejectionCounter
 from twinloop.randomize.designs import INDEPENDENT, Design, Grid, Independent, Stratified, design_json, is_named
 from twinloop.randomize.draws import Draw, JointDraw, Operation, Scope
 from twinloop.twin import Twin
@@ -28,10 +31,10 @@ AnyDraw: TypeAlias = Draw | JointDraw | AdaptiveDraw | BoxesDraw
 
 
 def check_no_duplicates(draws: Sequence[AnyDraw]) -> None:
-    """Raise an error for a parameter in two draws.
+    """Check that no parameter is in two draws.
 
     Raises:
-        InputError: names the parameter.
+        InputError: If a parameter is in two draws.
     """
     seen: dict[str, int] = {}
     for index, draw in enumerate(draws):
@@ -41,10 +44,15 @@ def check_no_duplicates(draws: Sequence[AnyDraw]) -> None:
 
 
 def check_design(design: Design, draws: Sequence[AnyDraw]) -> None:
-    """Raise an error for a design without a parameter to place, or with levels or strata for unsuitable draws.
+    """Check that a sampling design fits the draws of a plan.
+
+    Some parameters cannot have separate levels or strata. For a grid and for strata these are parameters of a joint
+    distribution. For a grid these are also parameters with adaptive ranges or in boxes.
 
     Raises:
-        InputError, UnknownNameError: the message names the parameter.
+        InputError: If no parameter is drawn per episode, or the design names a parameter that cannot have separate
+            levels or strata.
+        UnknownNameError: If the design names a parameter that is not drawn.
     """
     if isinstance(design, Independent):
         return
@@ -62,61 +70,71 @@ def check_design(design: Design, draws: Sequence[AnyDraw]) -> None:
 
 def _check_levels(design: Grid | Stratified, draw: AnyDraw) -> None:
     name = next((name for name in draw.names if is_named(design, name)), None)
-    why = ""
+    reason = ""
     if isinstance(draw, JointDraw):
-        why = "is drawn together with other identified parameters, so it has no separate levels or strata"
+        reason = "is drawn together with other identified parameters, so it has no separate levels or strata"
     elif isinstance(draw, AdaptiveDraw) and isinstance(design, Grid):
-        why = "has adaptive ranges, so its levels would move"
+        reason = "has adaptive ranges, so its levels would move"
     elif isinstance(draw, BoxesDraw) and isinstance(design, Grid):
-        why = "is drawn in boxes, so its levels would be others in each"
-    if name and why:
-        raise InputError(f"{name} is named by the design {design.kind}, but {why}. Take it out of the design's names.")
+        reason = "is drawn in boxes, so its levels would differ between boxes"
+    if name and reason:
+        raise InputError(
+            f"{name} is named by the design {design.kind}, but {reason}. Remove it from the design's names."
+        )
 
 
 def check_constraints(constraints: Sequence[Constraint], draws: Sequence[AnyDraw], design: Design) -> None:
-    """Raise an error for constraints that no redraw can meet.
+    """Check that drawing again can change whether a constraint is met.
 
     Raises:
-        InputError: no parameter of a constraint is drawn per episode, or a redraw cannot change one of them.
+        InputError: If no parameter of a constraint is drawn per episode, or one of its parameters changes at every
+            control step, has adaptive ranges, or is on the grid of the design.
     """
     drawn = {name: draw for draw in draws for name in draw.names}
     for constraint in constraints:
-        read = {name: drawn[name] for name in constraint.names if name in drawn}
-        if not any(draw.scope == "episode" for draw in read.values()):
+        own_draws = {name: drawn[name] for name in constraint.names if name in drawn}
+        if not any(draw.scope == "episode" for draw in own_draws.values()):
             raise InputError(
-                f"The constraint {constraint.name!r} reads nothing that is drawn per episode, so it holds always or "
-                "never. Remove it, or randomize one of its parameters."
+                f"The constraint {constraint.name!r} contains no parameter that is drawn per episode, so all "
+                "worlds of the run meet it or none. Remove it, or randomize one of its parameters."
             )
-        for name, draw in read.items():
+        for name, draw in own_draws.items():
             _check_redrawable(constraint, name, draw, design)
 
 
 def _check_redrawable(constraint: Constraint, name: str, draw: AnyDraw, design: Design) -> None:
-    why = ""
+    reason = ""
     if draw.scope == "step":
-        why = "which changes at every step, while a world is accepted as a whole"
+        reason = "which changes at every control step, while a constraint is checked once per world"
     elif isinstance(draw, AdaptiveDraw):
-        why = "whose ranges are adaptive: an evaluation at its boundary cannot be drawn again"
+        reason = "whose ranges are adaptive: the episodes that evaluate a boundary cannot be drawn again"
     elif isinstance(design, Grid) and is_named(design, name):
-        why = "which is on the grid: a level that it refuses could not be visited"
-    if why:
-        raise InputError(f"The constraint {constraint.name!r} reads {name}, {why}. Take it out of one of the two.")
+        reason = "which is on the grid: a level that the constraint rejects could never be visited"
+    if reason:
+        raise InputError(
+            f"The constraint {constraint.name!r} contains {name}, {reason}. Remove the "
+            f"constraint or change how {name} is drawn."
+        )
 
 
 # Keys in Provenance.extra.
-IMPORTANCE_WEIGHT = "importance_weight"  # density of the target over that of the proposal, with a proposal
+IMPORTANCE_WEIGHT = "importance_weight"  # density of the distribution over density of the proposal
 CONSTRAINT_REDRAWS = "constraint_redraws"  # candidates that a constraint rejected before this world
 ADAPTIVE_BOUNDARY = "adaptive_boundary"  # the boundary that the episode evaluates
-_PROBED = -1  # number of the redraw in the estimation of acceptance
+_PROBED = -1  # number of the redraw in the test of acceptance, which no episode uses
 _Values: TypeAlias = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnWorlds:
-    """Drawn worlds with the results that are not in the table, all ``(nworld,)``.
+    """Drawn worlds: parameter table, and facts about each world, ``(nworld,)`` each.
 
-    ``weight`` is the target's density over the proposal's, 1 without a proposal. ``redraws`` is the number of
-    candidates rejected by a constraint. ``boundary`` is the index of the evaluated adaptive boundary, -1 for none.
+    Attributes:
+        table: Parameter values, one row per world.
+        weight: Importance weight: density of the distribution over density of the proposal; 1 if there is no proposal.
+        redraws: Number of candidates that constraints rejected.
+        boundary: Index of the boundary (end of an adaptive range) to which a parameter of the world is set, to test the
+            policy there; -1 for no boundary.
     """
 
     table: ParamTable
@@ -127,10 +145,20 @@ class DrawnWorlds:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All variation between the worlds of a run of one twin; parameters that are not named stay nominal.
+    """Plan of a run: everything that varies between its worlds; all other parameters have their nominal value.
 
-    ``texture_pool`` is the number of procedural textures that ``texture/*`` parameters index. ``design`` places the
-    draws of scope ``episode``; worlds that break a constraint are drawn again.
+    Attributes:
+        twin: The twin of all worlds.
+        run_seed: Seed of the run.
+        draws: The random draws; each parameter is in at most one of them.
+        texture_pool: Number of generated textures, from which ``texture/*`` parameters select by index.
+        design: Sampling design of the draws with scope ``episode``.
+        constraints: Conditions on the parameters; worlds that violate one are drawn again.
+
+    Raises:
+        UnknownNameError: If the twin does not have a parameter.
+        BoundsError: If a range leaves a parameter's physical bounds.
+        InputError: If draws, design and constraints do not fit together, or constraints reject almost all draws.
     """
 
     twin: Twin
@@ -150,12 +178,12 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """Hash of the plan; the same hash gives the same values for an episode."""
+        """Hash of the plan; equal hashes give equal values for an episode."""
         return sha256_json(self.to_json())
 
     @property
     def adaptive(self) -> AdaptiveDraw | None:
-        """The draw with adaptive ranges, or None."""
+        """Draw with adaptive ranges, or None."""
         return next((draw for draw in self.draws if isinstance(draw, AdaptiveDraw)), None)
 
     @property
@@ -164,7 +192,11 @@ class Plan:
         return any(isinstance(draw, Draw) and draw.proposal is not None for draw in self.draws)
 
     def with_rounds(self, rounds: Mapping[int, Ranges]) -> Plan:
-        """Return the plan with the adaptive ranges of these rounds."""
+        """Return a copy whose adaptive draw has other parameter ranges.
+
+        Args:
+            rounds: Ranges by number of the round (a fixed number of episodes).
+        """
         draws = tuple(draw.with_rounds(rounds) if isinstance(draw, AdaptiveDraw) else draw for draw in self.draws)
         return replace(self, draws=draws)
 
@@ -183,19 +215,26 @@ class Plan:
         return value
 
     def draw(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> ParamTable:
-        """Return the parameter table of these episodes, one row each; a row depends only on plan, episode and attempt.
+        """Draw the parameters of these episodes, one row per episode.
+
+        A row depends only on the plan, the episode number and the attempt.
 
         Args:
-            attempt: number of the attempt; each one has new values of scope ``episode`` and ``step``.
-            nstep: number of control steps for which parameters of scope ``step`` are drawn.
+            episodes: Episode numbers.
+            attempt: Number of the attempt, one for all or one per episode; each attempt has new values of scope
+                ``episode`` and ``step``.
+            nstep: Number of control steps for which parameters of scope ``step`` are drawn.
 
         Raises:
-            InputError: a constraint rejects almost all candidates, or an adaptive round is not known.
+            InputError: If constraints reject almost all candidates, or the ranges of an adaptive round are not known.
         """
         return self.draw_worlds(episodes, attempt=attempt, nstep=nstep).table
 
     def draw_worlds(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> DrawnWorlds:
-        """Draw as `draw`, and return importance weights, rejected candidates and adaptive boundaries too."""
+        """Draw parameters as `draw` does, and return further facts about each world.
+
+        These are importance weights, numbers of rejected candidates, and adaptive boundaries.
+        """
         numbers = np.asarray(episodes, dtype=np.int64)
         attempts = np.broadcast_to(np.asarray(attempt, dtype=np.int64), numbers.shape)
         once = [draw for draw in self.draws if draw.scope != "step"]
@@ -217,7 +256,11 @@ class Plan:
         )
 
     def world_notes(self, drawn: DrawnWorlds) -> list[dict[str, Any]]:
-        """Return the additional provenance of each world; an empty list if there is none."""
+        """Return additional provenance of each drawn world.
+
+        It is the importance weight, the number of redraws, and the end of an adaptive range to which a parameter was
+        set. The list is empty if the plan has neither proposal distributions nor constraints nor adaptive ranges.
+        """
         if not (self.has_weights or self.constraints or self.adaptive):
             return []
         notes: list[dict[str, Any]] = [{} for _ in range(drawn.table.nworld)]
@@ -231,13 +274,17 @@ class Plan:
         return notes
 
     def _check_acceptance(self) -> None:
-        """Raise an error for constraints that reject almost all test draws, which no episode uses."""
+        """Check on test draws, which no episode uses, that the constraints do not reject almost all candidates.
+
+        Raises:
+            InputError: If they reject almost all candidates.
+        """
         if not self.constraints:
             return
         numbers = np.arange(PROBE)
         fixed = [draw for draw in self.draws if draw.scope != "step" and not isinstance(draw, AdaptiveDraw)]
         values, _ = self._draw_candidates(fixed, numbers, np.zeros_like(numbers), _PROBED)
-        rejection = RejectionLog(self.constraints, PROBE)
+        rejection = RejectionCounter(self.constraints, PROBE)
         rejection.find_rejected(self.twin.table(PROBE, values), numbers)
         rejection.check_rate()
 
@@ -248,7 +295,17 @@ class Plan:
     def _draw_candidates(
         self, draws: Sequence[AnyDraw], numbers: NDArray[np.int64], attempts: NDArray[np.int64], redraw: int
     ) -> tuple[_Values, _Values]:
-        """Return values by parameter, and logarithms of weights by the first name of each weighted draw."""
+        """Draw candidates of n worlds, before constraints are checked.
+
+        Args:
+            draws: The draws.
+            numbers: Episode numbers, ``(n,)``.
+            attempts: Attempt of each episode, ``(n,)``.
+            redraw: Number of the redraw, 0 for the first candidate.
+
+        Returns:
+            Values by parameter, and logarithms of importance weights by the first name of each draw with a proposal.
+        """
         placed = {} if redraw else self._place_first_attempts(numbers, attempts)
         values: _Values = {}
         weights: _Values = {}
@@ -269,7 +326,18 @@ class Plan:
     def _place_first_attempts(
         self, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
     ) -> dict[tuple[str, ...], NDArray[np.float64]]:
-        """Return the uniforms that the design gives first attempts, by the names of each draw."""
+        """Return the uniform random numbers of all draws, by the parameter names of each draw.
+
+        For first attempts the sampling design chooses them. For repeated attempts they are independent. The result is
+        empty if the design is `Independent`.
+
+        Args:
+            numbers: Episode numbers, ``(n,)``.
+            attempts: Attempt of each episode from 0, ``(n,)``.
+
+        Returns:
+            Arrays ``(n, size)``, where ``size`` is the number of random numbers of the draw.
+        """
         if isinstance(self.design, Independent):
             return {}
         free = [self._draw_uniforms(draw, numbers, attempts) for draw in self._episode_draws]
@@ -283,18 +351,28 @@ class Plan:
     def _redraw_rejected(
         self, values: _Values, weights: _Values, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Redraw constrained values in place in the worlds that violate a constraint; return redraws per world."""
-        rejection = RejectionLog(self.constraints, len(numbers))
+        """Draw again in place the constrained parameters of worlds that violate a constraint.
+
+        Args:
+            values: Values by parameter, changed in place.
+            weights: Logarithms of importance weights, changed in place.
+            numbers: Episode numbers, ``(n,)``.
+            attempts: Attempt of each episode, ``(n,)``.
+
+        Returns:
+            The number of rejected candidates of each world, ``(n,)``.
+        """
+        rejection = RejectionCounter(self.constraints, len(numbers))
         if not self.constraints:
             return rejection.redraws
         touched = [draw for draw in self._episode_draws if set(draw.names) & rejection.names]
         waiting = rejection.find_rejected(self.twin.table(len(numbers), values), np.arange(len(numbers)))
         while len(waiting):
             redraw = rejection.next_redraw()
-            again, lighter = self._draw_candidates(touched, numbers[waiting], attempts[waiting], redraw)
-            for name, column in again.items():
+            new_values, new_weights = self._draw_candidates(touched, numbers[waiting], attempts[waiting], redraw)
+            for name, column in new_values.items():
                 values[name][waiting] = column
-            for name, column in lighter.items():
+            for name, column in new_weights.items():
                 weights[name][waiting] = column
             table = self.twin.table(len(waiting), {name: column[waiting] for name, column in values.items()})
             waiting = rejection.find_rejected(table, waiting)

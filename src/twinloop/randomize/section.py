@@ -1,4 +1,4 @@
-"""Read the ``randomization:`` section of a YAML file: its draws with units in key names, and the complete plan.
+"""Parse the ``randomization:`` section of a YAML file into a plan of draws.
 
 A key is a parameter path (``joint/*/damping``, in SI units) or a short name of a quantity with its unit as a suffix
 (``object_mass_kg``). A value is a range ``[low, high]`` or a mapping::
@@ -7,8 +7,8 @@ A key is a parameter path (``joint/*/damping``, in SI units) or a short name of 
     object_mass_g: {distribution: truncated_normal, mean: 50, std: 10, low: 20, high: 100}
     object_mass_g: {low: 20, high: 100, proposal: {distribution: log_uniform, low: 20, high: 100}}
 
-Values are drawn from the ``proposal`` if there is one, and each episode records the importance weight that corrects
-for it. `options` reads the other options of the section.
+If there is a ``proposal``, values are drawn from it, and each episode records the importance weight that corrects
+for it. `options` parses the other options of the section.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _VALUE_KEYS = ("low", "high", "mean", "std", "values", "samples")
 
 
 def _aliases() -> dict[str, list[tuple[Quantity, Alias]]]:
-    """Return the quantities and aliases of every short name."""
+    """Return the quantities of every short name in the ``randomization:`` section.
+
+    Each quantity comes with its `Alias`, which defines the meaning of the values and the objects that they apply to.
+    """
     words: dict[str, list[tuple[Quantity, Alias]]] = {}
     for kind in QUANTITIES:
         if kind.alias:
@@ -49,15 +52,21 @@ def _aliases() -> dict[str, list[tuple[Quantity, Alias]]]:
 def parse_randomization(
     section: Mapping[str, Any], twin: Twin, *, where: str, skip: frozenset[str] = frozenset({"target"})
 ) -> tuple[list[Draw], int]:
-    """Return the draws of a ``randomization:`` section, and the size of its texture pool.
+    """Parse the ranges of a ``randomization:`` section.
 
     Args:
-        skip: objects to which short names of object quantities do not apply, such as the target of a task.
+        section: The YAML mapping, excluding its options.
+        twin: The twin whose parameters are drawn.
+        where: Name of the file, for error messages.
+        skip: Objects to which short names of object quantities do not apply, such as the target of a task.
+
+    Returns:
+        The draws, and the number of textures from which ``texture/*`` parameters select; 0 if textures are not drawn.
 
     Raises:
-        UnknownNameError: a section, short name or parameter does not exist; the message lists the nearest.
-        UnitsError: a short name has no unit, or one of another dimension.
-        BoundsError: a range is beyond physical bounds (when the plan is made).
+        UnknownNameError: If a section, short name or parameter does not exist.
+        UnitsError: If a short name has no unit, or a unit of another dimension.
+        InputError: If a value has the wrong form.
     """
     draws: list[Draw] = []
     pool = 0
@@ -165,10 +174,19 @@ def _parse_tied(value: Any, where: str) -> bool:
 
 
 def _check_single_form(value: Mapping[str, Any], relative: list[str], where: str) -> None:
-    """Raise an error for a second form of the range together with ``scale:`` or ``add:``."""
+    """Check that a range given as ``scale:`` or ``add:`` is not given in another form too.
+
+    Args:
+        value: The YAML mapping.
+        relative: The relative forms in it, ``scale`` or ``add`` or both.
+        where: Place of the mapping, for error messages.
+
+    Raises:
+        InputError: If there is a second form.
+    """
     also = [key for key in value if key in (*relative[1:], "op", "distribution", *_VALUE_KEYS)]
     if also:
-        raise InputError(f"{where}: {relative[0]} is the whole range; remove {', '.join(also)}.")
+        raise InputError(f"{where}: {relative[0]} gives the complete range. Remove {', '.join(also)}.")
 
 
 def _parse_proposal(value: Any, factor: float, where: str) -> Distribution:
@@ -202,7 +220,7 @@ def _parse_pair(value: Any, where: str) -> tuple[float, float]:
 
 
 def no_constraints() -> Mapping[str, Constraint]:
-    """Return no named constraints, for callers without a task."""
+    """Return an empty mapping, the default for callers that have no task and therefore no named constraints."""
     return {}
 
 
@@ -217,17 +235,21 @@ def section_plan(
     kappa: float | None = None,
     named: Callable[[], Mapping[str, Constraint]] = no_constraints,
 ) -> Plan:
-    """Return the plan of a ``randomization:`` section.
+    """Make the complete plan of a ``randomization:`` section.
 
     Args:
         section: ``"default"``, or a mapping of ranges and `options.OPTIONS`.
-        episodes: number of attempts of the run.
-        identified: the distribution of ``identified:``, already read.
-        kappa: see `identified_draws`.
-        named: the named constraints of the task; called when constraints are given.
+        twin: The twin whose parameters are drawn.
+        run_seed: Seed of the run.
+        episodes: Number of attempts of the run.
+        where: Name of the file, for error messages.
+        identified: The identified distribution that ``identified:`` names; None without this option.
+        kappa: Factor on the covariance of this distribution, see `identified_draws`.
+        named: Function that returns the constraints of the task by name; called only if the section has constraints.
 
     Raises:
-        TwinloopError: the section is wrong; the message names ``where`` and the key.
+        TwinloopError: If a parameter or option of the section does not exist or has an invalid value, or options
+            contradict each other.
     """
     given = {"default": True} if section == "default" else dict(section)
     options = {key: given.pop(key) for key in OPTIONS if key in given}
@@ -261,22 +283,22 @@ def section_plan(
 
 
 def _remove_boxed(draws: Sequence[Draw], names: Sequence[str]) -> list[Draw]:
-    """Return the draws without the parameters that boxes draw.
+    """Return the draws, excluding the parameters ``names`` that are drawn in boxes.
 
     Raises:
-        InputError: a parameter of a box is tied to others, which are not in the box.
+        InputError: If one of these parameters is tied to a parameter that is not in the boxes.
     """
-    kept = []
+    remaining = []
     for draw in draws:
-        left = tuple(name for name in draw.names if name not in names)
-        if left != draw.names and draw.tied and left:
-            gone = next(name for name in draw.names if name in names)
+        free = tuple(name for name in draw.names if name not in names)
+        if free != draw.names and draw.tied and free:
+            boxed = next(name for name in draw.names if name in names)
             raise InputError(
-                f"{draw.source}: {gone} is tied to {left[0]} and cannot be drawn in boxes alone. Untie them."
+                f"{draw.source}: {boxed} is tied to {free[0]} and cannot be drawn in boxes alone. Untie them."
             )
-        if left:
-            kept.append(replace(draw, names=left))
-    return kept
+        if free:
+            remaining.append(replace(draw, names=free))
+    return remaining
 
 
 def _parse_flag(value: Any, where: str) -> bool:

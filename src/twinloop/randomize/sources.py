@@ -1,4 +1,4 @@
-"""Make draws from the twin's default ranges, and from identified distributions."""
+"""Make draws from the twin's default ranges, and from a distribution identified from real data."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ _NOT_DETERMINED = "not determined by the data, prior range"
 
 
 def default_draws(twin: Twin, *, skip: Iterable[str] = (), undetermined: Iterable[str] = ()) -> list[Draw]:
-    """Return a uniform draw for every parameter that declares a default range, except those in ``skip``.
+    """Return a uniform draw for every parameter that has a default range in the twin.
 
-    The source of those in ``undetermined`` states that data were available and did not determine them.
+    Args:
+        twin: The twin.
+        skip: Parameters that are not drawn.
+        undetermined: Parameters that an identification could not determine; the ``source`` of their draws states this.
     """
-    skipped, untold = set(skip), set(undetermined)
+    skipped, not_determined = set(skip), set(undetermined)
     return [
         Draw(
             names=(param.name,),
             distribution=Uniform(low=param.default_range[0], high=param.default_range[1]),
             op=param.op,
             scope=param.scope,
-            source=f"{_NOT_DETERMINED}: {param.source}" if param.name in untold else param.source,
+            source=f"{_NOT_DETERMINED}: {param.source}" if param.name in not_determined else param.source,
         )
         for param in twin.params.values()
         if param.default_range is not None and param.name not in skipped
@@ -39,17 +42,20 @@ def default_draws(twin: Twin, *, skip: Iterable[str] = (), undetermined: Iterabl
 
 
 def read_identified(path: Path) -> dict[str, Any]:
-    """Read the result of an identify run from its folder or its result file.
+    """Read the result of `twinloop identify` from the folder of its run, or from its result file.
 
     Raises:
-        InputError: the file is missing, is no JSON, or has no distribution.
+        InputError: If the file is missing, is not JSON, or has no distribution.
     """
     file = path / "result.json" if path.is_dir() else path
     if not file.exists():
         raise InputError(f"{file} does not exist. Give the folder of a run of `twinloop identify`.")
     run = read_json(file)
     if not isinstance(run, dict) or "distribution" not in run:
-        raise InputError(f"{file} is no result of `twinloop identify`: it holds no distribution.")
+        raise InputError(
+            f"{file} is not a result of `twinloop identify`, because it contains no distribution. Give the "
+            "folder of a run of `twinloop identify`."
+        )
     return run
 
 
@@ -58,16 +64,19 @@ def identified_draws(
 ) -> list[Draw | JointDraw]:
     """Return draws from an identified distribution; undetermined parameters keep their prior range.
 
-    The prior range is the twin's default range, else the fit's prior; without either the parameter stays nominal. Joint
-    draws are repeated until they are within the physical bounds.
+    The prior range of a parameter is the twin's default range. If the twin has none, the parameter is drawn from the
+    prior of the fit. If the fit had no prior, the parameter stays nominal. Draws of the determined parameters are
+    repeated until they are within the physical bounds.
 
     Args:
-        kappa: factor on the covariance; None uses the calibrated one, 1 without a calibration. 1 draws from the
-            estimate's uncertainty, larger values allow for model error.
-        skip: parameters whose prior ranges are left out.
+        twin: The twin whose parameters are drawn.
+        distribution: The identified distribution.
+        kappa: Factor on the covariance. 1 draws from the estimate's uncertainty, larger values allow for model error.
+            By default the calibrated factor, or 1 if the distribution was not calibrated.
+        skip: Undetermined parameters that are not drawn; determined parameters are always drawn.
 
     Raises:
-        InputError: no parameter was determined, or ``kappa`` is not a number from 0.
+        InputError: If no parameter was determined, or ``kappa`` is not a number ≥ 0.
     """
     if kappa is not None and (
         isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf
@@ -89,7 +98,7 @@ def identified_draws(
 
 
 def _joint_draw(distribution: ParamDistribution, kappa: float) -> JointDraw:
-    """Return the joint draw of the determined parameters."""
+    """Return the joint draw of the determined parameters, with the covariance multiplied by ``kappa``."""
     keep = np.flatnonzero(distribution.determined)
     covariance = kappa * distribution.covariance[np.ix_(keep, keep)]
     return JointDraw(
@@ -106,7 +115,17 @@ def _joint_draw(distribution: ParamDistribution, kappa: float) -> JointDraw:
 def identified_notes(
     twin: Twin, distribution: ParamDistribution, *, kappa: float | None = None, skip: Sequence[str] = ()
 ) -> list[str]:
-    """Return notes on worlds from `identified_draws`: κ, its calibration, and the undetermined parameters."""
+    """Return notes for the user on worlds from `identified_draws`: κ, its calibration, and the undetermined parameters.
+
+    Args:
+        twin: The twin whose parameters are drawn.
+        distribution: The identified distribution.
+        kappa: Factor κ on the covariance, see `identified_draws`.
+        skip: Undetermined parameters that are not drawn.
+
+    Raises:
+        UnknownNameError: If the twin does not have an identified parameter.
+    """
     for name in distribution.names:
         if name not in twin.params:
             raise UnknownNameError("identified parameter", name, twin.params, where=f"the twin {twin.name}")
@@ -121,23 +140,23 @@ def identified_notes(
         "within the physical bounds; the others are drawn again."
     )
     notes = [first]
-    bare = _find_without_range(twin, distribution)
+    without_range = _find_without_range(twin, distribution)
     rows = [
         i
         for i, name in enumerate(distribution.names)
         if name in distribution.unidentified_parameters and name not in skip
     ]
-    declared = [distribution.names[i] for i in rows if i not in bare and distribution.names[i] in twin.params]
+    declared = [distribution.names[i] for i in rows if i not in without_range and distribution.names[i] in twin.params]
     ranged = [_range_text(twin, name) for name in declared]
-    prior = [_prior_text(distribution, i) for i in bare if i in rows and _has_prior(distribution, i)]
-    fixed = [distribution.names[i] for i in bare if i in rows and not _has_prior(distribution, i)]
-    for what, found in (
+    prior = [_prior_text(distribution, i) for i in without_range if i in rows and _has_prior(distribution, i)]
+    fixed = [distribution.names[i] for i in without_range if i in rows and not _has_prior(distribution, i)]
+    for treatment, listed in (
         ("drawn from the twin's prior ranges", ranged),
         ("drawn from the fit's priors", prior),
         ("without a prior range and kept nominal", fixed),
     ):
-        if found:
-            notes.append(f"NOT DETERMINED by the data, {what}: {', '.join(found)}.")
+        if listed:
+            notes.append(f"NOT DETERMINED by the data, {treatment}: {', '.join(listed)}.")
     if distribution.model_error:
         notes.append(f"MODEL ERROR beyond these ranges on real clips: {distribution.model_error}.")
     return notes
@@ -150,7 +169,7 @@ def _calibration_label(distribution: ParamDistribution, kappa: float) -> str:
 
 
 def _find_without_range(twin: Twin, distribution: ParamDistribution) -> list[int]:
-    """Return the indices of undetermined parameters without a default range in the twin."""
+    """Return the indices of parameters that the data did not determine and that have no default range in the twin."""
     return [
         i
         for i, name in enumerate(distribution.names)
@@ -163,7 +182,7 @@ def _has_prior(distribution: ParamDistribution, i: int) -> bool:
 
 
 def _prior_draw(distribution: ParamDistribution, i: int) -> JointDraw:
-    """Return a draw from the fit's prior of one parameter, within its bounds."""
+    """Return a draw of parameter ``i`` from the fit's prior, within its physical bounds."""
     return JointDraw(
         names=(distribution.names[i],),
         distribution=MultivariateNormal(
@@ -183,6 +202,6 @@ def _prior_text(distribution: ParamDistribution, i: int) -> str:
 
 def _range_text(twin: Twin, name: str) -> str:
     param = twin.params[name]
-    assert param.default_range is not None  # noqa: S101 - only those with one are asked for
+    assert param.default_range is not None  # noqa: S101 - only called for parameters with a range
     low, high = param.absolute(param.default_range, param.op)
     return f"{name} [{low:.4g}, {high:.4g}] {param.unit}".removesuffix(" 1")

@@ -1,4 +1,4 @@
-"""Release of policies: registry, gate, stages, safety envelope and monitor."""
+"""Release trained policies: version registry, gate, deployment stages, safety envelope and monitor."""
 
 from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan
 from twinloop.release.promotion import StageChange, promote, rollback

@@ -1,4 +1,4 @@
-"""Client of a policy server: http://HOST:PORT, or ws://HOST:PORT for a permanent connection."""
+"""Get commands for a robot from a policy server, over HTTP (``http://``) or a permanent WebSocket (``ws://``)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 SCHEMES = ("http", "https", "ws", "wss")
 TOKEN = "TWINLOOP_TOKEN"  # noqa: S105 - the name of the variable that holds it
-TIMEOUT_S = 5.0  # for a connection or a whole answer; the envelope holds the robot long before
-_CLOSE_S = 1.0  # to end a session; a server that does not answer releases its place later
+TIMEOUT_S = 5.0  # longest time for a connection or a whole answer; the envelope holds the robot much earlier
+_CLOSE_S = 1.0  # longest time to end a session; without an answer, the server ends it later
 _JSON_BYTES = 2**20
 _LONGEST_TEXT = 500  # characters of a server's message
 _SESSION = re.compile(r"[0-9A-Za-z]{1,128}")
@@ -48,22 +48,25 @@ class PolicyServerError(InputError):
 
 
 def is_address(reference: str) -> bool:
-    """Return whether a policy's reference is a server's address."""
+    """Return whether a reference to a policy is the address of a server, such as ``http://HOST:PORT``."""
     return reference.partition("://")[0] in SCHEMES and "://" in reference
 
 
 class PolicyClient:
-    """Policy on a server, as `running_policy.Decider`. The constructor requests the policy's contract from the server.
+    """Client for the policy on a server, with the interface of `running_policy.Decider`.
+
+    The constructor requests name, hash and contract of the policy from the server.
 
     Args:
-        address: ``http://HOST:PORT`` or ``ws://HOST:PORT``, or with TLS ``https``, ``wss``.
-        token: the server's token; by default the value of the variable ``TWINLOOP_TOKEN``.
-        timeout_s: time in s to connect, and time for each whole answer, even if its bytes arrive slowly.
+        address: ``http://HOST:PORT`` or ``ws://HOST:PORT``, or with TLS ``https`` or ``wss``.
+        token: token of the server; by default the value of the environment variable ``TWINLOOP_TOKEN``.
+        timeout_s: longest time in s to connect, and longest time for each whole answer, even if its bytes arrive
+            slowly.
 
     Raises:
-        InputError: the address or the token is invalid.
-        PolicyServerError: the server does not answer, refuses, or uses another protocol.
-        MissingDependencyError: the address needs WebSocket, and the package is not installed.
+        InputError: If the address or the token is invalid.
+        PolicyServerError: If the server does not answer, refuses the request, or uses another protocol.
+        MissingDependencyError: If the address needs WebSocket, and the package is not installed.
     """
 
     def __init__(self, address: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
@@ -72,8 +75,8 @@ class PolicyClient:
         self._headers = _make_authorization(token or os.environ.get(TOKEN))
         self._line: _ServerSession | None = None
         self._sent: Array | None = None
-        with _HttpTransport(self._place, self._headers, timeout_s) as asked:
-            facts = asked.request_json("GET", "/v1/policy")
+        with _HttpTransport(self._place, self._headers, timeout_s) as connection:
+            facts = connection.request_json("GET", "/v1/policy")
         try:
             if facts["protocol"] != PROTOCOL:
                 raise PolicyServerError(
@@ -92,7 +95,13 @@ class PolicyClient:
         self._keys = tuple(observation_shapes(self.contract))
 
     def restart(self, episode: int) -> None:  # noqa: ARG002  # the server does not use the episode's number
-        """Start a new episode on the server; reconnect if the connection was lost."""
+        """Start a new episode on the server; reconnect if the connection was lost.
+
+        The server does not use the number ``episode``.
+
+        Raises:
+            PolicyServerError: If the server cannot be reached or refuses.
+        """
         try:
             self._sent = None
             if self._line is not None:
@@ -103,10 +112,13 @@ class PolicyClient:
         self._line = self._open_session()
 
     def act(self, observation: Observation) -> Array:
-        """Send an observation and return the server's command ``(k,)`` in the contract's units.
+        """Send an observation and return the server's command for k joints, shape ``(k,)``, in the contract's units.
+
+        Args:
+            observation: arrays with LeRobot's names. Arrays that the contract does not contain are not sent.
 
         Raises:
-            PolicyServerError: the connection was lost, or the answer is invalid.
+            PolicyServerError: If the connection was lost, or the answer is invalid.
         """
         if self._line is None:
             self._line = self._open_session()
@@ -127,11 +139,11 @@ class PolicyClient:
         return np.array(command, dtype=np.float64)
 
     def report_sent(self, command: Array) -> None:
-        """Store the command ``(k,)`` that was sent to the robot, to transmit it with the next observation."""
+        """Store the command ``(k,)`` that was sent to the robot; the next call of `act` transmits it to the server."""
         self._sent = command
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the server."""
         line, self._line = self._line, None
         if line is not None:
             line.close()
@@ -145,17 +157,18 @@ class PolicyClient:
 def open_decider(
     reference: str, registry: PolicyRegistry | None, *, token: str | None = None, run_seed: int = 0
 ) -> Decider:
-    """Open a decider by a server's address, a folder, or a version or alias of the registry.
+    """Open a source of commands: a policy server, a policy folder, or a version of the registry.
 
     Args:
-        reference: ``http://HOST:PORT``, ``ws://HOST:PORT``, a folder, ``champion``, ``NAME@VERSION`` or similar.
-        registry: registry of the workspace, if there is one.
+        reference: address ``http://HOST:PORT`` or ``ws://HOST:PORT``, a folder, an alias such as ``champion``, or
+            ``NAME@VERSION``.
+        registry: registry of the workspace; None if there is no workspace.
         token: token for a server.
-        run_seed: seed of random draws within a policy.
+        run_seed: seed of random draws within a policy; not used for a server.
 
     Raises:
-        InputError: the reference is invalid, the folder is damaged, or the server does not answer.
-        UnknownNameError: the registry has no such reference.
+        InputError: If the reference is invalid, the folder is damaged, or the server does not answer.
+        UnknownNameError: If the registry has no such reference.
     """
     if is_address(reference):
         return PolicyClient(reference, token=token)
@@ -163,10 +176,10 @@ def open_decider(
 
 
 class _ServerSession(Protocol):
-    """A session with a server."""
+    """Session with a policy server, over HTTP or WebSocket."""
 
     def exchange(self, message: Message) -> Message:
-        """Send a message and return its answer."""
+        """Send a message to the server and return the server's answer."""
         ...
 
     def close(self) -> None:
@@ -175,7 +188,7 @@ class _ServerSession(Protocol):
 
 
 class _HttpTransport:
-    """One persistent HTTP connection."""
+    """Persistent HTTP connection to a policy server; errors are raised as `PolicyServerError`."""
 
     def __init__(self, place: SplitResult, headers: Mapping[str, str], timeout_s: float) -> None:
         self.address, self._timeout = place.geturl(), timeout_s
@@ -183,7 +196,7 @@ class _HttpTransport:
         self._headers = dict(headers)
 
     def request_json(self, method: str, path: str) -> Any:
-        """Return the JSON value that the server answers with."""
+        """Send a request without a body and return the JSON value of the answer."""
         data = self.exchange(method, path, b"", limit=_JSON_BYTES)
         try:
             return json.loads(data)
@@ -193,7 +206,11 @@ class _HttpTransport:
             ) from error
 
     def exchange(self, method: str, path: str, body: bytes, *, limit: int, timeout_s: float | None = None) -> bytes:
-        """Send a request and read the answer."""
+        """Send a request and return the body of the answer, of at most ``limit`` bytes.
+
+        Raises:
+            PolicyServerError: If the connection was lost, or the status of the answer is not 200.
+        """
         kind = {"Content-Type": "application/octet-stream"} if body else {}
         try:
             status, data = self._connection.exchange(
@@ -217,7 +234,7 @@ class _HttpTransport:
 
 
 class _HttpSession:
-    """A session over HTTP."""
+    """Session over HTTP; ``limit`` is the largest answer in bytes."""
 
     def __init__(self, connection: _HttpTransport, limit: int) -> None:
         self._http, self._limit = connection, limit
@@ -242,7 +259,7 @@ class _HttpSession:
 
 
 class _WebSocketSession:
-    """A session over a WebSocket."""
+    """Session over a WebSocket; ``limit`` is the largest answer in bytes."""
 
     def __init__(self, place: SplitResult, headers: Mapping[str, str], timeout_s: float, limit: int) -> None:
         self._address, self._timeout, self._limit = place.geturl(), timeout_s, limit
@@ -265,7 +282,7 @@ class _WebSocketSession:
         self._socket.close()
 
     def _to_server_error(self, error: Exception) -> Exception:
-        """Return the error to raise; any failure within the package counts as a lost connection."""
+        """Convert any error of the connection to a `PolicyServerError`; an error of twinloop remains unchanged."""
         return (
             error
             if isinstance(error, TwinloopError)
@@ -274,10 +291,10 @@ class _WebSocketSession:
 
 
 def _make_authorization(token: str | None) -> dict[str, str]:
-    """Return the header that carries a token.
+    """Return the HTTP header that carries a token; empty if there is no token.
 
     Raises:
-        InputError: the token cannot be sent; the message does not show it.
+        InputError: If the token contains characters that cannot be sent. The message does not show the token.
     """
     if not token:
         return {}
@@ -303,12 +320,12 @@ def _parse_address(address: str) -> SplitResult:
 
 
 def _redact_address(address: str) -> str:
-    """Return an address without possible secrets, such as a password or a query."""
+    """Return an address for a message, excluding parts that may be secret: user, password and query."""
     return repr(re.sub(r"//[^/]*@", "//", address).partition("?")[0])
 
 
 def _to_wire_array(values: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of a type that can be transmitted."""
+    """Return an array of a type that can be sent: uint8 and float32 remain, all other types become float64."""
     array = np.asarray(values)
     return array if array.dtype in (np.uint8, np.float32) else array.astype(np.float64)
 
@@ -324,9 +341,9 @@ def _decode_answer(data: bytes, address: str, limit: int) -> Message:
 
 
 def _format_lost_connection(address: str, error: Exception) -> str:
-    what = _sanitize_text(f"{type(error).__name__}: {error}")
+    cause = _sanitize_text(f"{type(error).__name__}: {error}")
     return (
-        f"The policy server at {address} cannot be reached, or the connection was lost ({what}). "
+        f"The policy server at {address} cannot be reached, or the connection was lost ({cause}). "
         "Check that it is running (`twinloop serve`) and that the token is right."
     )
 
@@ -338,15 +355,15 @@ def _check_hash(value: str) -> str:
 
 
 def _read_refusal_reason(data: bytes) -> str:
-    """Return the server's reason for a refusal."""
+    """Return the reason that the server gives in the body of a refusal."""
     answer: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(data)
-    said = answer.get("message") or answer.get("detail") if isinstance(answer, dict) else None
-    return _sanitize_text(said or "no reason is given")
+    reason = answer.get("message") or answer.get("detail") if isinstance(answer, dict) else None
+    return _sanitize_text(reason or "no reason is given")
 
 
 def _sanitize_text(value: object) -> str:
-    """Return a server's text in one line of limited length, without terminal control characters."""
+    """Return text from a server as one line of at most 500 characters, excluding terminal control characters."""
     text = "".join(char if char.isprintable() else " " for char in str(value))
     return " ".join(text.split())[:_LONGEST_TEXT]

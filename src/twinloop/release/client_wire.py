@@ -1,4 +1,4 @@
-"""Connections of a policy client, over HTTP or a WebSocket, with one deadline for each whole exchange.
+"""Connect a policy client to a server over HTTP or WebSocket, with one deadline for each request and its answer.
 
 The timeout of a socket restarts with every byte, so a server that sends one byte per second could block the caller
 forever. Here the remaining time is set before each call on the socket.
@@ -25,14 +25,14 @@ _SECURE = ("https", "wss")
 
 
 class TimedSocket:
-    """A socket whose calls all end by a deadline, which `start` sets.
+    """Socket whose calls all end by a deadline, which `start` sets.
 
     Args:
-        place: host and port; its scheme selects TLS.
-        timeout_s: time in s to look up the host, connect, and negotiate TLS.
+        place: URL of the server with host and port; its scheme selects TLS.
+        timeout_s: longest time in s to look up the host, connect, and negotiate TLS.
 
     Raises:
-        OSError: the host does not exist or does not answer, or TLS fails.
+        OSError: If the host does not exist or does not answer, or TLS fails.
     """
 
     def __init__(self, place: SplitResult, timeout_s: float) -> None:
@@ -49,14 +49,14 @@ class TimedSocket:
             raise
 
     def start(self, timeout_s: float) -> None:
-        """Start an exchange that may take this long."""
+        """Set the deadline for the following calls to ``timeout_s`` seconds from now."""
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
 
     def get_remaining_s(self) -> float:
         """Return the seconds until the deadline.
 
         Raises:
-            TimeoutError: the deadline has passed.
+            TimeoutError: If the deadline has passed.
         """
         left = self._deadline - time.monotonic()
         if left <= 0.0:
@@ -69,7 +69,11 @@ class TimedSocket:
 
     @contextlib.contextmanager
     def apply_deadline(self) -> Iterator[None]:
-        """Limit the socket calls in the block to the remaining time; a timeout raises a readable message."""
+        """Limit the socket calls in a ``with`` block to the time that is left until the deadline.
+
+        Raises:
+            TimeoutError: If the deadline passes; the message gives the whole time limit.
+        """
         self._socket.settimeout(self.get_remaining_s())
         try:
             yield
@@ -77,19 +81,22 @@ class TimedSocket:
             raise TimeoutError(self._timeout_message) from error
 
     def sendall(self, data: Any) -> None:
-        """Send all bytes."""
+        """Send all bytes before the deadline."""
         rest = memoryview(data)
         while rest:
             with self.apply_deadline():
                 rest = rest[self._socket.send(rest) :]
 
     def recv(self) -> bytes:
-        """Return the next bytes; none at the end of the stream."""
+        """Return the next received bytes; empty if the server has closed the connection."""
         with self.apply_deadline():
             return self._socket.recv(_CHUNK)
 
     def read_unrequested(self) -> bytes | None:
-        """Return unrequested bytes from the server, b"" if it has closed the connection, None if there are none."""
+        """Return bytes that the server sent without a request, without waiting for them.
+
+        The result is b"" if the server has closed the connection, and None if there are no bytes.
+        """
         self._socket.setblocking(False)
         try:
             return self._socket.recv(_CHUNK)
@@ -97,7 +104,7 @@ class TimedSocket:
             return None
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        """Return a file to read from, as `http.client` requires."""
+        """Return a file object that reads from the socket until the deadline, as `http.client` requires."""
         return io.BufferedReader(_DeadlineReader(self, self._socket))
 
     def close(self) -> None:
@@ -105,7 +112,13 @@ class TimedSocket:
         self._socket.close()
 
     def _connect_first(self, addresses: list[Any]) -> socket.socket:
-        """Return a connection to the first address that accepts one; each gets an equal part of the time."""
+        """Return a connection to the first address that accepts one.
+
+        Each address gets an equal share of the remaining time.
+
+        Args:
+            addresses: addresses as `socket.getaddrinfo` returns them.
+        """
         last: OSError | None = None
         for index, (family, kind, protocol, _, address) in enumerate(addresses):
             connection = socket.socket(family, kind, protocol)
@@ -121,7 +134,7 @@ class TimedSocket:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """The reading side of a `TimedSocket`; it keeps the socket open until it is closed."""
+    """Raw file that reads from a `TimedSocket` until its deadline; the socket stays open until the file is closed."""
 
     def __init__(self, timed: TimedSocket, connection: socket.socket) -> None:
         self._timed = timed
@@ -140,11 +153,18 @@ class _DeadlineReader(io.RawIOBase):
 
 
 def _resolve_addresses(host: str, port: int, timeout_s: float) -> list[Any]:
-    """Return a host's addresses. The look-up runs in a thread, because the system has no deadline for it."""
-    asking = CallThread("look-up of a host's address")
-    asking.start(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    answer = asking.wait(timeout_s)
-    asking.close()
+    """Return the network addresses of a host, as `socket.getaddrinfo` does, but with a time limit.
+
+    The look-up runs in a thread, because the operating system has no deadline for it.
+
+    Raises:
+        OSError: If the host does not exist or its name is invalid.
+        TimeoutError: If there is no result within ``timeout_s``.
+    """
+    thread = CallThread("look-up of a host's address")
+    thread.start(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    answer = thread.wait(timeout_s)
+    thread.close()
     if answer is None:
         raise TimeoutError(f"no address of {host} was found within {timeout_s:g} s")
     if isinstance(answer.error, UnicodeError):
@@ -155,24 +175,28 @@ def _resolve_addresses(host: str, port: int, timeout_s: float) -> list[Any]:
 
 
 class HttpConnection(http.client.HTTPConnection):
-    """An HTTP connection, with or without TLS, with one deadline for each exchange."""
+    """HTTP connection, with or without TLS, with one deadline for each request and its answer."""
 
     def __init__(self, place: SplitResult, timeout_s: float) -> None:
         super().__init__(place.hostname or "", place.port)
         self._place, self._timeout_s = place, timeout_s
 
     def connect(self) -> None:
-        """Connect; called by `request`."""
+        """Connect to the server; `request` calls this method if necessary."""
         self.sock: Any = TimedSocket(self._place, self._timeout_s)
 
     def exchange(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, limit: int, timeout_s: float
     ) -> tuple[int, bytes]:
-        """Send a request; return the status and the whole body of its answer.
+        """Send a request, and return the status and the whole body of its answer.
+
+        Args:
+            limit: largest body of the answer in bytes.
+            timeout_s: longest time in s for the request and the whole answer.
 
         Raises:
-            OSError: the connection was lost, or the deadline passed.
-            http.client.HTTPException: the answer is not HTTP, is cut short, or is longer than ``limit`` bytes.
+            OSError: If the connection was lost, or the deadline passed.
+            HTTPException: If the answer is not HTTP, is cut short, or is longer than ``limit`` (`http.client`).
         """
         if self.sock is None:
             self._timeout_s = timeout_s
@@ -194,19 +218,18 @@ class HttpConnection(http.client.HTTPConnection):
 
 
 class WebSocketStream:
-    """A WebSocket with one deadline for each exchange.
+    """WebSocket with one deadline for each message and its answer.
 
     Args:
-        place: ``ws`` or ``wss``, host and port.
-        path: path on that server.
+        place: address with the scheme ``ws`` or ``wss``, host and port.
         headers: headers of the handshake.
-        timeout_s: time in s to connect, and for the handshake.
+        timeout_s: longest time in s to connect, including the handshake.
         limit: largest message in bytes.
 
     Raises:
-        MissingDependencyError: the package websockets is not installed.
-        OSError: the server cannot be reached, or the connection is lost.
-        websockets.exceptions.WebSocketException: the handshake fails.
+        MissingDependencyError: If the package websockets is not installed.
+        OSError: If the server cannot be reached, or the connection is lost.
+        WebSocketException: If the handshake fails (`websockets.exceptions`).
     """
 
     def __init__(
@@ -237,10 +260,10 @@ class WebSocketStream:
             raise
 
     def start(self, timeout_s: float) -> None:
-        """Start an exchange that may take this long.
+        """Set the deadline for the next message and its answer to ``timeout_s`` seconds from now.
 
         Raises:
-            ConnectionError: the server has closed the connection, or has sent an unrequested message.
+            ConnectionError: If the server has closed the connection, or has sent a message without a request.
         """
         self._timed.start(timeout_s)
         while (data := self._timed.read_unrequested()) is not None:
@@ -255,13 +278,13 @@ class WebSocketStream:
         self._flush()
 
     def receive(self) -> bytes:
-        """Return the next message."""
+        """Wait for the next message and return it."""
         while not self._messages:
             self._read(self._timed.recv())
         return self._messages.pop(0)
 
     def close(self) -> None:
-        """Send the end of the session without waiting for an answer, and close the socket."""
+        """Send WebSocket's close frame without waiting for an answer, and close the socket."""
         try:
             if self._protocol.state.name == "OPEN":
                 self._timed.start(0.1)
@@ -287,7 +310,11 @@ class WebSocketStream:
             raise ConnectionError("the server closed the connection")
 
     def _handle_event(self, event: Any) -> None:
-        """Join the frames of a message; pings were already answered."""
+        """Add a received frame to its message; pings were already answered.
+
+        Raises:
+            ConnectionError: If the server closed the connection or sent text.
+        """
         kind = getattr(getattr(event, "opcode", None), "name", "")
         if kind == "CLOSE":
             close = self._protocol.close_rcvd

@@ -1,13 +1,13 @@
-"""Safety envelope: check and limit each command before it is sent to the robot, and record every intervention.
+"""Limit each command to safe motions before it is sent to the robot, and record every change of a command.
 
-Every command that is sent keeps all limits, independent of the requested command: the range, speed and acceleration of
-each joint, the workspace box of the tool, the clearance to the table and between links, and the largest distance from
-the measured joint positions. For every command that is sent, a stopping path that keeps the same limits has been
-checked. If no other motion is allowed, the robot brakes along this path. A command that keeps all limits is sent
-unchanged, bit for bit.
+Every command that is sent keeps all limits, independent of the requested command. The limits are range, speed and
+acceleration of each joint, the workspace box of the tool, the clearance to the table and between links, and the largest
+distance from the measured joint positions. For every command that is sent, a stopping path that keeps the same limits
+has been checked. If no other motion is allowed, the robot brakes along this path. A command that keeps all limits is
+sent unchanged, bit for bit.
 
-A command is always judged from the last command that was issued, regardless of the command that the driver reports. A
-report from the driver can only stop the robot or prevent it from moving further.
+A command is always compared with the last command that the envelope issued, even if the driver reports another command.
+A report from the driver can only stop the robot or prevent it from moving further.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import freeze_fields
-from twinloop.core.units import UnitMap, require_joints
+from twinloop.core.units import UnitMap, find_joint_columns
 from twinloop.release.envelope_reports import FORGIVEN, ReportedState
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.envelope_space import (
@@ -35,17 +35,21 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 Kind = Literal["passed", "limited", "held", "stopped"]
-_PARTS = (0.5, 0.25)  # of the way from braking to the requested command, tried if the full way is not free
+_PARTS = (0.5, 0.25)  # shares of the way from braking to the requested command, tried if the full way is not free
 _AT_REST = 1e-9  # rad/s or m/s
-_ROUND_OFF = 1e-6  # of a unit; the command that a robot reports was converted to its units and back
+_ROUND_OFF = 1e-6  # in the robot's units, in which a reported command was rounded
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotMotion:
-    """State of a running robot as the envelope tracks it: the last command and its velocity, ``(n,)`` each in SI units.
+    """State of a running robot as the envelope tracks it, for n joints in SI units.
 
-    ``held_s`` is the time in s for which the envelope has had to hold. ``stopped`` is the reason why the episode was
-    stopped, or "". ``reports`` are the readings and sent commands that the robot reported.
+    Attributes:
+        position: last issued command, shape ``(n,)``.
+        velocity: change of the last issued command per second, shape ``(n,)``.
+        held_s: time in s for which the envelope has had to hold the robot without a usable command.
+        stopped: reason why the rest of the episode is stopped, or "".
+        reports: readings and sent commands that the robot reported.
     """
 
     position: Array
@@ -59,50 +63,65 @@ class RobotMotion:
 
     @property
     def is_at_rest(self) -> bool:
-        """True if the commands no longer change."""
+        """True if the issued commands no longer change."""
         return bool(np.all(np.abs(self.velocity) <= _AT_REST))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommandCut:
-    """Change that a rule made to the command of one joint, in the robot's units."""
+class CommandChange:
+    """Change of one joint's command by a limit, in the robot's units.
+
+    Attributes:
+        joint: name of the joint.
+        rule: limit that changed the command: ``range``, ``speed``, ``acceleration``, ``workspace``, ``clearance``,
+            ``jump`` (``max_relative_target``) or ``robot`` (a limit of the robot itself).
+        requested: requested command.
+        issued: command that is sent instead.
+    """
 
     joint: str
     rule: str
-    wanted: float
+    requested: float
     issued: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvelopeDecision:
-    """Decision about one command: the ``command`` ``(n,)`` to send, in the robot's units, and its reason.
+    """Decision of the envelope about one command.
 
-    ``passed``: the command is sent unchanged. ``limited``: some joints were limited; ``cuts`` names each joint and its
-    rule. ``held``: there is no command to follow, and the robot brakes or holds its position. ``stopped``: the same,
-    for the rest of the episode. ``motion`` is the state from which the next command is judged.
+    Attributes:
+        kind: ``passed`` (the command is sent unchanged), ``limited`` (some joints are changed), ``held`` (there is no
+            usable command, so the robot brakes or holds its position) or ``stopped`` (it does so for the rest of the
+            episode).
+        command: command to send, shape ``(n,)`` for n joints, in the robot's units.
+        motion: state from which the next command is judged.
+        changes: changed joints, with the limit that changed each of them; empty unless the kind is ``limited``.
+        reason: reason as a sentence; may be empty.
     """
 
     kind: Kind
     command: Array
     motion: RobotMotion
-    cuts: tuple[CommandCut, ...] = ()
+    changes: tuple[CommandChange, ...] = ()
     reason: str = ""
 
 
 class Envelope:
-    """Envelope of one robot at one command rate. The result of `judge` depends on its arguments only.
+    """Safety envelope of one robot at one command rate.
+
+    It stores no state: the result of `judge` depends on its arguments only.
 
     Args:
         twin: twin of the robot, with joint ranges, servo strengths and shapes.
-        settings: see `EnvelopeSettings`.
-        units: units of the robot's readings and commands, for the same joints in the same order; by default the
-            twin's.
-        hz: commands per second; by default the twin's control rate.
+        settings: limits, distances and times; by default those of `EnvelopeSettings`.
+        units: units of the robot's readings and commands, for the twin's joints in the twin's order; by default the
+            units of the twin.
+        hz: commands per second; by default the control rate of the twin.
 
     Raises:
-        InputError: the robot is commanded by torques, or a tool box is given for a twin without a tool.
-        UnitsError: a unit has a scale of 0, or a scale or offset that is not finite.
-        LogError: the joints differ from the twin's, or their order does.
+        InputError: If the robot is commanded by torques, or a workspace box is given for a twin that has no tool.
+        UnitsError: If a unit has a scale of 0, or a scale or offset that is not finite.
+        LogError: If the joints or their order differ from those of the twin.
     """
 
     def __init__(
@@ -116,7 +135,7 @@ class Envelope:
         self.settings = settings or EnvelopeSettings()
         self.units = units or twin.units
         self.limits: JointLimits = self.settings.compute_joint_limits(twin, hz or twin.control_hz)
-        require_joints(twin.robot.joints, self.units.names, where="The robot")
+        find_joint_columns(twin.robot.joints, self.units.names, where="The robot")
         if list(self.units.names) != list(twin.robot.joints):
             raise LogError(
                 f"The robot has the joints {', '.join(self.units.names)}; the twin {twin.name} has "
@@ -140,15 +159,17 @@ class Envelope:
 
     @property
     def watchdog_s(self) -> float:
-        """Time in s to wait for a command."""
+        """Longest time in s to wait for a command before the robot brakes."""
         return self.settings.watchdog_s or self.limits.dt
 
     def begin(self, reading: ArrayLike) -> RobotMotion:
-        """Return the motion of a robot at rest at a reading ``(n,)`` in its units.
+        """Return the state of a robot at rest at a reading, after checking that the envelope allows this pose.
+
+        Args:
+            reading: joint positions, shape ``(n,)``, in the robot's units.
 
         Raises:
-            InputError: the reading is not finite, is impossible, or is a pose that the envelope forbids; the message
-                gives the next step.
+            InputError: If the reading is not finite, is impossible, or is a pose that the envelope forbids.
         """
         values = np.asarray(reading, dtype=np.float64)
         if not np.isfinite(values).all():
@@ -172,18 +193,19 @@ class Envelope:
     def judge(
         self,
         motion: RobotMotion,
-        wanted: ArrayLike | None,
+        requested: ArrayLike | None,
         reading: ArrayLike | None = None,
         *,
         age_s: float = 0.0,
         missing: str = "no command in time",
     ) -> EnvelopeDecision:
-        """Decide about a command: send it, limit it, hold, or stop.
+        """Decide about a requested command: send it unchanged, limit it, hold, or stop.
 
         Args:
             motion: state after the previous decision.
-            wanted: requested command ``(n,)`` in the robot's units; None if no command arrived.
-            reading: measured joint positions ``(n,)`` in the robot's units.
+            requested: requested command, shape ``(n,)``, in the robot's units; None if no command arrived.
+            reading: measured joint positions, shape ``(n,)``, in the robot's units; None skips the limit of the
+                distance from them.
             age_s: age of the reading in s.
             missing: reason why no command arrived.
         """
@@ -195,80 +217,95 @@ class Envelope:
             )
         if motion.reports.failed:
             return self._hold_or_stop(motion, "the robot did not take the previous command")
-        here = None if reading is None else np.asarray(reading, dtype=np.float64)
-        if here is not None and not np.isfinite(here).all():
+        measured = None if reading is None else np.asarray(reading, dtype=np.float64)
+        if measured is not None and not np.isfinite(measured).all():
             return self._hold_or_stop(
-                motion, f"the reading of {self._name_first_joint(~np.isfinite(here))} is not a number"
+                motion, f"the reading of {self._name_first_joint(~np.isfinite(measured))} is not a number"
             )
-        if wanted is None:
+        if requested is None:
             return self._hold_or_stop(motion, missing)
-        values = np.asarray(wanted, dtype=np.float64)
+        values = np.asarray(requested, dtype=np.float64)
         if values.shape != motion.position.shape:
             return self._hold_or_stop(motion, f"a command of shape {values.shape} for {len(motion.position)} joints")
         if not np.isfinite(values).all():
             return self._hold_or_stop(
                 motion, f"the command of {self._name_first_joint(~np.isfinite(values))} is not a number"
             )
-        return self._limit_command(motion, values, here)
+        return self._limit_command(motion, values, measured)
 
-    def add_reading(self, motion: RobotMotion, reading: ArrayLike, taken: float) -> RobotMotion:
-        """Return the motion after a reading; it is stopped if the joints cannot have moved as the reading reports.
+    def add_reading(self, motion: RobotMotion, reading: ArrayLike, time_s: float) -> RobotMotion:
+        """Return the state after a reading; it is stopped if the joints cannot have moved as the reading reports.
 
         Args:
             motion: state after the previous decision.
-            reading: ``(n,)`` in the robot's units; a value that is not finite is handled by `judge`.
-            taken: time of the reading by the robot's clock, in s.
+            reading: joint positions, shape ``(n,)``, in the robot's units. A reading that is not finite changes nothing
+                here; `judge` handles it.
+            time_s: time of the reading by the robot's clock, in s.
         """
         values = np.asarray(reading, dtype=np.float64)
         if not np.isfinite(values).all():
             return motion
-        reports, fault = self._reports.add_reading(motion.reports, self._to_si(values), taken, motion.position)
+        reports, fault = self._reports.add_reading(motion.reports, self._to_si(values), time_s, motion.position)
         return replace(motion, reports=reports, stopped=motion.stopped or fault)
 
     def add_accepted_command(self, before: RobotMotion, after: RobotMotion, command: ArrayLike) -> RobotMotion:
-        """Return the motion after a command that the robot accepted.
+        """Return the state after a command that the robot accepted.
 
         Args:
             before: state from which the command was judged.
             after: state after the decision.
-            command: command ``(n,)`` that the driver reports as sent, in the robot's units. It must be the issued
-                command, or a command that the robot's own limits shortened. Any other command stops the robot.
+            command: command that the driver reports as sent, shape ``(n,)``, in the robot's units. It must be the
+                issued command, or a command that the robot's own limits shortened. Any other command stops the robot.
         """
         values = np.asarray(command, dtype=np.float64)
-        reports = replace(before.reports, failed=False, unsent=max(0.0, before.reports.unsent - FORGIVEN), sent=None)
-        said = self._to_si(values)
-        fault = self._reports.check_reported_command(said, reports, before.position, after.position)
-        if not fault and (np.abs(said - after.position) > _ROUND_OFF * np.abs(self._scale)).any():
-            reports = replace(reports, sent=said)
+        reports = replace(
+            before.reports,
+            failed=False,
+            failed_count=max(0.0, before.reports.failed_count - FORGIVEN),
+            accepted_command=None,
+        )
+        reported = self._to_si(values)
+        fault = self._reports.check_reported_command(reported, reports, before.position, after.position)
+        if not fault and (np.abs(reported - after.position) > _ROUND_OFF * np.abs(self._scale)).any():
+            reports = replace(reports, accepted_command=reported)
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
     def add_failed_command(self, before: RobotMotion, after: RobotMotion, *, why: str) -> RobotMotion:
-        """Return the motion after a command that the robot rejected or did not acknowledge.
+        """Return the state after a command that the robot rejected or did not acknowledge.
 
-        These two cases cannot be distinguished. The next command therefore brakes from the failed one. This keeps the
-        limits if the failed command arrived, and differs by at most the stopping distance if it did not.
+        These two cases cannot be distinguished. The next command therefore brakes as if the failed command had arrived.
+        This keeps the limits if it arrived, and differs by at most the stopping distance if it did not.
 
         Args:
             before: state from which the command was judged.
             after: state after the decision.
-            why: error of the driver.
+            why: error message of the driver.
         """
-        reports = replace(before.reports, failed=True, unsent=before.reports.unsent + 1.0)
-        if reports.sent is None:
-            reports = replace(reports, sent=before.position)
-        many = reports.unsent >= self.settings.max_failed_commands
-        fault = f"the robot did not take {reports.unsent:.0f} commands in close succession: {why}" if many else ""
+        reports = replace(before.reports, failed=True, failed_count=before.reports.failed_count + 1.0)
+        if reports.accepted_command is None:
+            reports = replace(reports, accepted_command=before.position)
+        many = reports.failed_count >= self.settings.max_failed_commands
+        fault = f"the robot did not take {reports.failed_count:.0f} commands in close succession: {why}" if many else ""
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
     def get_accepted_command(self, motion: RobotMotion) -> Array:
-        """Return the last command ``(n,)`` that the robot accepted, in its units, as far as the driver reported it."""
-        taken = motion.position if motion.reports.sent is None else motion.reports.sent
-        return (taken - self._offset) / self._scale
+        """Return the last command that the robot accepted according to its driver, shape ``(n,)``, in its units."""
+        position = motion.position if motion.reports.accepted_command is None else motion.reports.accepted_command
+        return (position - self._offset) / self._scale
 
-    def _limit_command(self, motion: RobotMotion, values: Array, here: Array | None) -> EnvelopeDecision:
-        """Return the decision for the command, or for the nearest command that keeps every limit."""
+    def _limit_command(self, motion: RobotMotion, values: Array, measured: Array | None) -> EnvelopeDecision:
+        """Return the decision about a command: send it, or the nearest of several positions that keeps every limit.
+
+        Args:
+            values: requested command, shape ``(n,)``, in the robot's units.
+            measured: measured joint positions, shape ``(n,)``, in the robot's units; None if unknown.
+        """
         allowed, goal = compute_window(motion.position, motion.velocity, self.limits), self._to_si(values)
-        near = goal if here is None else np.clip(goal, self._to_si(here) - self._jump, self._to_si(here) + self._jump)
+        near = (
+            goal
+            if measured is None
+            else np.clip(goal, self._to_si(measured) - self._jump, self._to_si(measured) + self._jump)
+        )
         nearer = self._limit_lead(motion, near)
         target = np.clip(nearer, allowed.low, allowed.high)
         target, fault = self._find_free_target(motion, target)
@@ -278,31 +315,51 @@ class Envelope:
         command = np.where(changed, (target - self._offset) / self._scale, values)
         before = np.where(nearer != near, "robot", np.where(near != goal, "jump", ""))
         rules = _choose_rules(before, nearer, target, allowed, fault)
-        cuts = tuple(
-            CommandCut(joint=self.units.names[j], rule=str(rules[j]), wanted=float(values[j]), issued=float(command[j]))
+        changes = tuple(
+            CommandChange(
+                joint=self.units.names[j], rule=str(rules[j]), requested=float(values[j]), issued=float(command[j])
+            )
             for j in np.flatnonzero(changed)
         )
         return EnvelopeDecision(
             kind="limited",
             command=command,
             motion=self._make_motion(motion, target),
-            cuts=cuts,
+            changes=changes,
             reason="" if fault is None else fault[1],
         )
 
     def _limit_lead(self, motion: RobotMotion, goal: Array) -> Array:
-        """Return the goal, limited to one period of motion ahead of a command that the robot's own limits shortened.
+        """Limit a request to ``accepted command ± speed limit × period`` if the robot shortened the last command.
 
-        The result is never behind the last command, so a report from the driver moves nothing.
+        The driver reports the accepted command. The interval is widened to include the last issued command, so that a
+        wrong report alone cannot move the robot.
+
+        Args:
+            motion: present motion of the robot, with the reports of its driver.
+            goal: requested position, shape ``(n,)``, in SI units.
         """
-        sent = motion.reports.sent
+        sent = motion.reports.accepted_command
         if sent is None:
             return goal
         ahead = self.limits.speed * self.limits.dt
         return np.clip(goal, np.minimum(motion.position, sent - ahead), np.maximum(motion.position, sent + ahead))
 
     def _find_free_target(self, motion: RobotMotion, target: Array) -> tuple[Array, tuple[str, str] | None]:
-        """Return the target, or the nearest tested target without a fault, and the fault of the original target."""
+        """Return the position nearest to a target, among the tested positions, that has no collision or other fault.
+
+        The braking position is the next command if the robot brakes as hard as allowed. The tested positions are the
+        target, positions between it and the braking position, and then the braking position with single joints moved to
+        the target.
+
+        Args:
+            motion: present motion of the robot.
+            target: position that keeps the limits of the joints, shape ``(n,)``, in SI units.
+
+        Returns:
+            Position ``(n,)``, and the reason why the target is not allowed as name and description of the broken rule;
+            None if the target is allowed.
+        """
         fault = self._find_fault(motion, target)
         if fault is None:
             return target, None
@@ -328,7 +385,7 @@ class Envelope:
         return RobotMotion(position=target, velocity=velocity, reports=motion.reports)
 
     def _hold_or_stop(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
-        """Brake or hold; stop for the rest of the episode if this has lasted too long."""
+        """Return the decision to brake or hold; stop for the rest of the episode if holding has lasted too long."""
         held = motion.held_s + self.limits.dt
         if held > self.settings.stop_after_s:
             return self._stop(motion, f"{reason}, for {held:.1f} s")
@@ -357,7 +414,18 @@ class Envelope:
 def _choose_rules(
     before: NDArray[np.str_], near: Array, target: Array, allowed: CommandWindow, fault: tuple[str, str] | None
 ) -> NDArray[np.str_]:
-    """Return the rule that decided about each joint, ``(n,)``: the last one that cut it, else that of ``before``."""
+    """Return the name of the last limit that changed each joint's command, shape ``(n,)``.
+
+    Three limits are applied one after another: limits of the request (distance from the measured position or from a
+    command that the robot shortened), limits of the joints (``allowed``), and forbidden poses (``fault``).
+
+    Args:
+        before: name of the limit of the request that changed the command, shape ``(n,)``; "" if none did.
+        near: position before the limits of the joints, shape ``(n,)``.
+        target: final position, after all limits, shape ``(n,)``.
+        allowed: interval that the limits of the joints allow.
+        fault: rule and description of a forbidden pose; None if the pose was allowed.
+    """
     rules = np.where(near > allowed.high, allowed.high_rule, np.where(near < allowed.low, allowed.low_rule, before))
     cut = np.clip(near, allowed.low, allowed.high)
     return rules if fault is None else np.where(target != cut, fault[0], rules)

@@ -1,7 +1,7 @@
-"""Check the reports of a running robot, its readings and accepted commands, against the physical limits of its joints.
+"""Check the positions and sent commands that a running robot reports against the physical limits of its joints.
 
-The next command is always judged from the last issued command, never from a report. Reports can only shorten a motion
-or stop the robot.
+The limits of the next command are always computed from the last issued command, never from a report. Reports can only
+shorten a motion or stop the robot.
 """
 
 from __future__ import annotations
@@ -28,41 +28,45 @@ FORGIVEN = 0.1  # failed commands that one accepted command compensates: one in 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedState:
-    """Reports of a robot up to now; positions ``(n,)`` are in SI units.
+    """Summary of the reports of a robot up to now, for n joints; positions of shape ``(n,)`` are in SI units.
+
+    Readings that do not change although commands change mean that the encoders or the driver are stuck. The attributes
+    ``still_…`` serve this test.
 
     Attributes:
-        reading: the last reading; None before the first.
-        taken: time of the last reading by the robot's clock, in s.
-        still_since: time at which a reading last differed from the previous one.
-        still_low: lowest command of each joint since then.
-        still_high: highest command of each joint since then.
-        sent: the last command that the robot accepted, if it differs from the last issued one; else None.
-        unsent: number of recently failed commands, reduced by `FORGIVEN` for each accepted one.
-        failed: true if the last command failed.
+        reading: last measured joint positions; None before the first reading.
+        reading_time_s: time of the last reading by the robot's clock, in s.
+        still_since: time in s since which all readings are equal.
+        still_low: lowest command of each joint since ``still_since``.
+        still_high: highest command of each joint since ``still_since``.
+        accepted_command: last command that the robot accepted, if it differs from the last issued command; else None.
+        failed_count: number of failed commands, reduced by 0.1 for each accepted command.
+        failed: whether the last command failed.
     """
 
     reading: Array | None = None
-    taken: float = 0.0
+    reading_time_s: float = 0.0
     still_since: float = 0.0
     still_low: Array | None = None
     still_high: Array | None = None
-    sent: Array | None = None
-    unsent: float = 0.0
+    accepted_command: Array | None = None
+    failed_count: float = 0.0
     failed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportLimits:
-    """Physical limits of a robot's joints.
+    """Physical limits of a robot's n joints, with which its reports are checked.
 
     Attributes:
-        low: lower ends of the ranges ``(n,)``, −inf for an unlimited joint.
-        high: upper ends of the ranges ``(n,)``, inf for an unlimited joint.
-        speed: highest possible speeds ``(n,)``, not the limits of the commands.
-        arm: False for the gripper, which does not move while it holds an object.
+        low: lower bounds of the positions, shape ``(n,)``, in SI units; −inf for an unlimited joint.
+        high: upper bounds of the positions, shape ``(n,)``; inf for an unlimited joint.
+        speed: highest possible speeds of the joints, shape ``(n,)``; not the limits of the commands.
+        arm: mask of the joints of the arm, shape ``(n,)``; False for the gripper, which does not move while it holds an
+            object.
         units: units of the robot, for messages.
         period: time between commands in s.
-        longest: time between two readings in s after which the envelope always stops the robot.
+        longest: longest allowed time between two readings in s, after which the envelope always stops the robot.
     """
 
     low: Array
@@ -79,7 +83,11 @@ class ReportLimits:
         return range_length(self.low, self.high)
 
     def check_range(self, reading: Array) -> str:
-        """Return why no pose of the joints can give this reading, or ""."""
+        """Return the reason why no pose of the joints can give a reading, or "".
+
+        Args:
+            reading: joint positions, shape ``(n,)``, in SI units.
+        """
         j = find_out_of_range_joint(reading, self.low, self.high)
         if j is None:
             return ""
@@ -88,31 +96,50 @@ class ReportLimits:
         return f"{self.units.names[j]} reads {value:.4g}, and its range is {low:.4g} to {high:.4g}"
 
     def add_reading(
-        self, reports: ReportedState, reading: Array, taken: float, command: Array
+        self, reports: ReportedState, reading: Array, time_s: float, command: Array
     ) -> tuple[ReportedState, str]:
-        """Add a reading to the reports; return them and the reason why the robot must stop, or "".
+        """Return the reports after a new reading, and the reason why the robot must stop, or "".
+
+        The robot must stop if a joint is outside its range, has moved faster than possible, or does not move although
+        it is commanded to.
 
         Args:
             reports: reports up to now.
-            reading: finite, ``(n,)`` in SI units.
-            taken: time of the reading by the robot's clock, in s.
-            command: the last command, ``(n,)``.
+            reading: joint positions, finite, shape ``(n,)``, in SI units.
+            time_s: time of the reading by the robot's clock, in s.
+            command: last issued command, shape ``(n,)``, in SI units.
         """
         before = reports.reading
         if before is None or reports.still_low is None or reports.still_high is None:
-            start = replace(reports, still_since=taken, still_low=command, still_high=command)
-            return replace(start, reading=reading, taken=taken), self.check_range(reading)
-        fault = self.check_range(reading) or self._check_jump(before, reading, taken - reports.taken)
+            start = replace(reports, still_since=time_s, still_low=command, still_high=command)
+            return replace(start, reading=reading, reading_time_s=time_s), self.check_range(reading)
+        fault = self.check_range(reading) or self._check_jump(before, reading, time_s - reports.reading_time_s)
         if (reading != before).any():
             return replace(
-                reports, reading=reading, taken=taken, still_since=taken, still_low=command, still_high=command
+                reports,
+                reading=reading,
+                reading_time_s=time_s,
+                still_since=time_s,
+                still_low=command,
+                still_high=command,
             ), fault
         low, high = np.minimum(reports.still_low, command), np.maximum(reports.still_high, command)
-        still = replace(reports, taken=taken, still_low=low, still_high=high)
+        still = replace(reports, reading_time_s=time_s, still_low=low, still_high=high)
         return still, fault or self._check_frozen(still)
 
     def check_reported_command(self, reported: Array, reports: ReportedState, before: Array, issued: Array) -> str:
-        """Return why the robot cannot have sent a reported command ``(n,)`` in SI units, or ""."""
+        """Return the reason why the robot cannot have sent the command that it reports, or "".
+
+        A robot's own limits may shorten a command. For each joint, the reported command must therefore be in the range
+        that the previous command, the issued command and the last reading span. The tolerance is 2 % of the joint's
+        range.
+
+        Args:
+            reported: command that the driver reports as sent, shape ``(n,)``, in SI units.
+            reports: reports up to now.
+            before: previous command, shape ``(n,)``.
+            issued: issued command, shape ``(n,)``.
+        """
         known = [before, issued] if reports.reading is None else [before, issued, reports.reading]
         j = find_misreported_joint(reported, known, COMMAND_SLACK * self.span)
         if j is None:
@@ -135,15 +162,15 @@ class ReportLimits:
         )
 
     def _check_frozen(self, reports: ReportedState) -> str:
-        assert reports.still_low is not None and reports.still_high is not None  # noqa: S101, PT018 - see `observed`
-        if reports.taken - reports.still_since <= FROZEN_S:
+        assert reports.still_low is not None and reports.still_high is not None  # noqa: S101, PT018 - `add_reading` sets both
+        if reports.reading_time_s - reports.still_since <= FROZEN_S:
             return ""
         moved = reports.still_high - reports.still_low
         wrong = self.arm & (moved > FROZEN_TRAVEL * self.span)
         if not wrong.any():
             return ""
         return (
-            f"no reading has changed for {reports.taken - reports.still_since:.2f} s, while "
+            f"no reading has changed for {reports.reading_time_s - reports.still_since:.2f} s, while "
             f"{self.units.names[int(np.argmax(wrong))]} was commanded to move"
         )
 

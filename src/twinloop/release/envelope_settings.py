@@ -1,4 +1,4 @@
-"""Settings of the safety envelope, read from YAML: shares of the robot's abilities, distances and times."""
+"""Read the settings of the safety envelope from YAML: shares of the robot's abilities, distances and times."""
 
 from __future__ import annotations
 
@@ -26,28 +26,33 @@ Jump = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class EnvelopeSettings(BaseModel):
-    """Settings of an envelope. The defaults suit a position-controlled arm with smart servos.
+    """Settings of an envelope (limits of every command); the defaults suit a position-controlled arm with smart servos.
 
     Attributes:
-        range_margin: share of each joint's half range that is not used, at either end; 0.02, because a manual
-            calibration is wrong by one to two degrees of 100. The gripper uses its full range, to close on objects.
-        speed: share of each servo's no-load speed; 0.6, above which the servo has no torque left to follow (see
-            `hardware.limits`). If the model has no speed, the share of 2 rad/s.
-        acceleration: share of the acceleration that the servo's torque gives at the home pose; 0.6, for the same
-            reason.
+        range_margin: share of each joint's half range that is not used, at either end. The default is 0.02, because a
+            manual calibration is wrong by one to two degrees in a half range of 100 degrees. The gripper uses its full
+            range, to close on objects.
+        speed: largest speed as a share of each servo's no-load speed. The default is 0.6, because the servo has too
+            little torque left above it (see `hardware.limits`). If the model has no such speed, 2 rad/s replaces the
+            no-load speed.
+        acceleration: largest acceleration as a share of the acceleration that the servo's torque gives at the home
+            pose. The default is 0.6, for the same reason.
         clearance_m: smallest distance between links and fixed objects, and between links that are not neighbours, for
-            commands and their stopping paths; 0.025, since an arm sags by two degrees under its weight.
-        hand_clearance_m: smallest distance between the hand and fixed objects; 0, because the hand picks objects up.
-        workspace: lowest and highest position of the tool in the world frame in m, ``{x: [0.1, 0.4], z: [0, 0.3]}``.
+            commands and their stopping paths. The default is 0.025, because an arm sags by two degrees under its
+            weight.
+        hand_clearance_m: smallest distance between the hand and fixed objects. The default is 0, because the hand picks
+            objects up.
+        workspace: lowest and highest position of the tool in the world frame in m, ``{x: [0.1, 0.4], z: [0, 0.3]}``;
+            unlimited by default.
         max_relative_target: largest distance of a command from the measured joint position, in the robot's units, as
             one value or one per joint, like LeRobot's setting of this name; unlimited by default.
         watchdog_s: time to wait for a command before the robot brakes and holds; by default one control period.
-        max_age_s: largest age of the last answer of the robot, after which the envelope stops it; 0.2, six frames at
+        max_age_s: age of the robot's last answer above which the envelope stops the robot. The default is six frames at
             30 Hz.
-        stop_after_s: time for which the robot may have to hold before the episode is stopped; 2.
-        max_failed_commands: number of commands in close succession that the robot may fail to take before the episode
-            is stopped; 5. Ten accepted commands compensate for one failed command, so that one
-            failure in ten is tolerated.
+        stop_after_s: time for which the robot may have to hold before the episode is stopped.
+        max_failed_commands: number of commands in close succession that the robot may fail to accept before the episode
+            is stopped. Ten accepted commands compensate for one failed command, so that one failure in ten is
+            tolerated.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -79,29 +84,39 @@ class EnvelopeSettings(BaseModel):
         """Read the settings from a YAML file.
 
         Raises:
-            InputError: the file is missing, is not YAML, or has an invalid setting; names the key.
+            InputError: If the file is missing, is not YAML, or has an invalid setting.
         """
         return cls.of(load_yaml(path) or {}, where=str(path))
 
     @classmethod
     def of(cls, value: Any, *, where: str) -> EnvelopeSettings:
-        """Return checked settings from a mapping; ``where`` names its origin in messages."""
+        """Return checked settings from plain values; ``where`` is the name of their source for error messages.
+
+        Raises:
+            InputError: If a setting is invalid.
+        """
         try:
             return cls.model_validate(value)
         except ValidationError as error:
             raise InputError(describe_errors(error, where=where, model=cls)) from error
 
     def make_box(self) -> NDArray[np.float64] | None:
-        """Return the workspace's lowest and highest corner, ``(2, 3)``, infinite where unlimited; None without one."""
+        """Return the lowest and highest corner of the tool's workspace in the world frame in m, shape ``(2, 3)``.
+
+        An axis without a limit is infinite. The result is None if no workspace is set.
+        """
         if self.workspace is None:
             return None
         return np.array([self.workspace.get(axis, (-np.inf, np.inf)) for axis in "xyz"]).T
 
     def compute_joint_limits(self, twin: Twin, hz: float) -> JointLimits:
-        """Return the limits of commands for a twin's robot at a command rate in Hz.
+        """Return the limits of commands for the robot of a twin.
+
+        Args:
+            hz: commands per second.
 
         Raises:
-            InputError: the robot is commanded by torques; the envelope limits positions only.
+            InputError: If the robot is commanded by torques, because the envelope limits positions only.
         """
         if twin.robot.control != "position":
             raise InputError(
@@ -121,7 +136,12 @@ class EnvelopeSettings(BaseModel):
         )
 
     def compute_report_limits(self, twin: Twin, units: UnitMap, limits: JointLimits) -> ReportLimits:
-        """Return the physical limits of a twin's joints, independent of the share that commands may use."""
+        """Return the physical limits of a twin's joints, with which the robot's reported joint readings are checked.
+
+        Args:
+            units: units of the robot, for messages.
+            limits: limits of the commands; a physical speed limit is at least that of the commands.
+        """
         low, high = twin.joint_ranges.T
         has_range = high > low
         fastest = motion_limits(twin, speed=1.0).speed
@@ -136,10 +156,12 @@ class EnvelopeSettings(BaseModel):
         )
 
     def expand_max_relative_target(self, joints: tuple[str, ...]) -> NDArray[np.float64]:
-        """Return ``max_relative_target`` of each joint in the robot's units, infinite if it is not set.
+        """Return ``max_relative_target`` of each joint in the robot's units, shape ``(njoint,)``.
+
+        It is infinite for a joint without this setting.
 
         Raises:
-            UnknownNameError: it names a joint that the robot does not have.
+            UnknownNameError: If the setting names a joint that the robot does not have.
         """
         given = self.max_relative_target
         if not isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""Poses that an arm may take, and commands that can be followed without breaking a limit later.
+"""Check poses of an arm, and compute the commands after which the robot can still stop within its limits.
 
 Commands are issued once per control period. The speed of a command is its distance from the previous command divided by
 the period. A command is allowed if it is within the range, if its speed and its change of speed are within the limits,
@@ -25,7 +25,15 @@ LONGEST_STOP = 32  # poses of a stopping path that are kept; a longer one is thi
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """Range, speed and acceleration of commands, ``(n,)`` each in SI units, and the control period ``dt`` in s."""
+    """Limits of the commands of n joints, each of shape ``(n,)`` in SI units.
+
+    Attributes:
+        low: lower bound of the position.
+        high: upper bound of the position.
+        speed: largest speed.
+        acceleration: largest acceleration.
+        dt: control period in s.
+    """
 
     low: Array
     high: Array
@@ -38,13 +46,20 @@ class JointLimits:
 
     @property
     def max_speed_change(self) -> Array:
-        """Largest change of speed from one command to the next, ``(n,)``."""
+        """Largest change of speed from one command to the next, shape ``(n,)``."""
         return self.acceleration * self.dt
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandWindow:
-    """Interval of the allowed next commands ``(…, n)``, from ``low`` to ``high``, and the limit that sets each end."""
+    """Interval of the allowed next commands of n joints, each of shape ``(…, n)``.
+
+    Attributes:
+        low: lower bound, in SI units.
+        high: upper bound, in SI units.
+        low_rule: limit that determines the lower bound: ``range``, ``speed`` or ``acceleration``.
+        high_rule: limit that determines the upper bound.
+    """
 
     low: Array
     high: Array
@@ -53,9 +68,14 @@ class CommandWindow:
 
 
 def compute_window(position: Array, velocity: Array, limits: JointLimits) -> CommandWindow:
-    """Return the allowed next commands, given the last command and its speed, ``(…, n)`` each.
+    """Return the interval of allowed next commands.
 
     A joint outside its range, for example after a person moved it, may move towards the range but not away from it.
+
+    Args:
+        position: last command, shape ``(…, n)`` for n joints, in SI units.
+        velocity: speed of the last command, shape ``(…, n)``.
+        limits: limits of range, speed and acceleration of the joints.
     """
     high, high_rule = _compute_window_end(position, velocity, limits.high - position, limits)
     low, low_rule = _compute_window_end(-position, -velocity, position - limits.low, limits)
@@ -65,11 +85,14 @@ def compute_window(position: Array, velocity: Array, limits: JointLimits) -> Com
 
 
 def compute_stoppable_speed(distance: Array, limits: JointLimits) -> Array:
-    """Return the highest current speed, ``(…, n)``, from which a joint still stops within ``distance`` (0 or more).
+    """Return the highest speed, shape ``(…, n)``, from which a joint still stops within a distance.
 
-    A command at speed v and the following commands, which brake by ``b = acceleration · dt`` each, cover
-    ``dt · (v + (v − b) + (v − 2b) + …)``. With m whole steps of braking, that is
-    ``dt · ((m + 1) v − b m (m + 1) / 2)``, and m is the largest whole number with ``b m (m + 1) / 2 ≤ distance / dt``.
+    A command at speed v and the following commands, which brake by ``b = acceleration · dt`` each, cover ``dt · (v + (v
+    − b) + (v − 2b) + …)``. With m whole steps of braking, that is ``dt · ((m + 1) v − b m (m + 1) / 2)``, and m is the
+    largest whole number with ``b m (m + 1) / 2 ≤ distance / dt``.
+
+    Args:
+        distance: distance to the end of the range in SI units, shape ``(…, n)``; negative counts as 0.
     """
     per_step = np.maximum(distance, 0.0) / limits.dt
     brake = np.broadcast_to(limits.max_speed_change, per_step.shape)
@@ -80,16 +103,24 @@ def compute_stoppable_speed(distance: Array, limits: JointLimits) -> Array:
 
 
 def compute_braking_step(position: Array, velocity: Array, limits: JointLimits) -> tuple[Array, Array]:
-    """Return the next command and its speed with the hardest allowed braking, ``(…, n)`` each."""
+    """Return the next command and its speed with the hardest allowed braking, shape ``(…, n)`` each.
+
+    Args:
+        position: last command, shape ``(…, n)`` for n joints, in SI units.
+        velocity: speed of the last command, shape ``(…, n)``.
+    """
     slower = np.sign(velocity) * np.maximum(np.abs(velocity) - limits.max_speed_change, 0.0)
     return position + slower * limits.dt, slower
 
 
 def compute_stopping_path(position: Array, velocity: Array, limits: JointLimits) -> Array:
-    """Return the commands ``(T, n)`` that follow a command ``(n,)`` at a speed and bring one robot to rest.
+    """Return the commands with which every joint brakes to rest as hard as allowed, shape ``(T, n)`` for T steps.
 
-    Every joint brakes as hard as allowed. At most `LONGEST_STOP` commands are returned; the last one is always
-    included.
+    If there are more than `LONGEST_STOP` (32) commands, evenly spaced ones are returned, including the last.
+
+    Args:
+        position: last command, shape ``(n,)``, in SI units.
+        velocity: speed of the last command, shape ``(n,)``.
     """
     ratio = np.divide(
         np.abs(velocity), limits.max_speed_change, out=np.zeros_like(velocity), where=limits.max_speed_change > 0.0
@@ -107,7 +138,14 @@ def compute_stopping_path(position: Array, velocity: Array, limits: JointLimits)
 def _compute_window_end(
     position: Array, velocity: Array, distance: Array, limits: JointLimits
 ) -> tuple[Array, NDArray[np.str_]]:
-    """Return the furthest allowed command upwards and the limit that sets it."""
+    """Return the upper end of the interval of allowed next commands, and the name of the limit that determines it.
+
+    Args:
+        position: last command, shape ``(…, n)``, in SI units.
+        velocity: speed of the last command, shape ``(…, n)``.
+        distance: distance to the upper end of the range, shape ``(…, n)``.
+        limits: limits of speed, acceleration and range of the joints.
+    """
     faster = velocity + limits.max_speed_change
     to_range = compute_stoppable_speed(distance, limits)
     speed = np.minimum(np.minimum(faster, limits.speed), to_range)
@@ -117,20 +155,20 @@ def _compute_window_end(
 
 
 class PoseSpace:
-    """Checker of poses ``(n,)`` of the robot's joints, in rad or m, against the twin's geometry.
+    """Checker of joint positions ``(n,)`` in rad or m against the geometry of the twin.
 
-    Only fixed objects are checked. The robot may touch loose objects, and their present places are unknown. The hand
+    Only fixed objects are checked. The robot may touch loose objects, and their present positions are unknown. The hand
     may close on itself. It has a separate clearance because it works at the table's surface. Shapes that are closer
     than the clearance at the twin's home pose, such as a base on the table, are allowed.
 
     Args:
-        twin: twin of the robot.
         clearance: smallest distance in m between a link and a fixed object, and between links that are not neighbours.
         hand_clearance: smallest distance in m between the hand and a fixed object; at most ``clearance``.
-        box: lowest and highest position of the tool in the world frame, ``(2, 3)`` in m; infinite where unlimited.
+        box: lowest and highest position of the tool in the world frame, ``(2, 3)`` in m; infinite where unlimited. None
+            for no limit.
 
     Raises:
-        InputError: a box is given for a twin whose spec names no tool site.
+        InputError: If a box is given for a twin that has no tool site.
     """
 
     def __init__(
@@ -153,7 +191,14 @@ class PoseSpace:
         return self._near.data.site_xpos[self._tool].copy()
 
     def find_first_fault(self, poses: Array) -> tuple[str, str] | None:
-        """Return the rule that the first invalid pose of ``(T, n)`` breaks and a description; None if all are valid."""
+        """Return the first fault of a sequence of poses, or None if all poses are allowed.
+
+        Args:
+            poses: joint positions of T poses, shape ``(T, n)``, in rad or m.
+
+        Returns:
+            Broken rule, ``workspace`` or ``clearance``, and a description for a person.
+        """
         for pose in poses:
             self._set_pose(pose)
             fault = self._check_workspace() or self._check_clearance()
@@ -185,7 +230,14 @@ class PoseSpace:
 
 
 def _compute_clearances(twin: Twin, clearance: float, at_hand: float) -> Array:
-    """Return the smallest distance of each pair of shapes in m, ``(ngeom, ngeom)``; −inf for pairs that may touch."""
+    """Return the smallest allowed distance of each pair of geoms in m, shape ``(ngeom, ngeom)``.
+
+    It is −inf for pairs that may touch.
+
+    Args:
+        clearance: distance between a link and a fixed object, and between links, in m.
+        at_hand: distance between the hand and a fixed object, in m.
+    """
     model, grip = twin.model, twin.robot.gripper
     links = _mask_subtrees(model, [int(model.joint(name).bodyid[0]) for name in twin.robot.joints])
     # The hand consists of the bodies that the gripper's joint moves and of the palm.
@@ -203,7 +255,7 @@ def _compute_clearances(twin: Twin, clearance: float, at_hand: float) -> Array:
 
 
 def _mask_subtrees(model: mujoco.MjModel, roots: ArrayLike) -> NDArray[np.bool_]:
-    """Return a mask of these bodies and all their descendants, ``(nbody,)``."""
+    """Return a mask of the bodies with the ids ``roots`` and all their descendants, shape ``(nbody,)``."""
     found = np.isin(np.arange(model.nbody), np.asarray(roots, dtype=np.int64))
     for body in range(1, model.nbody):  # parents come before their children
         found[body] |= found[model.body_parentid[body]]

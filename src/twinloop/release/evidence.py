@@ -1,4 +1,4 @@
-"""Prepare trials for a gate: pair candidate and champion, in an order that allows looks while trials are added."""
+"""Collect trials for a gate: pair the trials of candidate and champion, and order them for repeated evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ _ALIKE = {"task": "task", "twin_hash": "twin", "run_seed": "run seed"}
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceTrial:
-    """One trial; ``won`` is true if it is valid and succeeded. Values that were not measured are None."""
+    """One trial of a policy; a value that was not measured is None.
+
+    Attributes:
+        key: domain (``sim`` or ``real``), suite, evaluation slice (condition of the suite) and trial. Trials of two
+            policies with the same key are a pair.
+        won: whether the trial is valid and succeeded.
+        progress: progress in the task, 0 to 1.
+        violations: number of control steps at which a safety limit was broken.
+        latency_s: mean time per command in s.
+        valid: whether the trial is valid; a trial in a world that diverged is not.
+        reason: reason why the trial is not valid; empty if it is.
+    """
 
     key: Key
     won: bool
@@ -31,13 +42,20 @@ class EvidenceTrial:
 
     @property
     def slice(self) -> str:
-        """Name of its suite and its slice, ``SUITE/SLICE``."""
+        """Name of the trial's suite and evaluation slice (condition of the suite), ``SUITE/SLICE``."""
         return f"{self.key[1]}/{self.key[2]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateEvidence:
-    """All trials of both policies, in the order in which they were made."""
+    """All trials of candidate and champion, each in the order in which they were made.
+
+    Attributes:
+        candidate: trials of the candidate.
+        champion: trials of the champion; empty if there is no champion.
+        hashes: hashes of the evaluations.
+        problems: sentences about trials that do not fit together; the gate is then not passed.
+    """
 
     candidate: tuple[EvidenceTrial, ...]
     champion: tuple[EvidenceTrial, ...] = ()
@@ -54,9 +72,15 @@ class GateEvidence:
         champion_hash: str = "",
         names: tuple[str, str | None] = ("", None),
     ) -> GateEvidence:
-        """Read evaluations and check that they are evidence about these two policies.
+        """Read the trials of evaluations, and check that the trials are from these two policies and can be paired.
 
-        A manual table of trials on a robot has no hash; it is identified by the policy's name in ``names``.
+        Args:
+            candidate: evaluations of the candidate.
+            champion: evaluations of the champion.
+            candidate_hash: hash of the candidate; empty skips the check of its policy.
+            champion_hash: hash of the champion; empty skips the check of its policy.
+            names: names of candidate and champion. They identify an evaluation that has no policy hash, for example a
+                manual table of trials on a robot.
         """
         problems = [
             *_find_other_policies(candidate, candidate_hash, "candidate", names[0]),
@@ -74,19 +98,30 @@ class GateEvidence:
         return cls(candidate=mine, champion=theirs, hashes=hashes, problems=tuple(problems))
 
     def pair_trials(
-        self, suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
+        self, suites: Sequence[str] | None, domain: str | None, exclude: Sequence[str]
     ) -> list[tuple[EvidenceTrial, EvidenceTrial]]:
-        """Return the trials of both policies with the same key, in the candidate's order."""
+        """Return pairs of trials of candidate and champion with the same key, in the candidate's order.
+
+        Args:
+            suites: names of the suites to use; None for all except ``exclude``.
+            domain: domain of the trials to use; None for any.
+            exclude: names of the suites to exclude if ``suites`` is None.
+        """
         partners = {trial.key: trial for trial in self.champion}
-        chosen = select_trials(self.candidate, suites, domain, without)
+        chosen = select_trials(self.candidate, suites, domain, exclude)
         return [(trial, partners[trial.key]) for trial in chosen if trial.key in partners]
 
-    def select_robot_trials(self, suites: Sequence[str], without: Sequence[str]) -> GateEvidence:
-        """Return the evidence of robot trials only: domain ``real``, or one of ``suites``, run on a virtual robot."""
+    def select_robot_trials(self, suites: Sequence[str], exclude: Sequence[str]) -> GateEvidence:
+        """Return the evidence with robot trials only: trials of the domain ``real``, and trials of the given suites.
+
+        Args:
+            suites: names of suites that were run on a virtual robot, whose trials count as robot trials.
+            exclude: names of the suites to exclude.
+        """
         mine, theirs = (
             tuple(
                 trial
-                for trial in select_trials(side, None, None, without)
+                for trial in select_trials(side, None, None, exclude)
                 if trial.key[0] == "real" or trial.key[1] in suites
             )
             for side in (self.candidate, self.champion)
@@ -95,26 +130,37 @@ class GateEvidence:
 
 
 def select_trials(
-    trials: Sequence[EvidenceTrial], suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
+    trials: Sequence[EvidenceTrial], suites: Sequence[str] | None, domain: str | None, exclude: Sequence[str]
 ) -> list[EvidenceTrial]:
-    """Return the trials of ``suites`` (None: of all suites except ``without``) in ``domain`` (None: in any)."""
+    """Return the trials of some suites in one domain.
+
+    Args:
+        suites: names of the suites to use; None for all except ``exclude``.
+        domain: domain of the trials to use; None for any.
+        exclude: names of the suites to exclude if ``suites`` is None.
+    """
     return [
         trial
         for trial in trials
-        if (trial.key[1] in suites if suites is not None else trial.key[1] not in without)
+        if (trial.key[1] in suites if suites is not None else trial.key[1] not in exclude)
         and domain in (None, trial.key[0])
     ]
 
 
 def interleave_slices(slices: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return an order of trials in which every slice has an equal share at every look, and the looks.
+    """Return an order of trials in which all evaluation slices have equal shares, and the times at which to test.
 
-    The order is the first trial of each slice, then the second of each, and so on. Trials that are added to the slices
-    later therefore come at the end. If all slices have the same number of trials, there is a look after each round.
-    Else there is one look, at the end, because an average over slices needs equal shares.
+    A slice is one condition of a suite. The order is the first trial of each slice, then the second trial of each
+    slice, and so on. Trials that are added to the slices later therefore come at the end. If all slices have the same
+    number of trials, a test is made after each such round. Otherwise one test is made at the end, because an average
+    over slices needs equal shares.
+
+    Args:
+        slices: name of the slice of each of n trials.
 
     Returns:
-        Positions ``(n,)`` in that order, and the number of trials at each look.
+        Indices of the trials in the new order, shape ``(n,)``, and the number of trials at each test, shape
+        ``(nlook,)``.
     """
     count: Counter[str] = Counter()
     rounds = np.empty(len(slices), dtype=np.intp)
@@ -143,7 +189,13 @@ def _read_trials(evaluation: Evaluation) -> list[EvidenceTrial]:
 
 
 def _find_other_policies(evaluations: Sequence[Evaluation], policy: str, side: str, name: str | None) -> list[str]:
-    """Return a problem for each evaluation of a policy other than the given one."""
+    """Return a problem, as a sentence, for each evaluation of another policy than the given one.
+
+    Args:
+        policy: expected hash of the policy; empty skips the check.
+        side: ``candidate`` or ``champion``, for the sentence.
+        name: expected name of the policy in evaluations that have no policy hash.
+    """
     return [
         f"an evaluation in {one.suite} given for the {side} is of {one.policy} ({one.policy_hash[:12] or 'no hash'}), "
         f"but the {side} has the hash {policy[:12]}"
@@ -154,7 +206,10 @@ def _find_other_policies(evaluations: Sequence[Evaluation], policy: str, side: s
 
 
 def _find_setting_differences(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> list[str]:
-    """Return a problem for evaluations of one suite with different settings, whose trials are no pairs."""
+    """Return a problem, as a sentence, for each suite that both policies ran with different settings.
+
+    Trials with different settings cannot be paired.
+    """
     found = list[str]()
     for mine, theirs in itertools.product(candidate, champion):
         if (mine.suite, mine.domain) == (theirs.suite, theirs.domain):
@@ -162,15 +217,21 @@ def _find_setting_differences(candidate: Sequence[Evaluation], champion: Sequenc
             if mine.extra.get("suite_hash") != theirs.extra.get("suite_hash"):
                 other.append("version of the suite")
             if other:
-                found.append(f"in {mine.suite} the two were run with a different {' and '.join(other)}")
+                found.append(f"in {mine.suite}, candidate and champion were run with a different {' and '.join(other)}")
     return found
 
 
 def _find_unpaired_trials(mine: Sequence[EvidenceTrial], theirs: Sequence[EvidenceTrial]) -> list[str]:
-    """Return a problem for trials that only one of both policies has."""
+    """Return a problem, as a sentence, for trials that only the candidate or only the champion has.
+
+    Args:
+        mine: trials of the candidate.
+        theirs: trials of the champion.
+    """
     here, there = {trial.key for trial in mine}, {trial.key for trial in theirs}
     return [
-        f"{len(missing)} trials have no partner by the {side} ({_format_keys(sorted(missing))})"
+        f"{len(missing)} trials have no partner: the {side} has no trials with the same suite, slice and number "
+        f"({_format_keys(sorted(missing))})"
         for side, missing in (("champion", here - there), ("candidate", there - here))
         if missing
     ]

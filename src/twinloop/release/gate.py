@@ -1,8 +1,9 @@
-"""Gate: check every rule; a candidate passes only if every rule passes.
+"""Apply the gate: check every rule, and pass a candidate only if all rules are fulfilled.
 
-All rules must pass, so a candidate that breaks any one tested rule passes only if the test of that rule errs. The
-probability of this is at most α, however many rules, metrics and slices there are: an intersection-union test (Berger,
-Technometrics 24, 1982). Only the effects of ``improves``, of which one suffices, share α between them.
+A candidate that does not fulfil a rule passes only if the statistical test of that rule is wrong. Each test has the
+error level α, so this has a probability of at most α for any number of rules, metrics and slices. This is an
+intersection-union test (Berger, Technometrics 24, 1982). Of the effects in ``improves`` one suffices; therefore their
+tests divide α among themselves.
 """
 
 from __future__ import annotations
@@ -23,17 +24,24 @@ from twinloop.release.version import TrainingRecord
 
 @dataclass(frozen=True, kw_only=True)
 class GateContext:
-    """Facts for the gate besides trials: hashes and contract of the policies, training record, stored failures.
+    """Facts about the policies, in addition to their trials, that the gate's rules need.
 
-    ``spent`` is a message if this candidate was already examined where only one look was planned. None means unknown.
+    Attributes:
+        candidate_hash: hash of the candidate; empty if unknown.
+        champion_hash: hash of the champion; empty if unknown.
+        contract: contract from the candidate's ``config.json``; None if unknown.
+        training: training data of the candidate; None if unknown.
+        stored_scenarios: names of the scenarios that are stored because a policy failed in them; None if unknown.
+        look_used: error message if the gate allows only one evaluation (``looks: once``), and these trials were already
+            evaluated; else empty.
     """
 
     candidate_hash: str = ""
     champion_hash: str = ""
     contract: Any = None
-    trained: TrainingRecord | None = None
-    stored: Sequence[str] | None = None
-    spent: str = ""
+    training: TrainingRecord | None = None
+    stored_scenarios: Sequence[str] | None = None
+    look_used: str = ""
 
 
 def gate(
@@ -41,21 +49,24 @@ def gate(
     candidate: Evaluation | Sequence[Evaluation],
     champion: Evaluation | Sequence[Evaluation] = (),
     *,
-    known: GateContext | None = None,
+    context: GateContext | None = None,
 ) -> GateDecision:
     """Decide whether a candidate passes the gate.
 
+    Missing evidence raises no error; it gives the verdict ``missing``. If the gate's ``looks`` is ``once`` (trials may
+    be evaluated only once), evidence that does not fit the gate gives this verdict only. The trials are then not
+    evaluated, so the one planned evaluation is still available.
+
     Args:
-        config: the rules.
+        config: rules of the gate.
         candidate: evaluations of the candidate, one for each suite and domain.
-        champion: evaluations of the policy that it would replace; none if there is no champion yet.
-        known: further facts.
+        champion: evaluations of the policy that it would replace; empty if there is no champion yet.
+        context: further facts about the policies.
 
     Returns:
-        The decision, with a verdict for every rule. Missing evidence raises no error; it is a verdict. With
-        ``looks: once``, unsuitable evidence gets this verdict alone, and the look is not used.
+        Decision with a verdict for every rule.
     """
-    about = known or GateContext()
+    about = context or GateContext()
     mine, theirs = ([one] if isinstance(one, Evaluation) else list(one) for one in (candidate, champion))
     evidence = GateEvidence.of(
         mine,
@@ -65,7 +76,7 @@ def gate(
         names=(config.candidate, config.champion),
     )
     first = _evidence_rule(config, evidence, about)
-    # The one look is used for suitable evidence only: unsuitable trials are not evaluated.
+    # Unsuitable trials are not evaluated, so that the one planned evaluation is still available.
     rest = [] if config.looks == "once" and not first.passed else _judge_rules(config, evidence, about)
     return GateDecision(
         candidate=config.candidate,
@@ -82,60 +93,69 @@ def gate(
     )
 
 
-def _judge_rules(config: GateConfig, evidence: GateEvidence, known: GateContext) -> list[RuleVerdict]:
-    """Return the verdict of every rule in the order of a decision; waived rules are not evaluated."""
+def _judge_rules(config: GateConfig, evidence: GateEvidence, context: GateContext) -> list[RuleVerdict]:
+    """Return the verdicts of all rules in a decision's order, except the rule ``evidence``, which `gate` checks first.
+
+    Waived rules are not evaluated.
+    """
     first = config.champion is None
-    found = list[RuleVerdict]()
+    verdicts = list[RuleVerdict]()
     if first:
         reason = "there is no champion yet; the floor decides"
-        found.append(RuleVerdict(rule="success", verdict="none", asked="nothing", reason=reason))
+        verdicts.append(RuleVerdict(rule="success", verdict="none", requirement="nothing", reason=reason))
     elif isinstance(config.success, SuccessRule):
-        found += success_rules(config.success, config, evidence)
+        verdicts += success_rules(config.success, config, evidence)
     else:
-        found.append(_make_waived_verdict("success", config.success))
+        verdicts.append(_make_waived_verdict("success", config.success))
     if config.improves and not first:
-        found.append(improvement_rule(config, evidence))
-    asked: dict[str, Callable[[Any], RuleVerdict]] = {
+        verdicts.append(improvement_rule(config, evidence))
+    checks: dict[str, Callable[[Any], RuleVerdict]] = {
         "robot": lambda rule: robot_rule(rule, config, evidence),
         "floor": lambda rule: floor_rule(rule, config, evidence),
         "invariants": lambda rule: invariant_rule(rule, config, evidence),
-        "regressions": lambda rule: regression_rule(rule, evidence, known.stored, first=first),
+        "regressions": lambda rule: regression_rule(rule, evidence, context.stored_scenarios, first=first),
         "latency": lambda rule: latency_rule(rule, config, evidence),
-        "context": lambda rule: context_rule(rule, known.contract, known.trained),
+        "context": lambda rule: context_rule(rule, context.contract, context.training),
     }
-    for name, ask in asked.items():
+    for name, check in checks.items():
         rule = getattr(config, name)
-        found.append(_make_waived_verdict(name, rule) if isinstance(rule, WaivedRule) else ask(rule))
-    return found
+        verdicts.append(_make_waived_verdict(name, rule) if isinstance(rule, WaivedRule) else check(rule))
+    return verdicts
 
 
 def _robot_suites(config: GateConfig) -> tuple[str, ...]:
-    """Return the suites that were run on a robot; if the rule is waived, its default suites."""
+    """Return the names of the suites that were run on a robot; if the robot rule is waived, its default suites."""
     return (config.robot if isinstance(config.robot, RobotRule) else RobotRule()).suites
 
 
-def _evidence_rule(config: GateConfig, evidence: GateEvidence, known: GateContext) -> RuleVerdict:
-    """Check that the trials are of these policies, are paired, and may be examined."""
-    asked = "trials of this candidate and this champion under the same conditions, each with its partner"
+def _evidence_rule(config: GateConfig, evidence: GateEvidence, context: GateContext) -> RuleVerdict:
+    """Check that the trials are from these two policies and all paired, and that this evaluation is still allowed.
+
+    A pair is one trial of the candidate and one of the champion with the same suite, slice and number. The evaluation
+    is not allowed if the only planned evaluation (``looks: once``) was already made.
+    """
+    requirement = "trials of this candidate and this champion under the same conditions, each with its partner"
     problems = list(evidence.problems)
     if not evidence.candidate:
         problems.insert(0, "there are no trials of the candidate")
     if config.champion is not None and not evidence.champion:
         problems.append(f"there are no trials of the champion {config.champion}")
-    if known.spent:
-        problems.append(known.spent)
-    figures = {"candidate": len(evidence.candidate), "champion": len(evidence.champion)}
+    if context.look_used:
+        problems.append(context.look_used)
+    metrics = {"candidate": len(evidence.candidate), "champion": len(evidence.champion)}
     if problems and config.looks == "once":
-        problems.append("no rule was evaluated" + ("" if known.spent else ", and the one look is still available"))
+        problems.append(
+            "no rule was evaluated" + ("" if context.look_used else ", and the one look is still available")
+        )
     fit = f"{len(evidence.candidate)} trials" + (", all with their partner" if evidence.champion else "")
     return RuleVerdict(
         rule="evidence",
         verdict="missing" if problems else "yes",
-        asked=asked,
+        requirement=requirement,
         reason="; ".join(problems) or fit,
-        evidence=figures,
+        evidence=metrics,
     )
 
 
 def _make_waived_verdict(rule: str, waived: WaivedRule) -> RuleVerdict:
-    return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=waived.waived)
+    return RuleVerdict(rule=rule, verdict="waived", requirement="nothing", reason=waived.waived)

@@ -1,12 +1,12 @@
-"""Configuration of a gate, written in YAML.
+"""Read and check the configuration of a gate, which is written in YAML.
 
-::
+Example::
 
     candidate: pick@2             # a version, an alias, or the folder of a saved policy
     champion: champion            # the policy it is compared with; null if there is none yet
     evidence: {candidate: [runs/evaluate/new], champion: [runs/evaluate/old]}
     success: {within: 0.05}       # not worse by more than 5 points; or {better: 0.0}: better
-    floor: {success: 0.5}         # of every slice, including the worst
+    floor: {success: 0.5}         # in every slice (condition of a suite)
     robot: {within: 0.1}          # not worse by 10 points in trials on a robot, if there are any
     regressions: {suites: [failures]}
     latency: {quantile: 0.95, budget_s: 0.03}
@@ -32,47 +32,54 @@ from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin.spec import describe_errors
 
 Looks = Literal["any", "once"]
-_RULES = ("success", "floor", "regressions", "latency", "context")  # that a file must give or waive
+_RULES = ("success", "floor", "regressions", "latency", "context")  # rules that a file must give or waive
 Metric = Literal["success", "progress"]
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class WaivedRule(_Part):
-    """A rule that a person waived, with the reason; the decision and the log record it."""
+class WaivedRule(_Section):
+    """Rule that a person has waived; ``waived`` is the reason, which the decision and the audit log record."""
 
     waived: str = Field(min_length=3)
 
     @model_validator(mode="before")
     @classmethod
     def _check_alone(cls, value: Any) -> Any:
-        beside = [str(key) for key in value if key != "waived"] if isinstance(value, dict) else []
-        if beside:
+        others = [str(key) for key in value if key != "waived"] if isinstance(value, dict) else []
+        if others:
             raise ValueError(
-                f"a rule is either waived or given, but this one is both: leave out waived, or {', '.join(beside)}"
+                f"a rule is either waived or given, but this one is both: leave out waived, or {', '.join(others)}"
             )
         return value
 
 
 def _choose_tag(value: Any) -> str:
-    """Return whether a value is a rule or a waived rule, so that a wrong value is checked against that form only."""
+    """Return ``[waived]`` if a rule is waived (it has the key ``waived``), or ``[given]`` if it has settings.
+
+    With this tag, Pydantic checks the value against one form only, so that its error messages are about the right form.
+    """
     return "[waived]" if isinstance(value, WaivedRule) or (isinstance(value, dict) and "waived" in value) else "[given]"
 
 
-_Rule = TypeVar("_Rule", bound=_Part)
+_Rule = TypeVar("_Rule", bound=_Section)
 _OrWaived = Annotated[
     Annotated[_Rule, Tag("[given]")] | Annotated[WaivedRule, Tag("[waived]")], Discriminator(_choose_tag)
 ]
 
 
-class SuccessRule(_Part):
-    """Rule for the candidate's success rate compared with the champion's, on the same trials.
+class SuccessRule(_Section):
+    """Rule for the difference of success rates, candidate minus champion, in the same trials.
 
-    ``within``: it must not be lower by this margin or more. ``better``: it must be higher by more than this.
-    ``slices``: it must not be lower by this margin or more in any slice. ``suites`` and ``domain`` select the trials;
-    by default all that are not in a regression suite.
+    Attributes:
+        within: margin by which the candidate's rate must not be lower, as a share; give either this or ``better``.
+        better: margin by which the candidate's rate must be higher, as a share.
+        slices: margin by which the rate must not be lower in any evaluation slice (one condition of a suite); not
+            tested by default.
+        suites: names of the suites to use; by default all suites that are not regression suites.
+        domain: domain of the trials to use, ``sim`` or ``real``; by default both.
     """
 
     within: float | None = Field(default=None, gt=0, lt=1)
@@ -89,40 +96,56 @@ class SuccessRule(_Part):
 
     @property
     def margin(self) -> float:
-        """The difference that must be exceeded."""
+        """Value that the difference of success rates must exceed.
+
+        It is −``within`` for a rule "not worse by more than ``within``", and ``better`` for "better by at least
+        ``better``".
+        """
         return -self.within if self.within is not None else float(self.better or 0.0)
 
 
-class RobotRule(_Part):
-    """Rule for the candidate's success rate compared with the champion's in trials on a robot, if there are any.
+class RobotRule(_Section):
+    """Rule for the difference of success rates, candidate minus champion, in trials on a robot, if there are any.
 
-    ``within``: it must not be lower by this margin or more. These trials are tested separately, so that a gain in
-    simulation cannot compensate for a loss on the robot. ``suites`` are the suites that were run on a robot, including
-    a virtual one; every evaluation of the domain ``real`` is also used.
+    Robot trials are tested separately, so that a gain in simulation cannot compensate for a loss on the robot.
+
+    Attributes:
+        within: margin by which the candidate's rate must not be lower, as a share.
+        suites: names of suites that were run on a robot, including a virtual robot. Every evaluation of the domain
+            ``real`` is also used.
     """
 
     within: float = Field(default=0.1, gt=0, lt=1)
     suites: tuple[str, ...] = ("real",)
 
 
-class ImprovementRule(_Part):
-    """One of several effects, of which at least one must be shown: of a metric, in all trials or in one slice."""
+class ImprovementRule(_Section):
+    """One of several possible improvements over the champion, of which at least one must be shown.
+
+    Attributes:
+        metric: metric that must improve, ``success`` or ``progress``.
+        slice: evaluation slice (one condition of a suite) in which it must improve; by default all trials together.
+        better: margin by which the mean must be higher, as a share.
+    """
 
     metric: Metric = "success"
     slice: str | None = None
     better: float = Field(default=0.0, ge=0, lt=1)
 
 
-class FloorRule(_Part):
-    """Success rate that must be shown for every slice."""
+class FloorRule(_Section):
+    """Success rate, as a share, that must be shown in every evaluation slice (one condition of a suite)."""
 
     success: float = Field(gt=0, lt=1)
 
 
-class InvariantRule(_Part):
-    """Conditions for every trial: no violation of a safety limit; success in every trial of ``must_succeed``.
+class InvariantRule(_Section):
+    """Conditions on every trial of the candidate.
 
-    ``invalid`` is the largest share of trials in an invalid world; each of them also counts as a failure.
+    Attributes:
+        violations: allowed number of control steps that break a safety limit; always 0.
+        invalid: largest allowed share of trials in an invalid world. Each of these trials also counts as a failure.
+        must_succeed: names of evaluation slices (conditions of a suite) in which every trial must succeed.
     """
 
     violations: Literal[0] = 0
@@ -130,29 +153,43 @@ class InvariantRule(_Part):
     must_succeed: tuple[str, ...] = ()
 
 
-class RegressionRule(_Part):
-    """The candidate must handle every stored failure that the champion handles.
+class RegressionRule(_Section):
+    """Rule that the candidate must handle every stored failure that the champion handles.
 
-    A scenario is handled if at least the share ``handled`` of its trials succeeds.
+    Attributes:
+        suites: names of the suites in which stored failures are repeated.
+        handled: share of a scenario's trials that must succeed for the scenario to count as handled.
     """
 
     suites: tuple[str, ...] = ("failures",)
     handled: float = Field(default=0.5, gt=0, le=1)
 
 
-class LatencyRule(_Part):
-    """Time limit for a command: the ``quantile`` over trials of their mean time, with its upper confidence limit."""
+class LatencyRule(_Section):
+    """Limit for the time that the candidate takes for a command.
+
+    Attributes:
+        budget_s: largest allowed time in s; the upper confidence limit of the quantile must not exceed it.
+        quantile: quantile, over trials, of the mean time per command in a trial.
+    """
 
     budget_s: float = Field(gt=0)
     quantile: float = Field(default=0.95, gt=0, lt=1)
 
 
-class ContextRule(_Part):
-    """Environment in which the candidate will run; its training must cover it.
+class ContextRule(_Section):
+    """Environment in which the candidate will run; its training data must cover this environment.
 
-    ``contract`` is a JSON file of the environment's contract; by default the contract of ``twin`` and ``task`` is used.
-    ``distribution`` is the folder of an identify run: its intervals of ``level`` must be within the ranges of the
-    training data. Without it, the training data must come from this twin.
+    Attributes:
+        twin: name or path of the environment's twin. If no distribution is given, training data must come from this
+            twin.
+        task: name of the task, which determines the offered contract together with the twin.
+        contract: JSON file with the contract that the environment offers; by default computed from ``twin`` and
+            ``task``.
+        cameras: height and width in pixels of each camera's images, by name, for the computed contract.
+        distribution: folder of an identify run; its parameter intervals must be within the ranges of the training data.
+        level: confidence level of these intervals.
+        parameters: patterns of the names of the parameters to compare; by default all.
     """
 
     twin: str | None = None
@@ -170,41 +207,58 @@ class ContextRule(_Part):
         return self
 
 
-class ShadowStage(_Part):
-    """Settings of the shadow stage; the keys are the fields of `plan.ShadowPlan`."""
+class ShadowStage(_Section):
+    """Settings of the shadow stage: limit and quantile of differences, number of episodes; see `plan.ShadowPlan`."""
 
     limit: float = Field(gt=0)
     quantile: float = Field(default=0.95, gt=0, lt=1)
     episodes: int = Field(default=10, ge=1)
 
 
-class CanaryStage(_Part):
-    """Settings of the canary stage; the keys are the fields of `plan.CanaryPlan`."""
+class CanaryStage(_Section):
+    """Settings of the canary stage: share of episodes, number of episodes and error level; see `plan.CanaryPlan`."""
 
     share: float = Field(default=0.1, gt=0, lt=1)
     episodes: int = Field(default=50, ge=1)
     alpha: float = Field(default=0.05, gt=0, lt=1)
 
 
-class StagesSection(_Part):
-    """Stages after a passed gate; null leaves one out. A first champion has none by default."""
+class StagesSection(_Section):
+    """Stages after a passed gate: shadow (commands are not sent) and canary (some episodes). Null skips a stage.
+
+    By default, there is no shadow stage, and a candidate becomes the first champion without a canary stage.
+    """
 
     shadow: ShadowStage | None = None
     canary: CanaryStage | None = Field(default_factory=CanaryStage)
 
 
-class EvidenceSection(_Part):
-    """Folders of evaluations."""
+class EvidenceSection(_Section):
+    """Folders with the evaluations of candidate and champion."""
 
     candidate: tuple[Path, ...]
     champion: tuple[Path, ...] = ()
 
 
-class GateConfig(_Part):
-    """A gate. ``alpha`` is the probability of passing a candidate that breaks a tested rule, shared by all rules.
+class GateConfig(_Section):
+    """Rules and settings of a gate, see the example in `gate_config`.
 
-    ``looks`` ``any``: the evidence may be examined again when there are more trials. ``once``: exact tests at the
-    planned number of trials, which need fewer trials; a second look is refused.
+    Attributes:
+        candidate: version, alias or policy folder of the candidate.
+        champion: version, alias or policy folder of the policy that it would replace; None if there is no champion yet.
+        evidence: folders of the evaluations.
+        alpha: largest probability of passing a candidate that breaks a tested rule, for all rules together.
+        looks: ``any`` allows to evaluate the gate again whenever there are more trials. ``once`` uses exact tests at
+            the planned number of trials, which need fewer trials; a second evaluation is refused.
+        success: rule for the success rate compared with the champion.
+        improves: improvements of which at least one must be shown; empty for no such requirement.
+        floor: rule for the smallest success rate of an evaluation slice (condition of a suite).
+        robot: rule for trials on a robot.
+        invariants: conditions on every trial.
+        regressions: rule for stored failures.
+        latency: rule for the time per command.
+        context: rule for the environment in which the candidate will run.
+        stages: stages after a passed gate.
     """
 
     candidate: str
@@ -225,27 +279,31 @@ class GateConfig(_Part):
     @model_validator(mode="before")
     @classmethod
     def _set_default_stages(cls, value: Any) -> Any:
-        """Give a first champion no stages, unless the file has them."""
+        """Set both stages to null for a first champion, unless the file contains ``stages``."""
         if isinstance(value, dict) and "stages" not in value and value.get("champion", "") is None:
             return {**value, "stages": {"shadow": None, "canary": None}}
         return value
 
     @property
     def plan(self) -> StagePlan:
-        """Plan of the later stages."""
+        """Plan of the stages after a passed gate."""
         return StagePlan.from_json(self.stages.model_dump())
 
     @property
     def regression_suites(self) -> tuple[str, ...]:
-        """Suites that only the regression rule uses."""
+        """Names of the suites that repeat stored failures, which only the regression rule uses."""
         return self.regressions.suites if isinstance(self.regressions, RegressionRule) else ("failures",)
 
 
 def parse_gate(value: Any, *, where: str = "the gate") -> GateConfig:
-    """Return a checked gate from plain values.
+    """Return the checked configuration of a gate from plain Python values, such as the content of a YAML file.
+
+    Args:
+        value: dictionary with the keys of `GateConfig`.
+        where: name of the source for error messages.
 
     Raises:
-        InputError: a key is wrong or missing; names all of them.
+        InputError: If a key is wrong or missing.
     """
     try:
         return GateConfig.model_validate(value)
@@ -260,10 +318,10 @@ def parse_gate(value: Any, *, where: str = "the gate") -> GateConfig:
 
 
 def read_gate(path: Path) -> GateConfig:
-    """Read the gate from a YAML file; paths in it are relative to the file.
+    """Read the configuration of a gate from a YAML file; paths in the file are relative to its folder.
 
     Raises:
-        InputError: it is missing, is not YAML, or a key is wrong or missing.
+        InputError: If the file is missing or not YAML, or a key in it is wrong or missing.
     """
     config = parse_gate(mark_foreign(load_yaml(path), path), where=str(path))
     at = path.parent

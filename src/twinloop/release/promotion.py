@@ -1,4 +1,4 @@
-"""Promote versions stage by stage, and roll back."""
+"""Promote policy versions from stage to stage, and return to the previous champion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ Target = Literal["shadow", "canary", "champion"]
 
 @dataclass(frozen=True, kw_only=True)
 class StageChange(JsonRecord):
-    """Result of a promotion or a rollback: ``policy`` is now in ``stage``; ``before`` was the champion."""
+    """Result of a promotion or a rollback.
+
+    Attributes:
+        policy: version that was moved, ``NAME@VERSION``.
+        stage: its new stage.
+        before: version that was champion before the change; None if there was no champion.
+        reason: reason that the user gave.
+    """
 
     policy: str
     stage: Stage
@@ -40,18 +47,17 @@ def promote(
     """Move a version to the next stage: shadow, canary or champion.
 
     Args:
-        registry: registry of the workspace and deployment.
-        reference: the version.
-        to: the stage; by default the next one of the plan in its gate decision.
-        force: skip the gate or a stage that has not ended; the log records it.
-        reason: the reason; required with ``force``.
+        reference: version or alias to promote.
+        to: stage to enter; by default the next stage of the plan in the version's gate decision.
+        force: whether to skip the gate, or a stage that has not ended. The audit log records it.
+        reason: reason for the audit log; required with ``force``.
 
     Raises:
-        UnknownNameError: the version does not exist.
-        CheckFailedError: the gate has not passed it against the present champion, or an earlier stage has not ended;
-            names it.
-        DatasetError: its files have changed since they were added.
-        InputError: it is already champion, another candidate is in a stage, or ``force`` has no reason.
+        UnknownNameError: If the version does not exist.
+        CheckFailedError: If the version has not passed the gate against the present champion, or an earlier stage has
+            not ended.
+        DatasetError: If the files of the version have changed since they were added.
+        InputError: If the version is already champion, another candidate is in a stage, or ``force`` has no reason.
     """
     version = registry.version(reference)
     registry.folder(version.reference)
@@ -79,13 +85,13 @@ def promote(
 
 
 def rollback(registry: PolicyRegistry, reason: str) -> StageChange:
-    """Make the previous champion the champion again, after checking all of its files.
+    """Make the previous champion the champion again, after checking that its files are unchanged.
 
     A candidate in shadow or canary is retired, because its gate compared it with the champion that is removed.
 
     Raises:
-        InputError: there is no previous champion, or no reason is given.
-        DatasetError: the files of the previous champion have changed; no alias was moved.
+        InputError: If there is no previous champion, or no reason is given.
+        DatasetError: If the files of the previous champion have changed. In this case no alias is moved.
     """
     if not reason:
         raise InputError("A rollback needs a reason, which the log records. Give it with --reason.")
@@ -108,7 +114,13 @@ def rollback(registry: PolicyRegistry, reason: str) -> StageChange:
 
 
 def list_champions(entries: Sequence[log.AuditEntry]) -> list[str]:
-    """Return the champions of the log in order, the present one last; a rollback removes the last one."""
+    """Return the champions in the order of their promotions, the present champion last.
+
+    A rollback removes the last champion of the list.
+
+    Args:
+        entries: entries of the audit log, oldest first.
+    """
     found = list[str]()
     for entry in entries:
         if entry.action == "promote" and "champion" in entry.details["aliases"]:
@@ -119,10 +131,10 @@ def list_champions(entries: Sequence[log.AuditEntry]) -> list[str]:
 
 
 def require_passed_gate(registry: PolicyRegistry, version: PolicyVersion) -> GateDecision:
-    """Return the newest decision about a version, which must have passed and not be followed by a rollback.
+    """Return the newest gate decision about a version, after checking that it permits a promotion.
 
     Raises:
-        CheckFailedError: there is no decision, it did not pass, or the version was rolled back since.
+        CheckFailedError: If there is no decision, the version did not pass, or it was rolled back after the decision.
     """
     decisions = registry.decisions(version.reference)
     if not decisions:
@@ -147,7 +159,15 @@ def require_passed_gate(registry: PolicyRegistry, version: PolicyVersion) -> Gat
 
 
 def _choose_plan(standing: CandidateStage | None, decision: GateDecision | None) -> StagePlan:
-    """Return the plan of the gate's file; a version that was forced keeps its plan."""
+    """Return the plan of a version's stages (shadow, canary) from its gate decision.
+
+    After a forced promotion, return its present plan. If there is neither a plan in the decision nor a present plan,
+    return the default plan.
+
+    Args:
+        standing: present stage and plan of the version; None if it is in no stage.
+        decision: gate decision; None for a forced promotion.
+    """
     if decision is not None and decision.plan:
         return StagePlan.from_json(decision.plan)
     return StagePlan() if standing is None else standing.plan
@@ -158,8 +178,15 @@ def _choose_stage(
 ) -> Stage:
     """Return the stage that a version may enter now.
 
+    Args:
+        plan: stages that the version has to pass.
+        standing: present stage of the version; None if it was never in a stage.
+        decision: gate decision about the version; None with ``force``.
+        to: stage that the user requests; None for the next one.
+        force: whether to skip all checks.
+
     Raises:
-        CheckFailedError: another stage comes first, or the version was aborted.
+        CheckFailedError: If another stage comes first, or the version was aborted.
     """
     at: Stage = "offline" if standing is None else standing.stage
     # After a new decision, a retired or rolled-back version starts again; an aborted one does not.
@@ -178,9 +205,9 @@ def _choose_stage(
             "stage; `twinloop policies list` shows the progress. To skip it, use --force --reason WHY."
         )
     if to is not None and to != following:
-        said = "" if decision is None else f" of the plan {', '.join(plan.order)}"
+        plan_text = "" if decision is None else f" of the plan {', '.join(plan.order)}"
         raise CheckFailedError(
-            f"The next stage{said} is {following}, not {to}. Leave --to out, or use --force --reason WHY."
+            f"The next stage{plan_text} is {following}, not {to}. Leave --to out, or use --force --reason WHY."
         )
     return following
 
@@ -194,7 +221,18 @@ def _start_stage(
     champion: str | None,
     details: dict[str, Any],
 ) -> None:
-    """Move a candidate to shadow or canary; a champion must exist."""
+    """Move a candidate to shadow or canary, within a database transaction.
+
+    Args:
+        policy: version of the candidate.
+        stage: ``shadow`` or ``canary``.
+        plan: stages that the candidate has to pass.
+        champion: version of the present champion.
+        details: further facts for the audit log.
+
+    Raises:
+        InputError: If another candidate is in a stage, there is no champion, or the plan does not contain the stage.
+    """
     busy = StageTracker(registry).current_candidate
     if busy is not None and busy.policy != policy:
         raise InputError(
@@ -218,7 +256,13 @@ def _start_stage(
 def _make_champion(
     registry: PolicyRegistry, connection: sqlite3.Connection, policy: str, champion: str | None, details: dict[str, Any]
 ) -> None:
-    """Make a version the champion; the former champion becomes ``previous``."""
+    """Make a version the champion, in a database transaction; the alias ``previous`` then names the former champion.
+
+    Args:
+        policy: version to promote, ``NAME@VERSION``.
+        champion: former champion; None if there was no champion.
+        details: further facts for the audit log.
+    """
     enter_stage(registry, connection, policy, "champion")
     moved: dict[str, str | None] = {stage: None for stage, who in registry.aliases().items() if who == policy}
     moved |= _retire_candidate(registry, connection, f"{policy} became the champion")
@@ -229,7 +273,14 @@ def _make_champion(
 
 
 def _retire_candidate(registry: PolicyRegistry, connection: sqlite3.Connection, why: str) -> dict[str, str | None]:
-    """Retire the candidate in shadow or canary, because the champion it is compared with changes."""
+    """Retire the candidate in shadow or canary, if there is one; call this when the champion to compare with changes.
+
+    Args:
+        why: reason to record.
+
+    Returns:
+        Aliases to remove, mapped to None; empty if there is no such candidate.
+    """
     busy = StageTracker(registry).current_candidate
     if busy is None:
         return {}

@@ -1,8 +1,9 @@
-"""Keep immutable versions of policies in a workspace, with aliases that can move.
+"""Keep immutable versions of policies in a workspace, with aliases such as ``champion`` that can move.
 
-Every change is one SQLite transaction. The files of a version are on the disk before its row, and an alias moves
-together with the log entry that gives the reason. A process that is ended therefore leaves the state before or after
-the change, and two processes cannot change the state at the same time.
+Every change is one SQLite transaction. The files of a version are written to the disk before its database row. An alias
+moves in the same transaction as the entry of the audit log that gives the reason. If the process ends during a change,
+the state is therefore either that before or that after the change. Two processes cannot change the state at the same
+time.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ STAGED = ".adding-"
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in a folder, by its path relative to the folder.
+    """Return the SHA-256 hash of every file in a folder, by its path relative to the folder.
 
     Raises:
-        InputError: the folder is missing or empty, a link leads out of it, or a file is a pickle; names it.
+        InputError: If the folder is missing or empty, a link leads out of it, or a file is a pickle.
     """
     if not folder.is_dir():
         raise InputError(
@@ -63,7 +64,9 @@ def hash_files(folder: Path) -> dict[str, str]:
         if not path.resolve().is_relative_to(root):
             raise InputError(f"{path} is a link to a file outside the policy's folder. Put the file itself there.")
         if path.suffix in PICKLE_SUFFIXES:
-            raise InputError(f"{path} may run code when it is opened. Save weights as safetensors and remove it.")
+            raise InputError(
+                f"{path} may run code when it is opened. Save weights as safetensors and remove this file."
+            )
         if path.is_file():
             found[name] = sha256_file(path)
     if not found:
@@ -72,23 +75,27 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 
 def combine_file_hashes(files: Mapping[str, str]) -> str:
-    """Return the hash of a folder from the hashes of its files, as `core.files.sha256_tree` computes it."""
+    """Return the hash of a folder from the hashes of its files, equal to that of `core.files.sha256_tree`.
+
+    Args:
+        files: hash of each file, by path.
+    """
     return sha256_json(sorted(files.items()))
 
 
 @contextlib.contextmanager
 def stage_copy(folder: Path, home: Path, files: Mapping[str, str]) -> Iterator[Path]:
-    """Copy a folder, read-only and flushed to the disk, next to its final place; the block must `place_copy` it.
+    """Copy a folder temporarily (context manager), so that `place_copy` can move the finished copy to its final path.
 
-    A copy that was not placed is removed when the block ends.
+    A copy that was not moved is removed when the context ends. The copy is read-only and flushed to the disk.
 
     Args:
         folder: folder to copy.
-        home: parent folder of the copy.
+        home: parent folder of the copy, on the same disk as its final path.
         files: result of `hash_files`; the copy must have the same hashes.
 
     Raises:
-        DatasetError: the disk is full, or the folder changed while it was copied; no files remain.
+        DatasetError: If the disk is full, or the folder changed while it was copied. In this case no files remain.
     """
     copy = home / f"{STAGED}{ulid()}"
     with hold_folder_lock(copy):
@@ -119,7 +126,10 @@ def _copy(folder: Path, copy: Path, files: Mapping[str, str]) -> None:
 
 
 def remove_leftovers(home: Path) -> None:
-    """Remove copies and locks of ended processes from a folder. Those of a running process are locked and remain."""
+    """Remove unfinished copies and their locks that ended processes left in a folder.
+
+    Copies of running processes are locked and remain.
+    """
     copies = {path.name for path in home.glob(f"{STAGED}*")}
     copies |= {path.name[1 : -len(".lock")] for path in home.glob(f".{STAGED}*.lock")}
     for name in copies:
@@ -128,7 +138,7 @@ def remove_leftovers(home: Path) -> None:
 
 
 def place_copy(copy: Path, target: Path) -> None:
-    """Move a copy to its final place, so that it remains there even if this process ends."""
+    """Move a finished copy to its final path, and flush the move to the disk."""
     copy.replace(target)
     flush_folder(target.parent)
 
@@ -141,7 +151,7 @@ def _discard(folder: Path) -> None:
 
 
 def _protect(folder: Path) -> None:
-    """Make all files and folders read-only and flush them to the disk."""
+    """Make all files and folders in a folder read-only, and flush them to the disk."""
     below = sorted(folder.rglob("*"), reverse=True)
     for path in below:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -150,16 +160,17 @@ def _protect(folder: Path) -> None:
     folder.chmod(0o555)
 
 
-EVIDENCE = ".evidence"  # in policies/: evaluations on which decisions are based, by hash
+EVIDENCE = ".evidence"  # folder in policies/ with the evaluations on which decisions are based, by hash
 
 
 class PolicyRegistry:
-    """Registry of the policies of a workspace.
+    """Registry of the policies of a workspace: versions, aliases, gate decisions and the audit log.
 
     Args:
-        workspace: it must be open while the registry is used.
-        deployment: owner of the aliases; a workspace may serve several robots or tasks.
-        who: person recorded for changes through this object; by default the user of the process.
+        workspace: workspace; it must be open while the registry is used.
+        deployment: name of the robot or task whose aliases, decisions and audit log are used; a workspace may serve
+            several.
+        who: name of the person to record for changes; by default the user of the process.
     """
 
     def __init__(self, workspace: Workspace, *, deployment: str = MAIN, who: str | None = None) -> None:
@@ -174,21 +185,20 @@ class PolicyRegistry:
         name: str | None = None,
         policy: str | None = None,
     ) -> str:
-        """Copy a saved policy into the registry. If the same files exist under this name, return their version.
+        """Copy a saved policy into the registry as a new version, and return its name ``NAME@VERSION``.
+
+        If a version of this name already has exactly the same files, return that version.
 
         Args:
             folder: folder with config.json, model.safetensors, README.md and any other files of the policy.
             evidence: evaluations of the policy, stored with it.
             name: name of the policy; by default the name of the folder.
-            policy: hash of its weights and settings; by default computed by opening the policy.
-
-        Returns:
-            NAME@VERSION.
+            policy: hash of the policy's weights and settings; by default the policy is opened to compute it.
 
         Raises:
-            InputError: the folder does not exist, the name is invalid, a file is a pickle, or the policy cannot be
+            InputError: If the folder does not exist, the name is invalid, a file is a pickle, or the policy cannot be
                 opened.
-            DatasetError: the disk is full or the workspace cannot be written; nothing was added.
+            DatasetError: If the disk is full or the workspace cannot be written. In this case nothing is added.
         """
         folder = Path(folder)
         name = check_name(name or folder.resolve().name)
@@ -213,19 +223,22 @@ class PolicyRegistry:
         return found.reference
 
     def version(self, reference: str) -> PolicyVersion:
-        """Return the record of a version, by alias, NAME@VERSION, NAME or the beginning of its hash.
+        """Return the record of a version.
+
+        Args:
+            reference: alias, ``NAME@VERSION``, ``NAME`` (its newest version), or the beginning of a hash.
 
         Raises:
-            UnknownNameError: no version has this reference.
+            UnknownNameError: If no version has this reference.
         """
         return resolve_version(self.workspace.state, reference, self.deployment)
 
     def folder(self, reference: str) -> Path:
-        """Return the folder of a version after checking that every file is unchanged since it was added.
+        """Return the folder of a version, after checking that every file is unchanged since the version was added.
 
         Raises:
-            UnknownNameError: no version has this reference.
-            DatasetError: a file is missing, changed or new; names it.
+            UnknownNameError: If no version has this reference.
+            DatasetError: If a file is missing, changed or new.
         """
         version = self.version(reference)
         folder = self.home / version.name / str(version.version)
@@ -238,25 +251,31 @@ class PolicyRegistry:
         return folder
 
     def load(self, reference: str) -> Policy:
-        """Return the policy of a version, ready to act; raises the errors of `folder` and `open_policy`."""
+        """Open the policy of a version.
+
+        Raises:
+            UnknownNameError: If no version has this reference.
+            DatasetError: If a file of the version is missing, changed or new.
+            InputError: If the policy cannot be opened; see `policies.open_policy`.
+        """
         from twinloop.policies import open_policy
 
         return open_policy(self.folder(reference))
 
     def versions(self) -> list[PolicyVersion]:
-        """Return all versions, oldest first."""
+        """Return all versions of all policies, oldest first."""
         return list_versions(self.workspace.state)
 
     def aliases(self) -> dict[str, str]:
-        """Return the version reference of each alias of this deployment."""
+        """Return the aliases of this deployment: for each alias, such as ``champion``, its version ``NAME@VERSION``."""
         return list_aliases(self.workspace.state, self.deployment)
 
     def audit(self) -> list[log.AuditEntry]:
-        """Return the log of this deployment, oldest first."""
+        """Return the entries of this deployment's audit log, oldest first."""
         return log.read_entries(self.workspace.state, self.deployment)
 
     def decisions(self, reference: str) -> list[GateDecision]:
-        """Return the gate's decisions about a version in this deployment, oldest first."""
+        """Return the gate decisions about a version in this deployment, oldest first."""
         rows = self.workspace.state.rows(
             "SELECT record FROM gate_decisions WHERE deployment = ? AND candidate = ? ORDER BY rowid",
             (self.deployment, self.version(reference).reference),
@@ -264,10 +283,13 @@ class PolicyRegistry:
         return [GateDecision.from_json(json.loads(row["record"])) for row in rows]
 
     def record_decision(self, decision: GateDecision) -> str:
-        """Store a decision of the gate and return its hash. If it passed, the version becomes the ``candidate``.
+        """Store a gate decision and return its hash.
+
+        If the gate was passed, the alias ``candidate`` moves to the version. A decision that is already stored changes
+        nothing.
 
         Raises:
-            UnknownNameError: the version of the decision is not in the registry.
+            UnknownNameError: If the candidate or the champion of the decision is not in the registry.
         """
         candidate = self.version(decision.candidate).reference
         champion = self.version(decision.champion).reference if decision.champion else None
@@ -285,10 +307,16 @@ class PolicyRegistry:
         return decision.hash
 
     def move_alias(self, alias: Alias, reference: str | None, *, reason: str) -> None:
-        """Move or remove an alias other than ``champion`` and ``previous``, which promotion and rollback move.
+        """Move or remove an alias; ``champion`` and ``previous`` are moved only by `promote` and `rollback`.
+
+        Args:
+            alias: alias to move.
+            reference: version that gets the alias; None removes the alias.
+            reason: reason for the audit log.
 
         Raises:
-            InputError: the alias is champion or previous, or no reason is given.
+            InputError: If the alias is ``champion`` or ``previous``, or no reason is given.
+            UnknownNameError: If no version has this reference.
         """
         if alias in ("champion", "previous"):
             raise InputError(
@@ -306,7 +334,7 @@ class PolicyRegistry:
             self.record_change(connection, "alias", policy, moved, {"reason": reason})
 
     def store_evaluation(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Store an evaluation in the registry by its hash and return its summary."""
+        """Store an evaluation under its hash, and return a summary with its numbers of successes and trials."""
         folder = self.home / EVIDENCE / evaluation.hash
         if not (folder / "evaluation.json").is_file():
             evaluation.write(folder)
@@ -316,10 +344,13 @@ class PolicyRegistry:
 
     @contextlib.contextmanager
     def open_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction that may add to the log, and store its newest entry's hash in a file.
+        """Open a database transaction that may add to the audit log, as a context manager.
+
+        After the transaction, the hash of the newest log entry is written to a file, so that a later change of the log
+        can be detected.
 
         Raises:
-            DatasetError: the workspace cannot be written, or another process was writing for too long.
+            DatasetError: If the workspace cannot be written, or another process was writing for too long.
         """
         state, root = self.workspace.state, self.workspace.root
         if not log.read_newest_entry(state)[0]:
@@ -336,7 +367,14 @@ class PolicyRegistry:
         moved: Mapping[str, str | None],
         details: Mapping[str, Any],
     ) -> None:
-        """Move aliases and record this in the log, within a transaction."""
+        """Move aliases and add an entry to the audit log, within a database transaction.
+
+        Args:
+            action: kind of the change, such as ``promote``.
+            policy: version that the entry is about, ``NAME@VERSION``.
+            moved: new version of each alias; None removes the alias.
+            details: further facts for the log entry.
+        """
         for alias, target in moved.items():
             if target is None:
                 connection.execute(
@@ -352,11 +390,11 @@ class PolicyRegistry:
         )
 
     def _find_same_version(self, name: str, digest: str) -> PolicyVersion | None:
-        """Return the version of this name with exactly these files, or None."""
+        """Return the version of policy ``name`` whose files have the combined hash ``digest``, or None."""
         return next((one for one in self.versions() if one.name == name and one.hash == digest), None)
 
     def _repair_copy(self, version: PolicyVersion, folder: Path, files: Mapping[str, str]) -> None:
-        """Replace a damaged copy in the registry by the same files."""
+        """Replace the registry's files of a version by the same files from ``folder`` if they are damaged."""
         target = self.home / version.name / str(version.version)
         if describe_changed_files(target, version.record["files"]):
             with stage_copy(folder, target.parent, files) as copy, self.workspace.state.transaction():
@@ -364,14 +402,27 @@ class PolicyRegistry:
                 place_copy(copy, target)
 
     def _get_next_number(self, connection: sqlite3.Connection, name: str, digest: str) -> int | None:
-        """Return the next version number of a name; None if another process has added the same files meanwhile."""
+        """Return the next version number of a policy; None if one of its versions already has exactly the same files.
+
+        The latter happens if another process has added these files in the meantime.
+
+        Args:
+            digest: combined hash of the new files.
+        """
         rows = connection.execute("SELECT version, hash FROM policy_versions WHERE name = ?", (name,)).fetchall()
         if any(row[1] == digest for row in rows):
             return None
         return 1 + max((row[0] for row in rows), default=0)
 
     def _insert_version(self, connection: sqlite3.Connection, copy: Path, row: tuple[Any, ...]) -> None:
-        """Move a copy to its place and insert its row. Files that an ended process left there are moved away."""
+        """Move a copied folder to its final path, and insert the row of the new version, within a database transaction.
+
+        Files that an ended process left at this path are renamed.
+
+        Args:
+            copy: folder made by `stage_copy`.
+            row: values of the table ``policy_versions``: name, version, hash, policy hash, record, time, user.
+        """
         target = self.home / row[0] / str(row[1])
         _move_aside(target)
         place_copy(copy, target)
@@ -380,6 +431,6 @@ class PolicyRegistry:
 
 
 def _move_aside(target: Path) -> None:
-    """Rename files that already exist at the path of a version."""
+    """Rename the folder of a version if it already exists, so that its path is free."""
     if target.exists():
         target.replace(target.with_name(f".left-{ulid()}"))

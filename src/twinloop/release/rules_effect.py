@@ -1,4 +1,4 @@
-"""Rules of the gate about success rates: compared with the champion in the same trials, and in each slice."""
+"""Check the gate's rules about success rates: difference from the champion in the same trials, and smallest rates."""
 
 from __future__ import annotations
 
@@ -15,19 +15,29 @@ from twinloop.core.decision import RuleVerdict, Verdict
 from twinloop.core.plain import JsonRecord
 from twinloop.release.evidence import EvidenceTrial, GateEvidence, interleave_slices, select_trials
 from twinloop.release.gate_config import FloorRule, GateConfig, ImprovementRule, Looks, RobotRule, SuccessRule
-from twinloop.stats import MOST_PAIRS, PairedCounts, clopper_pearson, log_e_mean, mcnemar, paired_p_value
+from twinloop.stats import MAX_PAIRS, PairedCounts, clopper_pearson, log_e_mean, mcnemar, paired_p_value
 
 Answer = Literal["shown", "against", "open"]
-_HALVINGS = 12  # of the range in which a confidence limit is searched: to 0.05 points
+_HALVINGS = 12  # bisection steps in the search of a confidence limit, which give it to 0.05 percentage points
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedEffect(JsonRecord):
-    """Test of mean(candidate) − mean(champion) of pairs against a margin.
+    """Result of testing whether the mean difference of pairs of trials, candidate minus champion, exceeds a margin.
 
-    ``p_value`` tests "the difference is at most the margin", ``p_against`` tests "it is at least the margin". ``low``
-    is a lower confidence limit of the difference at level 1 − α. ``further`` is the estimated number of additional
-    pairs for a decision if the results continue as before.
+    Attributes:
+        margin: margin, as a share; negative for "not worse by so much".
+        alpha: level of the test.
+        pairs: number of pairs.
+        wins: number of pairs in which the candidate is better.
+        losses: number of pairs in which the champion is better.
+        difference: observed mean difference.
+        low: lower confidence limit of the difference at level 1 − α.
+        p_value: p-value of the hypothesis that the difference is at most the margin.
+        p_against: p-value of the hypothesis that the difference is at least the margin.
+        method: name of the test.
+        further: estimated number of additional pairs until a decision if the results continue as before; None if more
+            pairs are not expected to decide.
     """
 
     margin: float
@@ -44,7 +54,7 @@ class PairedEffect(JsonRecord):
 
     @property
     def answer(self) -> Answer:
-        """Result of the test: ``shown``, ``against`` (the contrary is shown) or ``open``."""
+        """Result of the test: ``shown`` (above the margin), ``against`` (below the margin) or ``open`` (undecided)."""
         if self.p_value <= self.alpha:
             return "shown"
         return "against" if self.p_against <= self.alpha else "open"
@@ -59,43 +69,48 @@ def compare_pairs(
     alpha: float,
     looks: Looks,
 ) -> PairedEffect:
-    """Test mean(candidate) − mean(champion) > ``margin`` on pairs.
+    """Test whether the mean of pairs of trials, candidate minus champion, exceeds a margin.
 
-    For any number of looks: betting with constant fractions on the differences (`stats.betting`), with the slices
-    interleaved. For one look: McNemar's exact test against 0, the exact unconditional test against a margin. The
-    betting test is also used for scores that are not binary and for more pairs than the exact test can handle.
+    For repeated evaluation (``looks="any"``) the test is a betting test (`stats.betting`). It bets constant fractions
+    of its money on the difference of each next pair, and rejects the hypothesis when the money has grown to 1/α of its
+    start. It may be evaluated after any number of pairs. The pairs of the slices are interleaved.
+
+    For one evaluation (``looks="once"``), the test is McNemar's exact test if the margin is 0, else the exact
+    unconditional test. The betting test is also used for scores that are not binary, and for more pairs than the exact
+    test can handle.
 
     Args:
-        candidate: successes or scores in [0, 1], ``(n,)``.
-        champion: those of the same trials.
-        slices: slice of each trial.
-        margin: margin of the hypothesis; negative for "not worse by so much".
-        alpha: level.
-        looks: ``any`` or ``once``.
+        candidate: successes or scores of the candidate in [0, 1], shape ``(n,)``.
+        champion: successes or scores of the champion in the same trials, shape ``(n,)``.
+        slices: name of the evaluation slice (condition of a suite) of each trial.
+        margin: margin, as a share; negative for "not worse by so much".
+        alpha: level of the test.
+        looks: ``any`` if the trials may be evaluated repeatedly while trials are added, ``once`` for one planned
+            evaluation.
     """
     order, at = interleave_slices(slices)
     a, b = np.asarray(candidate, dtype=np.float64)[order], np.asarray(champion, dtype=np.float64)[order]
-    off = a - b
+    differences = a - b
     p_value, p_against = (
-        _compute_p_value(log_wealth(off, margin, at, alternative=side)) for side in ("greater", "less")
+        _compute_p_value(log_wealth(differences, margin, at, alternative=side)) for side in ("greater", "less")
     )
     method = "e-process of paired differences, valid at every look"
     binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
-    if looks == "once" and binary and len(off) <= MOST_PAIRS:
+    if looks == "once" and binary and len(differences) <= MAX_PAIRS:
         p_value, p_against = _compute_exact_p_values(a, b, margin)
         method = "McNemar's exact test" if margin == 0 else "exact unconditional test of pairs (Tango's statistic)"
     return PairedEffect(
         margin=margin,
         alpha=alpha,
-        pairs=len(off),
-        wins=int((off > 0).sum()),
-        losses=int((off < 0).sum()),
-        difference=float(off.mean()),
-        low=_compute_lower_limit(off, at, alpha),
+        pairs=len(differences),
+        wins=int((differences > 0).sum()),
+        losses=int((differences < 0).sum()),
+        difference=float(differences.mean()),
+        low=_compute_lower_limit(differences, at, alpha),
         p_value=p_value,
         p_against=p_against,
         method=method,
-        further=_estimate_further_pairs(off, margin, alpha),
+        further=_estimate_further_pairs(differences, margin, alpha),
     )
 
 
@@ -106,26 +121,42 @@ def log_wealth(
     *,
     alternative: Literal["greater", "less"] = "greater",
 ) -> NDArray[np.float64]:
-    """Return the logarithm of the wealth at each look, ``(…, nlook)``, against mean(difference) ≤ ``margin``.
+    """Return the logarithm of the evidence value (wealth of a betting test) against mean(difference) ≤ ``margin``.
+
+    The hypothesis is rejected at the level α as soon as the result reaches log(1/α), at any number of pairs (see
+    `stats.betting`).
 
     Args:
-        difference: candidate minus champion of each pair, in the order of `interleave_slices`, ``(…, n)``.
+        difference: candidate minus champion of each pair, in the order of `interleave_slices`, shape ``(…, n)``.
         margin: margin of the hypothesis.
-        looks: number of pairs at each look, ``(nlook,)``.
-        alternative: ``less`` bets against mean(difference) ≥ ``margin``.
+        looks: number of pairs at each evaluation of the test, shape ``(nlook,)``.
+        alternative: ``greater`` for this hypothesis; ``less`` tests against mean(difference) ≥ ``margin``.
+
+    Returns:
+        Logarithm of the wealth at each evaluation, shape ``(…, nlook)``.
     """
     return log_e_mean(difference, margin, low=-1.0, high=1.0, alternative=alternative, bets="even")[..., looks - 1]
 
 
 def compute_rate_limit(won: ArrayLike, alpha: float) -> float:
-    """Return a lower confidence limit of the rate of outcomes ``(n,)`` with error at most α, valid at every look."""
+    """Return a lower confidence bound of a success rate that stays valid if it is evaluated repeatedly.
+
+    Args:
+        won: outcomes, 0 or 1, shape ``(n,)``.
+        alpha: probability that the bound ever exceeds the true rate.
+    """
     return _search_largest_rejected(
         lambda rate: float(log_e_mean(won, rate, alternative="greater", bets="even").max()), 0.0, 1.0, alpha
     )
 
 
 def compute_below_p_value(won: ArrayLike, rate: float) -> float:
-    """Return the anytime-valid p-value of the hypothesis that the rate is at least ``rate``."""
+    """Return the p-value of the hypothesis that a success rate is at least ``rate``, valid after any number of trials.
+
+    Args:
+        won: outcomes, 0 or 1, shape ``(n,)``.
+        rate: hypothetical success rate.
+    """
     return _compute_p_value(log_e_mean(won, rate, alternative="less", bets="even"))
 
 
@@ -143,64 +174,104 @@ def _compute_exact_p_values(a: NDArray[np.float64], b: NDArray[np.float64], marg
     return paired_p_value(counts, difference=margin), paired_p_value(turned, difference=-margin)
 
 
-def _compute_lower_limit(off: NDArray[np.float64], looks: NDArray[np.intp], alpha: float) -> float:
-    """Return the largest margin that is rejected, together with all smaller ones."""
-    return _search_largest_rejected(lambda margin: float(log_wealth(off, margin, looks).max()), -1.0, 1.0, alpha)
+def _compute_lower_limit(differences: NDArray[np.float64], looks: NDArray[np.intp], alpha: float) -> float:
+    """Return a lower confidence bound of the mean difference: the largest margin that a betting test rejects.
+
+    Args:
+        differences: candidate minus champion of each pair, shape ``(n,)``.
+        looks: number of pairs at each evaluation of the test, shape ``(nlook,)``.
+        alpha: level of the test.
+    """
+    return _search_largest_rejected(
+        lambda margin: float(log_wealth(differences, margin, looks).max()), -1.0, 1.0, alpha
+    )
 
 
 def _search_largest_rejected(wealth: Callable[[float], float], low: float, high: float, alpha: float) -> float:
-    """Return the largest rejected value if the wealth decreases with the value; ``low`` if none is rejected."""
+    """Return the largest value that a betting test rejects, by bisection; ``low`` if none is rejected.
+
+    Args:
+        wealth: function of a hypothetical value. It returns the largest logarithm of the evidence (wealth) against that
+            value, and must decrease with it.
+        low: lower end of the searched interval.
+        high: upper end of the searched interval.
+        alpha: level of the test; a value is rejected if the logarithm is at least log(1/α).
+    """
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if wealth(middle) >= -math.log(alpha) else (low, middle)
     return low
 
 
-def _estimate_further_pairs(off: NDArray[np.float64], margin: float, alpha: float) -> int | None:
-    """Estimate the missing pairs if the wealth grows as with the best constant bet; None if it does not grow."""
+def _estimate_further_pairs(differences: NDArray[np.float64], margin: float, alpha: float) -> int | None:
+    """Estimate the number of additional pairs until a betting test decides.
+
+    The test bets a constant fraction of its money on every pair. The estimate assumes the fraction that would have
+    gained most so far, and that the money keeps growing at the same rate.
+
+    Args:
+        differences: candidate minus champion of each pair so far, shape ``(n,)``.
+        margin: margin of the hypothesis.
+        alpha: level of the test, which decides when the money has grown to 1/α of its start.
+
+    Returns:
+        Number of pairs, at least 0; None if the money does not grow with any fraction, so that no decision is expected.
+    """
     bets = np.linspace(0.01, 0.99, 99)[:, None] / (1 + margin)
-    growth = float(np.log1p(bets * (off - margin)).mean(axis=1).max())
+    growth = float(np.log1p(bets * (differences - margin)).mean(axis=1).max())
     if growth <= 0:
         return None
     needed = -math.log(alpha) / growth
-    # Not knowing the best bet costs about half a logarithm of the number of pairs (Cover & Ordentlich, 1996).
+    # The best bet is unknown, which costs about half the logarithm of the number of pairs (Cover & Ordentlich, 1996).
     needed += 0.5 * math.log(max(needed, 2.0)) / growth
-    return max(math.ceil(needed) - len(off), 0)
+    return max(math.ceil(needed) - len(differences), 0)
 
 
 Pairs = Sequence[tuple[EvidenceTrial, EvidenceTrial]]
 
 
 def success_rules(rule: SuccessRule, config: GateConfig, evidence: GateEvidence) -> list[RuleVerdict]:
-    """Compare the candidate with the champion over all trials and, if requested, in every slice."""
+    """Compare the success rates of candidate and champion over all trials and, if required, in every slice.
+
+    A slice is one condition of a suite.
+    """
     pairs = evidence.pair_trials(rule.suites, rule.domain, config.regression_suites)
-    asked = f"better than {config.champion} by more than {_format_points(rule.margin)}"
+    requirement = f"better than {config.champion} by more than {_format_points(rule.margin)}"
     if rule.within is not None:
-        asked = f"not worse than {config.champion} by {_format_points(rule.within)} or more"
-    found = [
-        _make_verdict("success", asked, _compare_metric(pairs, "success", rule.margin, config.alpha, config), config)
+        requirement = f"not worse than {config.champion} by {_format_points(rule.within)} or more"
+    verdicts = [
+        _make_verdict(
+            "success", requirement, _compare_metric(pairs, "success", rule.margin, config.alpha, config), config
+        )
     ]
     if rule.slices is not None:
-        found.append(_check_every_slice(rule, config, pairs))
-    return found
+        verdicts.append(_check_every_slice(rule, config, pairs))
+    return verdicts
 
 
 def robot_rule(rule: RobotRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """Check that the candidate is not worse by the margin in trials on a robot; ``none`` without such trials."""
-    asked = f"on a robot not worse than {config.champion} by {_format_points(rule.within)} or more"
-    there = evidence.select_robot_trials(rule.suites, config.regression_suites)
-    if not there.candidate:
+    """Check that the candidate's success rate on a robot is not lower than the champion's by the margin.
+
+    If there are no trials on a robot, the verdict is ``none``, which does not refuse the candidate.
+    """
+    requirement = f"on a robot not worse than {config.champion} by {_format_points(rule.within)} or more"
+    robot_evidence = evidence.select_robot_trials(rule.suites, config.regression_suites)
+    if not robot_evidence.candidate:
         reason = "no trials on a robot: this decision is based on simulated trials only"
-        return RuleVerdict(rule="robot", verdict="none", asked=asked, reason=reason)
+        return RuleVerdict(rule="robot", verdict="none", requirement=requirement, reason=reason)
     if config.champion is None:
-        reason = f"there is no champion yet; the floor also applies to the {len(there.candidate)} trials on a robot"
-        return RuleVerdict(rule="robot", verdict="none", asked="nothing", reason=reason)
-    compared = _compare_metric(there.pair_trials(None, None, ()), "success", -rule.within, config.alpha, config)
-    return _make_verdict("robot", asked, compared, config)
+        reason = (
+            f"there is no champion yet; the floor also applies to the {len(robot_evidence.candidate)} trials on a robot"
+        )
+        return RuleVerdict(rule="robot", verdict="none", requirement="nothing", reason=reason)
+    compared = _compare_metric(
+        robot_evidence.pair_trials(None, None, ()), "success", -rule.within, config.alpha, config
+    )
+    return _make_verdict("robot", requirement, compared, config)
 
 
 def improvement_rule(config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """Check that at least one of several effects is shown, each tested at an equal part of α (Bonferroni)."""
+    """Check that at least one of several improvements is shown; each is tested at an equal share of α (Bonferroni)."""
     rows: list[dict[str, Any]] = []
     alpha = config.alpha / len(config.improves)
     every = evidence.pair_trials(None, None, config.regression_suites)
@@ -222,16 +293,19 @@ def improvement_rule(config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     return RuleVerdict(
         rule="improves",
         verdict="yes" if any(row.get("p_value", 1.0) <= alpha for row in rows) else _get_undecided_verdict(config),
-        asked=f"at least one of {len(rows)} effects, each at α = {alpha:.2g}",
+        requirement=f"at least one of {len(rows)} effects, each at α = {alpha:.2g}",
         reason=reason,
         evidence={"effects": rows},
     )
 
 
 def floor_rule(rule: FloorRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """Check that every slice reaches the floor; the lower confidence limit must reach it, not the observed rate."""
-    asked = f"every slice succeeds in at least {rule.success:.0%} of trials ({1 - config.alpha:.0%} confidence)"
-    verdict = partial(RuleVerdict, rule="floor", asked=asked)
+    """Check that the lower confidence limit of the success rate reaches the floor in every evaluation slice.
+
+    A slice is one condition of a suite. An observed rate above the floor does not suffice.
+    """
+    requirement = f"every slice succeeds in at least {rule.success:.0%} of trials ({1 - config.alpha:.0%} confidence)"
+    verdict = partial(RuleVerdict, rule="floor", requirement=requirement)
     trials = select_trials(evidence.candidate, None, None, config.regression_suites)
     slices = list(dict.fromkeys(trial.slice for trial in trials))
     if not slices:
@@ -240,22 +314,31 @@ def floor_rule(rule: FloorRule, config: GateConfig, evidence: GateEvidence) -> R
     rows.sort(key=lambda row: (row["low"], row["rate"]))
     low = [row for row in rows if row["low"] < rule.success]
     worst = rows[0]
-    said = (
+    summary = (
         f"the worst of {len(rows)} slices, {worst['slice']}: {worst['successes']} of {worst['trials']}, "
         f"at least {worst['low']:.0%}"
     )
     if not low:
-        return verdict(verdict="yes", reason=said, evidence={"slices": rows})
+        return verdict(verdict="yes", reason=summary, evidence={"slices": rows})
     below = any(row["below"] for row in low)
     return verdict(
         verdict="no" if below else _get_undecided_verdict(config),
-        reason=f"not shown for {len(low)} slices; {said}{'' if below else '; more trials may show it'}",
+        reason=f"not shown for {len(low)} slices; {summary}{'' if below else '; more trials may show it'}",
         evidence={"slices": rows},
     )
 
 
 def _rate_slice(name: str, won: Sequence[bool], floor: float, config: GateConfig) -> dict[str, Any]:
-    """Return a slice's successes and the lower confidence limit of its rate."""
+    """Return the successes of an evaluation slice (condition of a suite) and the lower confidence limit of its rate.
+
+    Args:
+        won: outcome of each trial.
+        floor: required success rate.
+        config: gate, which determines level and kind of the test.
+
+    Returns:
+        Values by name; ``below`` is true if the rate is shown to be below the floor.
+    """
     wins, n = int(sum(won)), len(won)
     if config.looks == "once":
         interval = clopper_pearson(wins, n, level=1 - 2 * config.alpha)
@@ -266,12 +349,15 @@ def _rate_slice(name: str, won: Sequence[bool], floor: float, config: GateConfig
 
 
 def _check_every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVerdict:
-    """Check that no slice is worse. All slices must pass, so each is tested at the full α."""
+    """Check that the candidate is not worse by the margin in any evaluation slice (condition of a suite).
+
+    All slices must pass, so each is tested at the full α.
+    """
     margin = float(rule.slices or 0.0)
     verdict = partial(
         RuleVerdict,
         rule="slices",
-        asked=f"in no slice worse than {config.champion} by {_format_points(margin)} or more",
+        requirement=f"in no slice worse than {config.champion} by {_format_points(margin)} or more",
     )
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(mine.slice for mine, _ in pairs):
@@ -289,12 +375,19 @@ def _check_every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> R
         f"shown in {answers.count('shown')} of {len(rows)}; the worst, {worst['slice']}: {worst['difference']:+.3f}, "
         f"at least {worst['low']:+.3f}, p = {worst['p_value']:.2g}"
     )
-    said: Verdict = "no" if "against" in answers else _get_undecided_verdict(config) if "open" in answers else "yes"
-    return verdict(verdict=said, reason=reason, evidence={"slices": rows})
+    result: Verdict = "no" if "against" in answers else _get_undecided_verdict(config) if "open" in answers else "yes"
+    return verdict(verdict=result, reason=reason, evidence={"slices": rows})
 
 
 def _compare_metric(pairs: Pairs, metric: str, margin: float, alpha: float, config: GateConfig) -> PairedEffect | str:
-    """Test a metric of pairs against a margin; return a message instead if data are missing."""
+    """Test whether a metric of pairs improves by more than a margin; return a message instead if data are missing.
+
+    Args:
+        pairs: trials of candidate and champion with the same key.
+        metric: ``success`` or ``progress``; the progress of an invalid trial counts as 0.
+        margin: margin, as a share.
+        config: gate, which determines the kind of test.
+    """
     if not pairs:
         return "there are no pairs of trials"
     if metric == "success":
@@ -308,25 +401,28 @@ def _compare_metric(pairs: Pairs, metric: str, margin: float, alpha: float, conf
     return compare_pairs(a, b, names, margin=margin, alpha=alpha, looks=config.looks)
 
 
-def _make_verdict(rule: str, asked: str, found: PairedEffect | str, config: GateConfig) -> RuleVerdict:
-    if isinstance(found, str):
-        return RuleVerdict(rule=rule, verdict="missing", asked=asked, reason=found)
+def _make_verdict(rule: str, requirement: str, effect: PairedEffect | str, config: GateConfig) -> RuleVerdict:
+    if isinstance(effect, str):
+        return RuleVerdict(rule=rule, verdict="missing", requirement=requirement, reason=effect)
     reason = (
-        f"difference {found.difference:+.3f}, at least {found.low:+.3f} ({1 - found.alpha:.0%}), "
-        f"p = {found.p_value:.2g}: {found.wins} pairs won, {found.losses} lost of {found.pairs}"
+        f"difference {effect.difference:+.3f}, at least {effect.low:+.3f} ({1 - effect.alpha:.0%}), "
+        f"p = {effect.p_value:.2g}: {effect.wins} pairs won, {effect.losses} lost of {effect.pairs}"
     )
     verdict: Verdict = "yes"
-    if found.answer == "against":
-        verdict, reason = "no", f"the contrary is shown (p = {found.p_against:.2g}); {reason}"
-    elif found.answer == "open":
+    if effect.answer == "against":
+        verdict, reason = "no", f"the contrary is shown (p = {effect.p_against:.2g}); {reason}"
+    elif effect.answer == "open":
         verdict = _get_undecided_verdict(config)
-        more = f"; about {found.further} more pairs would show it if the results continue" if found.further else ""
+        more = f"; about {effect.further} more pairs would show it if the results continue" if effect.further else ""
         reason = f"not shown; {reason}{more if config.looks == 'any' else ''}"
-    return RuleVerdict(rule=rule, verdict=verdict, asked=asked, reason=reason, evidence=found.to_json())
+    return RuleVerdict(rule=rule, verdict=verdict, requirement=requirement, reason=reason, evidence=effect.to_json())
 
 
 def _get_undecided_verdict(config: GateConfig) -> Verdict:
-    """Return the verdict for an undecided test: more trials may decide, unless only one look is allowed."""
+    """Return the verdict for an undecided test: ``missing`` if more trials may decide it, else ``no``.
+
+    More trials may decide it if the trials may be evaluated repeatedly (``looks: any``).
+    """
     return "missing" if config.looks == "any" else "no"
 
 

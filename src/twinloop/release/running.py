@@ -1,8 +1,8 @@
-"""Run a policy on a robot through the envelope for one episode; the robot holds after any failure.
+"""Run a policy on a robot through the safety envelope for one episode; after any failure, the robot brakes and holds.
 
 At each control step of the robot's clock: read the observation, call the policy, wait at most the watchdog time, let
-the envelope decide, send the command, record the step. If the policy is late, the robot brakes and holds. The late
-answer is used at a later step unless its observation is too old by then.
+the envelope limit the command, send the command, record the step. If the policy is late, the robot brakes and holds.
+The late answer is used at a later step unless its observation is too old by then.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from twinloop.release.running_robot import (
 )
 
 Array = NDArray[np.float64]
-_ROUND_OFF = 1e-6  # of a unit, as the envelope's
-_LONGEST_BRAKE = 300  # steps for coming to rest; 10 s at 30 Hz
-_RESTART_S = 30.0  # for a policy to begin an episode: a server may load it first
+_ROUND_OFF = 1e-6  # in the robot's units, as in `envelope`
+_LONGEST_BRAKE = 300  # largest number of steps for coming to rest; 10 s at 30 Hz
+_RESTART_S = 30.0  # longest time for a policy to begin an episode: a server may have to load it
 _SLOW = 1.5  # control periods between commands above which a step counts as slow
 _FAILED_SHARE = 0.1  # largest share of an episode's commands that the robot may fail to take
 
 
 class Runner:
-    """Runner of episodes with one robot, one envelope and one decider; see `run`.
+    """Runner of episodes with one robot, one envelope and one source of commands; see `run`.
 
     Args:
-        robot: a connected robot.
-        envelope: envelope at the robot's rate and in its units.
-        decider: source of the commands; its contract fits the robot.
-        watchers: observers of each step.
+        robot: connected robot.
+        envelope: safety envelope at the robot's rate and in its units.
+        decider: source of the commands; its contract must fit the robot.
+        watchers: observers that are called at each step, such as a monitor.
     """
 
     def __init__(
@@ -57,21 +57,27 @@ class Runner:
         self._period = envelope.limits.dt
 
     def run(self, episode: int, options: RunOptions) -> EpisodeRun:
-        """Run one episode. Failures after its start are recorded and end the episode; they raise no error.
+        """Run one episode and return its record.
+
+        A failure after the start of the episode raises no error; it is recorded and ends the episode.
+
+        Args:
+            episode: number of the episode; the policy's random draws depend on it.
+            options: number of steps and conditions for the end of the episode.
 
         Raises:
-            InputError: the robot starts in a position that the envelope forbids.
-            RobotLostError: the robot does not answer before the first motion.
-            TwinloopError: the policy cannot start.
+            InputError: If the robot starts in a position that the envelope (the limits of every command) forbids.
+            RobotLostError: If the robot does not answer before the first motion.
+            TwinloopError: If the policy cannot start.
         """
-        self._begin(episode)  # first, since it may take long, and the robot is observed right before it moves
-        seen = self._robot.read_observation()
-        motion = self._envelope.begin(seen.reading)
-        going = _RunningEpisode(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
-        return going.run(EpisodeRun(episode=episode, policy=self._decider.name), motion, seen)
+        self._begin(episode)  # may take long, so it comes before the observation that the motion starts from
+        observation = self._robot.read_observation()
+        motion = self._envelope.begin(observation.reading)
+        running = _RunningEpisode(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
+        return running.run(EpisodeRun(episode=episode, policy=self._decider.name), motion, observation)
 
     def close(self) -> None:
-        """End the thread that calls the policy."""
+        """End the thread in which the policy is called."""
         self._thread.close()
 
     def _begin(self, episode: int) -> None:
@@ -93,15 +99,27 @@ class Runner:
 
 @dataclass(frozen=True, kw_only=True)
 class _PendingCommand:
-    """A call of the policy that is not answered yet."""
+    """Command that was requested from the policy and has not arrived yet.
 
-    taken: float
+    Attributes:
+        time_s: time of the observation by the robot's clock, in s.
+        began: time of the request by `time.perf_counter`, in s.
+    """
+
+    time_s: float
     began: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PolicyAnswer:
-    """Answer of the policy; if ``command`` is None, ``missing`` is the reason."""
+    """Answer of the policy at one step.
+
+    Attributes:
+        command: command in the robot's units; None if there is no usable one.
+        latency_s: time in s that the policy took; NaN if it has not answered.
+        age_s: age of the observation in s when the answer arrived.
+        missing: reason why there is no command.
+    """
 
     command: Array | None = None
     latency_s: float = float("nan")
@@ -110,7 +128,7 @@ class _PolicyAnswer:
 
 
 class _RunningEpisode:
-    """One running episode."""
+    """State of one running episode: pending call of the policy, start time, last decision of the envelope."""
 
     def __init__(
         self,
@@ -124,232 +142,274 @@ class _RunningEpisode:
         self._robot, self._envelope, self._decider, self._thread = robot, envelope, decider, thread
         self._watchers, self._options, self._period = watchers, options, envelope.limits.dt
         self._patience = envelope.watchdog_s if options.patience_s is None else options.patience_s
-        self._asked: _PendingCommand | None = None
+        self._pending: _PendingCommand | None = None
         self._start = robot.clock.now()
         self._last_kind = ""
         self._columns = robot.find_environment_columns(decider.contract)
 
-    def run(self, ran: EpisodeRun, motion: RobotMotion, seen: RobotObservation) -> EpisodeRun:
-        """Run the control steps, then brake until the robot is at rest; return the record."""
-        self._motion, self._seen, self._due = motion, seen, self._start
+    def run(self, record: EpisodeRun, motion: RobotMotion, observation: RobotObservation) -> EpisodeRun:
+        """Run the control steps, then brake until the robot is at rest.
+
+        Args:
+            record: record of the episode, filled in place.
+            motion: state of the robot at rest.
+            observation: first observation.
+
+        Returns:
+            The record of the episode.
+        """
+        self._motion, self._seen, self._due = motion, observation, self._start
         for part in (self._drive, self._come_to_rest):
             try:
-                part(ran)
+                part(record)
             except (Exception, SystemExit) as error:  # noqa: BLE001  # no failure may prevent the robot from braking
-                ran.trip, ran.reason = "stopped", f"the run failed: {describe_error(error)}"
-                self._add_event(ran, "stopped", ran.reason)
-        return ran
+                record.end_kind, record.reason = "stopped", f"the run failed: {describe_error(error)}"
+                self._add_event(record, "stopped", record.reason)
+        return record
 
-    def _drive(self, ran: EpisodeRun) -> None:
-        """Run control steps until there is a reason to end."""
+    def _drive(self, record: EpisodeRun) -> None:
+        """Run control steps until the episode has its full length, succeeds or ends early; add them to ``record``."""
         fresh = True
-        while len(ran.steps) < self._options.steps and not ran.trip:
-            self._step(ran, fresh=fresh)
-            self._wait_for_next_step(ran)
-            self._judge(ran, fresh=fresh)
-            if ran.success and self._options.stop_on_success:
+        while len(record.steps) < self._options.steps and not record.end_kind:
+            self._step(record, fresh=fresh)
+            self._wait_for_next_step(record)
+            self._judge(record, fresh=fresh)
+            if record.success and self._options.stop_on_success:
                 break
             if self._options.interrupted():
-                self._end_early(ran, "hand", "stopped by hand")
-            fresh = self._read_observation(ran)
-        if ran.unsent_count > _FAILED_SHARE * len(ran.steps):
-            self._end_early(ran, "robot", f"the robot did not take {ran.unsent_count} of {len(ran.steps)} commands")
+                self._end_early(record, "hand", "stopped by hand")
+            fresh = self._read_observation(record)
+        if record.unsent_count > _FAILED_SHARE * len(record.steps):
+            self._end_early(
+                record, "robot", f"the robot did not take {record.unsent_count} of {len(record.steps)} commands"
+            )
 
-    def _step(self, ran: EpisodeRun, *, fresh: bool) -> None:
-        clock, seen = self._robot.clock, self._seen
+    def _step(self, record: EpisodeRun, *, fresh: bool) -> None:
+        clock, observation = self._robot.clock, self._seen
         if fresh:
-            self._update_motion(ran, self._motion, self._envelope.add_reading(self._motion, seen.reading, seen.taken))
-        wanted = self._request_command(ran, seen) if fresh else _PolicyAnswer(missing="the robot does not answer")
-        age = 0.0 if fresh else clock.now() - seen.taken
-        ruling = self._envelope.judge(self._motion, wanted.command, seen.reading, age_s=age, missing=wanted.missing)
+            self._update_motion(
+                record, self._motion, self._envelope.add_reading(self._motion, observation.reading, observation.time_s)
+            )
+        answer = (
+            self._request_command(record, observation) if fresh else _PolicyAnswer(missing="the robot does not answer")
+        )
+        age = 0.0 if fresh else clock.now() - observation.time_s
+        decision = self._envelope.judge(
+            self._motion, answer.command, observation.reading, age_s=age, missing=answer.missing
+        )
         when = clock.now() - self._start
-        issued, sent = self._send(ran, ruling, when)
-        self._log_decision(ran, ruling, when)
-        told = self._call_watchers(ran, seen, issued) if fresh else WatcherReport()
-        values = np.full(len(issued), np.nan) if wanted.command is None else wanted.command
-        ran.steps.append(
+        issued, sent = self._send(record, decision, when)
+        self._log_decision(record, decision, when)
+        report = self._call_watchers(record, observation, issued) if fresh else WatcherReport()
+        values = np.full(len(issued), np.nan) if answer.command is None else answer.command
+        record.steps.append(
             ControlStep(
                 time_s=when,
-                seen=seen,
-                wanted=values if values.shape == issued.shape else np.full(len(issued), np.nan),
+                observation=observation,
+                requested=values if values.shape == issued.shape else np.full(len(issued), np.nan),
                 issued=issued,
-                ruling=ruling,
-                latency_s=wanted.latency_s,
-                age_s=wanted.age_s,
-                scores=told.scores,
+                decision=decision,
+                latency_s=answer.latency_s,
+                age_s=answer.age_s,
+                scores=report.scores,
                 sent=sent,
             )
         )
-        if ruling.kind == "stopped":
-            lost = next((event.message for event in reversed(ran.events) if event.kind == "robot"), "")
+        if decision.kind == "stopped":
+            lost = next((event.message for event in reversed(record.events) if event.kind == "robot"), "")
             self._end_early(
-                ran, "stopped" if fresh else "robot", ruling.reason if fresh else f"{ruling.reason}: {lost}"
+                record, "stopped" if fresh else "robot", decision.reason if fresh else f"{decision.reason}: {lost}"
             )
-        if told.alarm:
-            self._end_early(ran, "alarm", told.alarm)
+        if report.alarm:
+            self._end_early(record, "alarm", report.alarm)
 
-    def _update_motion(self, ran: EpisodeRun, before: RobotMotion, after: RobotMotion) -> None:
-        """Store the motion after a report of the robot; if the report has stopped the robot, end the episode."""
+    def _update_motion(self, record: EpisodeRun, before: RobotMotion, after: RobotMotion) -> None:
+        """Store the robot's state after a report of the robot; if the report stopped the robot, end the episode.
+
+        Args:
+            record: record of the episode.
+            before: state before the report.
+            after: state after the report.
+        """
         self._motion = after
         if after.stopped and not before.stopped:
-            self._end_early(ran, "robot", after.stopped)
+            self._end_early(record, "robot", after.stopped)
 
-    def _request_command(self, ran: EpisodeRun, seen: RobotObservation) -> _PolicyAnswer:
-        """Return the policy's command for this step, after waiting at most the watchdog time."""
+    def _request_command(self, record: EpisodeRun, observation: RobotObservation) -> _PolicyAnswer:
+        """Return the policy's answer for this step, after waiting for it at most the watchdog time.
+
+        Args:
+            record: record of the episode, for events.
+            observation: observation of this step.
+        """
         if self._motion.stopped:
             return _PolicyAnswer(missing=self._motion.stopped)
-        wrong = _find_non_finite(seen)
-        if wrong:
-            return _PolicyAnswer(missing=f"{wrong} of the robot is not a number")
-        if self._asked is None:
-            self._asked = _PendingCommand(taken=seen.taken, began=time.perf_counter())
-            shown = seen.copy_for_policy(self._columns)
+        invalid = _find_non_finite(observation)
+        if invalid:
+            return _PolicyAnswer(missing=f"{invalid} of the robot is not a number")
+        if self._pending is None:
+            self._pending = _PendingCommand(time_s=observation.time_s, began=time.perf_counter())
+            shown = observation.copy_for_policy(self._columns)
             self._thread.start(lambda: np.array(self._decider.act(shown), dtype=np.float64))
         answer = self._thread.wait(self._patience)
-        asked = self._asked
+        pending = self._pending
         if answer is None:
             return _PolicyAnswer(
-                missing=f"no command in time: the policy has taken {self._compute_latency(asked):.2f} s so far"
+                missing=f"no command in time: the policy has taken {self._compute_latency(pending):.2f} s so far"
             )
-        self._asked = None
-        latency = self._compute_latency(asked)
+        self._pending = None
+        latency = self._compute_latency(pending)
         if answer.error is not None:
             error = answer.error
-            said = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {describe_error(error)}"
-            self._end_early(ran, "policy", said)
-            return _PolicyAnswer(missing=said, latency_s=latency)
-        age = self._robot.clock.now() - asked.taken
+            message = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {describe_error(error)}"
+            self._end_early(record, "policy", message)
+            return _PolicyAnswer(missing=message, latency_s=latency)
+        age = self._robot.clock.now() - pending.time_s
         if age > self._envelope.settings.max_age_s:
-            said = f"an answer after {latency:.2f} s, for an observation {age:.2f} s old, was too late to be used"
-            self._add_event(ran, "late", said)
+            message = f"an answer after {latency:.2f} s, for an observation {age:.2f} s old, was too late to be used"
+            self._add_event(record, "late", message)
             return _PolicyAnswer(missing="no command in time: the answer was too late to be used", latency_s=latency)
         return _PolicyAnswer(command=answer.value, latency_s=latency, age_s=age)
 
-    def _compute_latency(self, asked: _PendingCommand) -> float:
-        return time.perf_counter() - asked.began
+    def _compute_latency(self, pending: _PendingCommand) -> float:
+        return time.perf_counter() - pending.began
 
-    def _send(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float, *, tell: bool = True) -> tuple[Array, bool]:
-        """Send the decided command; return the command in force and whether the robot accepted this one."""
+    def _send(
+        self, record: EpisodeRun, decision: EnvelopeDecision, when: float, *, tell: bool = True
+    ) -> tuple[Array, bool]:
+        """Send a command that the envelope has decided, and update the robot's state.
+
+        Args:
+            record: record of the episode, for events.
+            decision: decision of the envelope.
+            when: time of the step in s since the start of the episode.
+            tell: whether to report the command to the policy if it differs from the policy's.
+
+        Returns:
+            The command that the robot now follows, and whether the robot accepted this command.
+        """
         before, envelope = self._motion, self._envelope
         try:
-            said = self._robot.send(ruling.command)
+            reported = self._robot.send(decision.command)
         except RobotLostError as error:
-            self._add_event(ran, "robot", str(error), when)
-            self._update_motion(ran, ruling.motion, envelope.add_failed_command(before, ruling.motion, why=str(error)))
+            self._add_event(record, "robot", str(error), when)
+            self._update_motion(
+                record, decision.motion, envelope.add_failed_command(before, decision.motion, why=str(error))
+            )
             return envelope.get_accepted_command(self._motion), False
-        self._update_motion(ran, ruling.motion, envelope.add_accepted_command(before, ruling.motion, said))
-        as_ruled = np.allclose(said, ruling.command, rtol=0.0, atol=_ROUND_OFF)
-        issued = said if as_ruled else envelope.get_accepted_command(self._motion)
-        if tell and self._asked is None and not (as_ruled and ruling.kind == "passed"):
+        self._update_motion(record, decision.motion, envelope.add_accepted_command(before, decision.motion, reported))
+        as_ruled = np.allclose(reported, decision.command, rtol=0.0, atol=_ROUND_OFF)
+        issued = reported if as_ruled else envelope.get_accepted_command(self._motion)
+        if tell and self._pending is None and not (as_ruled and decision.kind == "passed"):
             self._decider.report_sent(issued.copy())
         return issued, True
 
-    def _call_watchers(self, ran: EpisodeRun, seen: RobotObservation, issued: Array) -> WatcherReport:
-        """Return the combined report of the watchers; a watcher that fails is reported once and removed."""
+    def _call_watchers(self, record: EpisodeRun, observation: RobotObservation, issued: Array) -> WatcherReport:
+        """Return the combined report of all watchers; a watcher that raises an error is reported once and removed."""
         scores: dict[str, float] = {}
         alarm = ""
         for watcher in self._watchers:
             try:
-                told = watcher.watch_step(seen, issued)
+                report = watcher.watch_step(observation, issued)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  # a failing watcher must not stop the robot
                 self._watchers = tuple(one for one in self._watchers if one is not watcher)
                 self._add_event(
-                    ran, "alarm", f"{type(watcher).__name__} failed and is no longer used: {describe_error(error)}"
+                    record, "alarm", f"{type(watcher).__name__} failed and is no longer used: {describe_error(error)}"
                 )
                 continue
-            scores |= told.scores
-            for note in told.notes:
-                self._add_event(ran, "alarm", note)
-            alarm = alarm or told.alarm
+            scores |= report.scores
+            for note in report.notes:
+                self._add_event(record, "alarm", note)
+            alarm = alarm or report.alarm
         return WatcherReport(scores=scores, alarm=alarm)
 
-    def _read_observation(self, ran: EpisodeRun) -> bool:
-        """Read the next observation; if the robot gives none, keep the last one and return False."""
+    def _read_observation(self, record: EpisodeRun) -> bool:
+        """Read the next observation and return True; if the robot gives none, keep the last one and return False."""
         try:
             self._seen = self._robot.read_observation()
         except RobotLostError as error:
-            self._add_event(ran, "robot", str(error))
+            self._add_event(record, "robot", str(error))
             return False
         return True
 
-    def _wait_for_next_step(self, ran: EpisodeRun) -> None:
-        """Wait for the next control step; a missed step is not repeated."""
+    def _wait_for_next_step(self, record: EpisodeRun) -> None:
+        """Wait for the next control step of the robot's clock; missed steps are skipped."""
         clock, self._due = self._robot.clock, self._due + self._period
         clock.wait_until(self._due)
         if clock.fault:
-            self._end_early(ran, "robot", f"the robot's driver is at fault: {clock.fault}")
+            self._end_early(record, "robot", f"the robot's driver is at fault: {clock.fault}")
         behind = clock.now() - self._due
         if behind <= (_SLOW - 1.0) * self._period:
             return
-        if not ran.events or ran.events[-1].kind != "slow":
-            self._add_event(ran, "slow", f"the loop is {1e3 * behind:.0f} ms behind its clock")
+        if not record.events or record.events[-1].kind != "slow":
+            self._add_event(record, "slow", f"the loop is {1e3 * behind:.0f} ms behind its clock")
         self._due = clock.now()
 
-    def _judge(self, ran: EpisodeRun, *, fresh: bool) -> None:
+    def _judge(self, record: EpisodeRun, *, fresh: bool) -> None:
         if self._options.judge is None or not fresh:
             return
         try:
-            ran.success = self._robot.judge_success(self._options.judge)
+            record.success = self._robot.judge_success(self._options.judge)
         except RobotLostError as error:
-            self._add_event(ran, "robot", str(error))
-        ran.steps[-1] = replace(ran.steps[-1], success=ran.success)
+            self._add_event(record, "robot", str(error))
+        record.steps[-1] = replace(record.steps[-1], success=record.success)
 
-    def _come_to_rest(self, ran: EpisodeRun) -> None:
-        """Brake along the stopping path; record these steps if the episode ended early."""
-        reason = ran.reason or "the episode is over"
+    def _come_to_rest(self, record: EpisodeRun) -> None:
+        """Brake until the robot is at rest; if the episode ended early, also record these control steps."""
+        reason = record.reason or "the episode is over"
         for _ in range(_LONGEST_BRAKE):
             if self._motion.is_at_rest:
                 return
-            ruling = self._envelope.judge(self._motion, None, missing=reason)
+            decision = self._envelope.judge(self._motion, None, missing=reason)
             when = self._robot.clock.now() - self._start
-            issued, sent = self._send(ran, ruling, when, tell=False)
-            if ran.trip:
+            issued, sent = self._send(record, decision, when, tell=False)
+            if record.end_kind:
                 nothing = np.full(len(issued), np.nan)
-                ran.steps.append(
+                record.steps.append(
                     ControlStep(
                         time_s=when,
-                        seen=self._seen,
-                        wanted=nothing,
+                        observation=self._seen,
+                        requested=nothing,
                         issued=issued,
-                        ruling=ruling,
+                        decision=decision,
                         latency_s=np.nan,
                         age_s=0.0,
-                        success=ran.success,
+                        success=record.success,
                         sent=sent,
                     )
                 )
-            self._wait_for_next_step(ran)
-            self._read_observation(ran)
+            self._wait_for_next_step(record)
+            self._read_observation(record)
 
-    def _log_decision(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float) -> None:
-        """Add an event if the envelope's decision differs from that of the previous step."""
-        rules = ", ".join(sorted({f"{cut.joint}/{cut.rule}" for cut in ruling.cuts}))
-        kind = f"limited by {rules}" if ruling.kind == "limited" else ruling.kind
-        if kind != self._last_kind and ruling.kind != "passed":
-            said = ruling.reason or "; ".join(
-                f"{cut.joint} {cut.wanted:.4g} to {cut.issued:.4g} by {cut.rule}" for cut in ruling.cuts
+    def _log_decision(self, record: EpisodeRun, decision: EnvelopeDecision, when: float) -> None:
+        """Add an event for the envelope's decision, unless it is the same as at the previous step."""
+        rules = ", ".join(sorted({f"{cut.joint}/{cut.rule}" for cut in decision.changes}))
+        kind = f"limited by {rules}" if decision.kind == "limited" else decision.kind
+        if kind != self._last_kind and decision.kind != "passed":
+            message = decision.reason or "; ".join(
+                f"{cut.joint} {cut.requested:.4g} to {cut.issued:.4g} by {cut.rule}" for cut in decision.changes
             )
-            self._add_event(ran, ruling.kind, said, when)
+            self._add_event(record, decision.kind, message, when)
         self._last_kind = kind
 
-    def _end_early(self, ran: EpisodeRun, kind: EventKind, reason: str) -> None:
-        """End the episode for a reason, unless it already has one."""
-        if ran.trip:
+    def _end_early(self, record: EpisodeRun, kind: EventKind, reason: str) -> None:
+        """End the episode early for a reason; a reason that was given before remains."""
+        if record.end_kind:
             return
-        ran.trip, ran.reason = kind, reason
+        record.end_kind, record.reason = kind, reason
         if kind != "stopped":  # the envelope's event is already recorded
-            self._add_event(ran, kind, reason)
+            self._add_event(record, kind, reason)
 
-    def _add_event(self, ran: EpisodeRun, kind: EventKind, message: str, when: float | None = None) -> None:
+    def _add_event(self, record: EpisodeRun, kind: EventKind, message: str, when: float | None = None) -> None:
         moment = self._robot.clock.now() - self._start if when is None else when
-        last = ran.events[-1] if ran.events else None
+        last = record.events[-1] if record.events else None
         if last is not None and (last.kind, last.message) == (kind, message):
             return  # the event continues
-        ran.events.append(RunEvent(frame=len(ran.steps), time_s=moment, kind=kind, message=message))
+        record.events.append(RunEvent(frame=len(record.steps), time_s=moment, kind=kind, message=message))
 
 
-def _find_non_finite(seen: RobotObservation) -> str:
-    """Return the first key of an observation with a value that is not finite, or ""."""
-    return next((key for key, array in seen.arrays.items() if not np.isfinite(array).all()), "")
+def _find_non_finite(observation: RobotObservation) -> str:
+    """Return the name of the first array of an observation that contains a value that is not finite, or ""."""
+    return next((key for key, array in observation.arrays.items() if not np.isfinite(array).all()), "")

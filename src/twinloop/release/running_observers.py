@@ -1,4 +1,7 @@
-"""Observe a running robot: a monitor that scores every step, and a policy in shadow."""
+"""Observe a running robot with a monitor that scores every step, and with a policy in shadow.
+
+Both classes are watchers (`running_robot.Watcher`) that `running.Runner` calls at each control step.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ OnAlarm = Literal["stop", "log"]
 
 
 class MonitorWatcher:
-    """Watcher that runs a monitor; see `running_robot.Watcher`.
+    """Watcher that scores every control step with a monitor.
 
     Args:
-        monitor: a monitor calibrated for the acting policy.
-        decider: the acting policy, in this process.
-        robot: the robot that it drives.
-        on_alarm: ``stop`` ends the episode at an alarm; ``log`` only records it.
+        monitor: monitor calibrated for the acting policy.
+        decider: acting policy, which must run in this process.
+        robot: robot that the policy controls.
+        on_alarm: ``stop`` ends the episode at an alarm; ``log`` only records the alarm.
     """
 
     def __init__(
@@ -41,32 +44,46 @@ class MonitorWatcher:
         self._columns = robot.find_environment_columns(monitor.contract)
 
     def begin(self, episode: int) -> None:  # noqa: ARG002  # the monitor does not depend on the number
-        """Start a new episode of the monitor."""
+        """Start a new episode of the monitor; the number ``episode`` is not used."""
         self._monitor.begin(1)
 
-    def watch_step(self, seen: RobotObservation, command: NDArray[np.float64]) -> WatcherReport:
-        """Return the monitor's scores and alarms for one step."""
-        rows = {key: np.asarray(values)[None] for key, values in seen.arrays.items()}
+    def watch_step(self, observation: RobotObservation, command: NDArray[np.float64]) -> WatcherReport:
+        """Return the monitor's scores and alarms for one step.
+
+        Args:
+            observation: observation of the step.
+            command: command that was sent, shape ``(k,)`` for k joints, in the robot's units.
+        """
+        rows = {key: np.asarray(values)[None] for key, values in observation.arrays.items()}
         if ENVIRONMENT in rows:
             rows[ENVIRONMENT] = rows[ENVIRONMENT][:, self._columns]
-        told = self._monitor.score_step(rows, self._decider.acting, command[None], seen.reading[None])
-        scores = {name: float(values[0]) for name, values in told.scores.items()}
-        said = tuple(str(alarm) for alarm in told.alarms)
+        result = self._monitor.score_step(rows, self._decider.acting, command[None], observation.reading[None])
+        scores = {name: float(values[0]) for name, values in result.scores.items()}
+        messages = tuple(str(alarm) for alarm in result.alarms)
         return WatcherReport(
-            scores=scores, alarm=said[0] if said and self._stops else "", notes=() if self._stops else said
+            scores=scores, alarm=messages[0] if messages and self._stops else "", notes=() if self._stops else messages
         )
 
     def end(self, success: bool | None) -> list[str]:
-        """End an episode; return one sentence for each drift over the episodes."""
+        """Add the finished episode to the monitor's history, and return one sentence for each drift over the episodes.
+
+        Args:
+            success: whether the episode succeeded; None if unknown.
+        """
         return self._monitor.end(0, success=success)
 
 
 def open_watcher(folder: Path, decider: Decider, robot: TimedRobot, *, on_alarm: OnAlarm = "stop") -> MonitorWatcher:
-    """Open the monitor in a folder for the policy that it was calibrated for.
+    """Open the monitor that is stored in a folder, after checking that it was calibrated for the acting policy.
+
+    Args:
+        decider: acting policy.
+        robot: robot that the policy controls.
+        on_alarm: ``stop`` ends the episode at an alarm; ``log`` only records the alarm.
 
     Raises:
-        InputError: the folder has no monitor, the monitor is for another policy, or the policy runs on a server, which
-            returns commands only.
+        InputError: If the folder has no monitor, the monitor is for another policy, or the policy runs on a server. A
+            server returns commands only, but a monitor also needs the policy's features.
     """
     if not isinstance(decider, LocalDecider):
         raise InputError(
@@ -83,16 +100,17 @@ _RESTART_S = 30.0
 
 
 class ShadowWatcher:
-    """Watcher that runs a policy in shadow; see `running_robot.Watcher`.
+    """Watcher that computes the commands of a policy in shadow and compares them with those of the acting policy.
 
-    An answer is compared one step later, so that the robot never waits for it.
+    The robot never waits for an answer: the answer to the observation of one step is compared at the next step, with
+    the command that was sent for the same observation.
 
     Args:
-        decider: the policy in shadow.
-        robot: the robot whose observations it gets.
-        stages: tracker that creates the log of each episode.
-        patience_s: time to wait for an answer in s; 0 for a robot whose time continues meanwhile.
-        budget_s: longest time in s for an answer that is not a fault.
+        decider: policy in shadow.
+        robot: robot whose observations the policy gets.
+        stages: stage tracker of the deployment (`StageTracker`), which creates the shadow log of each episode.
+        patience_s: time in s to wait for an answer; 0 for a real robot, whose time continues while the policy computes.
+        budget_s: longest time in s that an answer may take without counting as a fault; None for no limit.
     """
 
     def __init__(
@@ -111,10 +129,10 @@ class ShadowWatcher:
         self.log: ShadowLog = stages.create_shadow_log(decider.contract.action.names, budget_s=budget_s)
 
     def begin(self, episode: int) -> None:
-        """Start a new episode of the policy in shadow, with an empty log.
+        """Start a new episode of the policy in shadow, and an empty shadow log.
 
         Raises:
-            TwinloopError: the policy cannot start.
+            TwinloopError: If the policy cannot start.
         """
         if self._thread.busy:
             self._thread.wait(_RESTART_S)
@@ -126,11 +144,19 @@ class ShadowWatcher:
         self._pending = None
         self.log = self._stages.create_shadow_log(self._decider.contract.action.names, budget_s=self._budget)
 
-    def watch_step(self, seen: RobotObservation, command: Array) -> WatcherReport:
-        """Start the shadow's answer to an observation; return the largest difference of its last compared command."""
+    def watch_step(self, observation: RobotObservation, command: Array) -> WatcherReport:
+        """Request the shadow's command for an observation; report the difference at the last compared step.
+
+        Args:
+            observation: observation of the step.
+            command: command that was sent, shape ``(k,)`` for k joints, in the robot's units.
+
+        Returns:
+            Report with the score ``shadow``: the largest difference of any joint; no score before the first comparison.
+        """
         self._compare()
         if not self._thread.busy:
-            arrays = seen.copy_for_policy(self._columns)
+            arrays = observation.copy_for_policy(self._columns)
             self._thread.start(lambda: self._decider.act(arrays))
         self._pending = (command, time.perf_counter())
         if self._patience:
@@ -139,7 +165,7 @@ class ShadowWatcher:
         return WatcherReport(scores={"shadow": last[0].largest} if last else {})
 
     def close(self) -> None:
-        """Close its thread and its policy."""
+        """End the watcher's thread and close the policy in shadow."""
         self._thread.close()
         self._decider.close()
 

@@ -1,4 +1,7 @@
-"""Sources of commands for a running robot: a saved policy in this process or a slow motion to the start position."""
+"""Provide commands for a running robot, from a saved policy in this process or as a slow motion to the start position.
+
+`client` provides the commands of a policy on a server.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +27,32 @@ Observation = Mapping[str, NDArray[Any]]
 
 
 class Decider(Protocol):
-    """Source of commands for one robot; ``name`` and ``hash`` are recorded with the episode."""
+    """Source of commands for one robot, for example a policy.
+
+    Attributes:
+        name: name that is recorded with an episode.
+        hash: hash of the policy, which is recorded with an episode; empty if there is none.
+        contract: observations that it needs, and joints and units of its commands.
+    """
 
     name: str
     hash: str
     contract: Contract
 
     def restart(self, episode: int) -> None:
-        """Reset the memory and start the episode with this number."""
+        """Clear the memory of the previous episode, and start the episode with this number."""
         ...
 
     def act(self, observation: Observation) -> Array:
-        """Return the next command ``(k,)`` in the contract's units; the observation's arrays have no world axis."""
+        """Return the next command for k joints, shape ``(k,)``, in the contract's units.
+
+        Args:
+            observation: arrays with LeRobot's names, for one robot (no batch axis).
+        """
         ...
 
     def report_sent(self, command: Array) -> None:
-        """Report the command ``(k,)`` that was sent to the robot, if it differs from the returned command."""
+        """Report the command that was sent to the robot, shape ``(k,)``, if it differs from the returned command."""
         ...
 
     def close(self) -> None:
@@ -48,10 +61,15 @@ class Decider(Protocol):
 
 
 class LocalDecider:
-    """A saved policy in this process; its random draws depend on ``run_seed`` and the episode only.
+    """Source of commands that runs a saved policy in this process.
 
     Attributes:
-        acting: the loop that runs the policy, for watchers; None before the first episode.
+        acting: the `PolicyLoop` that runs the policy, which monitors may read; None before the first episode.
+
+    Args:
+        policy: opened policy.
+        name: name that is recorded with an episode.
+        run_seed: seed of random draws within the policy; they depend on this seed and the episode only.
     """
 
     def __init__(self, policy: Policy, *, name: str, run_seed: int = 0) -> None:
@@ -62,11 +80,11 @@ class LocalDecider:
         self.acting: PolicyLoop | None = None
 
     def restart(self, episode: int) -> None:
-        """Reset the policy's memory and start the episode with this number."""
+        """Clear the policy's memory, and start the episode with this number."""
         self.acting = self._make(self._policy, 1, run_seed=self._run_seed, episodes=[episode])
 
     def act(self, observation: Observation) -> Array:
-        """Return the policy's next command ``(k,)`` in the contract's units."""
+        """Return the policy's next command for k joints, shape ``(k,)``, in the contract's units."""
         if self.acting is None:
             self.restart(0)
         assert self.acting is not None  # noqa: S101 - restart made it
@@ -74,27 +92,42 @@ class LocalDecider:
         return np.asarray(self.acting.act(rows), dtype=np.float64)[0]
 
     def report_sent(self, command: Array) -> None:
-        """Tell the policy which command ``(k,)`` was sent to the robot."""
+        """Pass the command that was sent to the robot, shape ``(k,)``, to the policy."""
         if self.acting is not None:
             self.acting.set_sent_commands(command[None])
 
     def close(self) -> None:
-        """Do nothing; it has no resources."""
+        """Do nothing, because there are no resources to release."""
 
     def copy(self) -> LocalDecider:
-        """Return another decider of the same policy with a separate memory; both share the network."""
+        """Return another source of commands from the same policy, with a separate memory; both share the network."""
         return LocalDecider(self._policy, name=self.name, run_seed=self._run_seed)
 
 
 def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecider:
-    """Open the policy saved in a folder, ready to act; raises the errors of `policies.open_policy`."""
+    """Open the policy that is saved in a folder; raises the errors of `policies.open_policy`.
+
+    Args:
+        name: name that is recorded with an episode; by default the folder.
+        run_seed: seed of random draws within the policy.
+    """
     from twinloop.policies import open_policy
 
     return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed)
 
 
 def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int = 0) -> LocalDecider:
-    """Open a policy by its folder, or by a version or alias of the registry, ready to act."""
+    """Open a policy in this process, by its folder, or by a version or alias of the registry.
+
+    Args:
+        reference: folder, alias such as ``champion``, or ``NAME@VERSION``.
+        registry: registry of the workspace; None if there is no workspace.
+        run_seed: seed of random draws within the policy.
+
+    Raises:
+        InputError: If the reference is not a folder and there is no registry, or if the policy is damaged.
+        UnknownNameError: If the registry has no such version.
+    """
     if Path(reference).is_dir():
         return open_local(Path(reference), run_seed=run_seed)
     if registry is None:
@@ -106,14 +139,20 @@ def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int
     return open_local(registry.folder(version.reference), name=version.reference, run_seed=run_seed)
 
 
-# A sixth of the envelope's speed: 0.5 rad/s for the SO-101, slow enough for a person to step back.
+# Share of the envelope's speed limit: 0.5 rad/s for the SO-101, slow enough for a person to step back.
 _SLOWLY = 1.0 / 6.0
 _PEAK = 1.875  # peak over mean speed of a minimum-jerk move
 _SHORTEST_S, _REST_S = 0.5, 0.5
 
 
 class HomingMove:
-    """Decider for a minimum-jerk motion from the measured joint positions to ``home`` ``(n,)``; see `Decider`."""
+    """Source of commands for a slow minimum-jerk motion from the measured joint positions to a start position.
+
+    Args:
+        envelope: safety envelope, whose speed limits determine the duration.
+        home: start position of n joints, shape ``(n,)``, in the robot's units.
+        contract: contract of the robot.
+    """
 
     name, hash = "home", ""
 
@@ -123,15 +162,19 @@ class HomingMove:
         self._at = 0
 
     def count_steps(self, reading: Array) -> int:
-        """Return the number of control steps of the motion from a reading."""
+        """Return the number of control steps of the motion.
+
+        Args:
+            reading: joint positions at its start, shape ``(n,)``, in the robot's units.
+        """
         return len(self._plan_path(reading))
 
     def restart(self, episode: int) -> None:  # noqa: ARG002  # the motion depends on the start position only
-        """Start the motion again, from the positions of the next observation."""
+        """Plan the motion again from the positions of the next observation; the number ``episode`` is not used."""
         self._path, self._at = None, 0
 
     def act(self, observation: Observation) -> Array:
-        """Return the next command ``(n,)`` of the motion; after its end, its last command."""
+        """Return the next command of the motion, shape ``(n,)``, in the robot's units; its last command is repeated."""
         if self._path is None:
             self._path = self._plan_path(np.asarray(observation[STATE], dtype=np.float64))
         row = self._path[min(self._at, len(self._path) - 1)]
@@ -139,10 +182,10 @@ class HomingMove:
         return row
 
     def report_sent(self, command: Array) -> None:
-        """Do nothing; the motion does not depend on it."""
+        """Do nothing, because the motion does not depend on the sent command."""
 
     def close(self) -> None:
-        """Do nothing; it has no resources."""
+        """Do nothing, because there are no resources to release."""
 
     def _plan_path(self, reading: Array) -> Array:
         units, limits = self._envelope.units, self._envelope.limits

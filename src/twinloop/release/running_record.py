@@ -1,7 +1,7 @@
-"""Write episodes of a running robot as a LeRobotDataset v3.0 that is complete after each episode.
+"""Write the episodes of a running robot to a LeRobotDataset v3.0, which is complete after each episode.
 
-Frames hold observations and, as ``action``, the issued commands. Three side tables hold further data for people and
-monitors: ``run/steps`` (requested command, decision of the envelope, latencies), ``run/events`` and ``run/scores``.
+Frames contain observations and, as ``action``, the issued commands. Three side tables contain further data for people
+and monitors: ``run/steps`` (requested command, decision of the envelope, latencies), ``run/events`` and ``run/scores``.
 """
 
 from __future__ import annotations
@@ -29,31 +29,40 @@ _NO_STATES = np.empty((0, 0))
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts that all episodes of a run share: the robot, its contract, the twin of its envelope, the task.
+    """Facts that are the same for all episodes of a run.
 
-    ``judged`` is true if the success of the task is known at each step. ``success_version`` names the judge.
+    Attributes:
+        origin: description of the robot, recorded as the origin of the episodes.
+        source: kind of the data, for example ``real`` or ``sim``.
+        contract: contract that the robot offers.
+        twin: name of the twin from which the envelope is computed.
+        twin_hash: hash of this twin.
+        task: task in words, recorded as the instruction of the episodes.
+        is_success_known: whether the success of the task is known at each step.
+        success_version: version of the definition of success.
+        config: settings of the run.
     """
 
     origin: str
     source: Source
-    offered: Contract
+    contract: Contract
     twin: str
     twin_hash: str
     task: str
-    judged: bool = False
+    is_success_known: bool = False
     success_version: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RunWriter:
-    """Writer of a dataset that grows by one episode at a time.
+    """Writer of a dataset to which one episode at a time is added.
 
     Args:
-        path: an absent or empty folder; it is created with the first episode.
-        facts: see `RunFacts`.
+        path: folder of the dataset, absent or empty; it is created with the first episode.
+        facts: facts that are the same for all episodes.
 
     Raises:
-        DatasetError: as in `DatasetWriter`.
+        DatasetError: If the folder cannot be used; see `DatasetWriter`.
     """
 
     def __init__(self, path: Path, facts: RunFacts) -> None:
@@ -62,126 +71,131 @@ class RunWriter:
 
     @property
     def episodes(self) -> int:
-        """Number of episodes written."""
+        """Number of episodes written so far."""
         return 0 if self._writer is None else self._writer.episodes
 
     def add(
-        self, ran: EpisodeRun, *, policy_hash: str, success: bool | None, notes: Mapping[str, Any] | None = None
+        self, record: EpisodeRun, *, policy_hash: str, success: bool | None, notes: Mapping[str, Any] | None = None
     ) -> int:
-        """Write an episode that has frames to the disk and return its ``episode_index``.
+        """Write an episode with at least one control step to the disk, and return its ``episode_index``.
 
         Args:
-            ran: the episode.
+            record: record of the episode.
             policy_hash: hash of the policy that acted.
             success: whether the episode succeeded; None if unknown.
-            notes: further facts for its provenance.
+            notes: further facts for the provenance of the episode.
         """
         if self._writer is None:
             self._writer = DatasetWriter.open(self.path, self._make_spec())
         number = self._writer.next_block
-        log = self._make_log(ran)
-        record = self._make_provenance(ran, policy_hash, success, notes or {})
+        log = self._make_log(record)
+        provenance = self._make_provenance(record, policy_hash, success, notes or {})
         episode = SimEpisode(
             number=number,
             commands=_NO_STATES,
             states=_NO_STATES,
             action=log.action,
             observation=log.state,
-            next_success=np.array([bool(step.success) for step in ran.steps]),
-            provenance=record,
-            readings=self._stack_environment(ran),
+            next_success=np.array([bool(step.success) for step in record.steps]),
+            provenance=provenance,
+            readings=self._stack_environment(record),
         )
-        frames = [self._stack_images(ran)] if self._facts.offered.cameras else None
+        frames = [self._stack_images(record)] if self._facts.contract.cameras else None
         outcome = {"recorded": 1, "success": int(success is True)}
-        tables = _make_side_tables(number, ran, self._facts.offered.action.names)
+        tables = _make_side_tables(number, record, self._facts.contract.action.names)
         self._writer.commit_block(number, [episode], logs=[log], frames=frames, outcome=outcome, tables=tables)
         return number
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Complete the statistics and store the metrics of the run."""
+        """Complete the statistics of the dataset, and store the metrics of the run in it."""
         if self._writer is not None:
             self._writer.finish(result)
 
     def close(self) -> None:
-        """Release the dataset for other writers."""
+        """Unlock the dataset, so that other processes can write to it."""
         if self._writer is not None:
             self._writer.close()
 
     def _make_spec(self) -> DatasetSpec:
-        offered = self._facts.offered
-        name, seen = ENVIRONMENT.removeprefix("observation."), offered.environment
+        contract = self._facts.contract
+        name, columns = ENVIRONMENT.removeprefix("observation."), contract.environment
         return DatasetSpec(
             name=self.path.name,
-            robot_type=offered.robot_type,
-            fps=max(1, round(offered.control_hz)),
-            joints=offered.action.names,
-            units=offered.action,
-            cameras=tuple(CameraSpec(name=name, height=h, width=w) for name, (h, w) in offered.cameras.items()),
+            robot_type=contract.robot_type,
+            fps=max(1, round(contract.control_hz)),
+            joints=contract.action.names,
+            units=contract.action,
+            cameras=tuple(CameraSpec(name=name, height=h, width=w) for name, (h, w) in contract.cameras.items()),
             config={"run": dict(self._facts.config)},
             block_size=1,
-            success=self._facts.judged,
-            readings=(ReadingSpec(name=name, columns=seen, units=tuple(map(_infer_unit, seen))),) if seen else (),
+            success=self._facts.is_success_known,
+            readings=(ReadingSpec(name=name, columns=columns, units=tuple(map(_infer_unit, columns))),)
+            if columns
+            else (),
         )
 
-    def _make_log(self, ran: EpisodeRun) -> Episode:
+    def _make_log(self, record: EpisodeRun) -> Episode:
         facts = self._facts
         return Episode(
-            index=ran.episode,
-            time=np.array([step.time_s for step in ran.steps]),
-            action=np.array([step.issued for step in ran.steps]),
-            state=_fill_forward(np.array([step.seen.reading for step in ran.steps])),
-            units=facts.offered.action,
+            index=record.episode,
+            time=np.array([step.time_s for step in record.steps]),
+            action=np.array([step.issued for step in record.steps]),
+            state=_fill_forward(np.array([step.observation.reading for step in record.steps])),
+            units=facts.contract.action,
             task=facts.task,
             source=facts.source,
             origin=facts.origin,
-            robot_type=facts.offered.robot_type,
-            command=facts.offered.command,
+            robot_type=facts.contract.robot_type,
+            command=facts.contract.command,
         )
 
     def _make_provenance(
-        self, ran: EpisodeRun, policy_hash: str, success: bool | None, notes: Mapping[str, Any]
+        self, record: EpisodeRun, policy_hash: str, success: bool | None, notes: Mapping[str, Any]
     ) -> Provenance:
         facts = self._facts
-        run = {"policy": ran.policy, "policy_hash": policy_hash, "trip": ran.trip or ""}
-        run |= {"envelope": ran.ruling_counts, "unsent": ran.unsent_count}
+        run = {"policy": record.policy, "policy_hash": policy_hash, "trip": record.end_kind or ""}
+        run |= {"envelope": record.decision_counts, "unsent": record.unsent_count}
         return Provenance(
             source=facts.source,
             twin=facts.twin,
             twin_hash=facts.twin_hash,
             config_hash="",
             params={},
-            seed_path=(0, ran.episode, 0),
+            seed_path=(0, record.episode, 0),
             versions={"twinloop": version("twinloop")},
-            actor=f"policy:{ran.policy}",
+            actor=f"policy:{record.policy}",
             task=facts.task or "unnamed task",
-            units=facts.offered.action.to_json(),
+            units=facts.contract.action.to_json(),
             success=success,
             success_version=facts.success_version if success is not None else "",
             extra={
                 "origin": facts.origin,
-                "log_episode": ran.episode,
-                "task": facts.offered.task,
-                "run": {**run, "reason": ran.reason},
+                "log_episode": record.episode,
+                "task": facts.contract.task,
+                "run": {**run, "reason": record.reason},
                 **notes,
             },
         )
 
-    def _stack_environment(self, ran: EpisodeRun) -> dict[str, NDArray[np.float64]]:
-        if not self._facts.offered.environment:
+    def _stack_environment(self, record: EpisodeRun) -> dict[str, NDArray[np.float64]]:
+        if not self._facts.contract.environment:
             return {}
-        return {ENVIRONMENT: _fill_forward(np.array([step.seen.arrays[ENVIRONMENT] for step in ran.steps]))}
+        return {ENVIRONMENT: _fill_forward(np.array([step.observation.arrays[ENVIRONMENT] for step in record.steps]))}
 
-    def _stack_images(self, ran: EpisodeRun) -> dict[str, NDArray[np.uint8]]:
+    def _stack_images(self, record: EpisodeRun) -> dict[str, NDArray[np.uint8]]:
         return {
-            name: np.stack([step.seen.arrays[f"{IMAGES}{name}"] for step in ran.steps])
-            for name in self._facts.offered.cameras
+            name: np.stack([step.observation.arrays[f"{IMAGES}{name}"] for step in record.steps])
+            for name in self._facts.contract.cameras
         }
 
 
 def _fill_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows ``(T, n)`` with each non-finite value replaced by the last finite one, or 0 before the first.
+    """Replace each value that is not finite by the last finite value of its column, or by 0 before the first one.
 
-    The robot held its position in these frames; `run/steps` contains the reason.
+    The robot held its position in these frames; the side table ``run/steps`` contains the reason.
+
+    Args:
+        values: values of n columns over T frames, shape ``(T, n)``.
     """
     good = np.isfinite(values)
     last = np.maximum.accumulate(np.where(good, np.arange(len(values))[:, None], 0), axis=0)
@@ -193,25 +207,25 @@ def _infer_unit(name: str) -> str:
     return {"x": "m", "y": "m", "z": "m", "cos": "1", "sin": "1"}.get(name.rpartition(".")[2], "")
 
 
-def _make_side_tables(number: int, ran: EpisodeRun, joints: tuple[str, ...]) -> dict[str, SideTable]:
-    steps = ran.steps
+def _make_side_tables(number: int, record: EpisodeRun, joints: tuple[str, ...]) -> dict[str, SideTable]:
+    steps = record.steps
     columns = {
         "time_s": pa.array([step.time_s for step in steps], pa.float64()),
-        "ruling": pa.array([step.ruling.kind for step in steps], pa.string()),
-        "reason": pa.array([step.ruling.reason for step in steps], pa.string()),
-        "cut_joints": pa.array([[cut.joint for cut in step.ruling.cuts] for step in steps], pa.list_(pa.string())),
-        "cut_rules": pa.array([[cut.rule for cut in step.ruling.cuts] for step in steps], pa.list_(pa.string())),
+        "ruling": pa.array([step.decision.kind for step in steps], pa.string()),
+        "reason": pa.array([step.decision.reason for step in steps], pa.string()),
+        "cut_joints": pa.array([[cut.joint for cut in step.decision.changes] for step in steps], pa.list_(pa.string())),
+        "cut_rules": pa.array([[cut.rule for cut in step.decision.changes] for step in steps], pa.list_(pa.string())),
         "latency_s": pa.array([_finite_or_none(step.latency_s) for step in steps], pa.float64()),
         "age_s": pa.array([step.age_s for step in steps], pa.float64()),
         "sent": pa.array([step.sent for step in steps], pa.bool_()),
     }
     for j, joint in enumerate(joints):
-        columns[f"wanted/{joint}"] = pa.array([_finite_or_none(step.wanted[j]) for step in steps], pa.float64())
+        columns[f"wanted/{joint}"] = pa.array([_finite_or_none(step.requested[j]) for step in steps], pa.float64())
         columns[f"issued/{joint}"] = pa.array([float(step.issued[j]) for step in steps], pa.float64())
     events = {
-        "time_s": pa.array([event.time_s for event in ran.events], pa.float64()),
-        "kind": pa.array([event.kind for event in ran.events], pa.string()),
-        "message": pa.array([event.message for event in ran.events], pa.string()),
+        "time_s": pa.array([event.time_s for event in record.events], pa.float64()),
+        "kind": pa.array([event.kind for event in record.events], pa.string()),
+        "message": pa.array([event.message for event in record.events], pa.string()),
     }
     rows = [(frame, name, value) for frame, step in enumerate(steps) for name, value in step.scores.items()]
     scores = {
@@ -220,13 +234,19 @@ def _make_side_tables(number: int, ran: EpisodeRun, joints: tuple[str, ...]) -> 
     }
     return {
         STEPS: _make_side_table(number, range(len(steps)), columns),
-        EVENTS: _make_side_table(number, [event.frame for event in ran.events], events),
+        EVENTS: _make_side_table(number, [event.frame for event in record.events], events),
         SCORES: _make_side_table(number, [frame for frame, *_ in rows], scores),
     }
 
 
 def _make_side_table(number: int, frames: Sequence[int], columns: Mapping[str, pa.Array]) -> pa.Table:
-    """Return a side table: the episode's number and the frame of every row, then its columns."""
+    """Return a side table with the episode's number and the frame of every row, followed by other columns.
+
+    Args:
+        number: number of the episode.
+        frames: frame of each row.
+        columns: other columns by name.
+    """
     first = {"number": pa.array([number] * len(frames), pa.int64()), "frame": pa.array(frames, pa.int64())}
     return pa.table({**first, **columns})
 

@@ -1,4 +1,4 @@
-"""Connection of a robot to a policy with LeRobot's names, and records of the steps and events of an episode."""
+"""Connect a robot to a policy with LeRobot's names, and define the record of an episode: steps, events and its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.hardware.driver import CheckedClock, RobotDescription, RobotDriver, RobotLostError
-from twinloop.hardware.protocol import SEEN, Robot
+from twinloop.hardware.protocol import TRACKED_PREFIX, Robot
 from twinloop.hardware.record import command_kind
 from twinloop.release.envelope import EnvelopeDecision
 
@@ -20,9 +20,12 @@ Array = NDArray[np.float64]
 
 
 def offered_contract(robot: Robot, *, hz: float, task: str = "") -> Contract:
-    """Return the contract that a robot offers to a policy at a rate in Hz.
+    """Return the contract that a robot offers to a policy: joints with units, cameras, tracked objects and rate.
 
-    The images have the shapes of the robot's features, ``(height, width, 3)`` each.
+    Args:
+        robot: robot whose features are read; those of cameras have the shape ``(height, width, 3)``.
+        hz: control steps per second.
+        task: name of the task.
     """
     offered = RobotDescription.read(robot)
     return Contract(
@@ -31,7 +34,7 @@ def offered_contract(robot: Robot, *, hz: float, task: str = "") -> Contract:
         action=offered.units,
         state=offered.units,
         command=command_kind(robot),
-        environment=tuple(key.removeprefix(SEEN) for key in offered.tracked_keys),
+        environment=tuple(key.removeprefix(TRACKED_PREFIX) for key in offered.tracked_keys),
         cameras={key: (int(shape[0]), int(shape[1])) for key, shape in offered.cameras.items()},
         task=task,
     )
@@ -39,21 +42,26 @@ def offered_contract(robot: Robot, *, hz: float, task: str = "") -> Contract:
 
 @dataclass(frozen=True, kw_only=True)
 class RobotObservation:
-    """One observation: arrays with LeRobot's names and no world axis, and its time by the robot's clock in s."""
+    """Observation of one robot at one time.
+
+    Attributes:
+        arrays: arrays with LeRobot's names, for one robot (no batch axis).
+        time_s: time of the observation by the robot's clock, in s.
+    """
 
     arrays: Mapping[str, NDArray[Any]]
-    taken: float
+    time_s: float
 
     @property
     def reading(self) -> Array:
-        """Joint readings ``(n,)`` in the robot's units."""
+        """Joint positions of n joints, shape ``(n,)``, in the robot's units."""
         return self.arrays[STATE]
 
     def copy_for_policy(self, columns: Sequence[int]) -> dict[str, NDArray[Any]]:
-        """Return copies of the arrays, so that a policy may write into them.
+        """Return copies of the arrays for a policy, which may change them.
 
         Args:
-            columns: columns of the tracker's observation that the policy reads, in the policy's order.
+            columns: indices of the tracker's columns that the policy reads, in the policy's order.
         """
         arrays = {key: np.array(values) for key, values in self.arrays.items()}
         if ENVIRONMENT in arrays:
@@ -62,14 +70,14 @@ class RobotObservation:
 
 
 class TimedRobot:
-    """A robot that is called from one thread, with a time limit for each answer.
+    """Robot whose methods are called from one thread, with a time limit for each answer.
 
     Args:
-        robot: see `hardware.protocol.Robot`.
-        patience_s: longest time to wait for an answer, in s.
+        robot: robot with LeRobot's interface, see `hardware.protocol.Robot`.
+        patience_s: longest time in s to wait for an answer.
 
     Raises:
-        InputError: see `hardware.driver.RobotDriver`.
+        InputError: If the description of the robot is invalid; see `hardware.driver.RobotDriver`.
     """
 
     def __init__(self, robot: Robot, *, patience_s: float) -> None:
@@ -79,20 +87,24 @@ class TimedRobot:
 
     @property
     def clock(self) -> CheckedClock:
-        """Checked clock of the robot's driver."""
+        """Clock of the robot's driver, which is checked for errors."""
         return self.driver.clock
 
     def find_environment_columns(self, contract: Contract) -> list[int]:
-        """Return the tracker columns that a policy reads, in the policy's order; its contract must fit the robot."""
-        names = [key.removeprefix(SEEN) for key in self._description.tracked_keys]
+        """Return the indices of the tracker's columns that a policy reads, in the policy's order.
+
+        Args:
+            contract: contract of the policy; it must fit the robot.
+        """
+        names = [key.removeprefix(TRACKED_PREFIX) for key in self._description.tracked_keys]
         return [names.index(name) for name in contract.environment]
 
     def connect(self) -> None:
-        """Connect and configure the robot, in the thread that calls it.
+        """Connect and configure the robot, in the thread in which its methods are called.
 
         Raises:
-            InputError: it is not calibrated, or its description changed when it was connected.
-            RobotLostError: it raised an error.
+            InputError: If the robot is not calibrated, or its description changed when it was connected.
+            RobotLostError: If the robot raised an error.
         """
         self.driver.connect()
 
@@ -100,39 +112,47 @@ class TimedRobot:
         """Return the current observation.
 
         Raises:
-            RobotLostError: the robot raised an error, did not answer in time, or gave an invalid answer.
+            RobotLostError: If the robot raised an error, did not answer in time, or gave an invalid answer.
         """
-        taken, found = self.clock.now(), self._description
+        time_s, found = self.clock.now(), self._description
         answer = self.driver.get_observation()
         arrays: dict[str, NDArray[Any]] = {STATE: np.array([answer[key] for key in found.joint_keys])}
         if found.tracked_keys:
             arrays[ENVIRONMENT] = np.array([answer[key] for key in found.tracked_keys])
-        return RobotObservation(arrays=arrays | {f"{IMAGES}{key}": answer[key] for key in found.cameras}, taken=taken)
+        return RobotObservation(arrays=arrays | {f"{IMAGES}{key}": answer[key] for key in found.cameras}, time_s=time_s)
 
     def send(self, command: Array) -> Array:
-        """Issue a command ``(n,)`` in the robot's units; return the command that the driver reports as sent.
+        """Send a command to the robot, and return the command that the driver reports as sent.
+
+        Args:
+            command: command for n joints, shape ``(n,)``, in the robot's units.
 
         Raises:
-            RobotLostError: the robot raised an error, did not answer in time, or gave an invalid answer.
+            RobotLostError: If the robot raised an error, did not answer in time, or gave an invalid answer.
         """
         action = {key: float(value) for key, value in zip(self._actions, command, strict=True)}
         return np.array(list(self.driver.send_action(action).values()))
 
     def judge_success(self, judge: Callable[[], Any]) -> bool:
-        """Return whether ``judge`` reports the task as done; it is called in the robot's thread.
+        """Return whether the task is done, by calling ``judge`` in the robot's thread.
 
         Raises:
-            RobotLostError: the robot raised an error or did not answer in time.
+            RobotLostError: If the robot raised an error or did not answer in time.
         """
         return bool(self.driver.call(judge))
 
     def reconnect(self) -> None:
-        """Disconnect the robot and connect it again; raises the errors of `connect`."""
+        """Disconnect the robot and connect it again.
+
+        Raises:
+            InputError: If the robot is not calibrated, or its description changed when it was connected.
+            RobotLostError: If the robot raised an error.
+        """
         self.driver.disconnect()
         self.driver.connect()
 
     def disconnect(self) -> str:
-        """Disconnect the robot and close its driver; return the reason of a failure, or ""."""
+        """Disconnect the robot and close its driver; return the error message if this fails, else ""."""
         try:
             self.driver.disconnect()
         except RobotLostError as error:
@@ -147,7 +167,17 @@ EventKind = Literal["held", "limited", "late", "stopped", "alarm", "policy", "ro
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
-    """Event at one frame: its kind and a message."""
+    """Event of an episode, such as a limited command or a late answer.
+
+    Attributes:
+        frame: number of the control step, from 0.
+        time_s: time in s since the start of the episode.
+        kind: what happened. The envelope limited a command (``limited``), held the robot in position (``held``) or
+            ended the episode (``stopped``). An answer came too late and was not used (``late``), or the control loop is
+            behind its clock (``slow``). A watcher gave an ``alarm``, the ``policy`` or the ``robot`` failed, or a
+            person stopped the episode (``hand``).
+        message: description for a person.
+    """
 
     frame: int
     time_s: float
@@ -157,18 +187,26 @@ class RunEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlStep:
-    """One control step: the requested command ``wanted`` and the command in force ``issued``, ``(n,)`` each.
+    """Record of one control step; commands have the shape ``(n,)`` for n joints, in the robot's units.
 
-    ``wanted`` is NaN if no command arrived. ``latency_s`` is the time that the policy took for it, ``age_s`` the age of
-    its observation when the answer arrived. ``scores`` come from watchers. ``sent`` is true if the robot accepted the
-    command; otherwise ``issued`` is the last command that it accepted.
+    Attributes:
+        time_s: time in s since the start of the episode.
+        observation: observation of the step.
+        requested: command that the policy requested; NaN if no command arrived.
+        issued: command that the robot follows after the step; if ``sent`` is false, the last command that it accepted.
+        decision: decision of the envelope.
+        latency_s: time in s that the policy took; NaN if it did not answer.
+        age_s: age of the observation in s when the policy's answer arrived.
+        scores: scores of the watchers by name.
+        success: whether the task was done; None if unknown.
+        sent: whether the robot accepted the command of this step.
     """
 
     time_s: float
-    seen: RobotObservation
-    wanted: Array
+    observation: RobotObservation
+    requested: Array
     issued: Array
-    ruling: EnvelopeDecision
+    decision: EnvelopeDecision
     latency_s: float
     age_s: float
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -178,7 +216,13 @@ class ControlStep:
 
 @dataclass(frozen=True, kw_only=True)
 class WatcherReport:
-    """Report of a watcher for one step: scores, an ``alarm`` that ends the episode or "", and ``notes`` to record."""
+    """Report of a watcher about one control step.
+
+    Attributes:
+        scores: scores by name.
+        alarm: message of an alarm that ends the episode, or "".
+        notes: messages to record as events.
+    """
 
     scores: Mapping[str, float] = field(default_factory=dict)
     alarm: str = ""
@@ -186,14 +230,19 @@ class WatcherReport:
 
 
 class Watcher(Protocol):
-    """Observer of a run, step by step: a monitor or a policy in shadow."""
+    """Observer of a run that is called at each control step: a monitor or a policy in shadow."""
 
     def begin(self, episode: int) -> None:
-        """Start a new episode."""
+        """Start the episode with this number."""
         ...
 
-    def watch_step(self, seen: RobotObservation, command: Array) -> WatcherReport:
-        """Return the report for an observation and the command ``(n,)`` that was sent after it."""
+    def watch_step(self, observation: RobotObservation, command: Array) -> WatcherReport:
+        """Return the report about one control step.
+
+        Args:
+            observation: observation of the step.
+            command: command that was sent after the observation, shape ``(n,)`` for n joints, in the robot's units.
+        """
         ...
 
 
@@ -203,11 +252,11 @@ class RunOptions:
 
     Attributes:
         steps: largest number of control steps.
-        patience_s: longest time to wait for a policy's answer, in s of real time; None means the envelope's watchdog.
-            It may be longer for a robot whose time stops while the policy computes.
-        judge: returns whether the task is done now; None if this cannot be determined.
+        patience_s: longest time in s of real time to wait for a policy's answer; None for the envelope's watchdog time.
+            It may be longer for a simulated robot whose time stops while the policy computes.
+        judge: function that returns whether the task is done now; None if this cannot be determined.
         stop_on_success: whether to end the episode at success.
-        interrupted: returns whether a person wants to stop the episode.
+        interrupted: function that returns whether a person requests to stop the episode.
     """
 
     steps: int
@@ -219,33 +268,40 @@ class RunOptions:
 
 @dataclass(kw_only=True)
 class EpisodeRun:
-    """Result of an episode: its steps, its events, and the reason why it ended early, or "".
+    """Record of an episode of a running robot.
 
-    ``trip`` is the kind of an early end: ``stopped`` by the envelope, ``alarm``, loss of ``policy`` or ``robot``, or
-    ``hand`` if a person stopped it. ``success`` comes from the judge; None without one. ``shadow`` are the metrics of a
-    policy in shadow, if there was one.
+    Attributes:
+        episode: number of the episode.
+        policy: name of the policy.
+        steps: control steps.
+        events: events in the order of time.
+        end_kind: kind of an early end: ``stopped`` by the envelope, ``alarm`` of a watcher, failure of the ``policy``
+            or the ``robot``, or ``hand`` if a person stopped the episode; None for a regular end.
+        reason: reason of an early end, or "".
+        success: whether the task was done at the last judged step; None if this was not determined.
+        shadow: metrics of the policy in shadow, see `ShadowLog.summary`; None if there was none.
     """
 
     episode: int
     policy: str
     steps: list[ControlStep] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
-    trip: EventKind | None = None
+    end_kind: EventKind | None = None
     reason: str = ""
     success: bool | None = None
     shadow: Mapping[str, Any] | None = None
 
     @property
     def unsent_count(self) -> int:
-        """Number of steps whose command the robot did not accept."""
+        """Number of control steps whose command the robot did not accept."""
         return sum(not step.sent for step in self.steps)
 
     @property
-    def ruling_counts(self) -> dict[str, int]:
-        """Number of accepted commands for each kind of envelope decision."""
-        return dict(Counter(step.ruling.kind for step in self.steps if step.sent))
+    def decision_counts(self) -> dict[str, int]:
+        """Number of accepted commands by kind of the envelope's decision, such as ``passed`` or ``limited``."""
+        return dict(Counter(step.decision.kind for step in self.steps if step.sent))
 
     @property
     def violations(self) -> int:
-        """Number of steps at which the envelope had to hold or stop; commands that were only limited do not count."""
-        return sum(step.ruling.kind in ("held", "stopped") for step in self.steps)
+        """Number of control steps at which the envelope held or stopped the robot; limited commands do not count."""
+        return sum(step.decision.kind in ("held", "stopped") for step in self.steps)

@@ -26,15 +26,15 @@ _TOKEN_BYTES = 4096  # bytes that are read from a token's file, at most
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Address of a server and limits for its clients.
+    """Address of a policy server and limits for its clients.
 
     Attributes:
-        host: name or address; only this machine by default.
-        port: port; 0 chooses a free one.
+        host: host name or network address to listen on; by default only clients on this machine can connect.
+        port: TCP port; 0 chooses a free one.
         token: token that clients must send; required if ``host`` is reachable from other machines.
         sessions: largest number of clients at a time.
         largest: largest message in bytes; the limit is lower if the policy needs less.
-        limits: times and counts, see `ServeLimits`.
+        limits: time limits and largest counts.
     """
 
     host: str = LOOPBACK
@@ -71,15 +71,15 @@ class ServeOptions:
 
     @property
     def allowed_hosts(self) -> frozenset[str] | None:
-        """Host names that clients may use; None for any."""
+        """Host names under which clients may call the server; None for any name."""
         return frozenset({self.host, "localhost", "127.0.0.1", "::1"}) if self.is_local else None
 
 
 def read_token(path: Path | None) -> str | None:
-    """Return the token in a file, without surrounding white space; None without a file.
+    """Return the token in a file, without surrounding white space; None if ``path`` is None.
 
     Raises:
-        InputError: the file cannot be read, or has no valid token.
+        InputError: If the file cannot be read, or contains no valid token.
     """
     if path is None:
         return None
@@ -96,15 +96,16 @@ def read_token(path: Path | None) -> str | None:
 
 
 class PolicyServer:
-    """Server of one policy; `run` starts it.
+    """Server of one policy over HTTP and WebSocket; `run` starts it.
 
     Args:
-        make: returns a separate decider for each client.
-        options: see `ServeOptions`.
+        make: function that returns a separate source of commands for each client.
+        options: address and limits.
 
     Raises:
-        MissingDependencyError: the extra ``serve`` is not installed.
-        InputError: the port is taken, or the host does not exist on this machine.
+        MissingDependencyError: If the extra ``serve`` is not installed.
+        InputError: If the port is taken, the host does not exist on this machine, or the policy needs larger messages
+            than allowed.
     """
 
     def __init__(self, make: Callable[[], Decider], options: ServeOptions | None = None) -> None:
@@ -117,7 +118,7 @@ class PolicyServer:
 
     @property
     def address(self) -> str:
-        """Address of the server, as clients use it."""
+        """Address that clients use, ``http://HOST:PORT``."""
         host, port = self._socket.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -129,16 +130,24 @@ class PolicyServer:
             self._worker.close()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End `run` from another thread; ``at_once`` drops clients during their requests."""
+        """End `run` from another thread.
+
+        Args:
+            at_once: whether to drop clients during their requests; by default requests are finished first.
+        """
         self._server.should_exit, self._server.force_exit = True, at_once
 
     @property
     def is_running(self) -> bool:
-        """True once the server answers requests."""
+        """True as soon as the server answers requests."""
         return self._server.started
 
     def _limit_message_bytes(self) -> int:
-        """Return the size of the largest accepted message in bytes, at most what the policy's contract needs."""
+        """Return the size limit of messages in bytes: the server's limit, or the contract's largest request if smaller.
+
+        Raises:
+            InputError: If one observation is larger than the server's limit.
+        """
         contract, largest = self.sessions.contract, self.options.largest
         if observation_bytes(contract) > largest:
             raise InputError(
@@ -160,7 +169,7 @@ class PolicyServer:
         options, limits = self.options, self.options.limits
         application = Application(self.sessions, self._worker, limits, largest=self._largest)
         settings: dict[str, Any] = {
-            "http": functools.partial(HttpProtocol, everyone=Connections(self.sessions, limits)),
+            "http": functools.partial(HttpProtocol, connections=Connections(self.sessions, limits)),
             "ws": StreamProtocol,
             "ws_max_size": self._largest,
             "ws_per_message_deflate": False,  # a few bytes could unpack to a message of any size

@@ -1,10 +1,13 @@
-"""Web application of a policy server: access control, and its addresses over HTTP and WebSocket.
+"""Handle the web requests of a policy server: check access, and answer at its HTTP and WebSocket paths.
 
-``GET /health`` reports that the server runs. ``GET /v1/policy`` returns the policy and its contract. ``POST
-/v1/sessions`` opens a session, ``POST /v1/sessions/NAME`` takes a message (see `serve_wire`) and answers with one,
-``DELETE`` ends it. At ``/v1/stream`` a WebSocket is one session: each message gets one answer.
+- ``GET /health`` reports that the server runs.
+- ``GET /v1/policy`` returns name, hash and contract of the policy.
+- ``POST /v1/sessions`` opens a session and returns its name.
+- ``POST /v1/sessions/NAME`` takes a message (see `serve_wire`) and answers with a message.
+- ``DELETE /v1/sessions/NAME`` ends a session.
+- At ``/v1/stream``, each WebSocket is one session, and each message gets one answer.
 
-This module needs the extra ``serve``; import it through `release.serve`.
+This module needs the extra ``serve``; it is imported when a server is created (`release.serve`).
 """
 
 from __future__ import annotations
@@ -34,20 +37,20 @@ _log = logging.getLogger(__name__)
 
 
 class RequestGuard:
-    """ASGI application that refuses invalid requests and catches all errors of the application inside.
+    """ASGI application that refuses forbidden requests and catches all errors of an inner application.
 
     Args:
-        app: the application inside.
+        app: inner ASGI application.
         token: token that clients must send as ``Authorization: Bearer TOKEN``; None allows all clients.
-        hosts: host names that clients may use, so that no web page reaches the server under another name; None allows
-            any.
+        hosts: host names under which clients may call the server, so that no web page reaches it under another name;
+            None allows any name.
     """
 
     def __init__(self, app: Any, *, token: str | None, hosts: frozenset[str] | None) -> None:
         self._app, self._token, self._hosts = app, token, hosts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request or one WebSocket."""
+        """Handle one request or one WebSocket, with ASGI's arguments."""
         started = False
 
         async def forward_message(message: Any) -> None:
@@ -70,7 +73,7 @@ class RequestGuard:
             _log.error("a request failed: %s: %.200s", type(error).__name__, " ".join(str(error).split()))
 
     def _find_refusal(self, headers: Mapping[str, str], path: str) -> str:
-        """Return why a request is refused, or ""."""
+        """Return the reason why a request is refused, or ""."""
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
             return "Web pages are not served."
         if self._hosts is not None and parse_host_name(headers.get("host", "")) not in self._hosts:
@@ -82,7 +85,7 @@ class RequestGuard:
 
 
 def parse_host_name(header: str) -> str:
-    """Return the name in a ``Host`` header, without its port; "" if it is not a host."""
+    """Return the host name in a ``Host`` header, excluding the port; "" if the header is invalid."""
     match = _HOST.fullmatch(header.strip())
     return match[1].strip("[]").lower() if match else ""
 
@@ -97,12 +100,12 @@ async def _send_error(scope: Any, receive: Any, send: Any, status: int, error: s
 
 
 MEDIA_TYPE = "application/octet-stream"
-_LONGEST_MESSAGE = 2000  # characters of an error; a header of 64 KiB can be wrong in many places
+_LONGEST_MESSAGE = 2000  # characters of an error message; a header of 64 KiB can have very many errors
 _GOING_AWAY = 1001  # WebSocket's status code for a regular end of the connection
 
 
 class MediaTypeError(WireError):
-    """Error for a request body whose content type is not that of a message."""
+    """Error for a request body with another content type than ``application/octet-stream``, or with compression."""
 
 
 _STATUS = {
@@ -118,12 +121,11 @@ _RETRY = (409, 503)
 
 
 class Application:
-    """Request handler of the server: it connects the web addresses to the sessions.
+    """Handler of a policy server's requests, independent of the web framework.
 
     Args:
         sessions: sessions of the served policy.
         worker: thread that calls the policy.
-        limits: see `ServeLimits`.
         largest: largest message in bytes.
     """
 
@@ -132,7 +134,14 @@ class Application:
         self._worker = worker
 
     async def open(self, connection: Connection) -> str:
-        """Open a session and return its name; if this fails, release its place."""
+        """Open a session and return its name; if the policy cannot start, remove the session.
+
+        Args:
+            connection: connection of the client.
+
+        Raises:
+            FullError: If the connection has too many unused sessions, or the server has too many clients.
+        """
         unused = self.sessions.count_unused(connection.sessions)
         if unused >= self.limits.sessions_per_connection:
             raise FullError(f"This connection has opened {unused} sessions without using them. Use or close one first.")
@@ -146,12 +155,17 @@ class Application:
         return name
 
     def close(self, name: str, connection: Connection) -> None:
-        """End a session."""
+        """End the session with this name, if it exists."""
         connection.sessions.discard(name)
         self.sessions.close(name)
 
     async def answer(self, name: str, session: Session, data: bytes) -> Message:
-        """Return the answer to a message of a session that the request has claimed."""
+        """Return the answer to a message.
+
+        Args:
+            name: name of the session.
+            session: session, which the request has claimed (`Sessions.claim`).
+        """
         try:
             return await self._worker.run(lambda: self._answer_message(session, data))
         except PolicyStuckError:
@@ -170,11 +184,11 @@ class Application:
         raise WireError(f"A client must send act or restart, not {message.kind}.")
 
     async def read_body(self, request: Request) -> bytes:
-        """Read a request's body, up to the size of the largest message.
+        """Return the body of a request, of at most ``largest`` bytes.
 
         Raises:
-            TooLargeError: the body is longer, or its announced length is.
-            WireError: the body is compressed, or its type is not that of a message.
+            TooLargeError: If the body, or its announced length, is larger.
+            MediaTypeError: If the body is compressed, or its content type is not that of a message.
         """
         encoding, kind = (request.headers.get(f"content-{name}", "") for name in ("encoding", "type"))
         if encoding not in ("", "identity") or kind not in ("", MEDIA_TYPE):
@@ -194,7 +208,12 @@ class Application:
 
 
 def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | None) -> RequestGuard:
-    """Return the ASGI application; ``token`` and ``hosts`` as in `RequestGuard`."""
+    """Return the ASGI application of a policy server.
+
+    Args:
+        token: token that clients must send; None allows all clients.
+        hosts: host names under which clients may call the server; None allows any name.
+    """
     # No redirect, because it would lead to the host in the Host header.
     web = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     sessions = app.sessions
@@ -239,7 +258,7 @@ def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | N
 
 
 async def _serve_stream(stream: WebSocket, app: Application) -> None:
-    """Answer the messages of one WebSocket until it ends or sends nothing for too long."""
+    """Answer the messages of one WebSocket until the client closes it or sends nothing for too long."""
     connection: Connection = stream.scope["state"]["connection"]
     name, patience = "", app.limits.first_s
     try:
@@ -260,7 +279,11 @@ async def _serve_stream(stream: WebSocket, app: Application) -> None:
 
 
 async def _answer_stream_message(received: Mapping[str, Any], app: Application, name: str) -> Message:
-    """Return the answer to one message. An invalid message is answered with an error, and the session continues."""
+    """Return the answer to one WebSocket message; an invalid message gets an error message, and the session continues.
+
+    Args:
+        received: received event of ASGI.
+    """
     data = received.get("bytes")
     with app.sessions.claim(name) as session:
         try:
@@ -287,7 +310,7 @@ def _make_error_message(error: TwinloopError) -> Message:
 
 
 def _text(error: TwinloopError) -> str:
-    """Return the message of an error as valid UTF-8 text."""
+    """Return the message of an error as valid UTF-8 text of at most 2,000 characters."""
     return str(error)[:_LONGEST_MESSAGE].encode(errors="replace").decode()
 
 

@@ -1,8 +1,8 @@
-"""Connections of a policy server: uvicorn's protocols with limits and with deadlines for headers, bodies and reading.
+"""Extend uvicorn's HTTP and WebSocket protocols by connection limits and by deadlines for slow clients.
 
-uvicorn limits the time between two requests, but not the time in which a request arrives: each byte stops its
-timer. A middleware cannot help, because it runs after the headers are complete. The protocols here add the missing
-timers at the connection.
+uvicorn limits the time between two requests, but not the time in which a request arrives: each byte stops its timer. A
+middleware cannot limit it either, because it runs after the headers are complete. The protocols in this module
+therefore set deadlines at the connection, for headers, bodies, and clients that do not read their data.
 
 This module needs the extra ``serve``.
 """
@@ -37,11 +37,10 @@ _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_T
 
 
 class Connections:
-    """All open connections of a server, counted by network address.
+    """Counter of a server's open connections, in total and for each network address.
 
     Args:
-        sessions: sessions, which are closed when their connection is gone.
-        limits: see `ServeLimits`.
+        sessions: sessions of the server, which are closed some time after their connection has ended.
     """
 
     def __init__(self, sessions: Sessions, limits: ServeLimits) -> None:
@@ -49,7 +48,7 @@ class Connections:
         self._count = Counter[str]()
 
     def admit(self, address: str) -> str:
-        """Count a new connection of an address; return why it must be refused, or ""."""
+        """Count a new connection of a network address, and return the reason why it must be refused, or ""."""
         full = self._count.total() >= self.limits.connections
         crowded = self._count[address] >= self.limits.connections_per_address
         self._count[address] += 1
@@ -61,11 +60,11 @@ class Connections:
 
     @property
     def is_flooded(self) -> bool:
-        """True if there are more than twice as many connections as allowed, refused ones included."""
+        """True if more than twice the allowed number of connections are open, including refused ones."""
         return self._count.total() > 2 * self.limits.connections
 
     def remove_connection(self, address: str) -> None:
-        """Count the end of a connection."""
+        """Remove an ended connection of a network address from the count."""
         self._count[address] -= 1
         if not self._count[address]:
             del self._count[address]
@@ -73,26 +72,31 @@ class Connections:
 
 @dataclass(eq=False)
 class Connection:
-    """One client's connection; the application finds it in the scope, as ``state["connection"]``.
+    """Connection of one client; the application finds it in the ASGI scope as ``state["connection"]``.
 
     Attributes:
+        connections: counter of all connections of the server.
+        address: network address of the client.
         sessions: names of the sessions that were last used over this connection.
     """
 
-    everyone: Connections
+    connections: Connections
     address: str = ""
     sessions: set[str] = field(default_factory=set[str])
 
     def release_place(self) -> None:
-        """Release the connection's place, and after ``gone_s`` its sessions, unless another connection uses them."""
-        self.everyone.remove_connection(self.address)
-        loop, since, sessions = asyncio.get_running_loop(), time.monotonic(), self.everyone.sessions
+        """Remove this connection from the count, so that another one can open, and close its sessions later.
+
+        A session is closed after ``ServeLimits.gone_s`` seconds, unless another connection has used it in the meantime.
+        """
+        self.connections.remove_connection(self.address)
+        loop, since, sessions = asyncio.get_running_loop(), time.monotonic(), self.connections.sessions
         for name in self.sessions:
-            loop.call_later(self.everyone.limits.gone_s, sessions.close_unused, name, since)
+            loop.call_later(self.connections.limits.gone_s, sessions.close_unused, name, since)
 
 
 class _Timer:
-    """Timer with one deadline at a time; setting the same purpose again does not move the deadline."""
+    """Timer with one deadline at a time; setting it again for the same purpose does not move the deadline."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -112,29 +116,29 @@ class _Timer:
 
 
 class _DeadlineProtocol(asyncio.Protocol):
-    """Base class of both protocols: deadlines for input and output, and the end of the connection."""
+    """Base class of the HTTP and WebSocket protocols: deadlines for input and output, and the end of the connection."""
 
     loop: Any
     transport: Any
 
     def _set_up_timers(self, connection: Connection) -> None:
-        self._connection, self._limits = connection, connection.everyone.limits
+        self._connection, self._limits = connection, connection.connections.limits
         self._arriving, self._reading = _Timer(self.loop), _Timer(self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the resources of the connection."""
+        """Cancel the timers and remove the ended connection from the count; asyncio calls this method."""
         self._arriving.clear()
         self._reading.clear()
         self._connection.release_place()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Set the deadline for a client that does not read its data."""
+        """Set the deadline for a client that does not read its data; asyncio calls this when data wait to be sent."""
         super().pause_writing()
         self._reading.set("reading", self._limits.write_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Remove the deadline after the client has read its data."""
+        """Cancel the deadline for a client that does not read its data, because it has read the data."""
         self._reading.clear()
         super().resume_writing()
 
@@ -147,23 +151,23 @@ class _DeadlineProtocol(asyncio.Protocol):
 
 
 class HttpProtocol(_DeadlineProtocol, H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines and limits."""
+    """uvicorn's HTTP/1.1 protocol, extended by connection limits and deadlines."""
 
     def __init__(
-        self, config: Any, server_state: Any, app_state: dict[str, Any], *, everyone: Connections, **given: Any
+        self, config: Any, server_state: Any, app_state: dict[str, Any], *, connections: Connections, **given: Any
     ):
-        connection = Connection(everyone)
+        connection = Connection(connections)
         super().__init__(config, server_state, {**app_state, "connection": connection}, **given)
         self._set_up_timers(connection)
         self._refused = self._upgraded = False
 
     def connection_made(self, transport: Any) -> None:
-        """Admit a connection, or refuse it if there are too many."""
+        """Accept a new connection, or refuse it if there are too many."""
         super().connection_made(transport)
         _configure_socket(transport)
         self._connection.address = self.client[0] if self.client else ""
-        refusal = self._connection.everyone.admit(self._connection.address)
-        if self._connection.everyone.is_flooded:
+        refusal = self._connection.connections.admit(self._connection.address)
+        if self._connection.connections.is_flooded:
             transport.abort()
         elif refusal:
             self._refuse(503, refusal, ("retry-after", "5"))
@@ -171,7 +175,7 @@ class HttpProtocol(_DeadlineProtocol, H11Protocol):
             self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes, and set the deadline for the missing ones."""
+        """Process received bytes, and set the deadline for the bytes that are still missing."""
         if self._refused:
             return  # further bytes of a refused client are dropped
         try:
@@ -181,27 +185,27 @@ class HttpProtocol(_DeadlineProtocol, H11Protocol):
         self._set_deadline()
 
     def on_response_complete(self) -> None:
-        """Set the idle time of the connection, and continue with the next request."""
+        """Set the time for which the connection may stay idle, and continue with the next request."""
         # A client with a session may pause between two episodes; others need no open connection.
         self.timeout_keep_alive = self._limits.idle_s if self._connection.sessions else self._limits.rest_s
         super().on_response_complete()
         self._set_deadline()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """Hand the connection over to a `StreamProtocol`."""
+        """Hand the connection over to a `StreamProtocol`, because the client requests a WebSocket."""
         self._upgraded = True  # from here on `StreamProtocol` has the connection, with separate timers
         self._arriving.clear()
         self._reading.clear()
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is not valid HTTP, with the reason."""
+        """Refuse a request that is not valid HTTP, with the reason that the HTTP parser gives."""
         error = sys.exc_info()[1]  # uvicorn calls this while handling h11's error, which has the reason
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         self._refuse(status, f"{msg} {error or ''}".strip())
 
     def _set_deadline(self) -> None:
-        """Set the deadline for the next input: headers, a body, or nothing."""
+        """Set the deadline for the next part of a request, headers or body; cancel it if no part is expected."""
         if self._refused or self._upgraded or self.transport.is_closing():
             return
         state = self.conn.their_state
@@ -213,13 +217,16 @@ class HttpProtocol(_DeadlineProtocol, H11Protocol):
             self._arriving.clear()
 
     def _refuse_after(self, part: str, seconds: float) -> None:
-        """Refuse the request unless this part of it is complete in time."""
+        """Refuse the request unless its ``part`` (headers or body) is complete within ``seconds``."""
         verb = "were" if part == "headers" else "was"
         message = f"The request's {part} {verb} not complete after {seconds:g} s."
         self._arriving.set((part, self.cycle), seconds, lambda: self._refuse(408, message))
 
     def _refuse(self, status: int, message: str, *headers: tuple[str, str]) -> None:
-        """Answer instead of the application and close; the client gets some time to read the answer."""
+        """Refuse a request with an HTTP status and a message, then close the connection.
+
+        The client gets ``ServeLimits.linger_s`` seconds to read the answer.
+        """
         self._refused = True
         self._arriving.clear()
         self._unset_keepalive_if_required()
@@ -239,16 +246,16 @@ class HttpProtocol(_DeadlineProtocol, H11Protocol):
 
 
 class StreamProtocol(_DeadlineProtocol, WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket with deadlines. It takes over the connection of an `HttpProtocol`."""
+    """uvicorn's WebSocket protocol, extended by deadlines; it takes over the connection of an `HttpProtocol`."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], **given: Any) -> None:
         super().__init__(config, server_state, app_state, **given)
         self._set_up_timers(app_state["connection"])
         self._complete = False
-        self.close_timeout = self._limits.linger_s  # for a client to answer that it closes, too
+        self.close_timeout = self._limits.linger_s  # for the close frame of the client
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes, and set the deadline for the missing ones."""
+        """Process received bytes, and set the deadline for the rest of an incomplete message."""
         self._complete = False
         try:
             super().data_received(data)
@@ -263,30 +270,30 @@ class StreamProtocol(_DeadlineProtocol, WebSocketsSansIOProtocol):
             self._arriving.clear()
 
     def _refuse_handshake(self) -> None:
-        """Answer an invalid handshake with the reason; uvicorn would send no answer."""
+        """Answer an invalid WebSocket handshake with the reason, because uvicorn would send no answer."""
         why = self.conn.handshake_exc
         message = str(getattr(why, "__cause__", None) or why or "no handshake").encode(errors="replace")
         head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
-        self.transport.write(head + b"This is no handshake of a WebSocket: " + message[:200])
+        self.transport.write(head + b"This is not a WebSocket handshake: " + message[:200])
         self.transport.close()
 
     def handle_connect(self, event: Any) -> None:
-        """Answer the handshake."""
+        """Answer the WebSocket handshake."""
         self._complete = True
         super().handle_connect(event)
 
     def handle_ping(self) -> None:
-        """Answer a ping."""
+        """Answer a ping of the client."""
         self._complete = True
         super().handle_ping()
 
     def handle_pong(self, event: Any) -> None:
-        """Process a pong."""
+        """Process a pong of the client."""
         self._complete = True
         super().handle_pong(event)
 
     def send_receive_event_to_app(self) -> None:
-        """Hand a complete message to the application."""
+        """Pass a complete message to the application."""
         self._complete = True
         if self.curr_msg_data_type == "text":  # refused by the application, so that it need not be UTF-8
             self.frames = [b""]
@@ -298,14 +305,17 @@ class StreamProtocol(_DeadlineProtocol, WebSocketsSansIOProtocol):
         self.transport.pause_reading()  # a client that does not read its pongs can send no more pings
 
     def resume_writing(self) -> None:
-        """Read from the client again after it has read its data."""
+        """Resume reading requests, because the send buffer is nearly empty again; asyncio calls this method."""
         if not self.read_paused:
             self.transport.resume_reading()
         super().resume_writing()
 
 
 def _configure_socket(transport: Any) -> None:
-    """Make the kernel detect vanished clients and report every byte that a client does not read."""
+    """Configure the socket of a connection so that the kernel detects vanished clients.
+
+    The write buffer is set to 0, so that every byte that a client does not read is noticed.
+    """
     transport.set_write_buffer_limits(high=0)
     connection = transport.get_extra_info("socket")
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):

@@ -1,4 +1,4 @@
-"""Sessions of a policy server: each client has a separate policy memory and one request at a time."""
+"""Manage the sessions of a policy server: each client has a separate policy memory and one request at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class PolicyFailedError(TwinloopError):
 
 
 class Session:
-    """One client's copy of the policy. `Sessions.claim` gives it to one request at a time."""
+    """Session of one client, with a separate copy of the policy's memory.
+
+    `Sessions.claim` gives a session to one request at a time.
+    """
 
     def __init__(self, contract: Contract) -> None:
         self._contract = contract
@@ -51,16 +54,16 @@ class Session:
         """Start a new episode.
 
         Raises:
-            PolicyFailedError: the policy raised an error.
+            PolicyFailedError: If the policy raised an error.
         """
         _call_policy(lambda: self._started_decider.restart(episode))
 
     def act(self, observation: Observation) -> NDArray[np.float64]:
-        """Return the next command, shape ``(k,)``.
+        """Return the next command for k joints, shape ``(k,)``, in the contract's units.
 
         Raises:
-            WireError: the observation does not fit the policy's contract.
-            PolicyFailedError: the policy raised an error, or gave no finite command of the right shape.
+            WireError: If the observation does not fit the policy's contract.
+            PolicyFailedError: If the policy raised an error, or its command is not finite or has a wrong shape.
         """
         check_observation(observation, self._contract)
         command = _call_policy(lambda: self._compute_command(observation))
@@ -84,13 +87,13 @@ class Session:
 
 
 class Sessions:
-    """All sessions of a server. Methods may be called from any thread; those that call the policy may take long.
+    """All sessions of a server. Its methods may be called from any thread.
 
     Args:
-        make: returns a separate decider for every session; all share one network.
+        make: function that returns a separate source of commands for every session; all share one network.
         most: largest number of sessions at a time.
         idle_s: time in s without a message after which a session may be replaced by a new one.
-        first_s: the same for a session that has sent no message yet.
+        first_s: time in s after which a session that has sent no message yet may be replaced.
     """
 
     def __init__(
@@ -114,13 +117,21 @@ class Sessions:
         return len(self._open)
 
     def count_unused(self, names: set[str]) -> int:
-        """Return how many of these sessions have sent no message; remove closed sessions from ``names`` in place."""
+        """Return the number of sessions with these names that have sent no message.
+
+        The names of closed sessions are removed from ``names`` in place.
+        """
         with self._lock:
             names &= set(self._open)
             return sum(not self._open[name].heard for name in names)
 
     def open(self) -> str:
-        """Reserve and start a session; return its name. Raises the errors of `reserve` and `begin`."""
+        """Open a session, start an episode, and return the name of the session.
+
+        Raises:
+            FullError: If the largest number of sessions is reached, and none has been idle for too long.
+            PolicyFailedError: If the policy raised an error.
+        """
         name = self.reserve()
         try:
             self.begin(name)
@@ -130,10 +141,10 @@ class Sessions:
         return name
 
     def reserve(self) -> str:
-        """Reserve a place for a new session and return its random name. Does not call the policy.
+        """Add a session that has no policy yet, and return its random name.
 
         Raises:
-            FullError: every place is taken by a session with recent messages.
+            FullError: If the largest number of sessions is reached, and none has been idle for too long.
         """
         with self._lock:
             if len(self._open) >= self._most:
@@ -143,11 +154,11 @@ class Sessions:
         return name
 
     def begin(self, name: str) -> None:
-        """Give a reserved session its copy of the policy, and start an episode.
+        """Give a reserved session its copy of the policy, and start an episode; this may take long.
 
         Raises:
-            NoSessionError: the session was closed meanwhile.
-            PolicyFailedError: the policy raised an error.
+            NoSessionError: If the session was closed in the meantime.
+            PolicyFailedError: If the policy raised an error.
         """
         with self._lock:
             session, spare = self._find(name), self._spare
@@ -156,12 +167,12 @@ class Sessions:
         session.restart()
 
     def close(self, name: str) -> None:
-        """End a session, if it exists."""
+        """Remove the session with this name, if it exists."""
         with self._lock:
             self._open.pop(name, None)
 
     def close_unused(self, name: str, since: float) -> None:
-        """End a session unless a request has used it after a time of `time.monotonic`."""
+        """Remove a session, unless a request has used it after the time ``since`` of `time.monotonic`."""
         with self._lock:
             session = self._open.get(name)
             if session is not None and session.used <= since:
@@ -169,11 +180,13 @@ class Sessions:
 
     @contextlib.contextmanager
     def claim(self, name: str) -> Iterator[Session]:
-        """Hold a session for one request, so that two requests never use one policy's memory at the same time.
+        """Reserve a session for one request, as a context manager.
+
+        Two requests therefore never use the memory of one policy at the same time.
 
         Raises:
-            NoSessionError: no session has this name.
-            BusyError: an earlier request of this session is not answered yet.
+            NoSessionError: If no session has this name.
+            BusyError: If an earlier request of this session is not answered yet.
         """
         with self._lock:
             session = self._find(name)
@@ -187,7 +200,10 @@ class Sessions:
             session.busy, session.used = False, time.monotonic()
 
     def act(self, name: str, observation: Observation) -> NDArray[np.float64]:
-        """Return the next command of a session, shape ``(k,)``; raises the errors of `claim` and `Session.act`."""
+        """Return the next command of a session for k joints, shape ``(k,)``.
+
+        It raises the errors of `claim` and `Session.act`.
+        """
         with self.claim(name) as session:
             return session.act(observation)
 
@@ -200,10 +216,10 @@ class Sessions:
         return session
 
     def _make_room(self) -> None:
-        """Close the session that has been idle beyond its limit for the longest time.
+        """Remove the session that has exceeded its idle time by most.
 
         Raises:
-            FullError: no session has been idle beyond its limit.
+            FullError: If no session has exceeded its idle time.
         """
         now = time.monotonic()
         late = {name: now - session.used - self._get_idle_limit(session) for name, session in self._open.items()}
@@ -216,16 +232,16 @@ class Sessions:
         del self._open[name]
 
     def _get_idle_limit(self, session: Session) -> float:
-        """Return the time in s for which a session may send nothing; a session with a running request is never idle."""
+        """Return the time in s for which a session may send nothing; it is infinite while a request is running."""
         if session.busy:
             return float("inf")
         return self._idle_s if session.heard else self._first_s
 
 
 def _call_policy(call: Callable[[], Any]) -> Any:
-    """Call the policy and return its result.
+    """Call a function of the policy and return its result; errors are raised as `PolicyFailedError`.
 
-    The client gets the type and message of an error. The position in the source is written only to the server's log.
+    The client gets type and message of an error. The position in the source code is written only to the server's log.
     """
     try:
         return call()

@@ -1,4 +1,4 @@
-"""Message format between a policy server and its clients: a JSON header, then raw arrays. No pickles.
+"""Encode and decode the messages between a policy server and its clients, without pickles.
 
 A message is the header's length (4 bytes, little-endian), the header (UTF-8 JSON), and the bytes of the arrays in the
 header's order, C order, little-endian, without gaps. The header contains the protocol's version, the kind of message,
@@ -34,11 +34,11 @@ LARGEST_MESSAGE = 64 * 2**20
 
 
 class WireError(InputError):
-    """Error for bytes that are not a message of this protocol, or are a message of another version."""
+    """Error for bytes that are not a message of this protocol, or are a message of another protocol version."""
 
 
 class TooLargeError(WireError):
-    """Error for a message with more bytes than allowed."""
+    """Error for a message with more bytes than the receiver allows."""
 
 
 def _check_printable(text: str) -> str:
@@ -52,7 +52,7 @@ class _Strict(BaseModel):
 
 
 class ArrayHeader(_Strict):
-    """One array: its name, type and shape."""
+    """Name, type and shape of one array of a message."""
 
     name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_printable)]
     dtype: Literal["float32", "float64", "uint8"]
@@ -60,12 +60,21 @@ class ArrayHeader(_Strict):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Size of the array in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Header(_Strict):
-    """Header of a message. ``message`` and ``error`` belong to kind ``error``: the text of the error and its type."""
+    """JSON header of a message.
+
+    Attributes:
+        protocol: version of the protocol.
+        kind: kind of the message: ``act`` (an observation), ``action`` (its answer), ``restart``, ``ready`` (its
+            answer) or ``error``.
+        arrays: names, types and shapes of the arrays, in the order of their bytes.
+        error: type of the error, for the kind ``error``.
+        message: text of the error, for the kind ``error``.
+    """
 
     protocol: int
     kind: Kind
@@ -76,7 +85,14 @@ class Header(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """Decoded message: its kind and its arrays by name; for an error, its type and text."""
+    """Decoded message between policy server and client.
+
+    Attributes:
+        kind: kind of the message, see `Header`.
+        arrays: arrays by name.
+        error: type of the error, for the kind ``error``.
+        message: text of the error, for the kind ``error``.
+    """
 
     kind: Kind
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -88,7 +104,7 @@ def encode(message: Message) -> bytes:
     """Return the bytes of a message.
 
     Raises:
-        WireError: an array has a type that cannot be sent.
+        WireError: If an array is not float32, float64 or uint8.
     """
     arrays = {name: np.asarray(array) for name, array in message.arrays.items()}
     rows = []
@@ -107,8 +123,12 @@ def encode(message: Message) -> bytes:
 def decode(data: bytes, *, largest: int = LARGEST_MESSAGE) -> Message:
     """Return the message that ``data`` encodes; its arrays are read-only views of ``data``.
 
+    Args:
+        largest: largest allowed size in bytes.
+
     Raises:
-        WireError: the bytes are not a message, have a wrong length, or are of another version.
+        TooLargeError: If there are more bytes than allowed.
+        WireError: If the bytes are not a message, have a wrong length, or use another protocol version.
     """
     if len(data) > largest:
         raise TooLargeError(f"A message of {len(data)} bytes is too large: at most {largest} are read.")
@@ -149,7 +169,11 @@ def _parse_header(text: bytes) -> Header:
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; refuse duplicate keys, because two readers may interpret them differently."""
+    """Return the dictionary of a JSON object's keys and values.
+
+    Raises:
+        ValueError: If a key occurs twice, because two readers may interpret it differently.
+    """
     value = dict(pairs)
     if len(value) != len(pairs):
         raise ValueError("an object has the same key twice")
@@ -161,10 +185,10 @@ def _reject_constant(name: str) -> None:
 
 
 def check_observation(arrays: Mapping[str, NDArray[Any]], contract: Contract) -> None:
-    """Check that an observation has the arrays of the policy's contract and only finite values.
+    """Check that an observation has exactly the arrays of a policy's contract, and only finite values.
 
     Raises:
-        WireError: names the array that is missing, unexpected, of another shape or type, or not finite.
+        WireError: If an array is missing, unexpected, not finite, or has a wrong shape or type.
     """
     shapes = observation_shapes(contract)
     if SENT in arrays:
@@ -185,7 +209,7 @@ def check_observation(arrays: Mapping[str, NDArray[Any]], contract: Contract) ->
 
 
 def observation_shapes(contract: Contract) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array of one observation, by name, from a policy's contract."""
+    """Return the shape of each array of one observation, by its LeRobot name, as a policy's contract requires it."""
     shapes: dict[str, tuple[int, ...]] = {}
     if contract.state is not None:
         shapes[STATE] = (len(contract.state.names),)
@@ -195,16 +219,19 @@ def observation_shapes(contract: Contract) -> dict[str, tuple[int, ...]]:
 
 
 def observation_bytes(contract: Contract) -> int:
-    """Return the bytes of the largest observation that a contract allows, as float64, without its header."""
+    """Return the size in bytes of the largest observation that a contract allows, excluding the header.
+
+    Numbers count as float64, images as uint8.
+    """
     shapes = [*observation_shapes(contract).items(), (SENT, (len(contract.action.names),))]
     return sum(math.prod(shape) * (1 if key.startswith(IMAGES) else 8) for key, shape in shapes)
 
 
 def largest_request(contract: Contract) -> int:
-    """Return the bytes of the largest message from a client of a policy with this contract."""
+    """Return the size in bytes of the largest message that a client of a policy with this contract may send."""
     return _LENGTH.size + _LONGEST_HEADER + observation_bytes(contract)
 
 
 def largest_answer(contract: Contract) -> int:
-    """Return the bytes of the largest answer of a policy server."""
+    """Return the size in bytes of the largest answer of a server whose policy has this contract."""
     return _LENGTH.size + _LONGEST_HEADER + 8 * len(contract.action.names)

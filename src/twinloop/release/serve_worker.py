@@ -1,4 +1,4 @@
-"""Run the calls of a policy one after the other in a separate thread, within the limits of a server."""
+"""Call a policy in a separate thread, one call after the other, and define the limits of a policy server."""
 
 from __future__ import annotations
 
@@ -16,28 +16,35 @@ from twinloop.core.errors import TwinloopError
 
 @dataclass(frozen=True, kw_only=True)
 class ServeLimits:
-    """Limits of a policy server. The reason for each default is given; tests use shorter times.
+    """Limits of a policy server; tests use shorter times.
 
     Attributes:
-        header_s: time in s for the headers of a request. They fit into one or two packets.
-        body_s: time in s for a request's body, or for one WebSocket message. 64 MiB take 5.4 s at 100 Mbit/s.
-        write_s: time in s in which a client must read the data sent to it.
-        rest_s: time in s that a connection without a session may stay open between requests.
-        first_s: time in s within which a new session must send its first message. A robot sends it at once.
-        idle_s: time in s without a message after which a session may be given to another client. A person resets a
-            scene in less.
-        gone_s: time in s for which a session over HTTP remains after its connection ends. A client that reconnects does
-            so at once.
-        policy_s: time in s for the policy to answer; a policy may compile or load something when an episode begins.
-        stop_s: time for which a server that is being stopped waits for unfinished answers, in whole seconds.
-        linger_s: time in s for a refused client to read the reason.
-        connections: open connections. A robot needs one; 128 file descriptors fit into every system's limit.
-        connections_per_address: open connections of one network address, so that one machine cannot take all of them.
-        sessions_per_connection: unused sessions that one connection may open, so that one client cannot take all of
-            them. Through a proxy, several robots may share a connection.
-        header_bytes: bytes of a request's line and headers. Those of our client take less than 1 KiB.
-        stuck_threads: policy calls that never return, before the server refuses to call the policy again. Each occupies
-            a thread.
+        header_s: longest time in s for the headers of a request to arrive; short, because they fit into one or two
+            packets.
+        body_s: longest time in s for a request's body, or for one WebSocket message, to arrive. 64 MiB take 5.4 s at
+            100 Mbit/s.
+        write_s: longest time in s in which a client must read the data sent to it.
+        rest_s: longest idle time in s between requests on a connection without a session; after it, the connection is
+            closed.
+        first_s: time in s within which a new session must send its first message; enough, because a robot sends it at
+            once.
+        idle_s: time in s without a message after which a session may be replaced by that of another client. It is long,
+            because a person may reset a scene in this time.
+        gone_s: time in s for which a session over HTTP remains after its connection has ended; short, because a client
+            that reconnects does so at once.
+        policy_s: longest time in s for the policy to answer; long, because a policy may compile or load something when
+            an episode begins.
+        stop_s: time in whole seconds for which a server that is being stopped waits for unfinished answers.
+        linger_s: time in s for which the connection of a refused client stays open, so that it can read the reason.
+        connections: largest number of open connections; 128, because a robot needs one, and 128 file descriptors fit
+            into every system's limit.
+        connections_per_address: largest number of open connections of one network address, so that one machine cannot
+            take all of them.
+        sessions_per_connection: largest number of unused sessions that one connection may open, so that one client
+            cannot take all sessions. It is above 1, because several robots may share a connection through a proxy.
+        header_bytes: largest size in bytes of a request's line and headers. Twinloop's client sends less than 1 KiB.
+        stuck_threads: number of policy calls that never returned after which the policy is not called again, because
+            each such call occupies a thread.
     """
 
     header_s: float = 5.0
@@ -61,7 +68,7 @@ LIMITS = ServeLimits()
 
 
 class BusyError(TwinloopError):
-    """Error for a server or a session that has not finished an earlier request."""
+    """Error for a request to a server or a session that has not finished an earlier request."""
 
 
 class PolicyStuckError(TwinloopError):
@@ -69,7 +76,7 @@ class PolicyStuckError(TwinloopError):
 
 
 class _Job:
-    """One call of the policy; ``outcome`` receives its value and its error."""
+    """One call of the policy by the worker thread; the future ``outcome`` receives the pair (value, error or None)."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
@@ -93,14 +100,14 @@ class _Job:
 
 
 class PolicyThread:
-    """One daemon thread that runs calls one after the other.
+    """Daemon thread that runs calls of a policy one after the other.
 
     A thread cannot be stopped from outside. A call that takes longer than ``limit_s`` is therefore abandoned with its
     thread, and a new thread continues with the waiting calls. The thread is a daemon, so that a call that never returns
     does not keep the process alive.
 
     Args:
-        limit_s: time in s for a call to begin, and again to return.
+        limit_s: longest time in s for a call to wait until it begins, and again to return.
         most_stuck: number of abandoned calls after which no further call is started.
     """
 
@@ -111,11 +118,11 @@ class PolicyThread:
         self._current: threading.Thread | None = None
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """Return the result of a call, or raise its error.
+        """Run a call in the thread and return its result, or raise its error.
 
         Raises:
-            BusyError: other calls took all the time.
-            PolicyStuckError: the call did not return in time, or too many earlier calls did not.
+            BusyError: If other calls took so long that this call did not begin in time.
+            PolicyStuckError: If the call did not return in time, or too many earlier calls did not.
         """
         self._ensure_thread()
         job = _Job(call)
@@ -131,11 +138,11 @@ class PolicyThread:
         return value
 
     def close(self) -> None:
-        """End the thread after the waiting calls."""
+        """End the thread after it has finished the waiting calls."""
         self._jobs.put(None)
 
     async def _wait_for_job(self, job: _Job) -> bool:
-        """Wait for a job; return False if its time is over."""
+        """Wait for a job, and return whether it has finished within its time limits."""
         deadline = time.monotonic() + self._limit_s
         while True:
             await asyncio.wait([job.outcome], timeout=max(deadline - time.monotonic(), 0.0))
@@ -152,7 +159,7 @@ class PolicyThread:
                 f"The policy was busy with other clients for {self._limit_s:g} s. Try again, or serve fewer robots."
             )
         self._stuck += 1
-        self._current = None  # its thread ends when the call returns, if ever
+        self._current = None  # its thread ends when the call returns, which may be never
         if self._stuck < self._most_stuck:
             self._ensure_thread()
         return PolicyStuckError(f"The policy did not return within {self._limit_s:g} s. Start a new episode.")

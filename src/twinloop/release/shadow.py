@@ -1,4 +1,4 @@
-"""Compare the commands of a policy in shadow with those of the acting policy, step by step."""
+"""Compare the commands of a candidate in shadow with the commands of the acting champion, step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from twinloop.core.files import atomic_open
 
 @dataclass(frozen=True, kw_only=True)
 class ShadowDifference:
-    """Commands at one step: ``difference`` ``(k,)``, shadow minus champion, in their unit; NaN if not available."""
+    """Difference of the commands of shadow and champion at one control step.
+
+    Attributes:
+        step: number of the step, from 0.
+        difference: shadow minus champion for each of k joints, shape ``(k,)``, in the unit of the commands; NaN if the
+            shadow gave no valid command.
+        largest: largest absolute difference of any joint; NaN if unknown.
+        fault: reason why the shadow's answer is not usable, or "".
+    """
 
     step: int
     difference: NDArray[np.float64]
@@ -27,15 +35,16 @@ class ShadowDifference:
 
 
 class ShadowLog:
-    """Commands of champion and shadow in one episode.
+    """Log of the commands of champion and shadow (candidate whose commands are computed but not sent) in one episode.
 
-    A shadow is at fault if its answer is not a number, has a wrong number of commands or comes after ``budget_s``: as
-    champion it would have had no command to give.
+    The shadow has a fault at a step if its answer is not a number, has a wrong number of commands, or takes longer than
+    ``budget_s``. As champion it would have given no valid command at that step.
 
     Args:
-        names: names of the joints, ``(k,)``; by default their numbers.
-        quantile: quantile of the steps' largest differences, which is the metric of the episode.
-        budget_s: longest time for an answer in s; None means no limit.
+        names: names of the k joints; by default their numbers.
+        quantile: level of the quantile, over the steps, of the largest difference of any joint between the two
+            commands; this quantile is the metric of the episode.
+        budget_s: longest time in s that an answer may take; None for no limit.
     """
 
     def __init__(self, names: Sequence[str] = (), *, quantile: float = 0.95, budget_s: float | None = None) -> None:
@@ -46,43 +55,47 @@ class ShadowLog:
     def compare_step(
         self, commands_champion: ArrayLike, commands_shadow: ArrayLike | None, *, latency_s: float | None = None
     ) -> ShadowDifference:
-        """Compare the commands of one step.
+        """Add one control step to the log, and return the difference of its commands.
 
         Args:
-            commands_champion: the sent command, ``(k,)``.
-            commands_shadow: the command of the shadow; None if it did not answer.
-            latency_s: time that the shadow took, in s.
+            commands_champion: command that was sent to the robot, shape ``(k,)``.
+            commands_shadow: command of the shadow, shape ``(k,)``; None if it did not answer.
+            latency_s: time in s that the shadow took; None if unknown.
 
         Raises:
-            InputError: the champion's commands are not finite numbers for the same joints as before.
+            InputError: If the champion's command is not finite, or has another number of joints than before.
         """
         sent = np.asarray(commands_champion, dtype=np.float64).reshape(-1)
         self.names = self.names or tuple(str(joint) for joint in range(len(sent)))
         if len(sent) != len(self.names) or not np.isfinite(sent).all():
             raise InputError(
-                f"Step {len(self._steps)}: the champion sent {sent.tolist()} for {len(self.names)} joints "
-                f"({', '.join(self.names)}). Compare commands that were sent."
+                f"Step {len(self._steps)}: the champion's command {sent.tolist()} must have one finite number for each "
+                f"joint ({', '.join(self.names)}). Give the command that was sent to the robot."
             )
-        meant, fault = _check_commands(commands_shadow, len(sent))
+        answer, fault = _check_commands(commands_shadow, len(sent))
         if not fault and self._budget is not None and latency_s is not None and latency_s > self._budget:
             fault = f"answered after {latency_s:.3g} s, {self._budget:g} s were allowed"
-        off = meant - sent
-        largest = float(np.abs(off).max()) if np.isfinite(off).all() else float("nan")
-        seen = ShadowDifference(step=len(self._steps), difference=off, largest=largest, fault=fault)
+        difference = answer - sent
+        largest = float(np.abs(difference).max()) if np.isfinite(difference).all() else float("nan")
+        step = ShadowDifference(step=len(self._steps), difference=difference, largest=largest, fault=fault)
         self._champion.append(sent)
-        self._steps.append(seen)
-        return seen
+        self._steps.append(step)
+        return step
 
     @property
     def steps(self) -> tuple[ShadowDifference, ...]:
-        """All steps so far."""
+        """Differences at all steps so far."""
         return tuple(self._steps)
 
     def summary(self) -> dict[str, Any]:
-        """Return the metrics of the episode. ``value`` is the quantile for the limit; 0 if no step is comparable.
+        """Return the metrics of the episode by name.
 
-        ``faults`` counts steps without a usable answer, ``fault`` describes the first of them, ``joint`` is the joint
-        with the largest difference, ``rms`` is over steps and joints.
+        Differences are the shadow's command minus the sent command of the champion. ``value`` is compared with the
+        stage's limit. It is a quantile, over the steps, of the largest absolute difference of any joint; 0 if no step
+        has a valid command of the shadow. ``quantile`` is its level, from the settings of the stage. ``faults`` counts
+        the steps without a usable answer, and ``fault`` describes the first of them. ``joints`` has the quantile of
+        each joint, and ``joint`` is the joint with the largest one. ``rms`` is the root mean square over steps and
+        joints.
         """
         off = np.array([one.difference for one in self._steps if np.isfinite(one.largest)]).reshape(-1, len(self.names))
         faults = [one.fault for one in self._steps if one.fault]
@@ -101,7 +114,10 @@ class ShadowLog:
         }
 
     def write(self, path: Path) -> None:
-        """Store every step as a Parquet table: step, joint columns ``champion/NAME`` and ``shadow/NAME``, fault."""
+        """Write all steps to a Parquet file.
+
+        The columns are ``step``, ``champion/JOINT`` and ``shadow/JOINT`` for each joint, and ``fault``.
+        """
         sent = np.array(self._champion).reshape(-1, len(self.names))
         off = np.array([one.difference for one in self._steps]).reshape(-1, len(self.names))
         columns: dict[str, Any] = {"step": np.arange(len(self._steps))}
@@ -113,7 +129,7 @@ class ShadowLog:
 
 
 def _check_commands(commands: ArrayLike | None, joints: int) -> tuple[NDArray[np.float64], str]:
-    """Return the shadow's commands, NaN if invalid, and a description of the fault or ""."""
+    """Return the shadow's command ``(k,)``, NaN if it is not valid, and the reason why it is not valid, or ""."""
     nothing = np.full(joints, np.nan)
     if commands is None:
         return nothing, "gave no answer"

@@ -1,4 +1,4 @@
-"""Track a candidate until it is champion: the acting policy and outcome of each episode, and when to abort.
+"""Track a candidate policy until it is champion: which policy acts in an episode, its outcome, and an abort.
 
 The record is stored in the workspace. A robot that is switched off therefore continues at the same point later, and two
 robots of one deployment are counted together. The stages:
@@ -24,13 +24,23 @@ from twinloop.release.plan import Arm, EpisodeOutcome, Stage, StageDecision, Sta
 from twinloop.release.registry import PolicyRegistry
 from twinloop.release.shadow import ShadowLog
 
-Word = Literal["go on", "abort"]
+StageReply = Literal["go on", "abort"]
 _STANDINGS = "SELECT policy, champion, stage, plan, run_seed, since, reason FROM release_stages WHERE deployment = ?"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateStage(JsonRecord):
-    """Stage of a candidate: ``stage`` since ``since``, compared with ``champion``, with its plan."""
+    """Current stage of a candidate policy in a deployment.
+
+    Attributes:
+        policy: version of the candidate, ``NAME@VERSION``.
+        champion: version of the champion that it is compared with; None if there is no champion.
+        stage: current stage.
+        plan: stages that the candidate has to pass.
+        run_seed: seed for the choice of the acting policy in each canary episode.
+        since: time at which the stage began, in ISO 8601.
+        reason: reason why the candidate left the stages early; empty if it did not.
+    """
 
     policy: str
     champion: str | None
@@ -42,12 +52,9 @@ class CandidateStage(JsonRecord):
 
 
 class StageTracker:
-    """Interface for a runner while a candidate is in shadow or canary.
+    """Tracker of a deployment's candidate in shadow or canary, used by the program that runs the robot.
 
-    Without such a candidate, the champion acts in every episode.
-
-    Args:
-        registry: registry of the workspace and deployment.
+    If no candidate is in one of these stages, the champion acts in every episode.
     """
 
     def __init__(self, registry: PolicyRegistry) -> None:
@@ -55,74 +62,79 @@ class StageTracker:
 
     @property
     def current_candidate(self) -> CandidateStage | None:
-        """The candidate in shadow or canary, or None."""
+        """Candidate that is now in shadow or canary, or None."""
         with self.registry.workspace.state.snapshot() as connection:
             return self._read_candidate(connection)
 
     @property
     def stage(self) -> Stage:
-        """``shadow`` or ``canary`` if there is such a candidate, else ``offline``."""
-        found = self.current_candidate
-        return "offline" if found is None else found.stage
+        """``shadow`` or ``canary`` if a candidate is in this stage, else ``offline``."""
+        candidate = self.current_candidate
+        return "offline" if candidate is None else candidate.stage
 
     def assign_arm(self, episode: int) -> Arm:
-        """Return which policy acts in an episode; the same episode number always gives the same result.
+        """Return which policy acts in an episode: ``canary`` (the candidate) or ``champion``.
 
-        The policy is drawn from the candidate's run seed and the episode's number.
+        The choice, called an arm of the comparison, is random, but depends only on the run seed of the candidate and
+        the episode number. The same number therefore always gives the same result.
         """
-        found = self.current_candidate
-        if found is None or found.stage != "canary" or found.plan.canary is None:
+        candidate = self.current_candidate
+        if candidate is None or candidate.stage != "canary" or candidate.plan.canary is None:
             return "champion"
-        return _draw_arm(found, episode)
+        return _draw_arm(candidate, episode)
 
     def create_shadow_log(self, names: Sequence[str] = (), *, budget_s: float | None = None) -> ShadowLog:
-        """Return an empty log for one episode, with the quantile of the plan."""
-        found = self.current_candidate
-        plan = None if found is None else found.plan.shadow
+        """Return an empty log for comparing the commands of champion and shadow in one episode.
+
+        Args:
+            names: names of the joints; by default their numbers.
+            budget_s: longest time in s that the shadow may take for an answer; None for no limit.
+        """
+        candidate = self.current_candidate
+        plan = None if candidate is None else candidate.plan.shadow
         return ShadowLog(names, quantile=0.95 if plan is None else plan.quantile, budget_s=budget_s)
 
     def record_outcome(
         self, episode: int, success: bool, violations: int = 0, shadow: Mapping[str, Any] | None = None
-    ) -> Word:
-        """Record the outcome of an episode.
+    ) -> StageReply:
+        """Record the outcome of an episode, and end the stage if its rules are decided.
 
         Args:
-            episode: its number, as given to `assign`.
-            success: whether it succeeded.
+            episode: number of the episode, as given to `assign_arm`.
             violations: number of control steps at which a safety limit was broken.
-            shadow: `ShadowLog.summary`, if the candidate is in shadow.
+            shadow: result of `ShadowLog.summary`; required if the candidate is in shadow.
 
         Returns:
-            ``abort`` if the candidate must not act any more; it is then no longer a candidate.
+            ``abort`` if the candidate was aborted and must not act any more, else ``go on``.
 
         Raises:
-            InputError: the episode was already recorded, or an episode in shadow has no log.
+            InputError: If the episode was already recorded, or if ``shadow`` is missing for a candidate in shadow.
         """
         with self.registry.open_transaction() as connection:
-            found = self._read_candidate(connection)
-            if found is None:
+            candidate = self._read_candidate(connection)
+            if candidate is None:
                 return "go on"
-            arm: Arm = _draw_arm(found, episode) if found.stage == "canary" else "champion"
-            told = EpisodeOutcome(episode=episode, arm=arm, success=success, violations=violations, shadow=shadow)
-            self._insert(connection, found, told)
-            judgement = self._judge(connection, found)
+            arm: Arm = _draw_arm(candidate, episode) if candidate.stage == "canary" else "champion"
+            outcome = EpisodeOutcome(episode=episode, arm=arm, success=success, violations=violations, shadow=shadow)
+            self._insert(connection, candidate, outcome)
+            judgement = self._judge(connection, candidate)
             if judgement.state != "going":
-                self._end_stage(connection, found, judgement)
+                self._end_stage(connection, candidate, judgement)
         return "abort" if judgement.state == "abort" else "go on"
 
     def judge_stage(self) -> StageDecision | None:
-        """Return the state of the present stage; None if there is no candidate in a stage."""
+        """Return the decision about the current stage (going, passed or abort); None if no candidate is in a stage."""
         with self.registry.workspace.state.snapshot() as connection:
-            found = self._read_candidate(connection)
-            return None if found is None else self._judge(connection, found)
+            candidate = self._read_candidate(connection)
+            return None if candidate is None else self._judge(connection, candidate)
 
     def history(self) -> list[CandidateStage]:
-        """Return every candidate of this deployment, in the order of their last change."""
+        """Return the stage of every candidate that this deployment ever had, in the order of their last change."""
         rows = self.registry.workspace.state.rows(f"{_STANDINGS} ORDER BY since, rowid", (self.registry.deployment,))
         return [_make_candidate_stage(tuple(row.values())) for row in rows]
 
     def find_candidate(self, policy: str) -> CandidateStage | None:
-        """Return the stage of one version; None if it was never in a stage."""
+        """Return the stage of the version ``policy`` (``NAME@VERSION``); None if it was never in a stage."""
         return next((one for one in self.history() if one.policy == policy), None)
 
     def _read_candidate(self, connection: sqlite3.Connection) -> CandidateStage | None:
@@ -131,13 +143,13 @@ class StageTracker:
         ).fetchone()
         return None if row is None else _make_candidate_stage(row)
 
-    def _insert(self, connection: sqlite3.Connection, found: CandidateStage, told: EpisodeOutcome) -> None:
-        if found.stage == "shadow" and told.shadow is None:
+    def _insert(self, connection: sqlite3.Connection, candidate: CandidateStage, outcome: EpisodeOutcome) -> None:
+        if candidate.stage == "shadow" and outcome.shadow is None:
             raise InputError(
-                f"Episode {told.episode}: {found.policy} is in shadow, but the metrics of its commands are missing. "
-                "Give shadow=ShadowLog.summary()."
+                f"Episode {outcome.episode}: {candidate.policy} is in shadow, but the metrics of its commands are "
+                "missing. Give shadow=ShadowLog.summary()."
             )
-        key = (self.registry.deployment, found.policy, found.run_seed, found.stage, told.episode)
+        key = (self.registry.deployment, candidate.policy, candidate.run_seed, candidate.stage, outcome.episode)
         known = connection.execute(
             "SELECT 1 FROM release_episodes "
             "WHERE deployment = ? AND policy = ? AND run_seed = ? AND stage = ? AND episode = ?",
@@ -145,43 +157,43 @@ class StageTracker:
         ).fetchone()
         if known:
             raise InputError(
-                f"Episode {told.episode} of {found.policy} in {found.stage} is already recorded. Give each episode a "
-                "new number: it counts once."
+                f"Episode {outcome.episode} of {candidate.policy} in {candidate.stage} is already recorded. Give each "
+                "episode a new number, because an episode counts only once."
             )
-        shadow = None if told.shadow is None else dumps(dict(told.shadow))
-        values = (*key, told.arm, told.success, told.violations, shadow, now())
+        shadow = None if outcome.shadow is None else dumps(dict(outcome.shadow))
+        values = (*key, outcome.arm, outcome.success, outcome.violations, shadow, now())
         connection.execute("INSERT INTO release_episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
-    def _judge(self, connection: sqlite3.Connection, found: CandidateStage) -> StageDecision:
+    def _judge(self, connection: sqlite3.Connection, candidate: CandidateStage) -> StageDecision:
         rows = connection.execute(
             "SELECT episode, arm, success, violations, shadow FROM release_episodes "
             "WHERE deployment = ? AND policy = ? AND run_seed = ? AND stage = ? ORDER BY rowid",
-            (self.registry.deployment, found.policy, found.run_seed, found.stage),
+            (self.registry.deployment, candidate.policy, candidate.run_seed, candidate.stage),
         ).fetchall()
-        told = [
+        outcomes = [
             EpisodeOutcome(
                 episode=e, arm=arm, success=bool(won), violations=v, shadow=None if s is None else json.loads(s)
             )
             for e, arm, won, v, s in rows
         ]
-        if found.stage == "shadow" and found.plan.shadow is not None:
-            return judge_shadow(found.plan.shadow, told)
-        assert found.plan.canary is not None  # noqa: S101 - a candidate enters only stages of its plan
-        return judge_canary(found.plan.canary, told)
+        if candidate.stage == "shadow" and candidate.plan.shadow is not None:
+            return judge_shadow(candidate.plan.shadow, outcomes)
+        assert candidate.plan.canary is not None  # noqa: S101 - a candidate enters only stages of its plan
+        return judge_canary(candidate.plan.canary, outcomes)
 
-    def _end_stage(self, connection: sqlite3.Connection, found: CandidateStage, judgement: StageDecision) -> None:
-        """Move the candidate to the next stage, or abort it."""
+    def _end_stage(self, connection: sqlite3.Connection, candidate: CandidateStage, judgement: StageDecision) -> None:
+        """Move a candidate whose stage has ended to its next stage or, after an abort, out of all stages."""
         aborted = judgement.state == "abort"
-        following = found.plan.get_next_stage(found.stage)
+        following = candidate.plan.get_next_stage(candidate.stage)
         stage: Stage = "aborted" if aborted else "passed" if following == "champion" else following
-        moved: dict[str, str | None] = {found.stage: None}
+        moved: dict[str, str | None] = {candidate.stage: None}
         if aborted:
             moved["candidate"] = None
         elif stage == "canary":
-            moved["canary"] = found.policy
-        enter_stage(self.registry, connection, found.policy, stage, reason=judgement.reason if aborted else "")
-        details = {"stage": stage, "reason": judgement.reason, "figures": dict(judgement.figures)}
-        self.registry.record_change(connection, "abort" if aborted else "stage", found.policy, moved, details)
+            moved["canary"] = candidate.policy
+        enter_stage(self.registry, connection, candidate.policy, stage, reason=judgement.reason if aborted else "")
+        details = {"stage": stage, "reason": judgement.reason, "metrics": dict(judgement.metrics)}
+        self.registry.record_change(connection, "abort" if aborted else "stage", candidate.policy, moved, details)
 
 
 def begin_stages(
@@ -192,7 +204,19 @@ def begin_stages(
     plan: StagePlan,
     champion: str | None,
 ) -> None:
-    """Put a candidate into its first stage, within a transaction. The run seed is the length of the log."""
+    """Start the stages of a new candidate with its plan, within a database transaction.
+
+    `enter_stage` sets the later stages. The run seed, from which the acting policies are drawn, is the number of
+    entries in the audit log at this time. It therefore differs between candidates.
+
+    Args:
+        registry: registry of the deployment.
+        connection: connection of the transaction.
+        policy: version of the candidate, ``NAME@VERSION``.
+        stage: first stage.
+        plan: stages that the candidate has to pass.
+        champion: version of the champion that it is compared with; None if there is no champion.
+    """
     run_seed = connection.execute("SELECT count(*) FROM release_audit").fetchone()[0]
     connection.execute(
         "INSERT OR REPLACE INTO release_stages VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
@@ -203,7 +227,14 @@ def begin_stages(
 def enter_stage(
     registry: PolicyRegistry, connection: sqlite3.Connection, policy: str, stage: Stage, *, reason: str = ""
 ) -> None:
-    """Put a version into a stage, within a transaction; a version without an earlier stage gets an empty plan."""
+    """Set the stage of a version, within a database transaction.
+
+    A version that was never in a stage is added with an empty plan.
+
+    Args:
+        policy: version, ``NAME@VERSION``.
+        reason: reason of the change; empty for a regular change.
+    """
     connection.execute(
         "INSERT OR IGNORE INTO release_stages VALUES (?, ?, NULL, ?, '{}', 0, ?, NULL)",
         (registry.deployment, policy, stage, now()),
@@ -214,10 +245,10 @@ def enter_stage(
     )
 
 
-def _draw_arm(found: CandidateStage, episode: int) -> Arm:
-    assert found.plan.canary is not None  # noqa: S101 - called in canary only
-    draw = float(uniforms(found.run_seed, f"canary/{found.policy}", [episode])[0, 0])
-    return "canary" if draw < found.plan.canary.share else "champion"
+def _draw_arm(candidate: CandidateStage, episode: int) -> Arm:
+    assert candidate.plan.canary is not None  # noqa: S101 - called in canary only
+    draw = float(uniforms(candidate.run_seed, f"canary/{candidate.policy}", [episode])[0, 0])
+    return "canary" if draw < candidate.plan.canary.share else "champion"
 
 
 def _make_candidate_stage(row: Sequence[Any]) -> CandidateStage:

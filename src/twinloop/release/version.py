@@ -1,4 +1,4 @@
-"""Describe a version of a policy: its files, its training data and its references."""
+"""Describe versions of policies (files, training data, contract), and find a version by alias, name or hash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from twinloop.core.plain import JsonRecord
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
-    """Training data of a policy: number of simulated episodes, their twins, and the range of each parameter."""
+    """Simulated training data of a policy.
+
+    Attributes:
+        episodes: number of simulated training episodes.
+        twins: hashes of the twins in which they were simulated.
+        ranges: smallest and largest value of each twin parameter over the training episodes, in SI units.
+    """
 
     episodes: int
     twins: tuple[str, ...] = ()
@@ -29,7 +35,12 @@ class TrainingRecord:
 
 
 def read_training_record(workspace: Workspace, policy: str | None) -> TrainingRecord:
-    """Return the training data of a policy, and of the policies from which its training started, from the workspace."""
+    """Return the training data of a policy, including the data of the policies from which its training started.
+
+    Args:
+        workspace: workspace whose catalog records the training.
+        policy: hash of the policy's weights and settings; None gives an empty record.
+    """
     seen = "(SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = ?)"
     twins = workspace.query(
         f"SELECT twin_hash, count(*) AS n FROM episodes WHERE episode_id IN {seen} AND source = 'sim' GROUP BY ALL",  # noqa: S608
@@ -56,10 +67,17 @@ _LEAST_PREFIX = 6  # digits of a hash
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyVersion(JsonRecord):
-    """One immutable version. ``hash`` is the hash of its files, ``policy`` that of its weights and settings.
+    """One version of a policy in the registry; it never changes.
 
-    ``record`` describes it: ``files`` with their hashes, ``contract``, ``normalization``, ``datasets``, ``twins``,
-    ``code``, ``evaluations``.
+    Attributes:
+        name: name of the policy.
+        version: version number, from 1.
+        hash: hash of all files of the version.
+        policy: hash of the policy's weights and settings; None if unknown.
+        record: description with the keys ``files`` (hash of each file), ``contract``, ``normalization``, ``datasets``,
+            ``twins``, ``code`` (package versions), ``evaluations`` and others, see `describe_version`.
+        added: time at which the version was added, in ISO 8601.
+        added_by: user who added it.
     """
 
     json_also = ("reference",)
@@ -74,24 +92,29 @@ class PolicyVersion(JsonRecord):
 
     @property
     def reference(self) -> str:
-        """NAME@VERSION, which always refers to this version."""
+        """Name of this version for all commands, ``NAME@VERSION``."""
         return f"{self.name}@{self.version}"
 
 
 def list_versions(state: WorkspaceState) -> list[PolicyVersion]:
-    """Return all versions, oldest first."""
+    """Return all versions of all policies in a workspace, oldest first."""
     rows = state.rows("SELECT * FROM policy_versions ORDER BY rowid")
     return [PolicyVersion(**{**row, "record": json.loads(row["record"])}) for row in rows]
 
 
 def list_aliases(state: WorkspaceState, deployment: str) -> dict[str, str]:
-    """Return the version reference of each alias of a deployment."""
+    """Return the aliases of a deployment: for each alias, such as ``champion``, its version ``NAME@VERSION``."""
     rows = state.rows("SELECT alias, policy FROM policy_aliases WHERE deployment = ?", (deployment,))
     return {row["alias"]: row["policy"] for row in rows}
 
 
 def _describe_search(state: WorkspaceState, deployment: str, held: Mapping[str, str]) -> str:
-    """Return where an alias was searched, and why it may be missing."""
+    """Return a phrase for an error message: in which deployment an alias was searched, and why it may be missing.
+
+    Args:
+        deployment: deployment that was searched.
+        held: aliases of this deployment.
+    """
     place = f"the deployment {deployment}"
     if held:
         return place
@@ -104,8 +127,14 @@ def _describe_search(state: WorkspaceState, deployment: str, held: Mapping[str, 
 def resolve_version(state: WorkspaceState, reference: str, deployment: str = MAIN) -> PolicyVersion:
     """Return the version for an alias, ``DEPLOYMENT/ALIAS``, ``NAME@VERSION``, ``NAME@HASH``, ``NAME`` or a hash.
 
+    ``NAME`` gives the newest version of that name. The first six digits of a hash suffice.
+
+    Args:
+        reference: name, alias or hash of the version.
+        deployment: owner of the aliases (a robot or a task).
+
     Raises:
-        UnknownNameError: no version has this reference; names the nearest.
+        UnknownNameError: If no version has this reference.
     """
     where, _, word = reference.rpartition("/")
     if word in ALIASES:
@@ -123,10 +152,10 @@ def resolve_version(state: WorkspaceState, reference: str, deployment: str = MAI
 
 
 def check_name(name: str) -> str:
-    """Return the name after checking that it can be typed without quotes and is not an alias.
+    """Return a policy name unchanged after checking that it can be typed without quotes and is not an alias.
 
     Raises:
-        InputError: the name is invalid.
+        InputError: If the name is invalid.
     """
     if not _NAME.fullmatch(name) or name in ALIASES:
         raise InputError(
@@ -137,7 +166,7 @@ def check_name(name: str) -> str:
 
 
 def get_current_user() -> str:
-    """Return the user of this process."""
+    """Return the name of the user who runs this process, or ``uid NUMBER`` if the user has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -145,7 +174,13 @@ def get_current_user() -> str:
 
 
 def _matches_hash(version: PolicyVersion, name: str, tail: str) -> bool:
-    """Return whether the beginning of a hash identifies this version."""
+    """Return whether a reference ``NAME@HASH`` or ``HASH``, in which the hash may be shortened, means this version.
+
+    Args:
+        version: the version.
+        name: part of the reference before ``@``: NAME, or the beginning of a hash if there is no ``@``.
+        tail: part after ``@``: the beginning of a hash, or empty.
+    """
     prefix = tail if tail and version.name == name else name if not tail else ""
     hashes = (version.hash, version.policy or "")
     return len(prefix) >= _LEAST_PREFIX and any(digest.startswith(prefix) for digest in hashes)
@@ -157,16 +192,16 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 def describe_version(
     folder: Path, files: Mapping[str, str], workspace: Workspace, policy: str | None
 ) -> dict[str, Any]:
-    """Return the record of a version. Unknown facts are None or empty; a gate that needs them reports it.
+    """Return the description of a new version, as the registry stores it.
+
+    Unknown facts are None or empty; a gate that needs one of them reports that it is missing.
 
     Args:
-        folder: folder of the saved policy.
-        files: its files with their hashes.
-        workspace: workspace with the training data of policies.
-        policy: hash of its weights and settings.
+        files: hash of each file, by path.
+        policy: hash of the policy's weights and settings; None if unknown.
 
     Raises:
-        InputError: ``config.json`` is not a JSON object.
+        InputError: If ``config.json`` is not a JSON object.
     """
     config = read_config(folder)
     settings = config.get("settings") or {}
@@ -186,10 +221,13 @@ def describe_version(
 
 
 def compute_policy_hash(folder: Path) -> str | None:
-    """Return the hash of weights and settings; it is checked by opening the policy if torch is installed.
+    """Return the hash of a saved policy's weights and settings.
+
+    If torch is installed, the policy is opened to check the hash. Otherwise the hash in ``config.json`` is returned, or
+    None if the file has none.
 
     Raises:
-        InputError: the policy is damaged; names the file.
+        InputError: If the policy is damaged.
     """
     from twinloop.policies import open_policy
 
@@ -200,10 +238,10 @@ def compute_policy_hash(folder: Path) -> str | None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of ``config.json``, empty if the file is missing.
+    """Return the content of a policy's ``config.json``, or an empty dictionary if the file is missing.
 
     Raises:
-        InputError: it is not a JSON object.
+        InputError: If the file is not a JSON object.
     """
     if not (folder / CONFIG).is_file():
         return {}
@@ -214,12 +252,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def format_record(record: Mapping[str, Any]) -> str:
-    """Return the stored text of a record."""
+    """Return the JSON text under which the description of a version is stored."""
     return json.dumps(record, sort_keys=True, allow_nan=False)
 
 
 def _list_datasets(workspace: Workspace, policy: str | None) -> list[dict[str, Any]]:
-    """Return the dataset versions that trained a policy, and those of the policies from which its training started."""
+    """Return hash and name of the dataset versions that trained a policy or the policies that it started from."""
     if policy is None:
         return []
     return workspace.state.rows(

@@ -1,7 +1,7 @@
-"""Compute intrinsics in pixels and poses of a model's cameras, in OpenCV's camera axes.
+"""Compute the intrinsics (in pixels) and the poses of a model's cameras, in OpenCV's camera axes.
 
-The axes are x right, y down, z forward, with the outer corner of the first pixel at (0, 0); see
-`core.imaging.Intrinsics`. MuJoCo's own camera axes are x right, y up, z backwards.
+OpenCV's camera axes are x right, y down, z forward. MuJoCo's are x right, y up, z backwards. Image coordinates begin
+with (0, 0) at the outer corner of the first pixel; see `core.imaging.Intrinsics`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,35 @@ from twinloop.render.protocol import Fields, SceneStates, check_size
 from twinloop.render.scene import PosedScene, camera_ids
 
 MUJOCO_FROM_OPENCV = np.diag([1.0, -1.0, -1.0])
-"""Rotation from camera axes x right, y down, z forward to MuJoCo's x right, y up, z backwards; its own inverse."""
+"""Rotation from OpenCV's camera axes (x right, y down, z forward) to MuJoCo's (x right, y up, z backwards).
+
+It is its own inverse.
+"""
 
 
 def intrinsics(
     model: mujoco.MjModel, camera: str, *, height: int, width: int, fields: Fields | None = None
 ) -> Intrinsics:
-    """Return the pinhole of a model's camera in images of a size.
+    """Return the pinhole intrinsics of a model's camera for an image size.
 
-    A camera with ``fovy`` is centred and has square pixels. The image of a camera with ``sensorsize`` covers its sensor
-    for any shape of the image, as in MuJoCo's renderer: pixels are square only if both have the same aspect ratio. Its
-    principal point (``principal``, in m from the sensor's centre) shifts the image in the opposite direction: cx =
-    width · (1/2 - x / sensor width), cy = height · (1/2 - y / sensor height); the signs were measured in images of
-    MuJoCo 4.0.
+    A camera with ``fovy`` has a centred principal point and square pixels. The image of a camera with ``sensorsize``
+    always covers the whole sensor, as in MuJoCo's renderer. So its pixels are square only if image and sensor have the
+    same aspect ratio.
+
+    The principal point (``principal``: x, y in m from the sensor's centre) shifts the image in the opposite direction:
+    cx = width · (1/2 - x / sensor width), cy = height · (1/2 - y / sensor height). These signs were measured in images
+    of MuJoCo 4.0.
 
     Args:
-        fields: model fields of one world; ``cam_fovy``, ``cam_sensorsize`` and ``cam_intrinsic`` are used.
+        model: compiled model with the camera.
+        camera: name of the camera.
+        height, width: size of the image in pixels.
+        fields: model fields of one world; only ``cam_fovy``, ``cam_sensorsize`` and ``cam_intrinsic`` are used. None
+            for the compiled model.
 
     Raises:
-        UnknownNameError: there is no such camera.
-        InputError: an impossible size, or an orthographic camera.
+        UnknownNameError: If the model has no such camera.
+        InputError: If the image size is outside the supported range, or the camera is orthographic.
     """
     check_size(height, width)
     row = camera_ids(model, [camera])[camera]
@@ -47,7 +56,7 @@ def intrinsics(
         return np.asarray((fields or {}).get(name, getattr(model, name)), dtype=np.float64)[row]
 
     if model.cam_projection[row] != mujoco.mjtProjection.mjPROJ_PERSPECTIVE:
-        raise InputError(f"The camera {camera} is orthographic: it has no pinhole. Give it a field of view.")
+        raise InputError(f"The camera {camera} is orthographic, so it has no pinhole intrinsics. Give it a fovy.")
     sensor = value("cam_sensorsize")
     if not sensor[1] > 0.0:
         return Intrinsics.from_fovy(math.radians(float(value("cam_fovy"))), height=height, width=width)
@@ -59,7 +68,15 @@ def intrinsics(
 
 
 def opencv_pose(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
-    """Return ``world_from_camera`` ``(…, 4, 4)`` in OpenCV's axes of MuJoCo's ``cam_xpos`` and ``cam_xmat``."""
+    """Convert MuJoCo's camera poses to homogeneous matrices ``world_from_camera`` in OpenCV's camera axes.
+
+    Args:
+        xpos: camera positions ``(…, 3)`` in m, MuJoCo's ``cam_xpos``.
+        xmat: camera rotations ``(…, 9)`` or ``(…, 3, 3)``, MuJoCo's ``cam_xmat``.
+
+    Returns:
+        Matrices ``(…, 4, 4)``.
+    """
     position = np.asarray(xpos, dtype=np.float64)
     pose = make_transforms(position, xmat)
     pose[..., :3, :3] = pose[..., :3, :3] @ MUJOCO_FROM_OPENCV
@@ -67,7 +84,7 @@ def opencv_pose(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
 
 
 def make_transforms(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
-    """Return homogeneous matrices ``(…, 4, 4)`` of positions ``(…, 3)`` and rotations ``(…, 9)`` or ``(…, 3, 3)``."""
+    """Return homogeneous matrices ``(…, 4, 4)`` from positions ``(…, 3)`` and rotations ``(…, 9)`` or ``(…, 3, 3)``."""
     position = np.asarray(xpos, dtype=np.float64)
     pose = np.zeros((*position.shape[:-1], 4, 4))
     pose[..., :3, :3] = np.reshape(xmat, (*position.shape[:-1], 3, 3))
@@ -78,14 +95,19 @@ def make_transforms(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
 def world_from_camera(
     model: mujoco.MjModel, states: SceneStates, fields: Fields | None = None, *, cameras: Sequence[str] | None = None
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the poses ``(n, 4, 4)`` of cameras in every state, in OpenCV's axes; None: of all cameras.
+    """Return the poses of cameras in every state, as homogeneous matrices in OpenCV's camera axes.
 
     Args:
-        fields: model fields as for `Renderer.render`, of one world or one per frame.
+        states: poses of n frames.
+        fields: model fields of one world, or one value per frame; see `Renderer.render`.
+        cameras: names of the cameras; None for all cameras of the model.
+
+    Returns:
+        Matrices ``(n, 4, 4)`` by camera name; they convert camera coordinates to world coordinates.
 
     Raises:
-        UnknownNameError: a camera that the model does not have.
-        InputError: states or fields do not fit the model.
+        UnknownNameError: If the model has no such camera.
+        InputError: If the states or the fields do not fit the model.
     """
     ids, posed = camera_ids(model, cameras), PosedScene(model)
     posed.check(states)

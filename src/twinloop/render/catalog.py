@@ -1,4 +1,4 @@
-"""Open renderers by name, and test in subprocesses which of them work here."""
+"""Open renderers by name, and test in subprocesses which renderers work on this machine."""
 
 from __future__ import annotations
 
@@ -29,12 +29,20 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class RendererEntry:
-    """Location of a renderer (``module:class``), its required packages and the command that installs them.
+    """Registry entry of a renderer: location of its class, required packages and installation command.
 
-    ``quality`` is the location of the dataclass of its settings, the argument ``quality`` of its class; empty without
-    settings. ``seconds`` is the approximate time of an image of 640×480 on two cores. ``auto`` considers only
-    ``automatic`` ones. ``found`` is a function that describes its detected environment. ``optional`` are packages that
-    change its images if they are installed. ``made`` is the class itself if it is already imported.
+    Attributes:
+        location: the class as ``module:class``.
+        packages: names of the required packages.
+        remedy: command that installs missing parts.
+        quality: location of the dataclass of the renderer's settings, which the class takes as its argument
+            ``quality``; empty if the renderer has no settings.
+        seconds: approximate time in s for an image of 640×480 on two cores.
+        automatic: whether the renderer name ``auto`` may choose this renderer.
+        environment: location, as ``module:function``, of a function without arguments that returns a text about the
+            detected hardware and libraries; empty if the renderer has none.
+        optional: packages that change the renderer's images if they are installed.
+        imported: the class itself, if it is already imported.
     """
 
     location: str
@@ -43,24 +51,27 @@ class RendererEntry:
     quality: str = ""
     seconds: float = 0.01
     automatic: bool = True
-    found: str = ""
+    environment: str = ""
     optional: tuple[str, ...] = ()
-    made: Callable[..., Renderer] | None = None
+    imported: Callable[..., Renderer] | None = None
 
     def load(self) -> Callable[..., Renderer]:
-        """Import the class of the renderer; ``mujoco_warp`` and GL are only imported when it is opened."""
-        return self.made or load_object(self.location)
+        """Import and return the renderer's class.
+
+        Its large packages (``mujoco_warp``, OpenGL) are imported later, when a renderer is opened.
+        """
+        return self.imported or load_object(self.location)
 
     def describe_environment(self) -> str:
-        """Return a description of a working renderer's environment; empty without one."""
-        return load_object(self.found)() if self.found else ""
+        """Return a text about a working renderer's environment, such as Mitsuba's variants; may be empty."""
+        return load_object(self.environment)() if self.environment else ""
 
     def make_settings(self, given: Mapping[str, Any]) -> Any:
-        """Return the settings object with the given settings; None if none is given.
+        """Return the renderer's settings object with the given values; None if ``given`` is empty.
 
         Raises:
-            UnknownNameError: a setting that the renderer does not have.
-            InputError: a value of another type than the setting's default.
+            UnknownNameError: If the renderer has no setting of that name.
+            InputError: If a value has another type than the setting's default.
         """
         if not given:
             return None
@@ -71,13 +82,18 @@ class RendererEntry:
                 raise UnknownNameError("quality setting", name, known, where=f"renderer {self.location}")
             if not _fits_type(value, known[name].default):
                 own = known[name].default
-                like = "true or false, or left out" if own is None else f"written like {own!r}"
-                raise InputError(f"{name} is {like}; given {value!r}.")
+                expected = "true or false" if own is None else f"a value like {own!r}"
+                raise InputError(f"The quality setting {name} is {value!r}. Give {expected}, or leave it out.")
         return kind(**given) if kind else None
 
 
 def _fits_type(value: Any, own: Any) -> bool:
-    """Return whether a value has a type that fits a setting's default."""
+    """Return whether a value has the type of a setting's default; the default None accepts True and False.
+
+    Args:
+        value: the given value.
+        own: the setting's default.
+    """
     if own is None or isinstance(own, bool) or isinstance(value, bool):  # None: true, false, or chosen automatically
         return isinstance(value, bool) and isinstance(own, bool | None)
     wanted = {int: int, float: (int, float), str: str}.get(type(own), object)
@@ -106,38 +122,47 @@ _BUILTIN = {
         quality="twinloop.render.mitsuba:MitsubaQuality",
         seconds=5.0,
         automatic=False,
-        found="twinloop.render.mitsuba:working_variants",
+        environment="twinloop.render.mitsuba:working_variants",
         optional=("pyoidn",),
     ),
 }
 RENDERERS: Registry[RendererEntry | Callable[..., Renderer]] = Registry(
-    "renderer", _BUILTIN, group="twinloop.renderers", files=True, shown=lambda: [*_BUILTIN, AUTO]
+    "renderer", _BUILTIN, group="twinloop.renderers", files=True, listed_names=lambda: [*_BUILTIN, AUTO]
 )
 
 
 def renderer_entry(name: str) -> RendererEntry:
-    """Return the entry of a renderer; create one for a class in a user's file or an installed package.
+    """Return the registry entry of a renderer.
+
+    For a class in a user's file (``FILE:CLASS``) or in an installed package, an entry is created but not stored.
 
     Raises:
-        UnknownNameError: there is no renderer of that name.
+        UnknownNameError: If there is no renderer of that name.
     """
     found = RENDERERS[name]
     if isinstance(found, RendererEntry):
         return found
-    packages, remedy = ("mujoco",), f"mend {name.rpartition(':')[0]}"
+    packages, remedy = ("mujoco",), f"correct {name.rpartition(':')[0]}"
     if (offered := RENDERERS.list_installed().get(name)) and offered.dist is not None:
         packages, remedy = ("mujoco", offered.dist.name), f"pip install --upgrade {offered.dist.name}"
     seconds = getattr(found, "seconds", 0.01)
-    return RendererEntry(location=name, packages=packages, remedy=remedy, seconds=seconds, made=found)
+    return RendererEntry(location=name, packages=packages, remedy=remedy, seconds=seconds, imported=found)
 
 
-# Warp compiles its kernels on first use: 5 to 30 s on two cores, longer where these are busy.
+# Warp compiles its kernels on first use: 5 to 30 s on two cores, longer if the cores are busy.
 TRIAL_SECONDS = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """Whether a renderer works here; ``detail`` is the observation, ``remedy`` the command that would help."""
+    """Result of the test whether a renderer works on this machine.
+
+    Attributes:
+        name: name of the renderer.
+        available: whether it works.
+        detail: versions and environment if the renderer works, otherwise the reason why it does not.
+        remedy: command that would make it work; empty if it works.
+    """
 
     name: str
     available: bool
@@ -146,19 +171,20 @@ class ProbeResult:
 
 
 def probe_all() -> list[ProbeResult]:
-    """Return the results of all renderers, in the order in which ``auto`` tries them."""
+    """Test all renderers; return the results in the order in which ``auto`` tries the renderers."""
     return [probe_renderer(name) for name in RENDERERS]
 
 
 @functools.cache
 def probe_renderer(name: str) -> ProbeResult:
-    """Test one renderer and return the result.
+    """Test in a subprocess whether a renderer works on this machine.
 
-    A success is stored in the user's cache folder until a package version, the interpreter or the machine changes.
-    After a failure the next process tests again, because adding a missing library changes none of these.
+    A success is stored in the user's cache folder until a package version, the Python interpreter or the machine
+    changes. A failure is not stored, because installing a missing library changes none of these; the next process tests
+    again.
 
     Raises:
-        UnknownNameError: there is no renderer of that name.
+        UnknownNameError: If there is no renderer of that name.
     """
     try:
         entry = renderer_entry(name)
@@ -181,20 +207,20 @@ def probe_renderer(name: str) -> ProbeResult:
 
 
 def renderer_versions(name: str) -> dict[str, str]:
-    """Return the versions of the installed packages on which a renderer's images depend.
+    """Return the versions of the installed packages that affect a renderer's images, by package name.
 
     Raises:
-        UnknownNameError: there is no renderer of that name.
+        UnknownNameError: If there is no renderer of that name.
     """
     entry = renderer_entry(name)
     return {package: found for package, found in _versions((*entry.packages, *entry.optional)).items() if found}
 
 
 def choose_renderer() -> str:
-    """Return the first renderer that works here.
+    """Return the name of the first renderer that works on this machine; ``auto`` chooses this renderer.
 
     Raises:
-        MissingDependencyError: none works; the message has the reason for each.
+        MissingDependencyError: If none works. The message has the reason for each renderer.
     """
     tried = []
     for name in (name for name in RENDERERS.builtin if renderer_entry(name).automatic):
@@ -217,19 +243,21 @@ def open_renderer(
     cameras: Sequence[str] | None = None,
     quality: Mapping[str, Any] | None = None,
 ) -> Renderer:
-    """Return a renderer of one compiled model, to be closed by its user (it is a context manager).
+    """Open a renderer of one compiled model; the caller must close it, for example by a ``with`` statement.
 
     Args:
-        name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works here (each
-            tried in a subprocess).
-        model: copied; changing it afterwards changes nothing.
+        name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works on this machine
+            (each is tested in a subprocess).
+        model: compiled model. It is copied, so later changes to it have no effect.
+        height, width: size of the images in pixels.
         cameras: names of cameras; None for all cameras of the model.
-        quality: settings of that renderer, by the names of its settings class (`GlQuality`, …).
+        quality: settings of the renderer, by the field names of its settings class (`GlQuality`, …).
 
     Raises:
-        UnknownNameError: no such renderer, camera or setting.
-        MissingDependencyError: it does not work here; the message has the command that would help.
-        InputError: an impossible size.
+        UnknownNameError: If there is no such renderer, camera or setting.
+        MissingDependencyError: If the renderer does not work on this machine. The message has the command that would
+            help.
+        InputError: If no renderer supports the size.
     """
     if name == AUTO:
         name = choose_renderer()
@@ -250,22 +278,27 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def _run_trial(name: str) -> str:
-    """Return an empty text if the trial rendered its image correctly, else its last line of output."""
+    """Test a renderer in a subprocess; return an empty text if its image was correct, else the error."""
     return run_trial([sys.executable, "-P", "-m", "twinloop.render.trial", name], seconds=TRIAL_SECONDS)
 
 
 def run_trial(command: list[str], *, seconds: float) -> str:
-    """Return an empty text if a process of twinloop's modules succeeded, else its exit and last line of output."""
+    """Run a test command; return an empty text if it succeeded, else one line with the reason.
+
+    Args:
+        command: program and arguments; the program must be one of twinloop's own modules.
+        seconds: time limit in s.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603 - our own module
     except subprocess.TimeoutExpired:
         return f"no image within {seconds:.0f} s"
     if done.returncode == 0:
         return ""
-    said = [line for line in done.stderr.splitlines() if line.strip()]
+    error_lines = [line for line in done.stderr.splitlines() if line.strip()]
     if done.returncode < 0:
-        return f"the process was ended by signal {-done.returncode}" + (f" ({said[-1]})" if said else "")
-    return said[-1] if said else f"the trial ended with code {done.returncode}"
+        return f"the process was ended by signal {-done.returncode}" + (f" ({error_lines[-1]})" if error_lines else "")
+    return error_lines[-1] if error_lines else f"the trial ended with code {done.returncode}"
 
 
 def _cache_file(name: str, versions: dict[str, str | None]) -> Path:
@@ -275,7 +308,15 @@ def _cache_file(name: str, versions: dict[str, str | None]) -> Path:
 
 
 def result_path(title: str, *facts: object) -> Path:
-    """Return the file in the user's cache folder that stores a result for these facts, this machine and this Python."""
+    """Return the path in the user's cache folder of the file that stores the result of one renderer test.
+
+    The file name contains a hash of ``facts``, this machine and this Python. If one of these changes, the path changes,
+    so the stored result is not found and the caller tests again.
+
+    Args:
+        title: readable first part of the file name.
+        facts: values on which the result depends, such as versions and settings.
+    """
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     key = sha256_json([*facts, sys.executable, sys.version, platform.node()])
     return Path(root) / "twinloop" / "renderers" / f"{title}-{key[:16]}.json"
@@ -292,4 +333,4 @@ def _store_success(record: Path) -> None:
     try:
         write_json(record, {"available": True})
     except OSError:
-        return  # no writable home: the next process tries again
+        return  # the cache folder is not writable, so the next process tests again

@@ -1,8 +1,10 @@
-"""Render with MuJoCo's rasterizer over EGL, with normals from a second pass under lights along the camera's axes.
+"""Render images with MuJoCo's OpenGL rasterizer through EGL, which needs no display.
 
-Six lights, one along each axis of the camera and one opposite with negative light, give every vertex the colour
-(1 + n) / 2. That is linear in the normal n, so interpolation between vertices is that of n itself. Eight bits leave an
-error of 0.3°; `primitives.intersect_primitives` replaces it for primitive geoms.
+Surface normals come from a second pass, in which all geoms are white and lit by six lights. Along each axis of the
+camera there is one light, and an opposite one with negative brightness, which subtracts. So a vertex with the unit
+normal n has the colour (1 + n) / 2. This is linear in n, so colours interpolated between vertices are interpolated
+normals. Eight bits per colour leave an error of 0.3°. For primitive geoms, `primitives.intersect_primitives` computes
+exact normals instead.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from twinloop.core.imaging import Intrinsics
 from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.primitives import PRIMITIVES, ROUND, intersect_primitives
 from twinloop.render.protocol import (
+    ChannelArrays,
     Fields,
-    Observed,
     Renderer,
     SceneStates,
     check_channels,
@@ -36,9 +38,13 @@ from twinloop.render.scene import PosedScene, camera_ids
 
 
 def set_axis_lights(scene: mujoco.MjvScene, world_from_camera: NDArray[np.float64]) -> None:
-    """Make everything in a scene white and lit along the camera's axes, the columns of a rotation ``(3, 3)``.
+    """Make all geoms of a scene white and light them along the camera's axes, so that colours are normals.
 
-    ``mjv_updateScene`` undoes all of it.
+    The scene is changed in place until the next ``mjv_updateScene``. See `decode_normals`.
+
+    Args:
+        scene: MuJoCo's scene.
+        world_from_camera: rotation ``(3, 3)``, whose columns are the camera's axes in the world.
     """
     scene.nlight = 6
     for i, light in enumerate(scene.lights[: scene.nlight]):
@@ -55,9 +61,12 @@ def set_axis_lights(scene: mujoco.MjvScene, world_from_camera: NDArray[np.float6
         thing.emission = thing.specular = thing.shininess = thing.reflectance = 0.0
 
 
-def decode_normals(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return unit vectors ``(…, 3)`` in camera axes from the colours of `set_axis_lights`."""
-    vectors = picture.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
+def decode_normals(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Convert the colours of an image to unit normals ``(…, 3)`` in camera axes.
+
+    The image must have been drawn with the lights of `set_axis_lights`.
+    """
+    vectors = image.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
@@ -84,17 +93,24 @@ _LIMITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class GlQuality:
-    """Settings with the largest cost in software rasterization.
+    """Settings of the OpenGL renderer that have the largest effect on its speed without a GPU.
 
-    Frames per second at 640×480 with llvmpipe on 2 cores, shadow map size / samples per pixel: MuJoCo's own
-    4096/4 9–26, 512/4 74, 512/0 168, no shadows 401; a reflecting material draws the scene a second time.
+    Measured with llvmpipe (OpenGL in software) on 2 cores at 640×480: MuJoCo's own ``shadow_map`` 4096 with 4
+    ``samples`` gives 9 to 26 frames/s, 512 with 4 gives 74, 512 with 0 (the default here) gives 168. No shadows give
+    401.
 
-    ``shadow_reach`` is the smallest half-width of a directional light's shadow map, in units of the model's extent. At
-    MuJoCo's 1.0 a table's edge is outside the map of a light above it, and has dark specks (so101_tabletop: 74 pixels
-    in its front image, none at 1.5).
-
-    ``slices`` and ``stacks`` divide round primitives: at 20 and 12 instead of MuJoCo's 28 and 16 a 240×320 image of
-    so101_tabletop takes 6.4 instead of 8.2 ms of processor time, and silhouettes still agree across renderers.
+    Attributes:
+        shadow_map: side of the shadow map in pixels; 0 for no shadows.
+        samples: samples per pixel for antialiasing; 0 for none.
+        reflections: whether materials reflect. A reflecting material draws the scene a second time.
+        shadow_lights: number of lights that cast shadows, the first ones of the model.
+        shadow_reach: smallest half-width of a directional light's shadow map, in units of the model's extent. At
+            MuJoCo's 1.0 the edge of a table is outside the map of a light above it and has dark specks (74 pixels in
+            the image of camera ``front`` of the example twin so101_tabletop, none at 1.5).
+        slices, stacks: divisions of round primitives around and along their axis. At 20 and 12, instead of MuJoCo's 28
+            and 16, a 240×320 image of so101_tabletop takes 6.4 instead of 8.2 ms of processor time, and silhouettes
+            still agree between renderers.
+        max_geoms: largest number of geoms in the visualized scene.
     """
 
     shadow_map: int = 512
@@ -110,18 +126,20 @@ class GlQuality:
         for name, low, high in _LIMITS:
             value = getattr(self, name)
             if not low <= value <= high:
-                raise InputError(f"{name} = {value:g} in the quality of gl. Choose one from {low:g} to {high:g}.")
+                raise InputError(
+                    f"The quality setting {name} of gl is {value:g}. Choose a value from {low:g} to {high:g}."
+                )
 
 
 class GlRenderer(Renderer):
     """Renderer that rasterizes with MuJoCo's classic renderer in a separate EGL context.
 
-    It works although ``mujoco`` was imported without ``MUJOCO_GL``, and never sets that variable: without GL libraries,
-    a process that starts with it set cannot import ``mujoco`` at all.
+    It works even if ``MUJOCO_GL`` was not set when ``mujoco`` was imported. It never sets that variable, because
+    without GL libraries a process that starts with it set cannot import ``mujoco`` at all.
 
     Raises:
-        MissingDependencyError: EGL or OpenGL is missing, or has no headless device.
-        InputError: an unknown camera or an impossible size.
+        MissingDependencyError: If EGL or OpenGL is missing, or has no headless device.
+        InputError: If a camera is unknown, or no renderer supports the size.
     """
 
     name = "gl"
@@ -152,14 +170,14 @@ class GlRenderer(Renderer):
         self._window = _egl_context(width, height)
         self._window.make_current()
         context = mujoco.MjrContext(self._posed.model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
-        context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR.value  # precise also far away
+        context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR.value  # precise at large distances
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, context)
         self._context = context
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
-    ) -> Observed:
-        """Return the channels of every state from every camera, see `Renderer.observe`."""
+    ) -> ChannelArrays:
+        """Return the requested channels of every state from every camera; see `Renderer.observe`."""
         check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
         self._posed.set_fields(fields, len(states))
@@ -184,14 +202,20 @@ class GlRenderer(Renderer):
         mujoco.mjv_updateScene(posed.model, posed.data, self._option, None, camera, everything, self._scene)
         self._hide_back_planes(posed.data.cam_xpos[camera.fixedcamid])
         if "rgb" in out or "linear" in out:
-            picture = self._draw_image(out.get("rgb"))
+            image = self._draw_image(out.get("rgb"))
             if "linear" in out:
-                out["linear"][:] = decode_srgb(picture)
+                out["linear"][:] = decode_srgb(image)
         if _FROM_IDS & out.keys():
             self._draw_ids(name, out)
 
     def _hide_back_planes(self, eye: NDArray[np.float64]) -> None:
-        """Hide planes seen from behind, which MuJoCo draws semi-transparent in images, but opaque in ids."""
+        """Hide planes that the camera sees from behind.
+
+        MuJoCo draws such planes semi-transparent in colour images, but opaque in images of ids.
+
+        Args:
+            eye: position of the camera in the world, ``(3,)`` in m.
+        """
         model, data = self._posed.model, self._posed.data
         planes = np.flatnonzero(model.geom_type == _PLANE)
         up = data.geom_xmat[planes].reshape(-1, 3, 3)[..., 2]
@@ -203,7 +227,12 @@ class GlRenderer(Renderer):
                 thing.type = mujoco.mjtGeom.mjGEOM_NONE.value
 
     def _draw_image(self, out: NDArray[np.uint8] | None = None, depth: NDArray[np.float32] | None = None) -> NDArray:
-        """Draw the scene as it is; the lowest row of ``depth`` comes first, as in OpenGL."""
+        """Draw the scene as it is; return its colours ``(height, width, 3)``, first row at the top.
+
+        Args:
+            out: array to fill and return; None returns a buffer that the next call overwrites.
+            depth: array to fill with the depth buffer, lowest row first, as in OpenGL.
+        """
         mujoco.mjr_render(self._rect, self._scene, self._context)
         mujoco.mjr_readPixels(self._pixels, depth, self._rect, self._context)
         if out is None:
@@ -212,7 +241,15 @@ class GlRenderer(Renderer):
         return out
 
     def _draw_ids(self, name: str, out: dict[str, NDArray]) -> None:
-        """Draw ids and depth in one pass in which colours are numbers, and normals in another."""
+        """Fill the arrays of geom ids, depth and normals of one camera.
+
+        Ids and depth come from one pass in which colours encode geom ids, normals from another pass.
+
+        Args:
+            name: name of the camera.
+            out: arrays to fill, under the keys ``geom``, ``depth`` and ``normal``; channels with other keys are
+                unchanged.
+        """
         buffer = np.empty((self.height, self.width), dtype=np.float32)
         with self._set_flags(_SEGMENT, _IDCOLOR):
             ids = _geom_ids(self._draw_image(depth=buffer), self._scene)
@@ -232,7 +269,13 @@ class GlRenderer(Renderer):
             return decode_normals(self._draw_image())
 
     def _make_exact(self, name: str, ids: NDArray[np.int32], out: dict[str, NDArray]) -> None:
-        """Replace depth and normals of primitives, drawn with flat faces, by their exact values."""
+        """Replace depth and normals of primitive geoms, which are drawn with flat faces, by exact values.
+
+        Args:
+            name: name of the camera.
+            ids: geom ids of the image ``(height, width)``.
+            out: arrays by channel, changed in place.
+        """
         if not {"depth", "normal"} & out.keys():
             return
         kinds = PRIMITIVES if "normal" in out else ROUND
@@ -252,7 +295,7 @@ class GlRenderer(Renderer):
 
     @contextmanager
     def _set_flags(self, *on: int) -> Generator[None]:
-        """Disable all visual effects, and enable these flags instead."""
+        """Disable all visual effects and enable the given flags (``mjtRndFlag``), until the context manager ends."""
         before = self._scene.flags.copy()
         self._scene.flags[_PRETTY] = False
         self._scene.flags[list(on)] = True
@@ -262,7 +305,7 @@ class GlRenderer(Renderer):
             self._scene.flags[:] = before
 
     def close(self) -> None:
-        """Free the contexts; a second call does nothing."""
+        """Free the EGL and OpenGL contexts. A second call does nothing."""
         window, self._window = self._window, None
         context, self._context = self._context, None
         if window is None:
@@ -277,7 +320,10 @@ class GlRenderer(Renderer):
 
 
 def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.int32]:
-    """Return the geom ids of an image whose colours number the scene's geoms from 1, red the lowest byte."""
+    """Return the geom ids ``(height, width)`` of an image whose colours encode ids; -1 for pixels that show no geom.
+
+    A colour is the number of the geom in the scene, counted from 1; its red component is the lowest byte.
+    """
     table = np.full(scene.ngeom + 1, -1, dtype=np.int32)
     for thing in scene.geoms[: scene.ngeom]:
         if thing.segid >= 0 and thing.objtype == mujoco.mjtObj.mjOBJ_GEOM:
@@ -287,29 +333,32 @@ def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.i
 
 
 def _convert_to_metres(buffer: NDArray[np.float32], camera: mujoco.MjvGLCamera) -> NDArray[np.float64]:
-    """Return distances in m along the optical axis of a depth buffer: 1 at the near plane, 0 for no surface."""
+    """Convert a depth buffer to distances along the optical axis in m, inf for pixels that show no surface.
+
+    In the buffer 1 is the near plane, and 0 is the far plane or no surface.
+    """
     near, far, from_far = camera.frustum_near, camera.frustum_far, buffer.astype(np.float64)
     metres = far - from_far * (far - near) if camera.orthographic else near * far / (near + from_far * (far - near))
     return np.where(from_far > 0.0, metres, np.inf)
 
 
 def _make_visual_options() -> mujoco.MjvOption:
-    """Return the options of visible elements: no sites, and no lines of sensors."""
+    """Return MuJoCo's visualization options that hide sites and the lines of rangefinder sensors."""
     option = mujoco.MjvOption()
     option.sitegroup[:] = 0
     option.flags[mujoco.mjtVisFlag.mjVIS_RANGEFINDER.value] = False
     return option
 
 
-def _replace(picture: NDArray[np.float32], exact: NDArray[np.float64]) -> None:
-    """Replace pixels of an image by exact values, except nan values."""
-    exact = exact.reshape(picture.shape)
-    np.copyto(picture, exact, where=~np.isnan(exact), casting="same_kind")
+def _replace(image: NDArray[np.float32], exact: NDArray[np.float64]) -> None:
+    """Overwrite an image in place with exact values ``(height * width, …)``; a nan leaves the pixel unchanged."""
+    exact = exact.reshape(image.shape)
+    np.copyto(image, exact, where=~np.isnan(exact), casting="same_kind")
 
 
 @functools.lru_cache(maxsize=8)
 def _pixel_rays(pinhole: Intrinsics) -> NDArray[np.float64]:
-    """Return the points ``(height * width, 3)`` at the centres of pixels, 1 m along the optical axis."""
+    """Return the points ``(height * width, 3)`` on the rays of all pixel centres at a depth of 1 m, in camera axes."""
     return pinhole.unproject(pinhole.pixel_centres()).reshape(-1, 3)
 
 
@@ -320,7 +369,7 @@ def _fixed_camera(camera_id: int) -> mujoco.MjvCamera:
 
 
 def apply_quality(model: mujoco.MjModel, quality: GlQuality, height: int, width: int) -> None:
-    """Write settings into a model from which a context will be created."""
+    """Write quality settings into a model in place, before a GL context is created from the model."""
     model.vis.quality.shadowsize = quality.shadow_map
     model.vis.quality.offsamples = quality.samples
     model.vis.quality.numslices, model.vis.quality.numstacks = quality.slices, quality.stacks

@@ -1,7 +1,8 @@
-"""Intersect the rays of pixels with the primitives that a rasterizer drew there, in closed form.
+"""Intersect the rays of pixels with primitive shapes in closed form, to correct the depth and normals of a rasterizer.
 
-A rasterizer draws a ball with flat faces, which are inside it by 1.2 % of its radius for 20 faces per circle. The
-rasterizer determines the visible geom of a pixel; position and normal of its surface are computed.
+A rasterizer draws a sphere with flat faces, which are inside the sphere by up to 1.2 % of its radius for 20 faces per
+circle. Here the rasterizer only determines which geom a pixel shows. The position and normal of the geom's surface are
+then computed exactly.
 """
 
 from __future__ import annotations
@@ -13,29 +14,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Meet = Callable[[Array, Array, Array], tuple[Array, Array]]
-"""Start ``(3,)``, rays ``(n, 3)`` and ``geom_size`` in the geom's own axes to distances ``(n,)`` in units of the ray's
-length and outward normals ``(n, 3)`` of any length; nan for a ray that misses."""
+Intersector = Callable[[Array, Array, Array], tuple[Array, Array]]
+"""Function that intersects n rays with one shape, in the geom's own axes.
+
+Its arguments are the common start ``(3,)``, the directions ``(n, 3)`` and ``geom_size``. It returns distances ``(n,)``
+in units of the directions' lengths, and outward normals ``(n, 3)`` of any length; nan for a ray that misses.
+"""
 
 
 def intersect_primitives(
-    kinds: Mapping[int, Meet],
+    kinds: Mapping[int, Intersector],
     ids: NDArray[np.int32],
     rays: Array,
     world_from_camera: Array,
     model: mujoco.MjModel,
     data: mujoco.MjData,
 ) -> tuple[Array, Array]:
-    """Return distances ``(n,)`` in units of the rays' lengths, and unit normals ``(n, 3)`` in camera axes.
-
-    Both are nan for other kinds of geom, or if the ray just misses the drawn geom.
+    """Return the exact distance and normal of the primitive geom that each pixel shows.
 
     Args:
-        kinds: intersection functions by geom type, some of `PRIMITIVES`.
-        ids: the geom of each ray ``(n,)``, below 0 for none.
-        rays: directions from the camera ``(n, 3)`` in its axes (x right, y down, z forward).
-        world_from_camera: the camera's pose ``(4, 4)``.
-        data: the poses of geoms.
+        kinds: intersection functions by geom type, such as `PRIMITIVES` (plane, box and round geoms). Geoms of other
+            types are skipped.
+        ids: id of the geom that each ray's pixel shows, ``(n,)``; negative for none.
+        rays: directions from the camera ``(n, 3)`` in camera axes (x right, y down, z forward).
+        world_from_camera: pose of the camera ``(4, 4)``.
+        model: model with the types and sizes of the geoms.
+        data: data with the poses of the geoms.
+
+    Returns:
+        Distances ``(n,)`` in units of the rays' lengths, and unit normals ``(n, 3)`` in camera axes. Both are nan for
+        geoms of other types, and for a ray that misses the exact shape at its silhouette.
     """
     distance, normal = np.full(len(ids), np.nan), np.full((len(ids), 3), np.nan)
     turn, eye = world_from_camera[:3, :3], world_from_camera[:3, 3]
@@ -54,7 +62,10 @@ def intersect_primitives(
 
 
 def _split_pixels(ids: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield every id and its pixels, in chunks that fit the processor's cache: three times as fast as whole images."""
+    """Yield every geom id with the indices of its pixels, in chunks.
+
+    The chunks fit the processor's cache, which is three times as fast as whole images.
+    """
     order = np.argsort(ids, kind="stable")
     seen, starts = np.unique(ids[order], return_index=True)
     for geom, pixels in zip(seen.tolist(), np.split(order, starts[1:]), strict=True):
@@ -72,7 +83,18 @@ def _plane(start: Array, rays: Array, _size: Array) -> tuple[Array, Array]:
 
 
 def _box(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
-    """Intersect rays with a box: a ray enters at the last of its entries into the three pairs of planes."""
+    """Intersect n rays with a box by the slab method.
+
+    A ray enters the box at the last of its entries into the three pairs of parallel planes.
+
+    Args:
+        start: common start of the rays in the box's axes, ``(3,)``.
+        rays: directions, ``(n, 3)``.
+        size: half sizes of the box, ``(3,)``.
+
+    Returns:
+        Distances ``(n,)`` in units of the directions' lengths, nan for a miss; and outward normals ``(n, 3)``.
+    """
     rows, side = np.arange(len(rays)), -np.sign(rays)
     with np.errstate(divide="ignore", invalid="ignore"):
         entering = (side * size - start) / rays
@@ -121,17 +143,20 @@ def _capsule(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
 
 
 def _unit_sphere(start: Array, rays: Array) -> Array:
-    """Return the distances at which rays enter the unit sphere (or circle), in units of their lengths."""
+    """Return the distances ``(n,)`` at which rays enter the unit sphere, in units of their lengths; nan for a miss.
+
+    With ``start`` ``(2,)`` and ``rays`` ``(n, 2)`` instead of 3 axes, it intersects a unit circle.
+    """
     square, along = np.einsum("ni,ni->n", rays, rays), rays @ start
     with np.errstate(divide="ignore", invalid="ignore"):
         return (-along - np.sqrt(along**2 - square * (start @ start - 1.0))) / square
 
 
 _GEOM = mujoco.mjtGeom
-ROUND: dict[int, Meet] = {
+ROUND: dict[int, Intersector] = {
     int(_GEOM.mjGEOM_SPHERE): _sphere,
     int(_GEOM.mjGEOM_ELLIPSOID): _ellipsoid,
     int(_GEOM.mjGEOM_CAPSULE): _capsule,
     int(_GEOM.mjGEOM_CYLINDER): _cylinder,
 }
-PRIMITIVES: dict[int, Meet] = {int(_GEOM.mjGEOM_PLANE): _plane, int(_GEOM.mjGEOM_BOX): _box, **ROUND}
+PRIMITIVES: dict[int, Intersector] = {int(_GEOM.mjGEOM_PLANE): _plane, int(_GEOM.mjGEOM_BOX): _box, **ROUND}

@@ -1,4 +1,4 @@
-"""Define the input and output of every renderer, and convert display values to linear light."""
+"""Define the interface of all renderers (states in, images out), and convert between sRGB values and linear light."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from twinloop.core.records import freeze_array
 
 
 def decode_srgb(values: ArrayLike) -> NDArray[np.float32]:
-    """Return linear light from 0 to 1 of 8-bit sRGB (IEC 61966-2-1), by a table of its 256 values."""
+    """Convert 8-bit sRGB values (IEC 61966-2-1) to linear light from 0 to 1, with a table of all 256 values."""
     return _DECODED[np.asarray(values, dtype=np.uint8)]
 
 
 def encode_srgb(light: ArrayLike) -> NDArray[np.uint8]:
-    """Return 8-bit sRGB of linear light, rounded; values outside 0 to 1 are clipped."""
+    """Convert linear light to rounded 8-bit sRGB values; light outside 0 to 1 is clipped."""
     linear = np.clip(np.asarray(light, dtype=np.float32), 0.0, 1.0)
     return np.rint(255.0 * linear_to_srgb(linear)).astype(np.uint8)
 
@@ -30,22 +30,31 @@ _DECODED = srgb_to_linear(np.arange(256) / 255.0).astype(np.float32)
 
 
 Fields: TypeAlias = Mapping[str, NDArray]
-"""Model fields that differ from the compiled model, by MuJoCo's name.
+"""Model fields that differ from the compiled model, by MuJoCo's name (``geom_rgba``, ``cam_pos``, …).
 
-Each has the field's shape, for all frames, or a leading axis of ``n`` frames, for different worlds or parameters that
-change with time.
+An array has the field's own shape if all frames share the value. It has a leading axis of length n if each of n frames
+has a value, because the frames belong to different worlds or because a parameter changes with time.
 """
 
-Observed: TypeAlias = dict[str, dict[str, NDArray]]
-"""Channels by camera and channel name, ``(n, height, width, …)`` of the types in `CHANNELS`, first row at the top."""
+ChannelArrays: TypeAlias = dict[str, dict[str, NDArray]]
+"""Rendered channels by camera name and channel name, each ``(n, height, width, …)`` for n frames.
+
+`CHANNELS` defines the element type and the last axis of each channel. The first row is the top of the image.
+"""
 
 Frames: TypeAlias = dict[str, NDArray[np.uint8]]
-"""Images by camera name, ``(n, height, width, 3)`` uint8 sRGB, first row at the top."""
+"""Colour images by camera name, ``(n, height, width, 3)`` uint8 sRGB for n frames; the first row is the top."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChannel:
-    """Content of an image per pixel: element type, numbers per pixel (none: one, without an axis), meaning."""
+    """Description of one channel that renderers can compute, such as colour or depth.
+
+    Attributes:
+        dtype: element type of its arrays.
+        width: numbers per pixel, which is the length of the last axis; None for one number per pixel and no such axis.
+        meaning: meaning and unit of the numbers.
+    """
 
     dtype: np.dtype
     width: int | None
@@ -74,10 +83,13 @@ CHANNELS: dict[str, ImageChannel] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SceneStates:
-    """Positions of everything in ``n`` frames; arrays are copied and frozen.
+    """Poses of a model in n frames, as the input of a renderer; the arrays are copied and made read-only.
 
-    ``qpos`` is ``(n, nq)``; ``mocap_pos`` ``(n, nmocap, 3)`` and ``mocap_quat`` ``(n, nmocap, 4)`` wxyz are None
-    if the model has no mocap bodies, or if these stay as compiled.
+    Attributes:
+        qpos: generalized positions of MuJoCo, ``(n, nq)``.
+        mocap_pos: positions of the mocap bodies in m, ``(n, nmocap, 3)``. None if the model has no mocap bodies, or if
+            they keep the positions of the compiled model.
+        mocap_quat: orientations of the mocap bodies as quaternions wxyz, ``(n, nmocap, 4)``; None as for ``mocap_pos``.
     """
 
     qpos: NDArray[np.float64]
@@ -96,7 +108,7 @@ class SceneStates:
         return len(self.qpos)
 
     def take(self, rows: ArrayLike | slice) -> SceneStates:
-        """Return some of the frames, in the order given."""
+        """Return the selected frames, in the order of ``rows`` (frame indices or a slice)."""
         rows = rows if isinstance(rows, slice) else np.asarray(rows)
         return SceneStates(
             qpos=self.qpos[rows],
@@ -106,10 +118,16 @@ class SceneStates:
 
 
 class Renderer(Protocol):
-    """Renderer of images of one compiled model, from cameras chosen when it was opened.
+    """Renderer for images of one compiled model; cameras and image size are chosen when it is opened.
 
-    The same states and fields give the same pixels, independent of earlier images. ``channels`` are those of `CHANNELS`
-    that it supports. Not safe to share between threads. A subclass needs only `observe` and `close`.
+    The same states and fields give the same pixels, independent of earlier calls. A renderer must not be shared between
+    threads. A subclass needs to implement only `observe` and `close`.
+
+    Attributes:
+        name: name of the renderer, such as ``gl``.
+        cameras: names of the model's cameras that it renders.
+        channels: names of the channels in `CHANNELS` that it supports.
+        height, width: size of its images in pixels.
     """
 
     name: str
@@ -122,28 +140,40 @@ class Renderer(Protocol):
         """Return colour images of every state from every camera.
 
         Args:
-            states: ``n`` frames.
-            fields: model fields (camera pose, lights, materials, sizes), for all frames or per frame; None for the
-                model as compiled.
+            states: poses of n frames.
+            fields: model fields that differ from the compiled model (camera poses, lights, materials, sizes), shared by
+                all frames or one per frame. None renders the compiled model.
+
+        Returns:
+            Images ``(n, height, width, 3)`` uint8 sRGB by camera name.
 
         Raises:
-            InputError: the states do not fit the model, or a field is unknown, misshapen or fixed at compile time.
+            InputError: If the states do not fit the model, or a field is unknown, has a wrong shape or is fixed at
+                compile time.
         """
         return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
-    ) -> Observed:
-        """Return several channels of every state from every camera, pixel by pixel in agreement; arguments as `render`.
+    ) -> ChannelArrays:
+        """Return the requested channels of every state from every camera; all channels agree pixel by pixel.
+
+        Args:
+            states: poses of n frames.
+            fields: model fields that differ from the compiled model; see `render`.
+            channels: names of channels in `CHANNELS`.
+
+        Returns:
+            Arrays ``(n, height, width, …)`` by camera name and channel name.
 
         Raises:
-            UnknownNameError: an unknown channel, or one that this renderer does not support.
-            InputError: as `render`.
+            UnknownNameError: If a channel is unknown, or not supported by this renderer.
+            InputError: If the states or the fields do not fit the model; see `render`.
         """
         ...
 
     def close(self) -> None:
-        """Free all resources; a second call does nothing."""
+        """Free all resources. A second call does nothing."""
         ...
 
     def __enter__(self) -> Self:
@@ -156,28 +186,39 @@ class Renderer(Protocol):
 
 
 def check_size(height: int, width: int) -> None:
-    """Refuse image sizes that no renderer supports.
+    """Check that renderers support an image size.
 
     Raises:
-        InputError: a side is below 1 or above 8192 pixels.
+        InputError: If the height or the width is below 1 or above 8192 pixels.
     """
     if not (1 <= height <= 8192 and 1 <= width <= 8192):
         raise InputError(f"An image of {height}×{width} pixels is impossible. Both sides must be from 1 to 8192.")
 
 
-def check_channels(wanted: Sequence[str], made: Sequence[str], *, renderer: str) -> None:
-    """Refuse channels that do not exist, or that a renderer does not support.
+def check_channels(requested: Sequence[str], supported: Sequence[str], *, renderer: str) -> None:
+    """Check that a renderer supports all requested channels.
+
+    Args:
+        requested: requested channels.
+        supported: channels that the renderer supports.
+        renderer: name of the renderer for the error message.
 
     Raises:
-        UnknownNameError: the message has the nearest supported names.
+        UnknownNameError: If a requested channel is not supported. The message has the nearest supported names.
     """
-    for name in wanted:
-        if name not in made:
-            raise UnknownNameError("channel", name, made, where=f"the renderer {renderer}")
+    for name in requested:
+        if name not in supported:
+            raise UnknownNameError("channel", name, supported, where=f"the renderer {renderer}")
 
 
-def new_channels(cameras: Sequence[str], channels: Sequence[str], frames: int, height: int, width: int) -> Observed:
-    """Return empty arrays for a renderer to fill."""
+def new_channels(
+    cameras: Sequence[str], channels: Sequence[str], frames: int, height: int, width: int
+) -> ChannelArrays:
+    """Allocate uninitialized arrays for the channels of some frames, for a renderer to fill.
+
+    Returns:
+        Arrays ``(frames, height, width, …)`` by camera name and channel name, with the element types of `CHANNELS`.
+    """
     kinds = {name: CHANNELS[name] for name in channels}
     return {
         camera: {

@@ -1,4 +1,7 @@
-"""Keep a private copy of a model that takes fields and poses frame by frame, for renderers of MuJoCo structs."""
+"""Pose a private copy of a MuJoCo model frame by frame, for renderers and ray casters.
+
+A frame may have model fields that differ from the compiled model. The caller's model is never changed.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from twinloop.render.protocol import Fields, SceneStates
 # Uploaded or built once when a renderer is opened: writing them later has no effect. Renderers upload again the
 # fields that `PosedScene.pop_changed_data` returns.
 _FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
-_BUILT_ANEW = frozenset({"tex_data", "geom_dataid"})
+_LOADED_ONCE = frozenset({"tex_data", "geom_dataid"})
 
 
 def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str, int]:
-    """Return the ids of the named cameras, or of all cameras of the model when None.
+    """Return the ids of the named cameras by name; if ``cameras`` is None, of all cameras of the model.
 
     Raises:
-        UnknownNameError: a camera that the model does not have.
-        InputError: no camera at all.
+        UnknownNameError: If the model has no camera of that name.
+        InputError: If no camera is named, or the model has none.
     """
     existing = {model.camera(i).name: i for i in range(model.ncam)}
     wanted = list(existing) if cameras is None else list(cameras)
@@ -36,24 +39,31 @@ def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str
 
 
 def _disable_alignment(model: mujoco.MjModel, fields: Fields) -> Fields:
-    """Disable the compiler's shortcut for geoms whose pose in their body has changed.
+    """Return ``geom_sameframe`` as zeros, so that MuJoCo uses changed poses of geoms; empty if no such pose changed.
 
-    The compiler marks geoms that are aligned with their body, and their own pose is then ignored; ``mj_setConst``
-    updates the marks in simulations, but nothing else of it is needed here.
+    The compiler marks geoms that are aligned with their body in ``geom_sameframe``, and MuJoCo then ignores the geom's
+    pose in the body. In simulations ``mj_setConst`` updates these marks, but its other results are not needed here.
     """
     moved = {"geom_pos", "geom_quat", "body_ipos", "body_iquat"} & set(fields)
     return {"geom_sameframe": np.zeros_like(model.geom_sameframe)} if moved else {}
 
 
 class PosedScene:
-    """A model copy and its data, moved from frame to frame; the given model is never changed."""
+    """Copy of a model with its ``MjData``, which can be set to one frame after another.
+
+    The given model is never changed.
+
+    Attributes:
+        model: the copy, with the fields of the current frame.
+        data: the poses of the current frame.
+    """
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self.model = copy.copy(model)
         self.data = mujoco.MjData(self.model)
         self._compiled: dict[str, NDArray] = {}
         self._changing: dict[str, NDArray] = {}
-        self._anew: set[str] = set()
+        self._changed_data: set[str] = set()
         # mj_multiRay (MuJoCo 4.0) tests a body, and each of its colliding geoms, only if a ray hits their bounding
         # volume as compiled, and would miss geoms that are only visual or have changed shape. For bodies without a
         # hierarchy of volumes it tests every geom.
@@ -62,16 +72,20 @@ class PosedScene:
         self._mocap = bodies[np.argsort(model.body_mocapid[bodies])]
 
     def set_fields(self, fields: Fields | None, frames: int = 1) -> None:
-        """Write the fields that all frames share, and store those of single frames for `pose`.
+        """Write the model fields that all frames share, and store the fields of single frames for `pose`.
 
-        Earlier fields return to their compiled values.
+        The fields of an earlier call return to their compiled values.
+
+        Args:
+            fields: model fields by MuJoCo's name; None for the compiled model.
+            frames: number of frames, which is the length of the leading axis of a field with one value per frame.
 
         Raises:
-            InputError: a field is unknown, is fixed once a renderer is open, or has neither its shape in the model nor
-                that shape with a leading axis of ``frames``.
+            InputError: If a field is unknown, is fixed once a renderer is open, or has neither its shape in the model
+                nor that shape with a leading axis of length ``frames``.
         """
         fields = fields or {}
-        self._anew |= _BUILT_ANEW & {*self._compiled, *fields}
+        self._changed_data |= _LOADED_ONCE & {*self._compiled, *fields}
         for name, value in self._compiled.items():
             getattr(self.model, name)[...] = value
         self._compiled, self._changing = {}, {}
@@ -89,7 +103,7 @@ class PosedScene:
                 target[...] = given
 
     def group_frames(self, names: Sequence[str], frames: int) -> list[NDArray[np.intp]]:
-        """Return the frames in groups that have the same values of these fields."""
+        """Group the frames that have equal values of the named fields; return one array of frame indices per group."""
         rows = [self._changing[name].reshape(frames, -1) for name in names if name in self._changing]
         groups: dict[bytes, list[int]] = {}
         for frame in range(frames):
@@ -97,11 +111,11 @@ class PosedScene:
         return [np.array(group) for group in groups.values()]
 
     def changes_field(self, prefixes: tuple[str, ...]) -> bool:
-        """Return whether any field that differs from the compiled model has one of these prefixes."""
+        """Return whether a field that `set_fields` wrote has a name that starts with one of these prefixes."""
         return any(name.startswith(prefixes) for name in self._compiled)
 
     def rows(self, name: str, frames: NDArray[np.intp]) -> NDArray:
-        """Return a field in some frames ``(len(frames), …)``, or ``(1, …)`` if all frames share it."""
+        """Return a field's values in the given frames, ``(len(frames), …)``, or ``(1, …)`` if all frames share it."""
         if name in self._changing:
             return self._changing[name][frames]
         return getattr(self.model, name)[None].copy()
@@ -109,23 +123,38 @@ class PosedScene:
     def mocap_poses(
         self, states: SceneStates, frames: NDArray[np.intp]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return positions and quaternions of mocap bodies in some frames, ``(len(frames), nmocap, …)``."""
-        places = []
+        """Return the poses of the mocap bodies in the given frames.
+
+        A pose that the states do not contain is that of the model.
+
+        Args:
+            states: poses of all frames.
+            frames: indices of the frames.
+
+        Returns:
+            Positions in m ``(len(frames), nmocap, 3)`` and quaternions wxyz ``(len(frames), nmocap, 4)``.
+        """
+        poses = []
         for given, own in ((states.mocap_pos, self.model.body_pos), (states.mocap_quat, self.model.body_quat)):
             still = np.broadcast_to(own[self._mocap], (len(frames), *own[self._mocap].shape))
-            places.append(still if given is None else given[frames])
-        return places[0], places[1]
+            poses.append(still if given is None else given[frames])
+        return poses[0], poses[1]
 
     def pop_changed_data(self) -> set[str]:
-        """Return the names of data that renderers build once (pixels, shapes) and that changed since the last call."""
-        taken, self._anew = self._anew, set()
-        return taken
+        """Return the names of changed fields that renderers load only once, and forget them.
+
+        These fields are texture pixels (``tex_data``) and the meshes of geoms (``geom_dataid``). A renderer must load a
+        field again if this method returns its name.
+        """
+        names, self._changed_data = self._changed_data, set()
+        return names
 
     def check(self, states: SceneStates) -> None:
-        """Refuse states of another model.
+        """Check that states belong to this model.
 
         Raises:
-            InputError: a width that does not fit; the message has both widths.
+            InputError: If the number of positions or of mocap bodies differs from the model's. The message has both
+                numbers.
         """
         if states.qpos.shape[1] != self.model.nq:
             raise InputError(
@@ -135,14 +164,21 @@ class PosedScene:
         for name in ("mocap_pos", "mocap_quat"):
             value = getattr(states, name)
             if value is not None and value.shape[1] != self.model.nmocap:
-                raise InputError(f"{name} holds {value.shape[1]} bodies, the model has nmocap = {self.model.nmocap}.")
+                raise InputError(
+                    f"{name} has {value.shape[1]} bodies, the model has nmocap = {self.model.nmocap}. "
+                    "The states belong to another twin."
+                )
 
     def pose(self, states: SceneStates, frame: int) -> None:
-        """Write a frame's own fields, and place bodies, geoms, sites, tendons, flexes, cameras and lights."""
+        """Set the copied model and its data to one frame.
+
+        Write the frame's own fields, then compute the poses of bodies, geoms, sites, tendons, flexes, cameras and
+        lights.
+        """
         model, data = self.model, self.data
         for name, values in self._changing.items():
             getattr(model, name)[...] = values[frame]
-        self._anew |= _BUILT_ANEW & self._changing.keys()
+        self._changed_data |= _LOADED_ONCE & self._changing.keys()
         data.qpos[:] = states.qpos[frame]
         data.mocap_pos[:] = model.body_pos[self._mocap] if states.mocap_pos is None else states.mocap_pos[frame]
         data.mocap_quat[:] = model.body_quat[self._mocap] if states.mocap_quat is None else states.mocap_quat[frame]
@@ -157,7 +193,7 @@ class PosedScene:
         if not isinstance(value, np.ndarray):
             arrays = [field for field in dir(self.model) if isinstance(getattr(self.model, field), np.ndarray)]
             raise UnknownNameError("model field", name, arrays)
-        if name.startswith(_FIXED_PREFIXES) and name not in _BUILT_ANEW:
+        if name.startswith(_FIXED_PREFIXES) and name not in _LOADED_ONCE:
             raise InputError(
                 f"Model field {name} is fixed when a renderer is opened. Compile the variants into the model and "
                 "choose between them, as with geom_matid and a texture pool."

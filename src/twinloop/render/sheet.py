@@ -1,4 +1,4 @@
-"""Write images for people: a labelled contact sheet, a PNG, a short video."""
+"""Write images for people: a labelled contact sheet, PNG files and short videos."""
 
 from __future__ import annotations
 
@@ -16,38 +16,47 @@ from twinloop.render.protocol import check_size
 _INK, _PAPER, _GAP = (32, 33, 36), (250, 250, 248), 6
 
 
-def contact_sheet(
-    pictures: Sequence[NDArray[np.uint8]], labels: Sequence[str], *, columns: int = 5
-) -> NDArray[np.uint8]:
-    """Return images of one size in a grid, each with its label below, as one image ``(H, W, 3)``.
+def contact_sheet(images: Sequence[NDArray[np.uint8]], labels: Sequence[str], *, columns: int = 5) -> NDArray[np.uint8]:
+    """Return one image ``(H, W, 3)`` with the given images in a grid, each with its label below.
+
+    Args:
+        images: images ``(h, w, 3)`` uint8 of one size.
+        labels: one label per image; a label that is too wide is shortened.
+        columns: largest number of images in a row.
 
     Raises:
-        InputError: no image, a label too many or too few, or images of different sizes.
+        InputError: If there is no image, the number of labels differs, or the images have different sizes.
     """
     from PIL import Image, ImageDraw, ImageFont
 
-    if not len(pictures) or len(pictures) != len(labels):
-        raise InputError(f"A contact sheet needs one label per image: {len(pictures)} images, {len(labels)} labels.")
-    shapes = {picture.shape for picture in pictures}
+    if not len(images) or len(images) != len(labels):
+        raise InputError(f"A contact sheet needs one label per image: {len(images)} images, {len(labels)} labels.")
+    shapes = {image.shape for image in images}
     if len(shapes) > 1:
         raise InputError(f"A contact sheet needs images of one size, these have {sorted(shapes)}.")
-    height, width = pictures[0].shape[:2]
+    height, width = images[0].shape[:2]
     font_size = max(11, width // 22)
     font = ImageFont.load_default(size=font_size)
     cell_height, cell_width = height + font_size + 2 * _GAP, width + _GAP
-    columns = min(columns, len(pictures))
-    rows = -(-len(pictures) // columns)
+    columns = min(columns, len(images))
+    rows = -(-len(images) // columns)
     sheet = Image.new("RGB", (columns * cell_width + _GAP, rows * cell_height + _GAP), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    for i, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
         x, y = _GAP + i % columns * cell_width, _GAP + i // columns * cell_height
-        sheet.paste(Image.fromarray(np.ascontiguousarray(picture)), (x, y))
+        sheet.paste(Image.fromarray(np.ascontiguousarray(image)), (x, y))
         draw.text((x, y + height + 2), _shorten_label(label, font, width), fill=_INK, font=font)
     return np.asarray(sheet)
 
 
 def _shorten_label(label: str, font: object, width: int) -> str:
-    """Return the label, shortened with … to the width of its image."""
+    """Return the label, shortened with … if it is wider than its image.
+
+    Args:
+        label: text of the label.
+        font: Pillow font that draws it.
+        width: width of the image in pixels.
+    """
     measure = font.getlength  # pyright: ignore[reportAttributeAccessIssue]
     if measure(label) <= width:
         return label
@@ -56,28 +65,34 @@ def _shorten_label(label: str, font: object, width: int) -> str:
     return label + "…"
 
 
-def png_bytes(picture: NDArray[np.uint8]) -> bytes:
-    """Return one image ``(H, W, 3)`` or ``(H, W)`` uint8 as PNG."""
+def png_bytes(image: NDArray[np.uint8]) -> bytes:
+    """Return the bytes of a PNG file with one image ``(H, W, 3)`` or ``(H, W)`` uint8."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="PNG", optimize=True)
+    Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
 
 
-def write_png(path: Path, picture: NDArray[np.uint8]) -> None:
-    """Write one image as PNG, atomically."""
-    write_bytes(path, png_bytes(picture))
+def write_png(path: Path, image: NDArray[np.uint8]) -> None:
+    """Write one image ``(H, W, 3)`` or ``(H, W)`` uint8 to a PNG file, atomically."""
+    write_bytes(path, png_bytes(image))
 
 
 def write_video(path: Path, frames: Iterable[NDArray[np.uint8]], *, fps: int, crf: int = 23) -> None:
-    """Write frames ``(H, W, 3)`` of one size as H.264 in MP4 (yuv420p, plays in browsers), atomically.
+    """Write an MP4 video (H.264, yuv420p, which browsers play) from frames ``(H, W, 3)`` of one size, atomically.
 
-    Encoded by one thread, so that the same frames give the same bytes. An odd side loses its last row or column,
-    because yuv420p needs even sides.
+    One thread encodes, so that the same frames give the same bytes. yuv420p needs even sides, so an odd side loses its
+    last row or column.
+
+    Args:
+        path: file to write.
+        frames: uint8 sRGB images.
+        fps: frames per second.
+        crf: constant rate factor of x264, 0 to 51; a smaller number gives a better image and a larger file.
 
     Raises:
-        InputError: no frames, or frames of different sizes.
+        InputError: If there are no frames, or frames of different sizes.
     """
     import av
 

@@ -1,4 +1,8 @@
-"""Define Gaussian splats, a radiance field of coloured ellipsoids, and read the PLY files of captured ones."""
+"""Define Gaussian splats, and read them from PLY files.
+
+Gaussian splats represent a captured scene by coloured, semi-transparent ellipsoids (Kerbl et al., "3D Gaussian
+Splatting for Real-Time Radiance Field Rendering", SIGGRAPH 2023).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.records import freeze_array
 
-_MOST_BYTES = 4 << 30  # ten times the splats of a scanned room
+_MOST_BYTES = 4 << 30  # ten times the file size of a scanned room
 _SH0 = 0.28209479177387814
-"""The constant spherical harmonic, 1 / (2 √π)."""
+"""Value of the constant spherical harmonic (degree 0), 1 / (2 √π)."""
 
 _NUMBERS = {
     **dict.fromkeys(("char", "int8"), "i1"),
@@ -37,15 +41,17 @@ _COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Splats:
-    """``n`` Gaussians in the world; arrays are copied and frozen.
+    """Gaussian splats of a scene, ``n`` Gaussians; the arrays are copied and made read-only.
 
-    ``position`` ``(n, 3)`` in m, ``rotation`` ``(n, 4)`` wxyz (normalized here), ``scale`` ``(n, 3)`` standard
-    deviations in m along the Gaussian's own axes, ``rgba`` ``(n, 4)`` colour (sRGB, 0 to 1, the same from every side)
-    and opacity at the centre.
+    Attributes:
+        position: centres in m, ``(n, 3)``.
+        rotation: quaternions wxyz, ``(n, 4)``; they are normalized.
+        scale: standard deviations in m along each Gaussian's own axes, ``(n, 3)``.
+        rgba: sRGB colour from 0 to 1, the same from all directions, and opacity at the centre, ``(n, 4)``.
 
     Raises:
-        InputError: shapes that do not fit, a scale that is not positive, a rotation of length zero, or numbers that
-            are none.
+        InputError: If the shapes do not fit each other, a scale is not positive, a rotation has length zero, or a
+            number is not finite.
     """
 
     position: NDArray[np.float64]
@@ -62,7 +68,7 @@ class Splats:
                     f"({len(self.position)}, {width})."
                 )
             if not np.isfinite(value).all():
-                raise InputError(f"{name} of splats holds numbers that are not finite. Remove these splats first.")
+                raise InputError(f"{name} of splats has numbers that are not finite. Remove these splats first.")
             object.__setattr__(self, name, freeze_array(value))
         if not (self.scale > 0.0).all():
             raise InputError("The scale of a splat is its standard deviation in m; it must be positive.")
@@ -79,8 +85,8 @@ class Splats:
 
         Args:
             position: translation ``(3,)`` in m, applied last.
-            rotation: rotation matrix ``(3, 3)``, world from capture.
-            scale: m of the world per unit of the capture.
+            rotation: rotation matrix ``(3, 3)`` from the axes of the capture to those of the world.
+            scale: metres of the world per length unit of the capture.
         """
         from scipy.spatial.transform import Rotation
 
@@ -95,21 +101,24 @@ class Splats:
 
 
 def read_splats(path: Path) -> Splats:
-    """Return splats of a PLY file of 3D Gaussian splatting programs, in the file's frame and unit.
+    """Read Gaussian splats from a PLY file of a 3D Gaussian splatting program, in the file's frame and unit.
 
-    Its conventions: ``scale_*`` are logarithms of standard deviations, ``opacity`` is a logit, ``rot_*`` a quaternion
-    wxyz that need not be normalized, and colour is 0.5 + 0.28209479 · ``f_dc_*`` (spherical harmonics of degree 0;
-    those of higher degrees, ``f_rest_*``, are ignored: colour does not depend on the direction).
+    The properties of its vertices are: ``scale_*``, logarithms of standard deviations; ``opacity``, a logit; ``rot_*``,
+    a quaternion wxyz that need not be normalized; ``f_dc_*``, spherical harmonics of degree 0, which give the colour
+    0.5 + 0.28209479 · ``f_dc_*``. Harmonics of higher degrees (``f_rest_*``) are ignored, so colour does not depend on
+    the direction.
 
     Raises:
-        InputError: another kind of file; the message has the missing properties.
+        InputError: If the file is not a binary little-endian PLY file, or lacks properties. The message has the missing
+            properties.
     """
     content = read_bytes(path, _MOST_BYTES)
     table = _vertices(content, path)
     missing = [name for _, names in _COLUMNS for name in names if name not in (table.dtype.names or ())]
     if missing:
         raise InputError(
-            f"{path} holds no Gaussian splats: its vertices have no {', '.join(missing)}. Export the splats as PLY."
+            f"{path} has no Gaussian splats, because its vertices have no {', '.join(missing)}. "
+            "Export the splats as PLY."
         )
     columns = {key: np.stack([table[name].astype(np.float64) for name in names], -1) for key, names in _COLUMNS}
     colour = np.clip(0.5 + _SH0 * columns["colour"], 0.0, 1.0)
@@ -123,21 +132,32 @@ def read_splats(path: Path) -> Splats:
 
 
 def _vertices(content: bytes, path: Path) -> np.ndarray:
-    """Return the vertices of a little-endian binary PLY as a structured array."""
+    """Return the vertices of a little-endian binary PLY file as a structured array.
+
+    Args:
+        content: bytes of the file.
+        path: path of the file for error messages.
+
+    Raises:
+        InputError: If the content is not such a file.
+    """
     head, mark, body = content.partition(b"end_header\n")
     lines = [line.split() for line in head.decode("ascii", errors="replace").splitlines()]
     if not mark or not lines or lines[0] != ["ply"]:
-        raise InputError(f"{path} is no PLY file.")
+        raise InputError(f"{path} is not a PLY file. Give a PLY file of Gaussian splats.")
     if ["format", "binary_little_endian", "1.0"] not in lines:
-        raise InputError(f"{path} is not written as binary_little_endian 1.0. Export it so.")
+        raise InputError(f"{path} is not in the PLY format binary_little_endian 1.0. Export it in this format.")
     elements = [i for i, line in enumerate(lines) if line[:1] == ["element"]]
     if not elements or lines[elements[0]][1] != "vertex":
-        raise InputError(f"{path} does not begin with vertices.")
+        raise InputError(f"{path} does not begin with vertices. Export the splats as PLY.")
     count, last = int(lines[elements[0]][2]), [*elements, len(lines)][1]
     properties = [line for line in lines[elements[0] : last] if line[:1] == ["property"]]
     if any(line[1] not in _NUMBERS for line in properties):
-        raise InputError(f"{path} has lists among the properties of its vertices, which splats do not have.")
+        raise InputError(f"{path} has lists among the properties of its vertices. Export splats, which have none.")
     kind = np.dtype([(line[2], "<" + _NUMBERS[line[1]]) for line in properties])
     if len(body) < count * kind.itemsize:
-        raise InputError(f"{path} ends early: {count} vertices of {kind.itemsize} bytes, {len(body)} bytes are there.")
+        raise InputError(
+            f"{path} is incomplete: {count} vertices of {kind.itemsize} bytes need more than its {len(body)} bytes. "
+            "Copy or export it again."
+        )
     return np.frombuffer(body, dtype=kind, count=count)

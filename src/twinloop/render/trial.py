@@ -1,6 +1,7 @@
-"""Render one image of a small scene in a separate process: ``python -m twinloop.render.trial NAME``.
+"""Test a renderer with one image of a small scene: ``python -m twinloop.render.trial NAME``.
 
-Several renderers end the process if a library is missing or wrong, so they are tried in a separate one.
+Several renderers end the process if a library is missing or wrong. `catalog.probe_renderer` therefore runs this module
+in a subprocess.
 """
 
 from __future__ import annotations
@@ -33,12 +34,16 @@ _SCENE = """
 
 HEIGHT, WIDTH = 48, 64
 _BOX = 1  # geom id of the box
-_LEAST = 50  # pixels of the box; there are 96
-_DEPTH_M, _NORMAL = 0.002, 0.05  # 2 mm and 3°: above every renderer's rounding
+_LEAST = 50  # smallest number of pixels that must show the box; a correct image has 96
+_DEPTH_M, _NORMAL = 0.002, 0.05  # tolerances, 2 mm and 3°, above every renderer's rounding
 
 
 def main(name: str) -> int:
-    """Render the scene and print the result; return 0 if every declared channel is right, 3 otherwise."""
+    """Render the test scene with the named renderer, and write an error to stderr if the result is wrong.
+
+    Returns:
+        Exit code: 0 if all channels of the renderer are correct, 3 otherwise.
+    """
     model = make_scene()
     try:
         with open_renderer(name, model, height=HEIGHT, width=WIDTH) as renderer:
@@ -55,9 +60,13 @@ def main(name: str) -> int:
 
 
 def find_problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
-    """Return the error of the scene's channels as a text, empty if there is none.
+    """Check the channels of an image of the test scene; return a text about the first error, empty if there is none.
 
-    Depth, id and normal are compared with MuJoCo's ray caster at the centre of the image.
+    Depth, geom id and normal are compared with MuJoCo's ray caster at the centre of the image.
+
+    Args:
+        model: result of `make_scene`.
+        seen: rendered arrays of one image, by channel.
     """
     light = seen["rgb"].astype(np.float64)
     green = int(np.sum(light[..., 1] > light[..., 0] + light[..., 2]))
@@ -78,7 +87,7 @@ def find_problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
 
 
 def _cast_centre_ray(model: mujoco.MjModel) -> tuple[int, float, NDArray[np.float64]]:
-    """Return geom, depth in m and normal at the pixel just below and right of the centre."""
+    """Return the geom id, depth in m and normal (camera axes) at the pixel just below and right of the centre."""
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     mujoco.mj_camlight(model, data)
@@ -90,7 +99,7 @@ def _cast_centre_ray(model: mujoco.MjModel) -> tuple[int, float, NDArray[np.floa
 
 
 def make_scene() -> mujoco.MjModel:
-    """Return the model of the test scene."""
+    """Return the model of the test scene: a green box on a chequered plane, seen by the camera ``front``."""
     return mujoco.MjModel.from_xml_string(_SCENE)
 
 

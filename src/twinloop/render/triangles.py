@@ -1,4 +1,4 @@
-"""Compute triangles of MuJoCo's shapes, fine enough for a stated error."""
+"""Compute triangle meshes of MuJoCo's geom shapes; the largest error on round shapes can be chosen."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ _LEAST, _MOST = 24, 512  # segments of a full circle
 _KIND = mujoco.mjtGeom
 
 Triangles = tuple[NDArray[np.float64], NDArray[np.int32]]
-"""Corners ``(n, 3)`` in m, and the row numbers of each triangle's corners, ``(m, 3)``."""
+"""Triangle mesh: corners ``(n, 3)`` in m, and the row numbers of the corners of m triangles, ``(m, 3)``."""
 
 
 def make_triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) -> Triangles:
-    """Return the surface of a geom in its own axes; planes, which may be infinite, have none.
+    """Return the surface of a geom as triangles in the geom's own axes.
 
     Args:
-        chord: largest distance of triangles inside a round shape, in m.
+        model: compiled model.
+        geom: id of the geom.
+        chord: largest distance in m between a round shape and its triangles, which are inside it.
 
     Raises:
-        InputError: a shape that does not consist of triangles (a signed distance field).
+        InputError: If the shape has no triangles: a plane, which may be infinite, or a signed distance field.
     """
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     match kind:
@@ -46,19 +48,28 @@ def make_triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) ->
         case _:
             raise InputError(
                 f"The geom {model.geom(geom).name or geom} has no triangles (type {_KIND(kind).name}). "
-                "Cast rays with mujoco."
+                "Cast rays with mujoco, or render with gl."
             )
 
 
 def _segments(radius: float, chord: float) -> int:
-    """Return the even number of segments of a full circle: a chord of angle a is r (1 - cos a/2) inside."""
+    """Return the even number of segments that approximate a full circle within a distance ``chord``, both in m.
+
+    The chord of an arc of angle a is at most r (1 - cos(a / 2)) inside a circle of radius r.
+    """
     wanted = math.pi / math.acos(max(1.0 - chord / radius, -1.0)) if radius > 0.0 else 0.0
     return 2 * math.ceil(min(max(wanted, _LEAST), _MOST) / 2)
 
 
 def _make_ellipsoid(radii: NDArray[np.float64], half: float, chord: float) -> Triangles:
-    """Return an ellipsoid with these half-axes, cut at the equator and separated by ``half`` in each direction."""
-    count = _segments(float(radii.max()), chord / 2.0)  # round both ways
+    """Return the triangles of an ellipsoid (``half`` 0) or a capsule (``half`` above 0).
+
+    Args:
+        radii: half-axes ``(3,)`` in m.
+        half: distance in m by which the upper half is moved along +z and the lower half along -z.
+        chord: largest distance in m between the shape and its triangles.
+    """
+    count = _segments(float(radii.max()), chord / 2.0)  # an ellipsoid is curved in two directions
     latitude = np.linspace(-math.pi / 2, math.pi / 2, count // 2 + 1)
     if half > 0.0:
         latitude = np.insert(latitude, count // 4 + 1, latitude[count // 4])
@@ -76,15 +87,22 @@ def _cylinder(radius: float, half: float, chord: float) -> Triangles:
 
 
 def _revolve_profile(radius: NDArray[np.float64], height: NDArray[np.float64], count: int) -> Triangles:
-    """Return a profile ``(k,)`` revolved about the z axis, outward faces counter-clockwise if it rises."""
+    """Return the surface of revolution of a profile about the z axis.
+
+    Seen from outside, its triangles are counter-clockwise if the profile rises.
+
+    Args:
+        radius, height: points of the profile in m, ``(k,)``.
+        count: number of segments of the circle.
+    """
     angle = 2.0 * math.pi * np.arange(count) / count
     ring = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     corners = np.concatenate(
         [radius[:, None, None] * ring, np.broadcast_to(height[:, None, None], (len(height), count, 1))], axis=-1
     )
     here = np.arange(len(radius) - 1)[:, None] * count + np.arange(count)
-    beside = np.roll(here, -1, axis=1)
-    quads = [[here, beside, beside + count], [here, beside + count, here + count]]
+    following = np.roll(here, -1, axis=1)
+    quads = [[here, following, following + count], [here, following + count, here + count]]
     faces = np.concatenate([np.stack(three, axis=-1).reshape(-1, 3) for three in quads])
     return corners.reshape(-1, 3), faces.astype(np.int32)
 
@@ -104,7 +122,7 @@ def _mesh(model: mujoco.MjModel, mesh: int) -> Triangles:
 
 
 def _height_field(model: mujoco.MjModel, field: int) -> Triangles:
-    """Return the upper surface, two triangles per cell, on a block with sides and a floor."""
+    """Return a height field as a closed block: the upper surface with two triangles per grid cell, sides and floor."""
     rows, columns = int(model.hfield_nrow[field]), int(model.hfield_ncol[field])
     begin, (half_x, half_y, height, base) = model.hfield_adr[field], model.hfield_size[field]
     x, y = np.meshgrid(np.linspace(-half_x, half_x, columns), np.linspace(-half_y, half_y, rows))
@@ -115,7 +133,7 @@ def _height_field(model: mujoco.MjModel, field: int) -> Triangles:
     foot = len(upper) + np.arange(len(rim))
     lower = upper[rim] * [1.0, 1.0, 0.0] - [0.0, 0.0, base]
     after, below = np.roll(rim, -1), np.roll(foot, -1)
-    fan = [np.broadcast_to(foot[0], len(foot)), below, foot]  # a rectangle's border, so a fan covers it
+    fan = [np.broadcast_to(foot[0], len(foot)), below, foot]  # the floor is a rectangle, so a triangle fan covers it
     faces = [[here, right, across], [here, across, above], [rim, foot, after], [after, foot, below], fan]
     return np.concatenate([upper, lower]), np.concatenate([np.stack(three, axis=-1) for three in faces]).astype(
         np.int32

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages of metrics, tables, plots and images, without external resources."""
+"""Build self-contained HTML pages of metrics, tables, plots and images; a page needs no external resources."""
 
 from twinloop.report.page import KeyMetric, ReportPage
 

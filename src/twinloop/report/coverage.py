@@ -1,4 +1,4 @@
-"""Plot coverage: of a parameter space by axes and pairs, and of real clips by simulated ones, with the holes."""
+"""Plot coverage: which part of a parameter space was simulated, and which real motions simulated motions resemble."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from twinloop.report.figure import (
     GREY,
     ORANGE,
     VIOLET,
+    format_axis_title,
     new_figure,
     new_panels,
-    range_rows,
+    plot_range_rows,
     set_layout,
-    with_unit,
 )
 
 if TYPE_CHECKING:
@@ -29,16 +29,18 @@ _BLUES = [[0, "rgba(63,127,214,0.03)"], [1, "rgba(63,127,214,1)"]]
 _DECISIONS = {"widen": (GREEN, "triangle-up"), "narrow": (ORANGE, "triangle-down"), "keep": (GREY, "circle-open")}
 
 
-def marginal_rows(
+def plot_marginal_rows(
     names: Sequence[str], ends: Sequence[str], kept: Sequence[Sequence[int]], attempted: Sequence[Sequence[int]]
 ) -> Figure:
-    """Plot the kept episodes over each parameter's range: a row of equally probable cells, darker for more episodes.
+    """Plot how the kept episodes are distributed over each parameter's range.
+
+    Each parameter has a row of equally probable cells; a cell is darker if it has more episodes.
 
     Args:
-        names: names of ``n`` parameters.
-        ends: their ranges as text.
-        kept: number of kept episodes in each cell, by parameter.
-        attempted: number of attempted episodes in the same cells.
+        names: Names of ``n`` parameters.
+        ends: Ranges of the parameters as text.
+        kept: Number of kept episodes in each cell, a list per parameter.
+        attempted: Number of attempted episodes in the same cells.
     """
     n, bins = len(names), max((len(row) for row in kept), default=1)
     place = [(np.arange(bins) * len(row) // bins).tolist() for row in kept]
@@ -47,7 +49,7 @@ def marginal_rows(
         [f"{name}, {end}<br>{row[i]} kept of {tried[i]} attempted" for i in at]
         for name, end, row, tried, at in zip(names, ends, kept, attempted, place, strict=True)
     ]
-    figure = range_rows(
+    figure = plot_range_rows(
         names,
         ends,
         np.array(share),
@@ -62,13 +64,16 @@ def marginal_rows(
     return figure
 
 
-def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: Sequence[ArrayLike]) -> Figure:
-    """Plot the visited fraction of cells of every pair of parameters, minus the expected one for independent draws.
+def plot_pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: Sequence[ArrayLike]) -> Figure:
+    """Plot for every pair of parameters the visited fraction of cells minus the expected fraction.
+
+    The ranges of both parameters are divided into a two-dimensional grid of cells. A cell is visited if the parameters
+    of a world are in it. Independent draws visit the expected fraction.
 
     Args:
-        names: names of ``n`` parameters.
-        fractions: visited fractions; row ``i`` pairs parameter ``i`` with every later one, as in `coverage.json`.
-        expected: fractions that independent draws visit, in the same form.
+        names: Names of ``n`` parameters.
+        fractions: Visited fractions; row ``i`` pairs parameter ``i`` with every later parameter, as in `coverage.json`.
+        expected: Fractions that independent draws visit, in the same form.
     """
     n = len(names)
     visited, wanted = _mirror_triangle(fractions, n), _mirror_triangle(expected, n)
@@ -98,7 +103,7 @@ def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: 
 
 
 def _mirror_triangle(rows: Sequence[ArrayLike], n: int) -> NDArray[np.float64]:
-    """Return a symmetric table ``(n, n)`` from the rows of its upper triangle, with NaN on the diagonal."""
+    """Return a symmetric table from the rows of its upper triangle, shape ``(n, n)``, with NaN on the diagonal."""
     table = np.full((n, n), np.nan)
     for i, row in enumerate(rows):
         table[i, i + 1 :] = row
@@ -109,16 +114,18 @@ def _mirror_triangle(rows: Sequence[ArrayLike], n: int) -> NDArray[np.float64]:
 _NAMED = 24  # with more parameters the names on the axes are unreadable; the hover texts have them
 
 
-def range_history(history: Mapping[str, Any]) -> Figure:
-    """Plot adaptive ranges over episodes, a panel per parameter, with the decisions that moved their bounds.
+def plot_range_history(history: Mapping[str, Any]) -> Figure:
+    """Plot the parameter ranges of adaptive randomization over episodes, a panel per parameter.
+
+    Marks show the decisions to widen, narrow or keep a bound, which are made after every round of episodes.
 
     Args:
-        history: the content of ``twinloop/adaptive.json``.
+        history: Content of the file ``twinloop/adaptive.json``.
     """
     names, units, rounds = history["names"], history["units"], history["rounds"]
     columns = min(2, len(names))
     lines = -(-len(names) // columns)
-    titles = [with_unit(name, unit) for name, unit in zip(names, units, strict=True)]
+    titles = [format_axis_title(name, unit) for name, unit in zip(names, units, strict=True)]
     figure = new_panels(lines, columns, subplot_titles=titles, vertical_spacing=0.28 / lines)
     ends = [item["first_episode"] for item in rounds] + [len(rounds) * history["every"]]
     shown: set[str] = set()
@@ -152,7 +159,18 @@ def _add_band(figure: Figure, ends: list[int], pairs: NDArray[np.float64], place
 def _add_decisions(
     figure: Figure, history: Mapping[str, Any], name: str, side: int, shown: set[str], place: dict[str, int]
 ) -> None:
-    """Mark the decision at the end of every round in which the buffer of a bound was full."""
+    """Mark every decision to widen, narrow or keep one bound of a parameter in adaptive randomization.
+
+    A mark is at the end of the round (fixed number of episodes) after which the decision was made.
+
+    Args:
+        figure: Figure to change in place.
+        history: Content of the file ``twinloop/adaptive.json``.
+        name: Name of the parameter.
+        side: 0 for the lower bound, 1 for the upper bound.
+        shown: Decisions that are already in the legend; extended in place.
+        place: Row and column of the panel.
+    """
     index = 2 * history["names"].index(name) + side
     for decision, (colour, symbol) in _DECISIONS.items():
         rows = [
@@ -184,7 +202,7 @@ _HOLES = ("#d0473f", VIOLET, GREEN, "#b08900", "#c2519b")
 _MOST_POINTS = 6000  # per set: more points make a page large without a clearer map
 
 
-def clip_map(
+def plot_clip_map(
     real: Array,
     sim: Array,
     axes: tuple[str, str],
@@ -192,15 +210,18 @@ def clip_map(
     uncovered: NDArray[np.bool_],
     hover: Sequence[str],
 ) -> Figure:
-    """Plot real clips over simulated ones; uncovered clips are filled, in the colour of their hole.
+    """Plot real clips over simulated clips in two dimensions, with the holes of the coverage.
+
+    A hole is a region of real clips without simulated clips nearby. Uncovered clips are filled, in the colour of their
+    hole.
 
     Args:
-        real: coordinates of the real clips, ``(n, 2)``.
-        sim: coordinates of the simulated clips, ``(m, 2)``.
-        axes: titles of the horizontal and vertical axis.
-        holes: rows of the largest holes, each with its own colour.
-        uncovered: real clips without a simulated neighbour ``(n,)``.
-        hover: hover text of each real clip.
+        real: Coordinates of the real clips, shape ``(n, 2)``.
+        sim: Coordinates of the simulated clips, shape ``(m, 2)``.
+        axes: Titles of the horizontal and vertical axis.
+        holes: Rows of ``real`` in each of the largest holes; each hole has its own colour.
+        uncovered: Mask of the real clips without a simulated neighbour, shape ``(n,)``.
+        hover: Hover text of each real clip.
     """
     figure = new_figure()
     kept = np.random.default_rng(0).permutation(len(sim))[:_MOST_POINTS]
@@ -212,12 +233,12 @@ def clip_map(
         marker={"color": ORANGE, "size": 5, "opacity": 0.55},
         hoverinfo="skip",
     )
-    told = np.zeros(len(real), dtype=bool)
+    in_hole = np.zeros(len(real), dtype=bool)
     rows = [("real, covered", np.flatnonzero(~uncovered), BLUE, "circle-open")]
     for number, hole in enumerate(holes[: len(_HOLES)]):
         rows.append((f"hole {number + 1}", np.asarray(hole, dtype=np.intp), _HOLES[number], "diamond"))
-        told[np.asarray(hole, dtype=np.intp)] = True
-    rows.insert(1, ("real, other holes", np.flatnonzero(uncovered & ~told), GREY, "circle"))
+        in_hole[np.asarray(hole, dtype=np.intp)] = True
+    rows.insert(1, ("real, other holes", np.flatnonzero(uncovered & ~in_hole), GREY, "circle"))
     for name, chosen, colour, symbol in rows:
         if not len(chosen):
             continue
@@ -236,15 +257,17 @@ def clip_map(
     return figure
 
 
-def clip_traces(time: Array, channels: Sequence[str], unit: str, real: Sequence[Array], sim: Sequence[Array]) -> Figure:
-    """Plot the real clips of a hole and the nearest simulated clips, a panel per channel.
+def plot_clip_traces(
+    time: Array, channels: Sequence[str], unit: str, real: Sequence[Array], sim: Sequence[Array]
+) -> Figure:
+    """Plot the real clips of a coverage hole and the nearest simulated clips over time, a panel per channel.
 
     Args:
-        time: times of the frames in s, ``(nframe,)``.
-        channels: names of ``n`` channels.
-        unit: unit of all channels.
-        real: real clips of the hole, ``(nframe, n)`` each.
-        sim: nearest simulated clips, ``(nframe, n)`` each.
+        time: Times of the frames in s, shape ``(nframe,)``.
+        channels: Names of ``n`` channels.
+        unit: Unit of all channels.
+        real: Real clips of the hole, shape ``(nframe, n)`` each.
+        sim: Nearest simulated clips, shape ``(nframe, n)`` each.
     """
     columns = min(3, len(channels))
     lines = -(-len(channels) // columns)
@@ -273,7 +296,7 @@ def clip_traces(time: Array, channels: Sequence[str], unit: str, real: Sequence[
     return figure
 
 
-def success_rows(
+def plot_success_rows(
     name: str,
     unit: str,
     borders: Array,
@@ -283,17 +306,19 @@ def success_rows(
     real_share: Array,
     sim_share: Array,
 ) -> Figure:
-    """Plot one parameter in cells: success of simulated episodes with intervals, above the shares of episodes.
+    """Plot the success rate of simulated episodes over one parameter, above the shares of real and simulated episodes.
+
+    The range of the parameter is divided into ``n`` cells.
 
     Args:
-        name: the parameter.
-        unit: its unit.
-        borders: borders of the cells, ``(n + 1,)``.
-        rate: success rates ``(n,)``, NaN without episodes.
-        low: lower limits of their intervals, ``(n,)``.
-        high: upper limits, ``(n,)``.
-        real_share: share of the real episodes in each cell, ``(n,)``, NaN if unknown.
-        sim_share: share of the simulated episodes in each cell, ``(n,)``.
+        name: Name of the parameter.
+        unit: Unit of the parameter.
+        borders: Borders of the cells, shape ``(n + 1,)``.
+        rate: Success rates, shape ``(n,)``; NaN for cells without episodes.
+        low: Lower limits of their intervals, shape ``(n,)``.
+        high: Upper limits of their intervals, shape ``(n,)``.
+        real_share: Share of the real episodes in each cell, shape ``(n,)``; NaN if unknown.
+        sim_share: Share of the simulated episodes in each cell, shape ``(n,)``.
     """
     figure = new_figure()
     middle, width = (borders[1:] + borders[:-1]) / 2, np.diff(borders)
@@ -326,7 +351,7 @@ def success_rows(
         },
         hovertemplate="%{y:.0%}<extra>success</extra>",
     )
-    figure.update_xaxes(title=with_unit(name, unit))
+    figure.update_xaxes(title=format_axis_title(name, unit))
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
     set_layout(figure, height=280)
     return figure

@@ -1,4 +1,4 @@
-"""Plot metrics over runs, scores of episodes against limits, and the curves of a training run."""
+"""Plot metrics over several runs, scores of episodes relative to limits, and the curves of a training run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.headline import HeadlineMetric
-from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, interval_bars, new_figure, set_layout
+from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, make_error_bars, new_figure, set_layout
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
-def history_curves(labels: Sequence[str], figures: Sequence[HeadlineMetric]) -> Figure:
+def plot_history_curves(labels: Sequence[str], metrics: Sequence[HeadlineMetric]) -> Figure:
     """Plot one metric of several runs in order, with intervals; a run without the metric leaves a gap.
 
     Args:
-        labels: labels of the runs.
-        figures: the metric of each run, NaN if the run does not have it.
+        labels: Labels of the runs.
+        metrics: Metric of each run; its estimate is NaN if the run does not have the metric.
     """
-    values = np.array([figure.estimate for figure in figures])
-    low = np.array([figure.low for figure in figures])
-    high = np.array([figure.high for figure in figures])
+    values = np.array([metric.estimate for metric in metrics])
+    low = np.array([metric.low for metric in metrics])
+    high = np.array([metric.high for metric in metrics])
     curve = new_figure()
     curve.add_scatter(
         x=list(range(len(labels))),
@@ -32,7 +32,7 @@ def history_curves(labels: Sequence[str], figures: Sequence[HeadlineMetric]) -> 
         mode="lines+markers",
         line={"color": BLUE, "width": 1.6},
         marker={"size": 8},
-        error_y=interval_bars(
+        error_y=make_error_bars(
             values, (np.where(np.isnan(low), values, low), np.where(np.isnan(high), values, high)), BLUE
         ),
         text=list(labels),
@@ -41,7 +41,7 @@ def history_curves(labels: Sequence[str], figures: Sequence[HeadlineMetric]) -> 
         showlegend=False,
     )
     curve.update_xaxes(tickvals=list(range(len(labels))), ticktext=list(labels), range=[-0.5, len(labels) - 0.5])
-    named = next((figure for figure in figures if np.isfinite(figure.estimate)), figures[0])
+    named = next((metric for metric in metrics if np.isfinite(metric.estimate)), metrics[0])
     curve.update_yaxes(title_text=named.unit)
     set_layout(curve, height=300)
     return curve
@@ -52,11 +52,12 @@ _WIDTH = 0.3  # of a row's height: largest offset of a point
 _LEAST, _MOST = 1e-2, 1e2  # times the limit: points outside are drawn at the edge
 
 
-def score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
-    """Plot the scores of each check as a row of points, relative to its limit, which is a line at 1.
+def plot_score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
+    """Plot the scores of each check as a row of points relative to the check's limit, which is a line at 1.
 
     Args:
-        rows: by check, the scores divided by their limits, with verdict and hover text.
+        rows: Points by name of the check: score divided by the limit, verdict (such as ``good`` or ``bad``), hover
+            text.
     """
     figure = new_figure()
     names = list(rows)
@@ -74,14 +75,14 @@ def score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure
                 hovertemplate="%{text}<extra></extra>",
             )
     figure.add_vline(x=1.0, line={"color": INK, "width": 1, "dash": "dot"})
-    figure.update_xaxes(type="log", title_text="figure / limit", range=[np.log10(_LEAST) - 0.1, np.log10(_MOST) + 0.1])
+    figure.update_xaxes(type="log", title_text="metric / limit", range=[np.log10(_LEAST) - 0.1, np.log10(_MOST) + 0.1])
     figure.update_yaxes(tickvals=list(range(len(names))), ticktext=names, autorange="reversed", zeroline=False)
     set_layout(figure, height=110 + 26 * len(names))
     return figure
 
 
 def _spread_offsets(count: int) -> NDArray[np.float64]:
-    """Return evenly spread offsets ``(count,)``, which are the same in every call."""
+    """Return offsets that separate points of one row, shape ``(count,)``; they are the same in every call."""
     return np.asarray(_WIDTH * (2 * ((np.arange(count) * 0.6180339887) % 1) - 1), dtype=np.float64)
 
 
@@ -89,8 +90,13 @@ _COLOURS = (ORANGE, BLUE, GREEN, VIOLET, GREY)
 _HEIGHT = 320
 
 
-def loss_curve(steps: Sequence[int], losses: Sequence[float]) -> Figure:
-    """Plot the mean training loss up to each of the steps, on a logarithmic axis."""
+def plot_loss_curve(steps: Sequence[int], losses: Sequence[float]) -> Figure:
+    """Plot the training loss over training steps, on a logarithmic axis.
+
+    Args:
+        steps: Training steps of the records.
+        losses: Mean loss from the previous record up to each of these steps.
+    """
     figure = new_figure()
     figure.add_scatter(
         x=list(steps), y=list(losses), mode="lines+markers", marker={"size": 5}, line={"color": INK, "width": 1.6},
@@ -102,14 +108,16 @@ def loss_curve(steps: Sequence[int], losses: Sequence[float]) -> Figure:
     return figure
 
 
-def error_curves(steps: Sequence[int], errors: Mapping[str, Sequence[float]], *, unit: str, kept: int | None) -> Figure:
-    """Plot the held-out action error at each evaluation, a line per source.
+def plot_error_curves(
+    steps: Sequence[int], errors: Mapping[str, Sequence[float]], *, unit: str, policy_step: int | None
+) -> Figure:
+    """Plot the held-out action error at each evaluation of a training run, a line per source of data.
 
     Args:
-        steps: training steps of the evaluations.
-        errors: errors at these steps, by source.
-        unit: unit of the errors.
-        kept: the step whose weights became the policy.
+        steps: Training steps of the evaluations.
+        errors: Errors at these steps, by name of the source.
+        unit: Unit of the errors.
+        policy_step: Step whose weights became the policy, marked by a line; None for no line.
     """
     figure = new_figure()
     for place, (source, values) in enumerate(errors.items()):
@@ -118,8 +126,8 @@ def error_curves(steps: Sequence[int], errors: Mapping[str, Sequence[float]], *,
             line={"color": _COLOURS[place % len(_COLOURS)], "width": 1.6},
             hovertemplate=f"{source}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
         )  # fmt: skip
-    if kept is not None:
-        figure.add_vline(x=kept, line={"color": GREY, "dash": "dot", "width": 1.4})
+    if policy_step is not None:
+        figure.add_vline(x=policy_step, line={"color": GREY, "dash": "dot", "width": 1.4})
     figure.update_xaxes(title="step")
     figure.update_yaxes(title=f"error / {unit}", rangemode="tozero")
     set_layout(figure, height=_HEIGHT)

@@ -1,4 +1,4 @@
-"""Common parts of all plots of a report: plotly, colours, layout, axis titles, intervals.
+"""Provide the common parts of all plots of a report: plotly, colours, layout, axis titles, error bars.
 
 Colours are readable on white and on near-black. `INK` is replaced by the page's text colour when it is displayed.
 """
@@ -21,10 +21,10 @@ BLUE, ORANGE, GREEN, GREY, VIOLET = "#3f7fd6", "#dd7a26", "#3a9d6e", "#8a9099", 
 
 
 def plotly_bundle() -> str:
-    """Return the JavaScript of plotly, which a page with plots needs once.
+    """Return the JavaScript code of plotly, which a page with plots needs once.
 
     Raises:
-        MissingDependencyError: plotly is not installed.
+        MissingDependencyError: If plotly is not installed.
     """
     _graph_objects()
     from plotly.offline import get_plotlyjs
@@ -33,19 +33,19 @@ def plotly_bundle() -> str:
 
 
 def new_figure() -> Figure:
-    """Return an empty figure.
+    """Create an empty plotly figure.
 
     Raises:
-        MissingDependencyError: plotly is not installed.
+        MissingDependencyError: If plotly is not installed.
     """
     return _graph_objects().Figure()
 
 
 def new_panels(rows: int, columns: int, **options: Any) -> Figure:
-    """Return a figure of ``rows`` × ``columns`` panels; ``options`` are those of plotly's ``make_subplots``.
+    """Create a plotly figure of ``rows`` × ``columns`` panels; ``options`` are passed to plotly's ``make_subplots``.
 
     Raises:
-        MissingDependencyError: plotly is not installed.
+        MissingDependencyError: If plotly is not installed.
     """
     _graph_objects()
     from plotly.subplots import make_subplots
@@ -54,7 +54,10 @@ def new_panels(rows: int, columns: int, **options: Any) -> Figure:
 
 
 def set_layout(figure: Figure, *, height: int) -> None:
-    """Set the common layout of all plots, with a ``height`` in px. Call it last, because it changes every axis."""
+    """Set the common layout of all plots with a ``height`` in pixels, in place.
+
+    Call it after all axes are created, because it changes every axis.
+    """
     titled = len(figure.layout.annotations) > 0
     legend = any(trace.name for trace in figure.data)
     figure.update_layout(
@@ -70,15 +73,15 @@ def set_layout(figure: Figure, *, height: int) -> None:
     figure.update_annotations(font_size=13)
 
 
-def range_rows(names: Sequence[str], ends: Sequence[str], cells: ArrayLike, *, bar: str, **style: Any) -> Figure:
-    """Plot a row of cells for each parameter, from the low to the high end of its range.
+def plot_range_rows(names: Sequence[str], ends: Sequence[str], cells: ArrayLike, *, bar: str, **style: Any) -> Figure:
+    """Plot a row of coloured cells for each parameter, from the low to the high end of its range.
 
     Args:
-        names: names of ``n`` parameters.
-        ends: their ranges as text.
-        cells: values of the cells, which determine their colours, ``(n, bins)``.
-        bar: title of the colour bar.
-        style: other options of plotly's heat map.
+        names: Names of ``n`` parameters.
+        ends: Ranges of the parameters as text.
+        cells: Values of the cells, which determine their colours, shape ``(n, bins)``.
+        bar: Title of the colour bar.
+        style: Other options of plotly's heat map.
     """
     n, bins = len(names), np.shape(cells)[-1]
     figure = new_figure()
@@ -98,10 +101,16 @@ def range_rows(names: Sequence[str], ends: Sequence[str], cells: ArrayLike, *, b
     return figure
 
 
-def interval_bars(
+def make_error_bars(
     values: NDArray[np.float64], interval: tuple[ArrayLike, ArrayLike] | None, colour: str
 ) -> dict[str, Any]:
-    """Return plotly's options of error bars from ``values`` to the ends of an interval; invisible bars for None."""
+    """Return plotly's options of error bars from ``values`` to both limits of an interval.
+
+    Args:
+        values: Estimates, shape ``(n,)``.
+        interval: Lower and upper limits, shape ``(n,)`` each; None for invisible bars.
+        colour: Colour of the bars.
+    """
     if interval is None:
         return {"visible": False}
     low, high = (require_length(end, len(values), "an interval") for end in interval)
@@ -117,10 +126,10 @@ def interval_bars(
 
 
 def require_length(values: ArrayLike, count: int, what: str) -> NDArray[np.float64]:
-    """Return an array of exactly ``count`` numbers.
+    """Convert values to an array of ``count`` numbers.
 
     Raises:
-        InputError: the array has another shape; the message names it ``what``.
+        InputError: If the array has another shape; the message names it ``what``.
     """
     array = np.asarray(values, dtype=float)
     if array.shape != (count,):
@@ -128,8 +137,8 @@ def require_length(values: ArrayLike, count: int, what: str) -> NDArray[np.float
     return array
 
 
-def with_unit(name: str, unit: str) -> str:
-    """Return ``name / unit``, or the name alone if the quantity has no unit."""
+def format_axis_title(name: str, unit: str) -> str:
+    """Return ``name / unit`` as the title of an axis, or the name alone if the quantity has no unit."""
     return f"{name} / {unit}" if unit and unit != "1" else name
 
 

@@ -1,4 +1,4 @@
-"""Plot why and where a twin errs: shares of the error by group, sensitivity indices, events, states."""
+"""Plot the causes of a twin's error: shares by group of parameters, sensitivity indices, events, states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    interval_bars,
+    make_error_bars,
     new_figure,
     new_panels,
     require_length,
@@ -29,31 +29,32 @@ if TYPE_CHECKING:
 _ROW, _FRAME, _BETWEEN = 22, 90, 46  # px
 
 
-def share_panels(
+def plot_share_panels(
     panels: Sequence[str],
     names: Sequence[Sequence[str]],
     shares: Sequence[ArrayLike],
     ends: Sequence[tuple[ArrayLike, ArrayLike]],
-    claimed: Sequence[Sequence[bool]],
+    significant: Sequence[Sequence[bool]],
     *,
     rest: str = "",
     columns: int = 2,
 ) -> Figure:
-    """Plot a panel for each channel with a bar for each cause: its share in per cent, with its interval.
+    """Plot the share of each cause in a channel's error as a bar with its interval, a panel per channel.
 
     Args:
-        panels: titles of the panels.
-        names: names of each panel's causes, from the top.
-        shares: shares of each panel's causes, as fractions of 1.
-        ends: lower and upper limits of their intervals.
-        claimed: which of them differ significantly from 0; the others are grey, and those that add error orange.
-        rest: the name of the unexplained part, drawn violet.
-        columns: number of panels per row.
+        panels: Titles of the panels.
+        names: Names of each panel's causes, from the top.
+        shares: Shares of each panel's causes, as fractions of 1; they are shown in per cent.
+        ends: Lower and upper limits of the intervals of these shares.
+        significant: Whether each share differs significantly from 0. Other shares are grey, and significant causes that
+            add error are orange.
+        rest: Name of the unexplained part, drawn violet.
+        columns: Number of panels per row.
 
     Raises:
-        InputError: lists of different lengths.
+        InputError: If the lists have different lengths.
     """
-    if not len(panels) == len(names) == len(shares) == len(ends) == len(claimed):
+    if not len(panels) == len(names) == len(shares) == len(ends) == len(significant):
         raise InputError(f"{len(panels)} panels were given {len(names)} lists of names and {len(shares)} of shares.")
     columns = min(columns, len(panels))
     lines = -(-len(panels) // columns)
@@ -70,7 +71,7 @@ def share_panels(
     )
     for number in range(len(panels)):
         place = {"row": number // columns + 1, "col": number % columns + 1}
-        _add_bars(figure, names[number], shares[number], ends[number], claimed[number], rest, place)
+        _add_bars(figure, names[number], shares[number], ends[number], significant[number], rest, place)
         axis = {"autorange": "reversed", "showgrid": False, "categoryorder": "array"}
         figure.update_yaxes(axis | {"categoryarray": list(names[number])}, row=place["row"], col=place["col"])
     figure.update_layout(showlegend=False)
@@ -84,36 +85,36 @@ def _add_bars(
     names: Sequence[str],
     shares: ArrayLike,
     ends: tuple[ArrayLike, ArrayLike],
-    claimed: Sequence[bool],
+    significant: Sequence[bool],
     rest: str,
     place: dict[str, int],
 ) -> None:
     percent = 100 * np.asarray(shares, dtype=float)
     low, high = (100 * np.asarray(end, dtype=float) for end in ends)
-    rows = zip(names, claimed, percent, strict=True)
-    colours = [VIOLET if n == rest else GREY if not told else BLUE if v > 0 else ORANGE for n, told, v in rows]
+    rows = zip(names, significant, percent, strict=True)
+    colours = [VIOLET if n == rest else GREY if not sure else BLUE if v > 0 else ORANGE for n, sure, v in rows]
     figure.add_bar(
         x=percent,
         y=list(names),
         orientation="h",
-        marker={"color": colours, "opacity": [0.9 if told else 0.5 for told in claimed]},
-        error_x=interval_bars(percent, (low, high), INK) if np.isfinite(low).all() else {"visible": False},
+        marker={"color": colours, "opacity": [0.9 if sure else 0.5 for sure in significant]},
+        error_x=make_error_bars(percent, (low, high), INK) if np.isfinite(low).all() else {"visible": False},
         customdata=np.stack([low, high], axis=-1),
         hovertemplate="%{y}: %{x:.1f} % (%{customdata[0]:.1f} to %{customdata[1]:.1f})<extra></extra>",
         **place,
     )
 
 
-def index_matrix(
+def plot_index_matrix(
     groups: Sequence[str], channels: Sequence[str], total: ArrayLike, words: Sequence[Sequence[str]]
 ) -> Figure:
-    """Plot total Sobol' indices as a heat map: a row for each group, a column for each channel, darker for larger ones.
+    """Plot total-order Sobol' indices as a heat map, a row per group of parameters and a column per channel.
 
     Args:
-        groups: names of the rows.
-        channels: names of the columns.
-        total: indices ``(ngroup, nchannel)``; NaN without any effect.
-        words: hover texts, by row and column.
+        groups: Names of the groups.
+        channels: Names of the channels.
+        total: Indices, shape ``(ngroup, nchannel)``; NaN if no group has an effect.
+        words: Hover texts, by row and column.
     """
     figure = new_figure()
     values = np.asarray(total, dtype=float)
@@ -141,8 +142,14 @@ def index_matrix(
 _ROW_OF_EVENTS, _FRAME_OF_EVENTS = 26, 90  # px
 
 
-def share_bars(channels: Sequence[str], shares: Mapping[str, ArrayLike]) -> Figure:
-    """Plot stacked shares of the error by channel, in per cent; at most three parts, in the given order."""
+def plot_share_bars(channels: Sequence[str], shares: Mapping[str, ArrayLike]) -> Figure:
+    """Plot the parts of each channel's error as stacked bars in per cent.
+
+    Args:
+        channels: Names of the channels.
+        shares: Shares by name of the part, as fractions of 1, shape ``(nchannel,)``; at most three parts, in the order
+            of the bars.
+    """
     figure = new_figure()
     for (name, values), colour in zip(shares.items(), (BLUE, ORANGE, GREY), strict=False):
         percent = 100 * require_length(values, len(channels), name)
@@ -161,31 +168,31 @@ def share_bars(channels: Sequence[str], shares: Mapping[str, ArrayLike]) -> Figu
     return figure
 
 
-def share_forest(
+def plot_share_forest(
     names: Sequence[str],
     estimates: ArrayLike,
     interval: tuple[ArrayLike, ArrayLike],
-    found: Sequence[bool],
+    significant: Sequence[bool],
     *,
     title: str,
     null: float,
     words: Sequence[str],
 ) -> Figure:
-    """Plot estimates with their intervals, a row each; significant ones are coloured.
+    """Plot estimates with their intervals, a row each; significant estimates are coloured.
 
     Args:
-        names: names of the rows.
-        estimates: estimates, ``(n,)``.
-        interval: both limits, ``(n,)`` each.
-        found: which rows are significant.
-        title: title of the axis.
-        null: value without an effect.
-        words: hover texts, by row.
+        names: Names of ``n`` rows.
+        estimates: Estimates, shape ``(n,)``.
+        interval: Lower and upper limits, shape ``(n,)`` each.
+        significant: Whether each row is significant.
+        title: Title of the axis.
+        null: Value that means no effect, marked by a line.
+        words: Hover text of each row.
     """
     figure, values = new_figure(), require_length(estimates, len(names), "estimates")
     low, high = (require_length(end, len(names), "an interval") for end in interval)
-    for wanted, colour, label in ((True, ORANGE, "stands out"), (False, GREY, "does not")):
-        rows = [row for row, stands in enumerate(found) if stands == wanted]
+    for wanted, colour, label in ((True, ORANGE, "significant"), (False, GREY, "not significant")):
+        rows = [row for row, is_significant in enumerate(significant) if is_significant == wanted]
         if not rows:
             continue
         figure.add_scatter(
@@ -194,7 +201,7 @@ def share_forest(
             mode="markers",
             name=label,
             marker={"color": colour, "size": 9},
-            error_x=interval_bars(values[rows], (low[rows], high[rows]), colour),
+            error_x=make_error_bars(values[rows], (low[rows], high[rows]), colour),
             text=[words[row] for row in rows],
             hovertemplate="%{text}<extra></extra>",
         )

@@ -1,4 +1,7 @@
-"""Plot the error of a twin over the horizon, and the features by which simulation differs from reality."""
+"""Plot the error of a twin over the horizon, and the features by which simulated clips differ from real clips.
+
+The horizon is the time since the beginning of a window.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    interval_bars,
+    format_axis_title,
+    make_error_bars,
     new_figure,
     new_panels,
     set_layout,
-    with_unit,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +39,14 @@ _DASHES = ("dot", "dash", "dashdot", "longdash")
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorCurve:
-    """Errors by horizon and channel, ``(nbin, nchannel)`` each; ``low`` and ``high`` may be NaN."""
+    """Errors of a twin, a baseline or the noise floor by horizon bin and channel, in the channels' units.
+
+    Attributes:
+        name: Name in the legend.
+        estimate: Errors, shape ``(nbin, nchannel)``.
+        low: Lower limits of their intervals, same shape; NaN if there is no interval.
+        high: Upper limits of their intervals, same shape; NaN if there is no interval.
+    """
 
     name: str
     estimate: Array
@@ -44,7 +54,7 @@ class ErrorCurve:
     high: Array
 
 
-def error_over_horizon(
+def plot_error_over_horizon(
     channels: Sequence[str],
     units: Sequence[str],
     edges: Array,
@@ -55,16 +65,16 @@ def error_over_horizon(
     """Plot the error over the time since a window's beginning, a panel per channel; large baselines may be cut off.
 
     Args:
-        channels: names of ``n`` channels.
-        units: unit of each channel.
-        edges: edges of the horizon bins in s, ``(nbin + 1,)``.
-        twins: errors of the twins, drawn in colour with intervals; the last one is blue.
-        baselines: errors of the baselines, drawn as thin dashed lines.
-        floor: noise floor; None if no motion was repeated.
+        channels: Names of ``n`` channels.
+        units: Unit of each channel.
+        edges: Edges of the horizon bins in s, shape ``(nbin + 1,)``.
+        twins: Errors of the twins, drawn in colour with intervals; the last one is blue.
+        baselines: Errors of the baselines, drawn as thin dashed lines.
+        floor: Noise floor; None if no motion was repeated.
     """
     columns = min(_COLUMNS, len(channels))
     rows = -(-len(channels) // columns)
-    titles = [with_unit(name, unit) for name, unit in zip(channels, units, strict=True)]
+    titles = [format_axis_title(name, unit) for name, unit in zip(channels, units, strict=True)]
     figure = new_panels(rows, columns, subplot_titles=titles, horizontal_spacing=0.07, vertical_spacing=0.34 / rows)
     for number in range(len(channels)):
         place = {"row": number // columns + 1, "col": number % columns + 1}
@@ -87,14 +97,14 @@ def error_over_horizon(
     return figure
 
 
-def clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: str) -> Figure:
-    """Plot one channel during one clip, measured and simulated.
+def plot_clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: str) -> Figure:
+    """Plot one channel during one clip, for example measured and simulated.
 
     Args:
-        times: times ``(n,)`` in s since the beginning of the episode.
-        series: values ``(n,)`` by source.
-        channel: name of the channel.
-        unit: unit of the channel.
+        times: Times in s since the beginning of the episode, shape ``(n,)``.
+        series: Values by name of the line, shape ``(n,)`` each; at most four lines.
+        channel: Name of the channel.
+        unit: Unit of the channel.
     """
     figure = new_figure()
     for (name, values), colour in zip(series.items(), (INK, BLUE, ORANGE, GREEN), strict=False):
@@ -103,7 +113,7 @@ def clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: s
             hovertemplate=f"{name}<br>%{{x:.3f}} s<br>%{{y:.4g}} {unit}<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(title_text="time / s")
-    figure.update_yaxes(title_text=with_unit(channel, unit))
+    figure.update_yaxes(title_text=format_axis_title(channel, unit))
     set_layout(figure, height=240)
     return figure
 
@@ -111,7 +121,10 @@ def clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: s
 def _compute_axis_end(
     number: int, twins: Sequence[ErrorCurve], baselines: Sequence[ErrorCurve], floor: ErrorCurve | None
 ) -> float:
-    """Return the upper end of a panel's axis, for the twins, the floor and the best baseline; others may be cut off."""
+    """Return the upper end of a panel's axis, so that the twins, the noise floor and the best baseline are visible.
+
+    ``number`` is the index of the channel.
+    """
     best = min(baselines, key=lambda curve: np.nanmean(curve.estimate[:, number]), default=None)
     shown = [curve for curve in (*twins, floor, best) if curve is not None]
     return 1.25 * max(float(np.nanmax([curve.estimate[:, number], curve.high[:, number]])) for curve in shown)
@@ -168,13 +181,21 @@ _FEATURE_ROW = 22
 _BINS = 30
 
 
-def group_auc(
+def plot_group_auc(
     names: Sequence[str], auc: ArrayLike, low: ArrayLike, high: ArrayLike, significant: Sequence[bool]
 ) -> Figure:
-    """Plot the area under the ROC curve of each group of features alone, with its interval; the line at ½ is chance."""
-    figure, seen = new_figure(), np.asarray(significant, dtype=bool)
+    """Plot how well each group of features alone distinguishes simulated from real clips.
+
+    Args:
+        names: Names of ``n`` groups of features.
+        auc: Area under the ROC curve of each group, shape ``(n,)``; 0.5, marked by a line, is chance.
+        low: Lower limits of the intervals, shape ``(n,)``.
+        high: Upper limits of the intervals, shape ``(n,)``.
+        significant: Whether each group distinguishes significantly.
+    """
+    figure, separable = new_figure(), np.asarray(significant, dtype=bool)
     values, ends = np.asarray(auc, dtype=float), (np.asarray(low, dtype=float), np.asarray(high, dtype=float))
-    for label, rows, colour in (("told apart", seen, ORANGE), ("not told apart", ~seen, GREY)):
+    for label, rows, colour in (("distinguishable", separable, ORANGE), ("not distinguishable", ~separable, GREY)):
         if not rows.any():
             continue
         figure.add_scatter(
@@ -183,7 +204,7 @@ def group_auc(
             mode="markers",
             name=label,
             marker={"color": colour, "size": 10},
-            error_x=interval_bars(values[rows], (ends[0][rows], ends[1][rows]), colour),
+            error_x=make_error_bars(values[rows], (ends[0][rows], ends[1][rows]), colour),
             customdata=np.stack([ends[0][rows], ends[1][rows]], axis=-1),
             hovertemplate="%{y}: %{x:.2f} [%{customdata[0]:.2f}, %{customdata[1]:.2f}]<extra></extra>",
         )
@@ -194,14 +215,15 @@ def group_auc(
     return figure
 
 
-def feature_map(channels: Sequence[str], kinds: Sequence[str], effect: ArrayLike, hover: ArrayLike) -> Figure:
-    """Plot the Wasserstein distance of every feature in standard deviations as a heat map, a row per channel.
+def plot_feature_map(channels: Sequence[str], kinds: Sequence[str], effect: ArrayLike, hover: ArrayLike) -> Figure:
+    """Plot the distance between real and simulated clips in every feature as a heat map, a row per channel.
 
     Args:
-        channels: names of the rows.
-        kinds: kinds of features, the columns.
-        effect: distances, ``(nchannel, nkind)``; NaN if a channel does not have the feature.
-        hover: hover text of each cell.
+        channels: Names of the channels.
+        kinds: Kinds of features, the columns.
+        effect: Wasserstein distances in standard deviations, shape ``(nchannel, nkind)``; NaN if a channel does not
+            have the feature.
+        hover: Hover text of each cell.
     """
     figure = new_figure()
     figure.add_heatmap(
@@ -224,7 +246,7 @@ def feature_map(channels: Sequence[str], kinds: Sequence[str], effect: ArrayLike
     return figure
 
 
-def feature_histograms(
+def plot_feature_histograms(
     titles: Sequence[str],
     units: Sequence[str],
     real: Array,
@@ -235,15 +257,15 @@ def feature_histograms(
     """Plot histograms of a few features for real and simulated clips, a panel per feature.
 
     Args:
-        titles: titles of ``k`` features.
-        units: units of the features.
-        real: values of the real clips, ``(n, k)``.
-        sim: values of the simulated clips, ``(m, k)``.
-        names: names of the two sets.
+        titles: Titles of ``k`` features.
+        units: Units of the features.
+        real: Values of the real clips, shape ``(n, k)``.
+        sim: Values of the simulated clips, shape ``(m, k)``.
+        names: Names of the two sets of clips.
     """
     columns = min(2, len(titles))
     lines = -(-len(titles) // columns)
-    named = [with_unit(title, unit) for title, unit in zip(titles, units, strict=True)]
+    named = [format_axis_title(title, unit) for title, unit in zip(titles, units, strict=True)]
     figure = new_panels(lines, columns, subplot_titles=named, vertical_spacing=0.3 / lines)
     for number in range(len(titles)):
         both = np.concatenate([real[:, number], sim[:, number]])

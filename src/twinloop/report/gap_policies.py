@@ -1,4 +1,4 @@
-"""Plot comparisons of policies: wealth, confidence sequences, power; and real scores against simulated ones."""
+"""Plot comparisons of policies: sequential tests, confidence sequences, power, and real against simulated scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    interval_bars,
+    make_error_bars,
     new_figure,
     require_length,
     set_layout,
@@ -30,12 +30,12 @@ _CYCLE = (BLUE, ORANGE, GREEN, VIOLET)
 _ROW = 30  # pixels per interval
 
 
-def wealth_curves(curves: Mapping[str, ArrayLike], *, alpha: float) -> Figure:
-    """Plot e-values after each pair on a logarithmic axis, with the line at which the test stops.
+def plot_wealth_curves(curves: Mapping[str, ArrayLike], *, alpha: float) -> Figure:
+    """Plot the e-values of a sequential test after each pair of trials, with the line at which the test stops.
 
     Args:
-        curves: natural logarithms of e-values ``(npair,)`` by null hypothesis.
-        alpha: the line is at 1/α.
+        curves: Natural logarithms of the e-values, shape ``(npair,)``, by name of the null hypothesis.
+        alpha: Significance level α; the line is at 1/α.
     """
     figure = new_figure()
     longest = 1
@@ -58,7 +58,7 @@ def wealth_curves(curves: Mapping[str, ArrayLike], *, alpha: float) -> Figure:
         y=[line, line],
         mode="lines",
         line={"color": INK, "dash": "dash", "width": 1.2},
-        name=f"decides: 1/α = {1 / alpha:.3g}",
+        name=f"decision at 1/α = {1 / alpha:.3g}",
         hoverinfo="skip",
     )
     top = max(line, *(float(np.max(np.asarray(v))) / np.log(10) for v in curves.values()))
@@ -71,16 +71,18 @@ def wealth_curves(curves: Mapping[str, ArrayLike], *, alpha: float) -> Figure:
     return figure
 
 
-def confidence_sequence(low: ArrayLike, high: ArrayLike, seen: ArrayLike, *, within: float | None = None) -> Figure:
-    """Plot the interval of the difference after each pair, with the observed difference and the margin.
+def plot_confidence_sequence(
+    low: ArrayLike, high: ArrayLike, observed: ArrayLike, *, margin: float | None = None
+) -> Figure:
+    """Plot the observed difference of two policies and its interval after each pair of trials.
 
     Args:
-        low: lower limits, ``(npair,)``.
-        high: upper limits, ``(npair,)``.
-        seen: differences of the means after each pair, ``(npair,)``.
-        within: margin of equivalence.
+        low: Lower limits, shape ``(npair,)``.
+        high: Upper limits, shape ``(npair,)``.
+        observed: Differences of the means after each pair, shape ``(npair,)``.
+        margin: Margin of equivalence, drawn as lines; None for no margin.
     """
-    ends = [np.asarray(values, dtype=float) for values in (low, high, seen)]
+    ends = [np.asarray(values, dtype=float) for values in (low, high, observed)]
     at = np.arange(1, len(ends[0]) + 1)
     figure = new_figure()
     figure.add_scatter(x=at, y=ends[1], mode="lines", line={"width": 0}, showlegend=False, hoverinfo="skip")
@@ -100,10 +102,10 @@ def confidence_sequence(low: ArrayLike, high: ArrayLike, seen: ArrayLike, *, wit
         customdata=np.stack(ends[:2], axis=1),
         mode="lines",
         line={"color": BLUE, "width": 2},
-        name="difference as seen",
+        name="observed difference",
         hovertemplate="pair %{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<extra></extra>",
     )
-    for value in (0.0,) if within is None else (-within, 0.0, within):
+    for value in (0.0,) if margin is None else (-margin, 0.0, margin):
         figure.add_hline(y=value, line={"color": INK, "width": 1, "dash": "dot" if value else "solid"})
     figure.update_yaxes(title="difference", range=[-1.02, 1.02])
     figure.update_xaxes(title="pairs of trials")
@@ -111,7 +113,7 @@ def confidence_sequence(low: ArrayLike, high: ArrayLike, seen: ArrayLike, *, wit
     return figure
 
 
-def interval_rows(
+def plot_interval_rows(
     names: Sequence[str],
     estimates: ArrayLike,
     low: ArrayLike,
@@ -119,23 +121,23 @@ def interval_rows(
     *,
     title: str,
     groups: Sequence[str] | None = None,
-    within: float | None = None,
+    margin: float | None = None,
     zero: bool = False,
 ) -> Figure:
-    """Plot intervals as rows: of differences with lines at zero and the margin, or of scores.
+    """Plot estimates with intervals as rows, for example differences of policies or scores.
 
     Args:
-        names: names of ``n`` rows, from the top.
-        estimates: estimates, ``(n,)``.
-        low: lower limits, ``(n,)``.
-        high: upper limits, ``(n,)``.
-        title: title of the axis.
-        groups: group of each row, which determines its colour.
-        within: margin of equivalence, drawn as lines.
-        zero: whether there is a line at zero.
+        names: Names of ``n`` rows, from the top.
+        estimates: Estimates, shape ``(n,)``.
+        low: Lower limits, shape ``(n,)``.
+        high: Upper limits, shape ``(n,)``.
+        title: Title of the axis.
+        groups: Group of each row, which determines its colour.
+        margin: Margin of equivalence, drawn as lines.
+        zero: Whether there is a line at zero.
 
     Raises:
-        InputError: an array has another length than ``names``.
+        InputError: If an array has another length than ``names``.
     """
     values = [np.asarray(x, dtype=float) for x in (estimates, low, high)]
     if any(x.shape != (len(names),) for x in values) or (groups is not None and len(groups) != len(names)):
@@ -151,12 +153,12 @@ def interval_rows(
             customdata=np.stack([values[1][rows], values[2][rows]], axis=1),
             mode="markers",
             marker={"color": colour, "size": 9},
-            error_x=interval_bars(values[0][rows], (values[1][rows], values[2][rows]), colour),
+            error_x=make_error_bars(values[0][rows], (values[1][rows], values[2][rows]), colour),
             name=word,
             showlegend=bool(word),
             hovertemplate="%{x:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<extra></extra>",
         )
-    lines = ([0.0] if zero else []) + ([] if within is None else [-within, within])
+    lines = ([0.0] if zero else []) + ([] if margin is None else [-margin, margin])
     for value in lines:
         figure.add_vline(x=value, line={"color": INK if value == 0 else GREY, "width": 1, "dash": "dot"})
     figure.update_yaxes(tickvals=place, ticktext=list(names), autorange="reversed", zeroline=False)
@@ -165,8 +167,18 @@ def interval_rows(
     return figure
 
 
-def power_curve(trials: ArrayLike, power: ArrayLike, *, wished: float, needed: int, name: str) -> Figure:
-    """Plot the power over the number of trials ``(k,)``, with the required power and the number that reaches it."""
+def plot_power_curve(
+    trials: ArrayLike, power: ArrayLike, *, required_power: float, required_trials: int, name: str
+) -> Figure:
+    """Plot the power of a test over the number of trials.
+
+    Args:
+        trials: Numbers of trials of each policy, shape ``(k,)``.
+        power: Power with these numbers, shape ``(k,)``.
+        required_power: Required power, marked by a line.
+        required_trials: Number of trials that reaches the required power, marked by a line.
+        name: Name of the curve.
+    """
     at, values = np.asarray(trials, dtype=float), np.asarray(power, dtype=float)
     figure = new_figure()
     figure.add_scatter(
@@ -177,8 +189,8 @@ def power_curve(trials: ArrayLike, power: ArrayLike, *, wished: float, needed: i
         name=name,
         hovertemplate="%{x} trials: power %{y:.3f}<extra></extra>",
     )
-    figure.add_hline(y=wished, line={"color": GREY, "width": 1, "dash": "dash"})
-    figure.add_vline(x=needed, line={"color": ORANGE, "width": 1.5})
+    figure.add_hline(y=required_power, line={"color": GREY, "width": 1, "dash": "dash"})
+    figure.add_vline(x=required_trials, line={"color": ORANGE, "width": 1.5})
     figure.update_yaxes(title="power", range=[0, 1.02])
     figure.update_xaxes(title="trials of each policy")
     set_layout(figure, height=330)
@@ -186,14 +198,14 @@ def power_curve(trials: ArrayLike, power: ArrayLike, *, wished: float, needed: i
 
 
 def _power_of_ten(exponent: int) -> str:
-    """Format 10 to an exponent as text, also if a float would overflow."""
+    """Format 10 to the power of an exponent as text, also if the number is too large for a float."""
     return f"{10.0**exponent:g}" if abs(exponent) < 6 else f"1e{exponent:+03d}"
 
 
 Ends = tuple[ArrayLike, ArrayLike]
 
 
-def score_scatter(
+def plot_score_scatter(
     policies: Sequence[str],
     real: ArrayLike,
     sim: ArrayLike,
@@ -202,15 +214,16 @@ def score_scatter(
     sim_ends: Ends,
     violations: Sequence[tuple[str, str]] = (),
 ) -> Figure:
-    """Plot real (vertical) against simulated scores (horizontal), a dot per policy with both intervals.
+    """Plot real scores (vertical) against simulated scores (horizontal), a dot per policy with both intervals.
 
     Args:
-        policies: ``P`` names.
-        real: their real scores ``(P,)``.
-        sim: their simulated scores.
-        real_ends: lower and upper limits of the intervals of the real scores; NaN without one.
-        sim_ends: the same for the simulated scores.
-        violations: pairs (better in reality, the other) in the wrong order in simulation, joined by a line.
+        policies: Names of ``n`` policies.
+        real: Real scores of the policies, shape ``(n,)``.
+        sim: Simulated scores of the policies, shape ``(n,)``.
+        real_ends: Lower and upper limits of the intervals of the real scores; NaN if there is no interval.
+        sim_ends: Lower and upper limits of the intervals of the simulated scores; NaN if there is no interval.
+        violations: Pairs of policies that simulation puts in the wrong order, the better policy in reality first. A
+            line joins them.
     """
     n, figure = len(policies), new_figure()
     real, sim = require_length(real, n, "real scores"), require_length(sim, n, "simulated scores")
@@ -244,8 +257,8 @@ def score_scatter(
         textposition=[_choose_label_position(number, sim, real) for number in range(n)],
         textfont={"color": INK, "size": 12},
         marker={"color": BLUE, "size": 10},
-        error_x=interval_bars(sim, _fill_limits(sim, sim_ends), BLUE),
-        error_y=interval_bars(real, _fill_limits(real, real_ends), BLUE),
+        error_x=make_error_bars(sim, _fill_limits(sim, sim_ends), BLUE),
+        error_y=make_error_bars(real, _fill_limits(real, real_ends), BLUE),
         hovertemplate="%{text}: simulated %{x:.3f}, real %{y:.3f}<extra></extra>",
     )
     figure.update_xaxes(title="simulated score", range=[-0.04, 1.04])
@@ -254,23 +267,25 @@ def score_scatter(
     return figure
 
 
-def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Sequence[bool], unit: str) -> Figure:
-    """Plot simulated − real by row, with intervals; rows with a significant difference are marked.
+def plot_gap_rows(
+    labels: Sequence[str], values: ArrayLike, ends: Ends, *, significant: Sequence[bool], unit: str
+) -> Figure:
+    """Plot simulated − real differences with intervals, a row each; significant differences are marked.
 
     Args:
-        labels: names of ``n`` rows, from the top.
-        values: differences, ``(n,)``.
-        ends: lower and upper limits ``(n,)``; NaN without an interval.
-        marked: which rows are significant.
-        unit: the compared metric, such as ``success rate``.
+        labels: Names of ``n`` rows, from the top.
+        values: Differences, shape ``(n,)``.
+        ends: Lower and upper limits, shape ``(n,)`` each; NaN if there is no interval.
+        significant: Whether each row is significant.
+        unit: Name of the compared metric, such as ``success rate``.
     """
     n, figure = len(labels), new_figure()
     values = require_length(values, n, "differences")
     low, high = _fill_limits(values, ends)
     rows = np.arange(n)
     for chosen, colour, name in (
-        (~np.asarray(marked, dtype=np.bool_), GREY, "not shown to differ"),
-        (np.asarray(marked, dtype=np.bool_), ORANGE, "differs, all rows tested together"),
+        (~np.asarray(significant, dtype=np.bool_), GREY, "not significant"),
+        (np.asarray(significant, dtype=np.bool_), ORANGE, "significant, all rows tested together"),
     ):
         if chosen.any():
             figure.add_scatter(
@@ -279,7 +294,7 @@ def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Se
                 mode="markers",
                 name=name,
                 marker={"color": colour, "size": 10},
-                error_x=interval_bars(values[chosen], (low[chosen], high[chosen]), colour),
+                error_x=make_error_bars(values[chosen], (low[chosen], high[chosen]), colour),
                 customdata=[text for text, kept in zip(labels, chosen, strict=True) if kept],
                 hovertemplate="%{customdata}: %{x:+.3f}<extra></extra>",
             )
@@ -291,13 +306,16 @@ def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Se
 
 
 def _fill_limits(values: NDArray[np.float64], ends: Ends) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the limits of intervals, of zero width for a missing one."""
+    """Return the lower and upper limits of intervals; a missing limit (NaN) is replaced by the value itself."""
     low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), values.shape) for end in ends)
     return np.where(np.isnan(low), values, low), np.where(np.isnan(high), values, high)
 
 
 def _choose_label_position(number: int, sim: NDArray[np.float64], real: NDArray[np.float64]) -> Any:
-    """Return the position of a name: away from the dot's nearest neighbour, and inside the frame."""
+    """Return the position of a policy's name, such as ``top left``: away from the nearest dot, and inside the frame.
+
+    ``number`` is the index of the policy in the scores ``sim`` and ``real``.
+    """
     across = "left" if sim[number] > 0.75 else "right"
     others = np.hypot(sim - sim[number], real - real[number])
     others[number] = np.inf

@@ -1,4 +1,4 @@
-"""Plot real and simulated readings: spectra, Allan deviations, and the gap between images."""
+"""Plot real against simulated readings: spectra, Allan deviations, and differences between camera images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, new_figure, new_panels, set_layout, with_unit
+from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, format_axis_title, new_figure, new_panels, set_layout
 from twinloop.stats import AllanCurve, Spectrum
 
 if TYPE_CHECKING:
@@ -22,13 +22,15 @@ _SIDES = (("real", INK), ("simulated", ORANGE))
 _BAND = 0.25  # opacity of the band that contains the middle half of the episodes
 
 
-def spectra_pair(real: Sequence[Spectrum | None], sim: Sequence[Spectrum | None], unit: str) -> Figure:
-    """Plot the median spectrum over episodes and the band of the middle half of them, real and simulated.
+def plot_spectra_pair(real: Sequence[Spectrum | None], sim: Sequence[Spectrum | None], unit: str) -> Figure:
+    """Plot the power spectral densities of real and simulated readings.
+
+    The line is the median over episodes, and the band contains the middle half of the episodes.
 
     Args:
-        real: spectrum of each real episode; None if an episode is too short.
-        sim: spectrum of each simulated episode.
-        unit: unit of the readings.
+        real: Spectrum of each real episode; None if an episode is too short.
+        sim: Spectrum of each simulated episode; None if an episode is too short.
+        unit: Unit of the readings.
     """
     figure = new_figure()
     for (name, colour), spectra in zip(_SIDES, (real, sim), strict=True):
@@ -49,8 +51,14 @@ def spectra_pair(real: Sequence[Spectrum | None], sim: Sequence[Spectrum | None]
     return figure
 
 
-def allan_pair(real: AllanCurve | None, sim: AllanCurve | None, unit: str) -> Figure:
-    """Plot Allan deviations at rest with intervals; None for a log without a sufficiently long interval at rest."""
+def plot_allan_pair(real: AllanCurve | None, sim: AllanCurve | None, unit: str) -> Figure:
+    """Plot the Allan deviations of real and simulated readings at rest, with intervals.
+
+    Args:
+        real: Curve of the real log; None if it has no sufficiently long interval at rest.
+        sim: Curve of the simulated log; None if it has no sufficiently long interval at rest.
+        unit: Unit of the readings.
+    """
     figure = new_figure()
     for (name, colour), curve in zip(_SIDES, (real, sim), strict=True):
         if curve is None:
@@ -63,7 +71,7 @@ def allan_pair(real: AllanCurve | None, sim: AllanCurve | None, unit: str) -> Fi
             f"{unit}<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(type="log", title_text="averaging time / s")
-    figure.update_yaxes(type="log", title_text=with_unit("Allan deviation", unit), exponentformat="power")
+    figure.update_yaxes(type="log", title_text=format_axis_title("Allan deviation", unit), exponentformat="power")
     set_layout(figure, height=320)
     return figure
 
@@ -90,25 +98,26 @@ _RED = "#d0473f"
 _SHADE = [[0.0, "rgba(255,255,255,0)"], [0.35, "rgba(255,210,60,0.30)"], [1.0, "rgba(215,30,30,0.65)"]]
 
 
-def region_maps(
-    pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], apart: Array, hover: NDArray[np.str_]
+def plot_region_maps(
+    images: Sequence[NDArray[np.uint8]], titles: Sequence[str], separation: Array, hover: NDArray[np.str_]
 ) -> Figure:
-    """Plot heat maps over images ``(h, w, 3)``: how well each region ``(rows, columns)`` alone separates the two sides.
+    """Plot heat maps over camera images: how well each region alone distinguishes real from simulated images.
 
     Args:
-        pictures: image of each panel.
-        titles: titles of the panels.
-        apart: distance of scores of each region in standard deviations, first row at the top; 0 is transparent.
-        hover: hover text of each region.
+        images: Image of each panel, shape ``(height, width, 3)``.
+        titles: Titles of the panels.
+        separation: Distance between the scores of real and simulated images in standard deviations, shape ``(rows,
+            columns)`` for a grid of regions, first row at the top; 0 is transparent.
+        hover: Hover text of each region.
     """
-    figure = new_panels(1, len(pictures), subplot_titles=list(titles), horizontal_spacing=0.02)
-    rows, columns = apart.shape
-    most = max(2.0, float(np.quantile(apart, 0.98)))
-    for number, picture in enumerate(pictures, start=1):
-        height, width = picture.shape[:2]
-        figure.add_image(source=_encode_data_uri(picture), row=1, col=number, hoverinfo="skip")
+    figure = new_panels(1, len(images), subplot_titles=list(titles), horizontal_spacing=0.02)
+    rows, columns = separation.shape
+    most = max(2.0, float(np.quantile(separation, 0.98)))
+    for number, image in enumerate(images, start=1):
+        height, width = image.shape[:2]
+        figure.add_image(source=_encode_data_uri(image), row=1, col=number, hoverinfo="skip")
         figure.add_heatmap(
-            z=apart,
+            z=separation,
             x=(np.arange(columns) + 0.5) * width / columns,
             y=(np.arange(rows) + 0.5) * height / rows,
             zmin=0.0,
@@ -116,8 +125,8 @@ def region_maps(
             colorscale=_SHADE,
             text=hover,
             hovertemplate="%{text}<extra></extra>",
-            showscale=number == len(pictures),
-            colorbar={"title": "apart", "thickness": 10, "outlinewidth": 0},
+            showscale=number == len(images),
+            colorbar={"title": "distance / sd", "thickness": 10, "outlinewidth": 0},
             row=1,
             col=number,
         )
@@ -129,21 +138,21 @@ def region_maps(
     return figure
 
 
-def tone_quantiles(quantiles: Array, real: Array, sim: Array, remedied: Array | None = None) -> Figure:
-    """Plot display values at the same quantiles, simulated horizontally and real vertically, by colour.
+def plot_tone_quantiles(quantiles: Array, real: Array, sim: Array, corrected: Array | None = None) -> Figure:
+    """Plot pixel values of real images (vertical) against those of simulated images at equal quantiles, by colour.
 
     Args:
-        quantiles: probabilities from 0 to 1, ``(q,)``.
-        real: values of real images from 0 to 1, ``(3, q)``.
-        sim: values of simulated images, ``(3, q)``.
-        remedied: values of simulated images with all remedies, ``(3, q)``.
+        quantiles: Probabilities from 0 to 1, shape ``(q,)``.
+        real: Pixel values of real images from 0 to 1, shape ``(3, q)`` for red, green and blue.
+        sim: Pixel values of simulated images, same shape.
+        corrected: Pixel values of simulated images with all corrections applied, same shape; None for none.
     """
     figure = new_figure()
     figure.add_scatter(
         x=[0, 255], y=[0, 255], mode="lines", line={"color": GREY, "dash": "dot"}, name="equal", hoverinfo="skip"
     )
     for colour, shade, row in zip(("red", "green", "blue"), (_RED, GREEN, BLUE), range(3), strict=True):
-        for name, values, dash in (("", sim, "solid"), (" with all remedies", remedied, "dash")):
+        for name, values, dash in (("", sim, "solid"), (" with all remedies", corrected, "dash")):
             if values is None:
                 continue
             figure.add_scatter(
@@ -162,17 +171,26 @@ def tone_quantiles(quantiles: Array, real: Array, sim: Array, remedied: Array | 
     return figure
 
 
-def permutation_histogram(observed: float, low: float, high: float, relabelled: Array, *, name: str) -> Figure:
-    """Plot the distance with its interval over its distribution under permuted labels of episodes."""
+def plot_permutation_histogram(observed: float, low: float, high: float, permuted: Array, *, name: str) -> Figure:
+    """Plot an observed distance with its interval over its distribution under the null hypothesis (a permutation test).
+
+    Args:
+        observed: The distance between real and simulated data.
+        low: Lower limit of its interval.
+        high: Upper limit of its interval.
+        permuted: Distances after the labels real and simulated are permuted between episodes, shape
+            ``(npermutation,)``.
+        name: Name of the distance, the title of the axis.
+    """
     figure = new_figure()
     figure.add_histogram(
-        x=relabelled,
+        x=permuted,
         nbinsx=40,
         marker={"color": GREY},
-        name="labels exchanged",
+        name="permuted labels",
         hovertemplate="%{x}: %{y}<extra></extra>",
     )
-    top = float(np.histogram(relabelled, bins=40)[0].max())
+    top = float(np.histogram(permuted, bins=40)[0].max())
     figure.add_scatter(
         x=[observed],
         y=[top / 2],
@@ -190,13 +208,22 @@ def permutation_histogram(observed: float, low: float, high: float, relabelled: 
         hovertemplate=f"{observed:.4g} [{low:.4g}, {high:.4g}]<extra>observed</extra>",
     )
     figure.update_xaxes(title=name)
-    figure.update_yaxes(title="relabellings")
+    figure.update_yaxes(title="permutations")
     set_layout(figure, height=300)
     return figure
 
 
-def episode_scores(real: Array, sim: Array, real_names: Sequence[str], sim_names: Sequence[str]) -> Figure:
-    """Plot the mean held-out classifier score of every episode; a score above 0 is classified as real."""
+def plot_episode_scores(real: Array, sim: Array, real_names: Sequence[str], sim_names: Sequence[str]) -> Figure:
+    """Plot the mean held-out score of every episode from a classifier that distinguishes real from simulated data.
+
+    An episode with a score above 0 is classified as real.
+
+    Args:
+        real: Scores of the real episodes in standard deviations.
+        sim: Scores of the simulated episodes.
+        real_names: Names of the real episodes, for hover texts.
+        sim_names: Names of the simulated episodes.
+    """
     figure = new_figure()
     for label, values, names, colour in (("real", real, real_names, BLUE), ("simulated", sim, sim_names, ORANGE)):
         figure.add_scatter(
@@ -215,9 +242,9 @@ def episode_scores(real: Array, sim: Array, real_names: Sequence[str], sim_names
     return figure
 
 
-def _encode_data_uri(picture: NDArray[np.uint8]) -> str:
+def _encode_data_uri(image: NDArray[np.uint8]) -> str:
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="JPEG", quality=88)
+    Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="JPEG", quality=88)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

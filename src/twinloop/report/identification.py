@@ -1,4 +1,4 @@
-"""Plots of an identification: bands, priors, correlations, coverage, residuals, structures, drift."""
+"""Plot the results of an identification: predictions, priors, correlations, coverage, residuals, structures, drift."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    interval_bars,
+    format_axis_title,
+    make_error_bars,
     new_figure,
     new_panels,
     require_length,
     set_layout,
-    with_unit,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ROW = 24  # pixels per row of dots
 _BAND, _EDGE = "rgba(221,122,38,0.30)", "rgba(221,122,38,0.75)"
 
 
-def predicted_band(
+def plot_predicted_band(
     time: ArrayLike,
     channels: Sequence[str],
     measured: ArrayLike,
@@ -40,18 +40,18 @@ def predicted_band(
     *,
     units: Sequence[str],
 ) -> Figure:
-    """Plot a held-out clip, a panel per channel: measured, predicted, and the prediction band.
+    """Plot a held-out clip, a panel per channel: measured values, predicted values, and the prediction band.
 
     Args:
-        time: times ``(T,)`` in s.
-        channels: names of ``n`` channels.
-        measured: measured values, ``(T, n)``.
-        predicted: predicted values, ``(T, n)``.
-        half_width: half width of the band, ``(T, n)``.
-        units: unit of each channel.
+        time: Times in s, shape ``(nframe,)``.
+        channels: Names of ``n`` channels.
+        measured: Measured values, shape ``(nframe, n)``.
+        predicted: Predicted values, same shape.
+        half_width: Half the width of the band, same shape.
+        units: Unit of each channel.
 
     Raises:
-        InputError: an array has another shape.
+        InputError: If an array has another shape.
     """
     at, n = np.asarray(time, dtype=float), len(channels)
     arrays = [np.asarray(values, dtype=float) for values in (measured, predicted, half_width)]
@@ -60,10 +60,10 @@ def predicted_band(
             raise InputError(f"A plot of {n} channels and {len(at)} frames was given values in shape {values.shape}.")
     columns = min(2, n)
     lines = -(-n // columns)
-    titles = [with_unit(name, unit) for name, unit in zip(channels, units, strict=True)]
+    titles = [format_axis_title(name, unit) for name, unit in zip(channels, units, strict=True)]
     figure = new_panels(lines, columns, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.24 / lines)
     for i in range(n):
-        seen, centre, half = (values[:, i] for values in arrays)
+        observed, centre, half = (values[:, i] for values in arrays)
         place = {"row": i // columns + 1, "col": i % columns + 1}
         style = {"mode": "lines", "showlegend": i == 0}
         edge = {
@@ -76,7 +76,7 @@ def predicted_band(
         figure.add_scatter(x=at, y=centre + half, **{**edge, "showlegend": False}, **place)
         figure.add_scatter(x=at, y=centre - half, fill="tonexty", fillcolor=_BAND, **edge, **place)
         for name, values, line in (
-            ("measured", seen, {"color": INK, "width": 1.1}),
+            ("measured", observed, {"color": INK, "width": 1.1}),
             ("simulated", centre, {"color": BLUE, "width": 1.1, "dash": "dash"}),
         ):
             figure.add_scatter(x=at, y=values, name=name, legendgroup=name, line=line, **style, **place)
@@ -86,15 +86,15 @@ def predicted_band(
     return figure
 
 
-def prior_and_posterior(
+def plot_prior_and_posterior(
     names: Sequence[str], shift: ArrayLike, spread: ArrayLike, determined: Sequence[bool]
 ) -> Figure:
-    """Plot prior and estimate of each parameter, a row each, in standard deviations of its prior.
+    """Plot the prior and the estimate of each parameter, a row each, in standard deviations of its prior.
 
     Args:
-        names: names of ``n`` parameters.
-        shift: (estimate − prior mean) / standard deviation of the prior, ``(n,)``.
-        spread: standard error / standard deviation of the prior, ``(n,)``.
+        names: Names of ``n`` parameters.
+        shift: (estimate − prior mean) / standard deviation of the prior, shape ``(n,)``.
+        spread: Standard error / standard deviation of the prior, shape ``(n,)``.
         determined: False for an unidentifiable parameter, which is drawn without an interval.
     """
     n = len(names)
@@ -125,7 +125,7 @@ def prior_and_posterior(
             mode="markers",
             name=name,
             marker={"color": colour, "size": 8, "symbol": symbol, "line": {"width": 1.6, "color": colour}},
-            error_x=interval_bars(moved[chosen], limits, colour),
+            error_x=make_error_bars(moved[chosen], limits, colour),
             customdata=[name for name, shown in zip(names, chosen, strict=True) if shown],
             hovertemplate="%{customdata}: %{x:.3g} prior standard deviations<extra></extra>",
         )
@@ -135,8 +135,8 @@ def prior_and_posterior(
     return figure
 
 
-def correlation_map(names: Sequence[str], correlation: ArrayLike) -> Figure:
-    """Plot correlations ``(n, n)`` of the estimates."""
+def plot_correlation_map(names: Sequence[str], correlation: ArrayLike) -> Figure:
+    """Plot the correlations of n parameter estimates as a heat map; ``correlation`` has the shape ``(n, n)``."""
     n, matrix = len(names), np.asarray(correlation, dtype=float)
     if matrix.shape != (n, n):
         raise InputError(f"A map of {n} parameters was given correlations in shape {matrix.shape}.")
@@ -159,21 +159,23 @@ def correlation_map(names: Sequence[str], correlation: ArrayLike) -> Figure:
     return figure
 
 
-def profile_curves(
+def plot_profile_curves(
     names: Sequence[str],
     units: Sequence[str],
     values: Sequence[ArrayLike],
     rises: Sequence[ArrayLike],
     limits: Sequence[float],
 ) -> Figure:
-    """Plot the rise of the loss with one parameter fixed at other values: a panel per profile, its limit a dotted line.
+    """Plot the profile of the loss for each parameter: the rise of the minimal loss if the parameter has a fixed value.
+
+    A dotted line marks the rise at the limits of the parameter's interval.
 
     Args:
-        names: names of ``n`` parameters.
-        units: unit of each parameter.
-        values: values at which the parameter was fixed, ``(k,)`` each, ascending.
-        rises: rise of the loss there in units of t², ``(k,)`` each.
-        limits: the rise that bounds the interval, one per parameter.
+        names: Names of ``n`` parameters.
+        units: Unit of each parameter.
+        values: Fixed values of each parameter, ascending, shape ``(k,)`` each.
+        rises: Rise of the loss at these values in units of t² (squared t statistic), shape ``(k,)`` each.
+        limits: Rise that bounds the interval of each parameter.
     """
     n, columns = len(names), min(2, len(names))
     lines = -(-n // columns)
@@ -202,10 +204,18 @@ def profile_curves(
     return figure
 
 
-def coverage_curve(
+def plot_coverage_curve(
     levels: ArrayLike, plain: ArrayLike, calibrated: ArrayLike, low: ArrayLike, high: ArrayLike
 ) -> Figure:
-    """Plot the observed over the nominal coverage of test clips, ``(k,)`` each, with the 95 % band for their number."""
+    """Plot the share of test clips inside the prediction band over the nominal level, before and after calibration.
+
+    Args:
+        levels: Nominal levels from 0 to 1, shape ``(k,)``.
+        plain: Share inside the band as fitted, shape ``(k,)``.
+        calibrated: Share inside the calibrated band, shape ``(k,)``.
+        low: Lower limit of the range that contains 95 % of such shares if the calibration is correct, shape ``(k,)``.
+        high: Upper limit of this range, shape ``(k,)``.
+    """
     at = np.asarray(levels, dtype=float)
     k = len(at)
     figure = new_figure()
@@ -236,14 +246,16 @@ def coverage_curve(
     return figure
 
 
-def residual_correlation(lags_s: ArrayLike, correlation: ArrayLike, channels: Sequence[str], white: float) -> Figure:
-    """Plot the autocorrelation of the residual, by channel.
+def plot_residual_correlation(
+    lags_s: ArrayLike, correlation: ArrayLike, channels: Sequence[str], white: float
+) -> Figure:
+    """Plot the autocorrelation of each channel's residual over the lag.
 
     Args:
-        lags_s: lags ``(k,)`` in s.
-        correlation: autocorrelations, ``(k, n)``.
-        channels: names of ``n`` channels.
-        white: half width of the 95 % band of white noise.
+        lags_s: Lags in s, shape ``(k,)``.
+        correlation: Autocorrelations, shape ``(k, n)``.
+        channels: Names of ``n`` channels.
+        white: Half the width of the band that contains 95 % of the autocorrelations of white noise.
     """
     table, n = np.asarray(correlation, dtype=float), len(channels)
     lags = require_length(lags_s, len(table), "the lags")
@@ -265,14 +277,26 @@ def residual_correlation(lags_s: ArrayLike, correlation: ArrayLike, channels: Se
     return figure
 
 
-def structure_gains(
+def plot_structure_gains(
     names: Sequence[str], gain: ArrayLike, low: ArrayLike, high: ArrayLike, missing: Sequence[bool]
 ) -> Figure:
-    """Plot the held-out improvement ``(n,)`` of every structure with its interval; missing physics in full colour."""
+    """Plot how much each model structure (optional physical effect) improves the held-out error, with intervals.
+
+    Args:
+        names: Names of ``n`` structures.
+        gain: Fraction of the held-out error that the structure removes, shape ``(n,)``.
+        low: Lower limits of the intervals, shape ``(n,)``.
+        high: Upper limits of the intervals, shape ``(n,)``.
+        missing: Whether the model should have the structure: the base model lacks it, or has it and needs it. Such
+            structures are coloured.
+    """
     n = len(names)
     values, lows, highs = (require_length(v, n, "the improvements") for v in (gain, low, high))
-    said, rows, figure = np.asarray(missing, dtype=bool), np.arange(n, dtype=float), new_figure()
-    for name, chosen, colour in (("missing, or needed", said, BLUE), ("buys nothing or unclear", ~said, GREY)):
+    is_missing, rows, figure = np.asarray(missing, dtype=bool), np.arange(n, dtype=float), new_figure()
+    for name, chosen, colour in (
+        ("missing, or needed", is_missing, BLUE),
+        ("no improvement, or unclear", ~is_missing, GREY),
+    ):
         if not chosen.any():
             continue
         figure.add_scatter(
@@ -281,7 +305,7 @@ def structure_gains(
             mode="markers",
             name=name,
             marker={"color": colour, "size": 10},
-            error_x=interval_bars(values[chosen], (lows[chosen], highs[chosen]), colour),
+            error_x=make_error_bars(values[chosen], (lows[chosen], highs[chosen]), colour),
             customdata=[name for name, shown in zip(names, chosen, strict=True) if shown],
             hovertemplate="%{customdata}: %{x:+.1%}<extra></extra>",
         )
@@ -292,16 +316,24 @@ def structure_gains(
     return figure
 
 
-def drift_panels(
+def plot_drift_panels(
     groups: Sequence[str], names: Sequence[str], estimates: ArrayLike, errors: ArrayLike, units: Sequence[str]
 ) -> Figure:
-    """Plot estimates ``(n, ngroup)`` over groups of episodes with 95 % intervals from ``errors``, a panel each."""
+    """Plot parameter estimates over consecutive groups of episodes with 95 % intervals, a panel per parameter.
+
+    Args:
+        groups: Labels of the groups of episodes.
+        names: Names of ``n`` parameters.
+        estimates: Estimates, shape ``(n, ngroup)``.
+        errors: Standard errors of the estimates, same shape.
+        units: Unit of each parameter.
+    """
     values, spread = np.asarray(estimates, dtype=float), np.asarray(errors, dtype=float)
     n, columns = len(names), min(2, len(names))
     if values.shape != (n, len(groups)) or spread.shape != values.shape:
         raise InputError(f"A plot of {n} parameters over {len(groups)} groups was given shape {values.shape}.")
     lines = -(-n // columns)
-    titles = [with_unit(name, unit) for name, unit in zip(names, units, strict=True)]
+    titles = [format_axis_title(name, unit) for name, unit in zip(names, units, strict=True)]
     figure = new_panels(lines, columns, subplot_titles=titles, vertical_spacing=0.4 / lines)
     for i in range(n):
         figure.add_scatter(

@@ -1,4 +1,4 @@
-"""Build a report page from blocks in reading order, and write it as one HTML file."""
+"""Build a report page from texts, metrics, tables, plots and images in reading order, and write it as one HTML file."""
 
 from __future__ import annotations
 
@@ -25,14 +25,22 @@ from twinloop.core.redaction import redact_text
 Cell: TypeAlias = str | int | float | bool | None
 Tone = Literal["good", "bad"]
 
-_MOST_PICTURE_BYTES = 64 << 20  # of one image, which is copied into the page
+_MOST_IMAGE_BYTES = 64 << 20  # of one image, which is copied into the page
 _OTHER_TAG = re.compile(r"<(?!/?(?:b|i|br|sub|sup|extra)>)")  # tags that our plots do not use
 _MEDIA = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyMetric:
-    """One number with its unit and its origin, the data or the run."""
+    """One number that a page shows in large type.
+
+    Attributes:
+        label: Name of the metric.
+        value: Number or text.
+        unit: Unit of the number.
+        source: Origin of the number, such as the data or the run.
+        tone: Colour, ``good`` or ``bad``; None for the text colour.
+    """
 
     label: str
     value: Cell
@@ -44,11 +52,12 @@ class KeyMetric:
 class ReportPage:
     """HTML page that needs no network, has a light and a dark style, and can be printed.
 
-    Every method but `html` and `write` adds a block and returns the report, so that calls chain. All text is escaped.
+    Every method except `html` and `write` adds content at the end and returns the page, so that calls can be chained.
+    All text is escaped.
 
     Args:
-        title: title of the page.
-        subtitle: one line below the title: the source of the data, the version, the command.
+        title: Title of the page.
+        subtitle: One line below the title: the source of the data, the version, the command.
     """
 
     def __init__(self, title: str, subtitle: str = "") -> None:
@@ -57,19 +66,19 @@ class ReportPage:
         self._plots = 0
 
     def section(self, title: str, text: str = "") -> Self:
-        """Begin a section, with a first paragraph if ``text`` is given."""
+        """Begin a section with a title and, if ``text`` is given, with its paragraphs."""
         self._blocks.append(f"<h2>{_escape_text(title)}</h2>")
         return self.text(text) if text else self
 
     def text(self, text: str) -> Self:
-        """Add paragraphs, separated by blank lines."""
+        """Add paragraphs of text; blank lines separate them."""
         paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
         self._blocks.extend(f"<p>{_escape_text(paragraph)}</p>" for paragraph in paragraphs)
         return self
 
-    def key_metrics(self, figures: Iterable[KeyMetric]) -> Self:
-        """Add a row of key metrics."""
-        self._blocks.append(f'<dl class="figures">{"".join(_format_key_metric(figure) for figure in figures)}</dl>')
+    def key_metrics(self, metrics: Iterable[KeyMetric]) -> Self:
+        """Add a row of numbers in large type."""
+        self._blocks.append(f'<dl class="metrics">{"".join(_format_key_metric(metric) for metric in metrics)}</dl>')
         return self
 
     def table(
@@ -83,10 +92,13 @@ class ReportPage:
         """Add a table; columns of numbers are aligned to the right.
 
         Args:
-            tones: colours of cells, good or bad, by (row, column).
+            columns: Titles of the columns.
+            rows: Cells of each row.
+            caption: Text above the table.
+            tones: Colours of single cells, ``good`` or ``bad``, by (row, column).
 
         Raises:
-            InputError: a row has another number of cells than there are columns.
+            InputError: If the number of cells in a row differs from the number of columns.
         """
         rows = [list(row) for row in rows]
         for number, row in enumerate(rows):
@@ -96,7 +108,7 @@ class ReportPage:
         return self
 
     def plot(self, figure: Any, caption: str = "") -> Self:
-        """Add a plotly figure, for example from `twinloop.report.plots`."""
+        """Add a plotly figure, for example from `twinloop.report.plots`, with a caption below it."""
         self._plots += 1
         spec = json.dumps(_remove_links(json.loads(figure.to_json())), ensure_ascii=False)
         spec = escape_control(spec).replace("<", "\\u003c")  # no string can then end or nest the script element
@@ -107,16 +119,22 @@ class ReportPage:
         )
         return self
 
-    def image(self, picture: Path | bytes | NDArray[np.uint8], caption: str = "", *, alt: str = "") -> Self:
-        """Add an image: a PNG, JPEG or GIF file or its bytes, or an array ``(H, W, 3)`` uint8, stored as JPEG.
+    def image(self, content: Path | bytes | NDArray[np.uint8], caption: str = "", *, alt: str = "") -> Self:
+        """Add an image with a caption below it.
+
+        Args:
+            content: PNG, JPEG or GIF file or its bytes, or an array of shape ``(height, width, 3)`` in uint8, which is
+                stored as JPEG.
+            caption: Text below the image.
+            alt: Text for screen readers; the caption by default.
 
         Raises:
-            InputError: the file is missing or has another format.
+            InputError: If the file is missing or has another format.
         """
-        data = _read_image(picture)
+        data = _read_image(content)
         media = next((media for magic, media in _MEDIA.items() if data.startswith(magic)), None)
         if media is None:
-            what = str(picture) if isinstance(picture, Path) else f"data beginning with {data[:4]!r}"
+            what = str(content) if isinstance(content, Path) else f"data beginning with {data[:4]!r}"
             raise InputError(f"{what} is not an image. A report takes PNG, JPEG or GIF.")
         source = f"data:{media};base64,{base64.b64encode(data).decode()}"
         tag = f'<img src="{source}" alt="{_escape_text(alt or caption)}">'
@@ -124,7 +142,7 @@ class ReportPage:
         return self
 
     def html(self) -> str:
-        """Return the whole page as HTML."""
+        """Return the whole page as HTML text."""
         subtitle = f'<p class="subtitle">{_escape_text(self.subtitle)}</p>' if self.subtitle else ""
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -138,7 +156,7 @@ class ReportPage:
         )
 
     def write(self, path: Path) -> Path:
-        """Write the page atomically and return its path."""
+        """Write the page to an HTML file atomically and return the file's path."""
         write_text(path, self.html())
         return path
 
@@ -146,7 +164,7 @@ class ReportPage:
         return "".join(f"<script>{script}</script>\n" for script in self._list_scripts())
 
     def _list_scripts(self) -> list[str]:
-        """Return the scripts of the page, which are the same on every page that has plots."""
+        """Return the JavaScript code of the page, which is the same on every page that has plots."""
         if not self._plots:
             return []
         from twinloop.report.figure import plotly_bundle
@@ -154,7 +172,7 @@ class ReportPage:
         return [plotly_bundle(), f"\n{_read_asset('report.js')}"]
 
     def _format_security_policy(self) -> str:
-        """Return the content security policy: a browser may run only the page's own scripts, and fetch nothing."""
+        """Return the content security policy: a browser may run only the page's own scripts and load nothing else."""
         hashes = [
             base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in self._list_scripts()
         ]
@@ -165,9 +183,10 @@ class ReportPage:
 
 
 def format_cell(value: Cell, decimals: int | None = None) -> str:
-    """Format a cell as text: floats with three significant digits or ``decimals``, thin spaces between thousands.
+    """Format a table cell as text, with thin spaces between thousands.
 
-    True and False become "yes" and "no", None and NaN a dash.
+    Floats have three significant digits or, if given, ``decimals`` decimals. True and False become "yes" and "no". None
+    and NaN become a dash.
     """
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "–"
@@ -195,7 +214,7 @@ def _format_float(value: float, decimals: int | None) -> str:
 
 
 def _decimals(size: float) -> int:
-    """Return the number of decimals that shows three significant digits of a number of this size."""
+    """Return the number of decimals with which a number of this size has three significant digits."""
     return int(np.clip(2 - np.floor(np.log10(size)), 0, 6)) if size else 0
 
 
@@ -215,7 +234,10 @@ def _escape_text(text: str) -> str:
 
 
 def _remove_links(value: Any) -> Any:
-    """Return a plotly figure whose texts have no markup from data, because plotly renders links and spans in them."""
+    """Return a plotly figure, as JSON values, with the markup in its texts escaped.
+
+    Otherwise plotly would render links and spans in texts that come from data.
+    """
     if isinstance(value, dict):
         return {key: _remove_links(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
@@ -253,7 +275,7 @@ def _format_table(
 
 
 def _column_decimals(cells: Sequence[Cell]) -> int:
-    """Return the number of decimals that shows three significant digits of a column's largest float."""
+    """Return the number of decimals with which a column's largest float has three significant digits."""
     sizes = [abs(float(cell)) for cell in cells if isinstance(cell, float | np.floating) and 1e-4 <= abs(cell) < 1e6]
     return _decimals(max(sizes, default=0.0))
 
@@ -262,19 +284,19 @@ def _format_caption(text: str) -> str:
     return f"<figcaption>{_escape_text(text)}</figcaption>" if text else ""
 
 
-def _read_image(picture: Path | bytes | NDArray[np.uint8]) -> bytes:
-    if isinstance(picture, Path):
-        return read_bytes(picture, _MOST_PICTURE_BYTES)
-    return picture if isinstance(picture, bytes) else _encode_jpeg(picture)
+def _read_image(content: Path | bytes | NDArray[np.uint8]) -> bytes:
+    if isinstance(content, Path):
+        return read_bytes(content, _MOST_IMAGE_BYTES)
+    return content if isinstance(content, bytes) else _encode_jpeg(content)
 
 
-def _encode_jpeg(picture: NDArray[np.uint8]) -> bytes:
+def _encode_jpeg(content: NDArray[np.uint8]) -> bytes:
     import io
 
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="JPEG", quality=88)
+    Image.fromarray(np.ascontiguousarray(content)).save(buffer, format="JPEG", quality=88)
     return buffer.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Plot errors by joint, episodes, and estimated and drawn parameters, as plotly figures."""
+"""Plot errors by joint, the channels of an episode, and estimated and drawn parameters, as plotly figures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    interval_bars,
+    format_axis_title,
+    make_error_bars,
     new_figure,
     new_panels,
-    range_rows,
+    plot_range_rows,
     require_length,
     set_layout,
-    with_unit,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _BETWEEN = 58  # pixels between panels above each other: ticks and a title
 _AROUND = 114  # pixels of legend, first title and last ticks, as in `set_layout`
 
 
-def error_by_joint(
+def plot_error_by_joint(
     joints: Sequence[str],
     errors: Mapping[str, ArrayLike],
     *,
@@ -46,14 +46,15 @@ def error_by_joint(
     """Plot the held-out error of every method at every joint as a dot, with its interval if given.
 
     Args:
-        joints: names of ``n`` joints, from the top.
-        errors: mean absolute errors ``(n,)`` by method, in the order of the legend; the last one is blue.
-        intervals: lower and upper limits ``(n,)`` by method.
-        target: target error ``(n,)``, drawn as a tick across the row.
-        unit: unit of the errors.
+        joints: Names of ``n`` joints, from the top.
+        errors: Mean absolute errors by name of the method, shape ``(n,)``, in the order of the legend; the last method
+            is blue.
+        intervals: Lower and upper limits by name of the method, shape ``(n,)`` each.
+        target: Target error, shape ``(n,)``, drawn as a tick across the row.
+        unit: Unit of the errors.
 
     Raises:
-        InputError: a method has another number of values than there are joints.
+        InputError: If a method has another number of values than there are joints.
     """
     n = len(joints)
     figure, rows = new_figure(), np.arange(n, dtype=float)
@@ -68,7 +69,7 @@ def error_by_joint(
             mode="markers",
             name=method,
             marker={"color": colour, "size": 9, "symbol": symbol, "line": {"width": 1.6, "color": colour}},
-            error_x=interval_bars(values, (intervals or {}).get(method), colour),
+            error_x=make_error_bars(values, (intervals or {}).get(method), colour),
             customdata=list(joints),
             hovertemplate=f"%{{customdata}}, {method}: %{{x:.3g}} {unit}<extra></extra>",
         )
@@ -85,29 +86,29 @@ def error_by_joint(
             },
             hovertemplate=f"target: %{{x:.3g}} {unit}<extra></extra>",
         )
-    figure.update_xaxes(title=with_unit("mean absolute error", unit), rangemode="tozero")
+    figure.update_xaxes(title=format_axis_title("mean absolute error", unit), rangemode="tozero")
     figure.update_yaxes(tickvals=rows, ticktext=list(joints), range=[n - 0.45, -0.55], showgrid=False, zeroline=False)
     set_layout(figure, height=90 + n * (_ROW * max(len(errors), 2) + 8))
     return figure
 
 
-def episode_series(
+def plot_episode_series(
     time: ArrayLike, joints: Sequence[str], series: Mapping[str, ArrayLike], *, units: Sequence[str] | str = ""
 ) -> Figure:
-    """Plot one episode, a panel per joint: commanded, measured and simulated values over time.
+    """Plot one episode over time, a panel per joint: commanded, measured and simulated values.
 
     Args:
-        time: times ``(T,)`` in s.
-        joints: names of ``n`` joints.
-        series: values ``(T, n)`` by name; ``commanded`` and ``measured`` have fixed colours.
-        units: one unit for all joints, or one for each.
+        time: Times in s, shape ``(nframe,)``.
+        joints: Names of ``n`` joints.
+        series: Values by name of the line, shape ``(nframe, n)``; ``commanded`` and ``measured`` have fixed colours.
+        units: One unit for all joints, or one for each.
 
     Raises:
-        InputError: a series has another shape.
+        InputError: If a series has another shape.
     """
     time, n = np.asarray(time, dtype=float), len(joints)
     units = [units] * n if isinstance(units, str) else list(units)
-    titles = [with_unit(joint, unit) for joint, unit in zip(joints, units, strict=True)]
+    titles = [format_axis_title(joint, unit) for joint, unit in zip(joints, units, strict=True)]
     columns = min(2, n)
     lines = -(-n // columns)
     figure = new_panels(lines, columns, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.24 / lines)
@@ -137,7 +138,7 @@ def episode_series(
     return figure
 
 
-def parameter_forest(
+def plot_parameter_forest(
     names: Sequence[str],
     estimate: ArrayLike,
     low: ArrayLike,
@@ -147,15 +148,15 @@ def parameter_forest(
     units: Sequence[str] | None = None,
     determined: Sequence[bool] | None = None,
 ) -> Figure:
-    """Plot estimates with intervals and their nominal values, a panel per quantity, a row per joint or object.
+    """Plot parameter estimates with intervals and nominal values, a panel per quantity and a row per joint or object.
 
     Args:
-        names: parameter paths such as ``joint/elbow_flex/damping``; the last part is the quantity, the rest the row.
-        estimate: estimates ``(n,)``, in each parameter's unit.
-        low: lower limits of the intervals, ``(n,)``.
-        high: upper limits, ``(n,)``.
-        nominal: nominal values ``(n,)``, drawn as open diamonds.
-        units: unit of each parameter.
+        names: Parameter names such as ``joint/elbow_flex/damping``; the last part is the quantity, the rest the row.
+        estimate: Estimates in each parameter's unit, shape ``(n,)``.
+        low: Lower limits of the intervals, shape ``(n,)``.
+        high: Upper limits of the intervals, shape ``(n,)``.
+        nominal: Nominal values, shape ``(n,)``, drawn as open diamonds.
+        units: Unit of each parameter.
         determined: False for an unidentifiable parameter, which is drawn faint and without an interval.
     """
     n = len(names)
@@ -191,7 +192,7 @@ def parameter_forest(
     return figure
 
 
-def parameter_draws(
+def plot_parameter_draws(
     names: Sequence[str],
     draws: ArrayLike,
     low: ArrayLike,
@@ -203,14 +204,15 @@ def parameter_draws(
     """Plot the distribution of drawn values over each parameter's range: a row of bins, darker for more worlds.
 
     Args:
-        names: names of ``n`` parameters.
-        draws: drawn values, ``(nworld, n)``.
-        low: lower ends of the ranges, ``(n,)``.
-        high: upper ends of the ranges, ``(n,)``.
-        units: unit of each parameter.
+        names: Names of ``n`` parameters.
+        draws: Drawn values, shape ``(nworld, n)``.
+        low: Lower limits of the ranges, shape ``(n,)``.
+        high: Upper limits of the ranges, shape ``(n,)``.
+        units: Unit of each parameter.
+        bins: Number of bins per range.
 
     Raises:
-        InputError: an array has another number of parameters than ``names``.
+        InputError: If an array has another number of parameters than ``names``.
     """
     n = len(names)
     table = np.atleast_2d(np.asarray(draws, dtype=float))
@@ -220,7 +222,7 @@ def parameter_draws(
     counts = np.stack([_count_draws(table[:, i], lows[i], highs[i], bins) for i in range(n)])
     units = units or [""] * n
     ends = [f"{a:.3g} … {b:.3g} {unit}".rstrip() for a, b, unit in zip(lows, highs, units, strict=True)]
-    figure = range_rows(
+    figure = plot_range_rows(
         names,
         ends,
         counts,
@@ -237,7 +239,10 @@ def parameter_draws(
 
 
 def _count_draws(values: NDArray[np.float64], low: float, high: float, bins: int) -> NDArray[np.int64]:
-    """Return counts ``(bins,)`` over [low, high]; in a range without width all are in the middle bin."""
+    """Return the number of values in each bin of the range from ``low`` to ``high``, shape ``(bins,)``.
+
+    If the range has no width, all values are in the middle bin.
+    """
     if high > low:
         return np.histogram(values, bins=bins, range=(low, high))[0]
     counts = np.zeros(bins, dtype=np.int64)
@@ -246,15 +251,15 @@ def _count_draws(values: NDArray[np.float64], low: float, high: float, bins: int
 
 
 def _group_by_panel(names: Sequence[str], units: Sequence[str] | None) -> dict[str, list[int]]:
-    """Return the indices of each panel's parameters, by title: the quantity with its unit."""
+    """Return the indices of the parameters in each panel, by title of the panel: the quantity with its unit."""
     panels: dict[str, list[int]] = {}
     for i, name in enumerate(names):
-        panels.setdefault(with_unit(name.rpartition("/")[2], units[i] if units else ""), []).append(i)
+        panels.setdefault(format_axis_title(name.rpartition("/")[2], units[i] if units else ""), []).append(i)
     return panels
 
 
 def _parameter_owner(name: str) -> str:
-    """Return the joint or object of a parameter: ``elbow_flex`` for ``joint/elbow_flex/damping``."""
+    """Return the joint or object of a parameter, such as ``elbow_flex`` for ``joint/elbow_flex/damping``."""
     parts = name.split("/")
     return "/".join(parts[1:-1]) or parts[0]
 
@@ -279,7 +284,7 @@ def _add_forest_dots(
     marker = (
         {"color": BLUE, "size": 9} if known else {"color": GREY, "size": 7, "opacity": 0.6, "symbol": "x-thin-open"}
     )
-    error = interval_bars(estimate, (low, high) if known else None, BLUE)
+    error = make_error_bars(estimate, (low, high) if known else None, BLUE)
     _add_dots(figure, group, estimate, labels, shown, place, marker=marker, error_x=error)
 
 
@@ -307,7 +312,11 @@ def _add_dots(
 
 
 def _choose_style(number: int, total: int) -> tuple[str, str]:
-    """Return colour and symbol of a method: open symbols for the first ones, a filled blue circle for the last."""
+    """Return the colour and symbol of method ``number`` (from 0) of ``total`` methods.
+
+    The last method is a filled blue circle. If there are at least three methods, the second-to-last is an orange
+    circle. All other methods have open symbols.
+    """
     if number == total - 1:
         return BLUE, "circle"
     if number == total - 2 and total > 2:

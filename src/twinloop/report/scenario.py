@@ -1,4 +1,4 @@
-"""Plot scenarios: success over doses, ablations of physical effects, a map of failures over two parameters."""
+"""Plot scenarios: success over the size of a change, ablations of physical effects, failures over two parameters."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.report.figure import BLUE, GREY, INK, ORANGE, interval_bars, new_figure, require_length, set_layout
+from twinloop.report.figure import BLUE, GREY, INK, ORANGE, make_error_bars, new_figure, require_length, set_layout
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
-def dose_response(
+def plot_dose_response(
     doses: ArrayLike,
     rates: ArrayLike,
     ends: tuple[ArrayLike, ArrayLike],
@@ -24,16 +24,18 @@ def dose_response(
     crossing: tuple[float, float] | None = None,
     by_ratio: bool = False,
 ) -> Figure:
-    """Plot the success rate over the dose of a change, with intervals; a line marks the rate without the change.
+    """Plot the success rate over the size of a change (dose), with intervals.
+
+    A dotted line marks the success rate without the change.
 
     Args:
-        doses: doses ``(n,)`` in ascending order.
-        rates: success rates, ``(n,)``.
-        ends: lower and upper limits of their intervals, ``(n,)`` each.
-        base: success rate without the change.
-        title: title of the axis of doses.
-        crossing: the two doses between which the outcome of half of the worlds flips.
-        by_ratio: whether the axis of doses is logarithmic.
+        doses: Sizes of the change in ascending order, shape ``(n,)``.
+        rates: Success rates, shape ``(n,)``.
+        ends: Lower and upper limits of their intervals, shape ``(n,)`` each.
+        base: Success rate without the change.
+        title: Title of the axis of doses.
+        crossing: Two neighbouring doses between which the success rate crosses one half, drawn as a band.
+        by_ratio: Whether the axis of doses is logarithmic.
     """
     at = np.asarray(doses, dtype=np.float64)
     values = require_length(rates, len(at), "rates")
@@ -46,7 +48,7 @@ def dose_response(
         name="success with the change",
         line={"color": BLUE, "width": 1.6},
         marker={"size": 9},
-        error_y=interval_bars(values, ends, BLUE),
+        error_y=make_error_bars(values, ends, BLUE),
         hovertemplate="%{x:.4g}: %{y:.2f}<extra></extra>",
     )
     figure.add_scatter(
@@ -60,28 +62,30 @@ def dose_response(
     return figure
 
 
-def term_bars(names: Sequence[str], needed: ArrayLike, ends: tuple[ArrayLike, ArrayLike], enough: ArrayLike) -> Figure:
-    """Plot the effect of each physical term on the success rate, a row per term, from the top.
+def plot_term_bars(
+    names: Sequence[str], gain_without: ArrayLike, ends: tuple[ArrayLike, ArrayLike], loss_alone: ArrayLike
+) -> Figure:
+    """Plot the effect of each physical term (such as friction or latency) on the success rate, a row per term.
 
     Args:
-        names: names of ``n`` terms.
-        needed: success rate gained without the term, ``(n,)``.
-        ends: lower and upper limits of the intervals of ``needed``, ``(n,)`` each.
-        enough: success rate lost with the term alone, ``(n,)``.
+        names: Names of ``n`` terms, from the top.
+        gain_without: Success rate gained if the term alone is switched off, shape ``(n,)``.
+        ends: Lower and upper limits of the intervals of ``gain_without``, shape ``(n,)`` each.
+        loss_alone: Success rate lost if the term alone is switched on and all other terms are off, shape ``(n,)``.
     """
     n, rows, figure = len(names), np.arange(len(names)), new_figure()
-    gained = require_length(needed, n, "differences")
+    gained = require_length(gain_without, n, "differences")
     figure.add_scatter(
         x=gained,
         y=rows - 0.12,
         mode="markers",
         name="success gained without the term: the failure needs it",
         marker={"color": BLUE, "size": 10},
-        error_x=interval_bars(gained, ends, BLUE),
+        error_x=make_error_bars(gained, ends, BLUE),
         hovertemplate="%{x:+.2f}<extra></extra>",
     )
     figure.add_scatter(
-        x=require_length(enough, n, "differences"),
+        x=require_length(loss_alone, n, "differences"),
         y=rows + 0.16,
         mode="markers",
         name="success lost with the term alone: it is enough",
@@ -95,20 +99,23 @@ def term_bars(names: Sequence[str], needed: ArrayLike, ends: tuple[ArrayLike, Ar
     return figure
 
 
-def failure_map(odds: NDArray[np.float64], axes: Sequence[str]) -> Any:
-    """Plot a heat map of the improbability ½ z² of the most probable failure in each cell; NaN cells stay empty.
+def plot_failure_map(log_density_drop: NDArray[np.float64], axes: Sequence[str]) -> Any:
+    """Plot a heat map of how probable the most probable failure is in each cell of two parameters' quantiles.
 
     Args:
-        odds: ½ z² of each cell, ``(n, n)``; the first axis is horizontal.
-        axes: names of both parameters.
+        log_density_drop: ½ |z|² of the most probable failure in each cell, shape ``(n, n)``; the first axis is
+            horizontal. z are the parameters, transformed to independent standard normal numbers, so ½ |z|² is the
+            decrease of the log density from the centre of the distribution. NaN for a cell without a failure, which
+            stays empty.
+        axes: Names of both parameters.
     """
-    figure, count = new_figure(), len(odds)
+    figure, count = new_figure(), len(log_density_drop)
     places = [f"{100 * i // count}–{100 * (i + 1) // count} %" for i in range(count)]
-    text = np.where(np.isnan(odds.T), "", np.char.mod("%.1f", np.nan_to_num(odds.T)))
+    text = np.where(np.isnan(log_density_drop.T), "", np.char.mod("%.1f", np.nan_to_num(log_density_drop.T)))
     figure.add_heatmap(
         x=places,
         y=places,
-        z=odds.T,
+        z=log_density_drop.T,
         text=text,
         texttemplate="%{text}",
         colorscale="OrRd_r",

@@ -1,4 +1,4 @@
-"""Simulate episodes from task, actor, parameters and backend, and recompute states from a recorded episode."""
+"""Simulate episodes with an expert or a policy, and recompute states and sensor readings of stored episodes."""
 
 from twinloop.rollout.actor import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.episodes import BatchResult, run_batch, software_versions
@@ -6,7 +6,7 @@ from twinloop.rollout.observing import Observation, TrackerNoise, WorldObserver,
 from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.rollout.readings import BodySensors, SensorReading, reading_columns, select_sensors
 from twinloop.rollout.replay import ReplayStates, initial_from_state, replay, replay_episode
-from twinloop.rollout.substeps import PhysicsSteps, Restepper
+from twinloop.rollout.substeps import PhysicsStepper, PhysicsSteps
 
 __all__ = [
     "Actor",
@@ -15,10 +15,10 @@ __all__ = [
     "EpisodeStart",
     "ExpertActor",
     "Observation",
+    "PhysicsStepper",
     "PhysicsSteps",
     "PolicyActor",
     "ReplayStates",
-    "Restepper",
     "SensorReading",
     "TrackerNoise",
     "WorldObserver",

@@ -1,4 +1,4 @@
-"""Define the source of commands in a batch: a task's expert, a policy, or another actor."""
+"""Define actors, which choose the commands of simulated worlds: a task's expert, a policy, or a user's class."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ from twinloop.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeStart:
-    """Start of some worlds: their episode numbers ``(k,)``, drawn parameters and initial states.
+    """Start of k episodes that are simulated together, one world per episode.
 
-    ``run_seed``, ``attempt`` and the numbers determine the random effects in the worlds.
+    Run seed, episode number and attempt determine the random effects in each world.
+
+    Attributes:
+        numbers: episode numbers, ``(k,)``.
+        params: parameters of the worlds, one row each.
+        initial: initial states of the worlds.
+        run_seed: seed of the run.
+        attempt: number of the attempt at these episodes, from 0.
     """
 
     numbers: NDArray[np.int64]
@@ -28,31 +35,34 @@ class EpisodeStart:
 
 
 class Actor(Protocol):
-    """Source of commands; ``name`` is stored in the provenance and changes whenever its commands may change."""
+    """Source of the commands in simulated worlds."""
 
     @property
     def name(self) -> str:
-        """Name of the actor in the provenance."""
+        """Name of the actor, stored in the provenance of episodes.
+
+        It must change whenever the actor's commands may change.
+        """
         ...
 
     def begin(self, worlds: EpisodeStart) -> Controller:
-        """Return a new controller for these worlds; it keeps nothing of earlier batches.
+        """Return a new controller for these worlds, independent of earlier worlds.
 
-        A policy must not use the parameters, which a real robot does not have; they are given because the robot's
-        readings depend on them.
+        The parameters are given because the robot's readings depend on them. A policy must not use them, because a real
+        robot does not provide them.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertActor:
-    """The scripted expert of a task."""
+    """Actor that runs a task's scripted expert."""
 
     task: Task
 
     @property
     def name(self) -> str:
-        """Version of the script."""
+        """Name and version of the expert's script, such as ``pick_and_place.expert/2``."""
         return self.task.expert_version
 
     def begin(self, worlds: EpisodeStart) -> Controller:

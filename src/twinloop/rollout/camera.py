@@ -1,9 +1,10 @@
-"""Build a twin's camera from its parameters: the views to render, their times, and the resulting images.
+"""Model a twin's camera: the views that must be rendered, their times, and the image that results from them.
 
-A renderer draws pinhole views at the camera's pose, wide enough for its lens (`sensors.camera.remap`), at times between
-the exposures of the first and the last row (`sensors.camera.shutter`). The lens distorts each of these subframes, the
-shutter combines them to one image of light, and the sensor develops it (`sensors.camera.chain`). The image at a control
-step is the newest one that was taken and delivered by then.
+A renderer computes pinhole images at the camera's pose, wide enough for its lens (`sensors.camera.remap`), at several
+times between the exposures of the first and the last row (`sensors.camera.shutter`). These pinhole images are called
+subframes. The lens distorts each subframe, the shutter combines the subframes to one image in linear light, and the
+sensor converts light to pixel values (`sensors.camera.chain`). At a control step, a policy gets the newest image that
+has been delivered until then.
 """
 
 from __future__ import annotations
@@ -46,10 +47,18 @@ _GRANULE = 32  # pixels
 
 @dataclass(frozen=True, kw_only=True)
 class TwinCamera:
-    """Camera sensor of a twin in one world.
+    """Camera of a twin in one world.
 
-    ``camera`` is the model's camera; ``target`` is the pinhole of the images without lens distortion, ``view`` the
-    wider pinhole that is rendered.
+    Attributes:
+        name: name of the sensor in the twin.
+        camera: name of the camera in the MuJoCo model, which gives the sensor's pose.
+        world: parameters of the world, one row.
+        model: model of the image sensor and the processing (noise, exposure, colours, compression).
+        lens: model of the lens.
+        shutter: exposure and readout times.
+        clock: times at which images are taken and delivered.
+        target: pinhole intrinsics of the images as if the lens had no distortion.
+        view: pinhole intrinsics of the rendered views, which are wider than the images.
     """
 
     name: str
@@ -74,18 +83,20 @@ class TwinCamera:
         model: mujoco.MjModel | None = None,
         fields: Fields | None = None,
     ) -> TwinCamera:
-        """Make the camera of one world.
+        """Return the camera of one world.
 
         Args:
-            world: parameters of the world, one row, with the seed path if there are random effects.
-            sensor: the name among the twin's sensors.
+            twin: twin of the world.
+            world: parameters of the world, one row. Random effects also need its seed path (run seed, episode,
+                attempt).
+            sensor: name of the camera among the twin's sensors.
             height, width: size of the images in pixels.
-            model: a variant of the twin's model, such as the one with textures.
-            fields: the world's model fields; only the camera's field of view is used.
+            model: variant of the twin's model, such as the model with textures; None for the twin's model.
+            fields: model fields of the world; only the camera's field of view is used.
 
         Raises:
-            UnknownNameError: the sensor, or a setting, does not exist.
-            InputError: another kind of sensor, or a lens that cannot be rendered.
+            UnknownNameError: If the sensor or one of its settings does not exist.
+            InputError: If the sensor is not a camera, or its lens cannot be rendered.
         """
         settings = sensor_settings(twin, sensor, KIND)
         values = twin.sensor_values(world, sensor)
@@ -106,11 +117,19 @@ class TwinCamera:
 
     @cached_property
     def remap(self) -> Remap:
-        """Map from each pixel behind the lens to its position in the view."""
+        """Map from each pixel of the distorted image to its position in the rendered pinhole view."""
         return Remap.of(self.lens, self.view, self.target)
 
     def view_fields(self, model: mujoco.MjModel, fields: Fields) -> dict[str, NDArray]:
-        """Return one world's fields, or those of single frames, with the camera's pinhole replaced by the view."""
+        """Return the model fields with the camera's intrinsics replaced by those of the rendered view.
+
+        The rendered view is a pinhole image wider than the camera's image; the lens distortion is applied to it
+        afterwards.
+
+        Args:
+            model: model that is rendered.
+            fields: model fields of one world, or one value per frame.
+        """
         row = camera_ids(model, [self.camera])[self.camera]
         fovy, sensor = (np.array(fields.get(name, getattr(model, name))) for name in ("cam_fovy", "cam_sensorsize"))
         fovy[..., row] = math.degrees(self.view.fovy)
@@ -118,38 +137,51 @@ class TwinCamera:
         return {**fields, "cam_fovy": fovy, "cam_sensorsize": sensor}
 
     def captures(self, time: NDArray[np.float64]) -> DeliveredCaptures:
-        """Return the newest delivered capture at each of the times ``(nstep,)`` in s, ``(1, nstep)`` each.
+        """Return the newest delivered image at each of the given times.
+
+        Args:
+            time: increasing times in s, ``(nstep,)``.
+
+        Returns:
+            Image numbers, capture times and arrival times. Each is ``(1, nstep)``, because the function that computes
+            them supports many worlds.
 
         Raises:
-            InputError: images are late or lost at random, and the world has no seed path.
+            InputError: If images are late or lost at random, and the world has no seed path (run seed, episode,
+                attempt).
         """
         return find_delivered_captures(
             time[None], self.clock, seeds=self.world.seeds, stream=f"sensor/{self.name}/captures"
         )
 
     def open(self) -> CameraPipeline:
-        """Open the sensor behind the lens, at the start of the world.
+        """Create the image pipeline (exposure, noise, colours, compression) in its state at time 0.
 
         Raises:
-            InputError: the sensor has noise, and the world has no seed path.
+            InputError: If the sensor has noise, and the world has no seed path (run seed, episode, attempt).
         """
         if not needs_seeds(self.model):
             return CameraPipeline(self.model)
-        path = self.world.seed_path(f"The noise of {self.name} happens")
+        path = self.world.require_seeds(f"The noise of {self.name} happens")
         return CameraPipeline(self.model, CameraSeeds(path=path, sensor=self.name, serial=self.model.serial))
 
     def make_exposed_shutter(self, seconds: float) -> Shutter:
-        """Return the shutter with an exposure time in s."""
+        """Return a copy of the camera's shutter with another exposure time in s."""
         return replace(self.shutter, exposure_time=seconds)
 
     def combine_light(self, subframes: NDArray[np.float32], shutter: Shutter) -> NDArray[np.float32]:
-        """Return the sensor's linear light ``(height, width, 3)`` from subframes of the view ``(count, h', w', 3)``."""
-        picture = combine_subframes(subframes, shutter, lens=None if self.remap.is_identity else self.remap)
+        """Return the linear light on the sensor, ``(height, width, 3)``.
+
+        Args:
+            subframes: rendered views in linear light, ``(count, view height, view width, 3)``.
+            shutter: shutter with the exposure time of this image.
+        """
+        image = combine_subframes(subframes, shutter, lens=None if self.remap.is_identity else self.remap)
         # A blur spot covers rows that are read within microseconds, so the image is blurred instead of every subframe.
-        return blur_images(picture[None], self.lens.blur)[0]
+        return blur_images(image[None], self.lens.blur)[0]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the metadata for users of the images: device, intrinsics, distortion in OpenCV's order."""
+        """Return metadata of the images as JSON values: sensor, intrinsics, lens, distortion in OpenCV's order."""
         lens = self.lens
         k = [lens.lens_k1, lens.lens_k2, lens.lens_k3, lens.lens_k4, lens.lens_k5, lens.lens_k6]
         pinhole = [k[0], k[1], lens.lens_p1, lens.lens_p2, *k[2:]]
@@ -162,15 +194,15 @@ class TwinCamera:
 
 
 def sensor_camera(twin: Twin, sensor: str) -> str:
-    """Return the model's camera of a sensor."""
+    """Return the name of the model's camera that a sensor of the twin uses."""
     return twin.spec.sensors[sensor].camera or sensor
 
 
 def camera_sensors(twin: Twin) -> dict[str, str]:
-    """Return the twin's sensors of kind camera, keyed by the model's camera.
+    """Return the names of the twin's camera sensors, by the name of the model's camera.
 
     Raises:
-        InputError: two sensors use the same camera.
+        InputError: If two sensors use the same camera.
     """
     found: dict[str, str] = {}
     for name, device in twin.devices.items():
@@ -187,7 +219,13 @@ def camera_sensors(twin: Twin) -> dict[str, str]:
 
 
 def _view(lens: Lens, target: Intrinsics) -> Intrinsics:
-    """Return the pinhole to render: the target itself if the lens has no effect."""
+    """Return the intrinsics of the pinhole view to render, wide enough for the lens distortion that follows.
+
+    Args:
+        lens: lens of the camera.
+        target: intrinsics of the camera's image as if the lens had no distortion; returned unchanged if the lens has no
+            effect.
+    """
     plain = replace(target, cx=target.width / 2.0, cy=target.height / 2.0, fx=target.fy)
     if replace(lens, blur=0.0) == Lens() and target == plain:
         return target

@@ -1,4 +1,8 @@
-"""Take the images that a twin's camera delivers along an episode, with as many subframes as the motion needs."""
+"""Compute the images that a twin's camera delivers in an episode, with motion blur and rolling shutter.
+
+Each image is combined from subframes, which are images rendered at different times of the exposure. Faster motion in
+the image needs more subframes.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +31,19 @@ _GRID = np.array([[x, y] for x in np.linspace(-1.0, 1.0, 5) for y in np.linspace
 
 
 def count_subframes(pixels: float, most: int) -> int:
-    """Return the number of subframes for an image in which something moves by ``pixels``."""
+    """Return the number of subframes for one image.
+
+    Args:
+        pixels: largest motion in the image during exposure and readout, in pixels.
+        most: largest number of subframes.
+    """
     if pixels < STILL or most == 1:
         return 1
     return min(most, 1 + math.ceil(pixels / _STRIDE))
 
 
 class ImageMotion:
-    """Motion meter for the images of one camera."""
+    """Measurement of the largest motion in the images of one camera."""
 
     def __init__(self, model: mujoco.MjModel, camera: str) -> None:
         self._posed, self._camera = PosedScene(model), camera_ids(model, [camera])[camera]
@@ -45,13 +54,15 @@ class ImageMotion:
         self._points = (middle[:, None] + half[:, None] * _LATTICE).reshape(-1, 3)  # in the geoms' axes
 
     def measure_motion(self, states: SceneStates, fields: Fields, view: Intrinsics) -> float:
-        """Return the largest motion in the view between the first and the last state, in pixels.
+        """Return the largest motion in the image from the first to the last state, in pixels.
 
-        It is measured at points of the geoms' bounding boxes, at surface points hit by a grid of rays, and, for distant
-        objects, from the rotation of the camera.
+        The motion is measured at points of the geoms' bounding boxes, at surface points that a grid of rays hits, and
+        from the rotation of the camera, which moves distant objects.
 
         Args:
-            fields: model fields of all states, or one set per state.
+            states: poses of the frames.
+            fields: model fields of all states, or one value per state.
+            view: intrinsics of the image.
         """
         self._posed.set_fields(fields, len(states))
         self._posed.pose(states, 0)
@@ -67,7 +78,7 @@ class ImageMotion:
         return float(np.nanmax(found, initial=0.0))
 
     def _cast_grid(self, view: Intrinsics) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return the geoms hit by a grid of rays, and the hit points ``(k, 3)`` in the geoms' axes."""
+        """Return the geoms ``(k,)`` that a grid of rays hits, and the hit points ``(k, 3)`` in the geoms' axes."""
         model, data = self._posed.model, self._posed.data
         pose = opencv_pose(data.cam_xpos[self._camera], data.cam_xmat[self._camera])
         toward = view.unproject((_GRID + 1.0) / 2.0 * [view.width, view.height]) @ pose[:3, :3].T
@@ -79,13 +90,22 @@ class ImageMotion:
         )
         (met,) = np.nonzero(geom >= 0)
         geoms = geom[met].astype(np.intp)
-        apart = eye + distance[met, None] * toward[met] - data.geom_xpos[geoms]
-        return geoms, np.einsum("kij,ki->kj", data.geom_xmat[geoms].reshape(-1, 3, 3), apart)
+        offset = eye + distance[met, None] * toward[met] - data.geom_xpos[geoms]
+        return geoms, np.einsum("kij,ki->kj", data.geom_xmat[geoms].reshape(-1, 3, 3), offset)
 
     def _project_points(
         self, geoms: NDArray[np.intp], points: NDArray[np.float64], view: Intrinsics
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the pixels of points on geoms, nan if far outside the image; and the camera's axes in the world."""
+        """Return the image positions of points on geoms, ``(k, 2)`` in px, and the rotation of the camera ``(3, 3)``.
+
+        A position is nan if it is behind the camera or far outside the image. The columns of the rotation are the
+        camera's axes in the world.
+
+        Args:
+            geoms: ids of the geoms, ``(k,)``.
+            points: positions in the geoms' axes, ``(k, 3)`` in m.
+            view: intrinsics of the image.
+        """
         data = self._posed.data
         world = np.einsum("kij,kj->ki", data.geom_xmat[geoms].reshape(-1, 3, 3), points) + data.geom_xpos[geoms]
         pose = opencv_pose(data.cam_xpos[self._camera], data.cam_xmat[self._camera])
@@ -99,16 +119,19 @@ class ImageMotion:
 
 MOST_SUBFRAMES = 16  # per image; more make no visible difference at 640×480
 
-Draw = Callable[[SceneStates, Fields], NDArray[np.float32]]
-"""Function that renders the camera's view in every state, as linear light ``(n, h', w', 3)``."""
+RenderView = Callable[[SceneStates, Fields], NDArray[np.float32]]
+"""Function that renders one camera's view of n states as linear light, ``(n, view height, view width, 3)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MovingWorld:
-    """World in front of a camera: poses at any time, and appearance at control steps.
+    """World that a camera sees: poses at any time, and appearance at control steps.
 
-    ``time`` ``(nstep,)`` are the true times of the control steps in s, increasing; ``poses`` takes times ``(k,)``;
-    ``fields`` takes numbers of control steps and returns model fields, common ones or one set each.
+    Attributes:
+        model: model of the world.
+        time: simulation times of the control steps in s, ``(nstep,)``, increasing.
+        poses: function from times ``(k,)`` in s to the poses at these times.
+        fields: function from numbers of control steps ``(k,)`` to model fields, shared or one value per step.
     """
 
     model: mujoco.MjModel
@@ -117,63 +140,91 @@ class MovingWorld:
     fields: Callable[[NDArray[np.intp]], Fields]
 
     def at(self, times: ArrayLike) -> tuple[SceneStates, Fields]:
-        """Return states and fields at times ``(k,)``; a time before the start counts as the start."""
-        asked = np.atleast_1d(np.asarray(times, dtype=np.float64))
-        steps = np.clip(np.searchsorted(self.time, asked, side="right") - 1, 0, len(self.time) - 1)
-        return self.poses(asked), self.fields(steps)
+        """Return poses and model fields at times ``(k,)`` in s.
+
+        Before the first control step, the fields are those of the first control step.
+        """
+        moments = np.atleast_1d(np.asarray(times, dtype=np.float64))
+        steps = np.clip(np.searchsorted(self.time, moments, side="right") - 1, 0, len(self.time) - 1)
+        return self.poses(moments), self.fields(steps)
 
 
 class CameraCaptures:
-    """Images of one camera in one world, from the first control step to the last.
+    """Images of one camera in one world, computed from the first control step to the last.
 
-    An image that is the newest one at several steps is taken once. The number of subframes follows from the motion in
-    the image; see `ImageMotion`.
+    An image that is the newest one at several control steps is computed once. The number of subframes follows from the
+    motion in the image; see `ImageMotion`.
+
+    Args:
+        camera: camera of the world.
+        world: the world.
+        render_view: function that renders the camera's view of n states as linear light; see `RenderView`.
+        most: largest number of subframes per image.
     """
 
-    def __init__(self, camera: TwinCamera, world: MovingWorld, draw: Draw, *, most: int = MOST_SUBFRAMES) -> None:
+    def __init__(
+        self, camera: TwinCamera, world: MovingWorld, render_view: RenderView, *, most: int = MOST_SUBFRAMES
+    ) -> None:
         self.camera, self.world = camera, world
-        self._draw, self._most = draw, most
+        self._render_view, self._most = render_view, most
         self._sensor = camera.open()
         self.captures = camera.captures(world.time)
         self._motion = ImageMotion(world.model, camera.camera) if self._can_blur else None
-        self._number, self._picture = -1, np.zeros((0, 0, 3), dtype=np.uint8)
+        self._number, self._image = -1, np.zeros((0, 0, 3), dtype=np.uint8)
 
     @property
     def _can_blur(self) -> bool:
-        """Return whether anything can move during an exposure."""
+        """Whether motion during an image can matter: the camera has an exposure time or a rolling shutter."""
         model = self.camera.model
         return self._most > 1 and (self.camera.shutter.skew > 0.0 or model.exposure_time > 0.0)
 
     def take_images(self, rows: range) -> NDArray[np.uint8]:
-        """Return the newest image at each of the next control steps, ``(n, height, width, 3)``."""
+        """Return the newest delivered image at each of the given control steps, ``(n, height, width, 3)`` uint8 sRGB.
+
+        Calls must have ascending steps, because the sensor has a state.
+        """
         target = self.camera.target
         out = np.empty((len(rows), target.height, target.width, 3), dtype=np.uint8)
         for place, row in enumerate(rows):
             number = int(self.captures.number[0, row])
             if number != self._number:
-                self._picture = self.take_capture(float(self.captures.taken[0, row]), number)
+                self._image = self.take_capture(float(self.captures.capture_time[0, row]), number)
                 self._number = number
-            out[place] = self._picture
+            out[place] = self._image
         return out
 
     def take_capture(self, time: float, number: int) -> NDArray[np.uint8]:
-        """Return the capture with a number, taken at a time in s, later than the previous one."""
+        """Return one image ``(height, width, 3)`` uint8 sRGB.
+
+        Args:
+            time: time of the image in s, later than that of the previous image.
+            number: number of the image, which determines its noise.
+        """
         light = self.render_light(time)
         return self._sensor.develop(light[None], time=[time], numbers=[number])[0]
 
     def stages(self, light: NDArray[np.float32], time: float) -> list[tuple[str, NDArray[np.uint8]]]:
-        """Return one capture of light after each stage, by the stage's name; see `CameraPipeline.iterate_stages`."""
+        """Return one image after each stage of the sensor, with the names of the stages.
+
+        Args:
+            light: linear light on the sensor, ``(height, width, 3)``; see `render_light`.
+            time: time of the image in s.
+        """
         return next(self._sensor.iterate_stages(light[None], time=[time], numbers=[self._number + 1]))
 
     def render_light(self, time: float) -> NDArray[np.float32]:
-        """Return the linear light on the sensor of the next capture, taken at a time in s, ``(height, width, 3)``."""
+        """Return the linear light on the sensor for the next image, taken at ``time`` in s, ``(height, width, 3)``."""
         shutter, times = self.subframes_at(time)
         states, fields = self.world.at(times)
-        subframes = self._draw(states, self.camera.view_fields(self.world.model, fields))
+        subframes = self._render_view(states, self.camera.view_fields(self.world.model, fields))
         return self.camera.combine_light(subframes, shutter)
 
     def subframes_at(self, time: float) -> tuple[Shutter, NDArray[np.float64]]:
-        """Return the shutter of the next capture, and the times of its subframes in s."""
+        """Return the shutter of the next image, and the times of its subframes ``(count,)`` in s.
+
+        Args:
+            time: time of the image in s.
+        """
         shutter = self.camera.make_exposed_shutter(self._sensor.next_exposure_time(time) or 0.0)
         count = 1
         if self._motion is not None and shutter.span > 0.0:

@@ -1,7 +1,8 @@
-"""Recompute the forces of every step from stored states and commands: contacts, joint forces, external forces.
+"""Compute tables of contacts, joint forces and external forces of an episode from its stored states and commands.
 
-At frame t they are MuJoCo's results at the state of frame t, under the controls and external forces of the physics step
-that starts there: bit for bit those of the simulation, including drives and delayed commands (`rollout.substeps`).
+The values at frame t are MuJoCo's results for the state of frame t. Controls and external forces are those of the
+first physics step after frame t. The values equal those of the simulation bit for bit, including delayed commands and
+the actuator models (drives); see `rollout.substeps`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.annotations import PREFIX, build_table
 from twinloop.render.annotate import InstanceTable
-from twinloop.rollout.substeps import Restepper
+from twinloop.rollout.substeps import PhysicsStepper
 from twinloop.twin import Twin
 
 _GENERALIZED = {
@@ -31,27 +32,40 @@ _GENERALIZED = {
 
 
 def dynamics_tables(twin: Twin, episode: SimEpisode, wanted: Sequence[str]) -> dict[str, pa.Table]:
-    """Return the tables of an episode's steps, as ``commit_block`` takes them.
+    """Return the tables of contacts and forces in an episode, to pass as ``tables`` to `DatasetWriter.commit_block`.
 
     Args:
-        wanted: names of annotations: ``contacts`` gives ``annotations/contacts`` and ``annotations/forces``,
-            ``joints`` gives ``annotations/joints``; others are ignored. See `dataset.annotations` for the columns.
+        twin: twin version that made the episode.
+        episode: record of the episode.
+        wanted: names of annotations. ``contacts`` gives the tables ``annotations/contacts`` and ``annotations/forces``;
+            ``joints`` gives ``annotations/joints``; all other names are ignored.
+
+    Returns:
+        Tables by name; see `dataset.annotations` for their columns.
 
     Raises:
-        InputError: another twin made the episode, or the episode lacks required data.
+        InputError: If another twin made the episode, or the episode lacks required data.
     """
     if not {"contacts", "joints"} & set(wanted):
         return {}
     steps = _Steps(twin, contacts="contacts" in wanted, joints="joints" in wanted)
-    Restepper.of_episode(twin, episode).visit_steps(steps.append_step)
+    PhysicsStepper.of_episode(twin, episode).visit_steps(steps.append_step)
     return steps.tables(episode.number)
 
 
 class _Steps:
-    """Rows of the tables, collected step by step."""
+    """Rows of an episode's tables of contacts, external forces and joint forces, collected step by step.
+
+    Args:
+        twin: twin of the episode.
+        contacts: whether to collect contacts and external forces.
+        joints: whether to collect joint forces.
+    """
 
     def __init__(self, twin: Twin, *, contacts: bool, joints: bool) -> None:
-        names = [name for name, asked in (("contacts", contacts), ("forces", contacts), ("joints", joints)) if asked]
+        names = [
+            name for name, requested in (("contacts", contacts), ("forces", contacts), ("joints", joints)) if requested
+        ]
         self._columns: dict[str, defaultdict[str, list[Any]]] = {name: defaultdict(list) for name in names}
         model, self._things = twin.model, InstanceTable.of(twin)
         self._bodies = [model.body(i).name or f"body_{i}" for i in range(model.nbody)]
@@ -59,7 +73,10 @@ class _Steps:
         self._joints, self._qpos = _coordinates(model)
 
     def append_step(self, step: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        """Append the rows of a step."""
+        """Append the contacts, external forces and joint forces of one control step to the tables.
+
+        They are MuJoCo's results at the start of the step.
+        """
         if "contacts" in self._columns:
             self._append("contacts", step, data, self._contacts(model, data))
             self._append("forces", step, data, self._forces(data))
@@ -81,7 +98,10 @@ class _Steps:
             target[key] += list(values)
 
     def _contacts(self, model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
-        """Return the contacts between rigid geoms that are part of the solver's problem."""
+        """Return the columns of the contact table for one control step.
+
+        It has the contacts between rigid geoms that MuJoCo's constraint solver includes.
+        """
         found = [i for i in range(data.ncon) if data.contact.efc_address[i] >= 0 and (data.contact.geom[i] >= 0).all()]
         pairs = data.contact.geom[found].reshape(-1, 2)
         wrenches = np.array([contact_wrench(model, data, i) for i in found]).reshape(-1, 2, 3)
@@ -101,7 +121,7 @@ class _Steps:
         }
 
     def _forces(self, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
-        """Return the external forces on bodies."""
+        """Return the columns of the external-force table for one control step: forces and torques on bodies."""
         pushed = np.flatnonzero(data.xfrc_applied.any(axis=1))
         return {
             "body": [self._bodies[i] for i in pushed],
@@ -111,7 +131,10 @@ class _Steps:
         }
 
     def _generalized_forces(self, model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
-        """Return coordinates, their derivatives, and the generalized forces along them."""
+        """Return the columns of the joint-force table for one control step.
+
+        They are position, velocity, acceleration and generalized forces of every degree of freedom.
+        """
         applied = data.qfrc_applied.copy()
         for body in np.flatnonzero(data.xfrc_applied.any(axis=1)):
             force, torque = data.xfrc_applied[body, :3], data.xfrc_applied[body, 3:]
@@ -128,17 +151,27 @@ class _Steps:
 
 
 def contact_wrench(model: mujoco.MjModel, data: mujoco.MjData, contact: int) -> NDArray[np.float64]:
-    """Return force and torque ``(2, 3)`` of a contact's first geom on its second, at the contact point, world axes."""
+    """Return force and torque ``(2, 3)`` of one contact at the contact point, in world axes, in N and N·m.
+
+    They are those that the first geom of the contact exerts on the second.
+
+    Args:
+        model, data: posed model with computed contact forces.
+        contact: index of the contact in ``data.contact``.
+    """
     wrench = np.empty(6)
     mujoco.mj_contactForce(model, data, contact, wrench)
     return wrench.reshape(2, 3) @ data.contact.frame[contact].reshape(3, 3)
 
 
 def _coordinates(model: mujoco.MjModel) -> tuple[list[str], NDArray[np.intp]]:
-    """Return names of the degrees of freedom ``(nv,)``, and their indices in qpos, or -1."""
-    names, places = list[str](), list[int]()
+    """Return the names of the degrees of freedom, ``nv`` of them, and their indices in qpos ``(nv,)``.
+
+    The index is -1 for the degrees of freedom of ball and free joints, which have no single coordinate in qpos.
+    """
+    names, indices = list[str](), list[int]()
     for joint in range(model.njnt):
         name, width = model.joint(joint).name or f"joint_{joint}", len(model.joint(joint).damping)
         names += [name] if width == 1 else [f"{name}/{i}" for i in range(width)]
-        places += [int(model.jnt_qposadr[joint])] if width == 1 else [-1] * width
-    return names, np.array(places, dtype=np.intp)
+        indices += [int(model.jnt_qposadr[joint])] if width == 1 else [-1] * width
+    return names, np.array(indices, dtype=np.intp)

@@ -49,23 +49,28 @@ def depth_reading(
     *,
     frames: ArrayLike,
 ) -> DepthReading:
-    """Return one depth camera's readings of ``n`` frames.
+    """Return the depth images that one depth camera measures in ``n`` frames.
 
     Args:
-        table: one row for all frames, or one for each; its seed path seeds the random effects.
-        sensor: the camera's name among the twin's sensors.
-        channels: rendered images of its camera by channel, from `Renderer.observe` with the names in `DEPTH_CHANNELS`:
-            ``depth``, and the others if available (``rgb`` may replace ``linear``).
+        twin: twin with the camera.
+        table: parameters, one row for all frames or one row per frame. Its seed path (run seed, episode, attempt)
+            seeds the random effects.
+        sensor: name of the camera among the twin's sensors.
+        channels: rendered images of the camera by channel, from `Renderer.observe` with the names in `DEPTH_CHANNELS`.
+            ``depth`` is required; effects that need a missing channel are left out. The sRGB image ``rgb`` may replace
+            ``linear`` (linear light).
         intrinsics: intrinsics of the images.
-        frames: number of each frame in its episode, ``(n,)``: a reading depends on run seed, episode, attempt, sensor
-            and frame. Parameters that change at every control step have the value of that step.
+        frames: number of each frame in its episode, ``(n,)``. The random numbers of a reading depend on run seed,
+            episode, attempt, sensor and frame. If a parameter changes at every control step, frame k uses its value at
+            step k.
 
     Returns:
-        Counts ``(n, h, w)`` uint16 and their unit in m; 0 where the camera has no measurement.
+        Depth in counts ``(n, h, w)`` uint16, 0 for pixels that have no measurement; and the distance in m of one count.
 
     Raises:
-        UnknownNameError: no such sensor.
-        InputError: another kind of sensor, no depth channel, shapes that do not match, or no seed path.
+        UnknownNameError: If the twin has no such sensor.
+        InputError: If the sensor is not a depth camera, the channel ``depth`` or the seed path is missing, or the
+            shapes do not match.
     """
     depth = channels.get("depth")
     if depth is None:
@@ -85,17 +90,19 @@ def depth_reading(
         intrinsics=intrinsics,
         normals=channels.get("normal"),
         brightness=_brightness(channels),
-        shine=_shine(twin, table, channels.get("geom")),
+        shine=_mirror_reflectance(twin, table, channels.get("geom")),
     )
     return model.read(seen, frame_generators(table, sensor, number))
 
 
 def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
-    """Return a twin's depth camera with the parameters of a table's worlds.
+    """Return the model of a twin's depth camera, with the parameters of a table's worlds.
 
     Raises:
-        UnknownNameError: no such sensor, or a device setting ``model`` outside `DepthModelName`.
-        InputError: another kind of sensor, or a setting that is too small.
+        UnknownNameError: If the twin has no such sensor, or the setting ``model`` of its device is not in
+            `DepthModelName`.
+        InputError: If the sensor is not a depth camera. Also if a setting of its device is negative, or if
+            ``baseline``, ``unit`` or ``max_depth`` is 0.
     """
     values = twin.sensor_values(table, sensor)
     settings = sensor_settings(twin, sensor, "depth")
@@ -114,11 +121,16 @@ def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
 
 
 def sensor_settings(twin: Twin, sensor: str, kind: str) -> dict[str, Any]:
-    """Return the settings of one of a twin's sensors by name.
+    """Return the device settings of one of a twin's sensors, by name.
+
+    Args:
+        twin: twin with the sensor.
+        sensor: name of the sensor.
+        kind: kind that the sensor must have, such as ``depth``.
 
     Raises:
-        UnknownNameError: no such sensor.
-        InputError: the sensor is of another kind.
+        UnknownNameError: If the twin has no such sensor.
+        InputError: If the sensor has another kind.
     """
     if sensor not in twin.devices:
         raise UnknownNameError("sensor", sensor, twin.devices, where=f"twin {twin.name}")
@@ -131,8 +143,14 @@ def sensor_settings(twin: Twin, sensor: str, kind: str) -> dict[str, Any]:
 
 
 def frame_generators(table: ParamTable, sensor: str, frames: NDArray[np.int64]) -> list[Generator]:
-    """Return a random generator for each frame or scan of a sensor; the table has one world, or one per frame."""
-    seeds = table.seed_path(f"Noise and losses of {sensor} happen")
+    """Return one random generator for each frame or scan of a sensor.
+
+    Args:
+        table: parameters with a seed path (run seed, episode, attempt), one row for all frames or one row per frame.
+        sensor: name of the sensor.
+        frames: numbers of the frames or scans in their episodes, ``(n,)``.
+    """
+    seeds = table.require_seeds(f"Noise and losses of {sensor} happen")
     episodes, attempts = (np.broadcast_to(part, frames.shape) for part in (seeds.episodes, seeds.attempts))
     return [
         generator(seeds.run_seed, f"sensor/{sensor}/{attempt}/{frame}", int(episode))
@@ -147,8 +165,14 @@ def _brightness(channels: Mapping[str, NDArray]) -> NDArray[np.floating] | None:
     return None if linear is None else np.clip(linear @ LUMA, 0.0, 1.0)
 
 
-def _shine(twin: Twin, table: ParamTable, geom: NDArray[np.int32] | None) -> NDArray[np.float64] | None:
-    """Return the mirror reflectance of each pixel: that of its geom's material."""
+def _mirror_reflectance(twin: Twin, table: ParamTable, geom: NDArray[np.int32] | None) -> NDArray[np.float64] | None:
+    """Return the mirror reflectance of the material that each pixel shows, 0 to 1; None if the model has no materials.
+
+    Args:
+        twin: twin of the images, whose model has the materials.
+        table: parameter values, which may change the materials; one row for all images or one row per image.
+        geom: geom ids of the images, ``(n, h, w)``; None if unknown.
+    """
     model = twin.model
     if geom is None or not model.nmat:
         return None

@@ -1,4 +1,4 @@
-"""Run one batch of randomized episodes with an actor and sensors."""
+"""Simulate one batch of randomized episodes with an actor, compute sensor readings, and evaluate success."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEP_PARAMS = "step_params"  # key in Provenance.extra: values of parameters tha
 
 @functools.cache
 def software_versions() -> Mapping[str, str]:
-    """Return versions of the software that determines the bytes of a simulated episode."""
+    """Return the versions of the software that determines the bytes of a simulated episode, by name."""
     # The library's own version, because the package `mujoco` can be installed with another one's `mujoco-core`.
     return MappingProxyType(
         {"twinloop": version("twinloop"), ENGINE: mujoco.mj_versionString(), "numpy": version("numpy")}
@@ -42,11 +42,24 @@ def software_versions() -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchResult:
-    """Result of a batch; world ``i`` is episode ``numbers[i]``.
+    """Result of one batch of episodes; world ``i`` is episode ``numbers[i]``.
 
-    ``observation`` and ``action`` ``(nworld, nstep, n)`` are in ``units``. ``held`` ``(nworld, nstep + 1)`` is whether
-    the success predicate was true at each state, ``success`` ``(nworld,)`` whether it was true at the last state of a
-    valid world. ``notes`` are entries of each world's provenance in addition to ``extra``.
+    Attributes:
+        twin, task: twin and task of the worlds.
+        actor: name of the actor.
+        params: parameters of the worlds, one row each.
+        initial: initial states of the worlds.
+        trajectories: simulated states and commands, with the invalid worlds.
+        observation: joint readings, ``(nworld, nstep, n)`` in ``units``.
+        action: commands, ``(nworld, nstep, n)`` in ``units``.
+        success_by_state: value of the task's success predicate at each state, ``(nworld, nstep + 1)``.
+        numbers: episode numbers of the worlds.
+        run_seed, attempt: seed of the run and number of the attempt, which determine the random effects.
+        units: units of observation and action.
+        config_hash: hash of the run's configuration.
+        versions: versions of the software by name.
+        extra: further provenance, the same for all episodes.
+        notes: further provenance of each world, in the order of the worlds; may be empty.
     """
 
     twin: Twin
@@ -57,7 +70,7 @@ class BatchResult:
     trajectories: Trajectories
     observation: NDArray[np.float64]
     action: NDArray[np.float64]
-    held: NDArray[np.bool_]
+    success_by_state: NDArray[np.bool_]
     numbers: tuple[int, ...]
     run_seed: int
     attempt: int
@@ -69,23 +82,23 @@ class BatchResult:
 
     @property
     def success(self) -> NDArray[np.bool_]:
-        """Worlds that ended in success and stayed valid, ``(nworld,)``."""
-        return self.held[:, -1] & self.trajectories.valid
+        """Whether each world is valid and its last state fulfils the success predicate, ``(nworld,)``."""
+        return self.success_by_state[:, -1] & self.trajectories.valid
 
     def episode(self, world: int) -> SimEpisode:
-        """Return one world as a record; its arrays are views of the batch."""
+        """Return the episode record of one world; its arrays are views of the batch's arrays."""
         return SimEpisode(
             number=self.numbers[world],
             commands=self.trajectories.commands[world],
             states=self.trajectories.states[world],
             action=self.action[world],
             observation=self.observation[world],
-            next_success=self.held[world, 1:],
+            next_success=self.success_by_state[world, 1:],
             provenance=self._provenance(world),
         )
 
     def episodes(self, worlds: Iterable[int] | None = None) -> list[SimEpisode]:
-        """Return some or all worlds as records."""
+        """Return the episode records of the given worlds, or of all worlds if ``worlds`` is None."""
         return [self.episode(int(world)) for world in (range(len(self.numbers)) if worlds is None else worlds)]
 
     @property
@@ -94,8 +107,8 @@ class BatchResult:
 
     def _provenance(self, world: int) -> Provenance:
         notes = self.notes[world] if self.notes else {}
-        begun = {name: float(values[world]) for name, values in self.initial.notes.items()}
-        extra = {**self.extra, **notes, **begun, INITIAL_COMMAND: self.initial.command[world].tolist()}
+        reset_notes = {name: float(values[world]) for name, values in self.initial.notes.items()}
+        extra = {**self.extra, **notes, **reset_notes, INITIAL_COMMAND: self.initial.command[world].tolist()}
         extra[SOLVER] = solver_settings(self.twin.model, engine=self._engine).to_json()
         if self.twin.scene:
             extra[SCENE] = self.twin.scene.shape_names(self.params, world)
@@ -141,24 +154,32 @@ def run_batch(
     extra: Mapping[str, Any] | None = None,
     notes: Sequence[Mapping[str, Any]] = (),
 ) -> BatchResult:
-    """Reset, act, sense and evaluate one episode per row of ``params``.
+    """Reset, simulate, sense and evaluate one episode per row of ``params``.
 
-    An episode's bytes depend on its row, the run seed, its number and the attempt. They are the same alone, in any
-    batch and with any number of threads.
+    The bytes of an episode depend on its row, the run seed, its number and the attempt. They do not depend on the other
+    episodes of the batch or on the number of threads.
 
     Args:
-        params: one row per episode, in the order of ``episodes``.
-        attempt: number of the attempt at these episodes.
-        backend: backend that runs the worlds; by default ``threads`` on every core.
+        twin: twin of the worlds.
+        task: task that resets the worlds and evaluates success.
+        params: parameters, one row per episode, in the order of ``episodes``.
+        run_seed: seed of the run.
+        episodes: episode numbers.
+        attempt: how often these episodes were simulated before; it changes their random numbers.
+        backend: backend that simulates the worlds; by default ``threads`` on every core.
         actor: chooses the commands; by default the task's expert.
-        initial: initial states instead of the task's reset, such as those of `PinnedWorld.make_worlds`.
-        record: derived MjData fields to keep in ``trajectories.records``, one physics step behind the state.
+        initial: initial states, such as those of `Scenario.make_worlds`; by default from the task's reset.
+        record: MjData fields to store in ``trajectories.records``; their values are one physics step older than the
+            state.
         units: units of observation and action; by default the twin's.
-        config_hash, versions, extra: further entries of the provenance.
-        notes: further entries of each episode's provenance, in the order of the episodes, or empty.
+        config_hash, versions, extra: further provenance of all episodes.
+        notes: further provenance of each episode, in the order of ``episodes``; may be empty.
+
+    Returns:
+        States, commands, readings and success of the episodes, in the order of ``episodes``.
 
     Raises:
-        InputError: the number of rows differs from the number of episodes.
+        InputError: If the number of rows differs from the number of episodes.
     """
     if params.nworld != len(episodes):
         raise InputError(f"{params.nworld} rows of parameters for {len(episodes)} episodes. Draw one row for each.")
@@ -187,7 +208,7 @@ def run_batch(
         trajectories=trajectories,
         observation=observation,
         action=action,
-        held=held,
+        success_by_state=held,
         numbers=tuple(int(number) for number in episodes),
         run_seed=run_seed,
         attempt=attempt,
@@ -200,7 +221,7 @@ def run_batch(
 
 
 def _mark_refused(trajectories: Trajectories, initial: InitialState) -> Trajectories:
-    """Mark worlds as invalid from the first step if their initial state could not be set."""
+    """Mark worlds as invalid from step 0 if the task could not set their initial state; return the new trajectories."""
     refused = np.array([bool(reason) for reason in initial.refused], dtype=bool)
     if not refused.any():
         return trajectories
@@ -213,6 +234,6 @@ def _mark_refused(trajectories: Trajectories, initial: InitialState) -> Trajecto
 
 
 def _compute_readings(twin: Twin, params: ParamTable, trajectories: Trajectories) -> NDArray[np.float64]:
-    """Return readings at each command, ``(nworld, nstep, n)`` in SI units."""
+    """Return the joint readings at the time of each command, ``(nworld, nstep, n)`` in SI units."""
     qpos, qvel = trajectories.qpos[:, :-1], trajectories.qvel[:, :-1]
     return joint_readings(twin, params, qpos, qvel=qvel, time=trajectories.time[:, :-1])

@@ -1,4 +1,4 @@
-"""Compute a twin's lidar scans of an episode; every point uses the poses of device and bodies at its own time."""
+"""Compute the lidar scans of an episode; each point uses the poses of lidar and bodies at the time of its beam."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.rays import BodyMotion, RayCaster, open_caster
 from twinloop.rollout.depth import frame_generators, sensor_settings
 from twinloop.rollout.replay import recorded_params
-from twinloop.rollout.substeps import Restepper
+from twinloop.rollout.substeps import PhysicsStepper
 from twinloop.sensors.camera.colour import LUMA
 from twinloop.sensors.lidar import BeamPattern, Lidar, LidarSpec, NonRepetitivePattern, SpinningPattern
 from twinloop.simulate.protocol import state_poses
@@ -28,7 +28,7 @@ from twinloop.twin import Twin
 from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors
 
 _PATTERNS: Mapping[str, Any] = {"spinning": SpinningPattern, "nonrepetitive": NonRepetitivePattern}
-_ROUND_OFF = 1e-9  # s
+_ROUND_OFF = 1e-9  # s; tolerance for round-off of times
 _LONGEST_WARM_UP = 1000.0  # s; longest time that a device has run before an episode begins (our choice)
 
 COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
@@ -43,28 +43,32 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "line": (pa.int16(), "of the beam, from 0"),
     "body": (pa.int32(), "id of the body that was hit: ground truth, which a real device does not report"),
 }
-"""Columns of a lidar's table, with their types and meanings."""
+"""Columns of a lidar's table, with types and meanings."""
 
 
 def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "auto") -> pa.Table:
-    """Return every point that one lidar reports in an episode, in the order of firing.
+    """Return all points that one lidar reports in an episode, in the order in which its beams are fired.
 
-    A scan is one turn of the device, at its own rate and on its own clock; the end of the episode cuts the last one
+    A scan is one turn of the device, at its own rate and on its own clock. The end of the episode cuts the last scan
     short. Points are in the device's axes at their own times, so the scan of a moving device is skewed, as with a real
-    one. A scan depends on run seed, episode, attempt, sensor and its number; parameters that change at every control
-    step have the value of the step in which the scan begins.
+    one. A scan depends on run seed, episode, attempt, sensor and scan number. A parameter that changes at every control
+    step has the value of the step in which the scan begins.
 
     Args:
-        sensor: the lidar's name among the twin's sensors; it is at the site of that name, or of its ``site:``. Its
-            beams pass through the body with the site, which is its housing, unless that is the world.
-        caster: a ray caster, see `render.rays.open_caster`.
+        twin: twin version that made the episode.
+        episode: record of the episode.
+        sensor: name of the lidar among the twin's sensors. The lidar is at the site of that name, or at the site named
+            by its key ``site:``. Its beams pass through the body of that site, which is its housing, except the world
+            body.
+        caster: name of a ray caster, see `render.rays.open_caster`.
 
     Returns:
-        A table of `COLUMNS`, for `DatasetWriter.commit_block(tables=…)`, with their meanings in its metadata.
+        Table with the columns `COLUMNS`, whose meanings are in its metadata, for the argument ``tables`` of
+        `DatasetWriter.commit_block`.
 
     Raises:
-        UnknownNameError: no such sensor, or an unknown value of the device's setting ``pattern``.
-        InputError: another kind of sensor, or an episode that cannot be stepped again.
+        UnknownNameError: If the twin has no such sensor, or the device setting ``pattern`` is unknown.
+        InputError: If the sensor is not a lidar, or the episode lacks data to recompute its physics steps.
     """
     device = _LidarDevice.of(twin, recorded_params(twin, episode.provenance), sensor)
     parts: list[dict[str, NDArray]] = []
@@ -81,11 +85,11 @@ def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "
 
 
 def lidar_model(twin: Twin, table: ParamTable, sensor: str) -> tuple[Lidar, BeamPattern]:
-    """Return a twin's lidar with the parameters of a table's first world, and its beam pattern.
+    """Return the model and the beam pattern of a twin's lidar, with the parameters of a table's first world.
 
     Raises:
-        UnknownNameError: no such sensor, or an unknown value of the device's setting ``pattern``.
-        InputError: another kind of sensor, or settings without a valid pattern.
+        UnknownNameError: If the twin has no such sensor, or the device setting ``pattern`` is unknown.
+        InputError: If the sensor is not a lidar, or its settings do not give a valid pattern.
     """
     settings = sensor_settings(twin, sensor, "lidar")
     name = str(settings.get("pattern"))
@@ -100,7 +104,16 @@ def lidar_model(twin: Twin, table: ParamTable, sensor: str) -> tuple[Lidar, Beam
 
 @dataclass(frozen=True, kw_only=True)
 class _ResteppedWorld:
-    """An episode recomputed between its control steps: times, poses and reflectivity."""
+    """World of a stored episode whose physics steps were recomputed, because only control steps are stored.
+
+    Attributes:
+        twin: twin of the episode.
+        table: parameters of the world, one row.
+        time: times of the physics steps since the start of the episode in s.
+        motion: poses of the bodies at these times.
+        caster: ray caster for the world.
+        reflectivity: reflectivity of each geom, ``(ngeom,)``.
+    """
 
     twin: Twin
     table: ParamTable
@@ -111,7 +124,7 @@ class _ResteppedWorld:
 
     @classmethod
     def of(cls, twin: Twin, episode: SimEpisode, caster: str) -> _ResteppedWorld:
-        steps = Restepper.of_episode(twin, episode).run()
+        steps = PhysicsStepper.of_episode(twin, episode).run()
         table = recorded_params(twin, episode.provenance)
         # A control step ends where the next begins.
         states = np.concatenate([steps.states[:, :-1].reshape(-1, steps.states.shape[-1]), steps.states[-1:, -1]])
@@ -131,7 +144,7 @@ class _ResteppedWorld:
         return float(self.time[-1])
 
     def step(self, time: float) -> int:
-        """Return the control step that contains a time in s since the start of the episode."""
+        """Return the number of the control step that contains a time in s since the start of the episode."""
         return int(np.searchsorted(self.time, time + _ROUND_OFF, side="right") - 1) // self.twin.substeps
 
     def moments(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -141,20 +154,29 @@ class _ResteppedWorld:
 
 @dataclass(frozen=True, kw_only=True)
 class _LidarDevice:
-    """A lidar at its site: the site's pose in its body, and the device clock at the start of the episode, in s."""
+    """Lidar of a twin at its site.
+
+    Attributes:
+        pattern: beam pattern.
+        sensor: name of the lidar among the twin's sensors.
+        body: id of the body with the site.
+        position: position of the site in the body, ``(3,)`` in m.
+        quaternion: orientation of the site in the body, quaternion wxyz ``(4,)``.
+        uptime: running time of the device in s at the beginning of the episode.
+    """
 
     pattern: BeamPattern
     sensor: str
     body: int
     position: NDArray[np.float64]
     quaternion: NDArray[np.float64]
-    began: float
+    uptime: float
 
     @classmethod
     def of(cls, twin: Twin, table: ParamTable, sensor: str) -> _LidarDevice:
         pattern = lidar_model(twin, table, sensor)[1]
         site = twin.model.site(twin.spec.sensors[sensor].site or sensor)
-        seeds = table.seed_path(f"Noise and losses of {sensor} happen")
+        seeds = table.require_seeds(f"Noise and losses of {sensor} happen")
         share = seeds.uniforms(f"sensor/{sensor}/began")[0, 0]
         return cls(
             pattern=pattern,
@@ -162,21 +184,21 @@ class _LidarDevice:
             body=int(site.bodyid[0]),
             position=site.pos.copy(),
             quaternion=site.quat.copy(),
-            began=float(share * _LONGEST_WARM_UP),
+            uptime=float(share * _LONGEST_WARM_UP),
         )
 
     def scan_count(self, duration: float) -> int:
-        """Return the number of scans that begin before the episode ends."""
+        """Return the number of scans that begin within an episode of ``duration`` s."""
         return int(np.ceil(duration * self.pattern.scan_rate - 1e-9))
 
     def scan(self, world: _ResteppedWorld, number: int) -> dict[str, NDArray]:
-        """Return the points of one scan by column."""
-        chance = frame_generators(world.table, self.sensor, np.array([number]))[0]
+        """Return the points of the scan with this number, as arrays by the names in `COLUMNS`."""
+        generator = frame_generators(world.table, self.sensor, np.array([number]))[0]
         begin, end = np.minimum(np.array([number, number + 1]) / self.pattern.scan_rate, world.duration)
         lidar = lidar_model(world.twin, world.table.at(world.step(begin)), self.sensor)[0]
-        beams = self.pattern.beams(self.began + begin, self.began + end)
-        time = np.clip(beams.time - self.began, 0.0, world.duration)
-        aim = lidar.aim(beams, chance)
+        beams = self.pattern.beams(self.uptime + begin, self.uptime + end)
+        time = np.clip(beams.time - self.uptime, 0.0, world.duration)
+        aim = lidar.aim(beams, generator)
         moments = world.moments(time)
         position, turn = world.motion.at(self.body, moments)
         count, rays = aim.shape[:2]
@@ -187,13 +209,15 @@ class _LidarDevice:
             world.motion,
             np.repeat(origins, rays, axis=0),
             toward,
-            moments=np.repeat(moments, rays),
+            times=np.repeat(moments, rays),
             exclude=self.body or -1,  # its own housing; a device fixed to the world has none
         )
         cosine = np.maximum(-np.einsum("ij,ij->i", hits.normal, toward), 0.0)
         bright = np.where(hits.geom >= 0, world.reflectivity[hits.geom], 0.0)
         shape = (count, rays)
-        back = lidar.receive(beams, hits.distance.reshape(shape), bright.reshape(shape), cosine.reshape(shape), chance)
+        back = lidar.receive(
+            beams, hits.distance.reshape(shape), bright.reshape(shape), cosine.reshape(shape), generator
+        )
         return {
             "scan": np.full(len(back), number),
             "time": time[back.beam],
@@ -206,7 +230,14 @@ class _LidarDevice:
 
 
 def reflectivity(model: mujoco.MjModel, fields: Fields) -> NDArray[np.float64]:
-    """Return the reflectivity of each geom ``(ngeom,)``, 0 to 1: the luminance of its colour, without textures."""
+    """Return the reflectivity of each geom, ``(ngeom,)`` from 0 to 1.
+
+    It is the luminance of the geom's colour; textures are ignored.
+
+    Args:
+        model: compiled model.
+        fields: model fields of one world, which replace those of the model.
+    """
     material = np.asarray(fields.get("geom_matid", model.geom_matid))
     own = np.asarray(fields.get("geom_rgba", model.geom_rgba))
     shared = np.asarray(fields.get("mat_rgba", model.mat_rgba))

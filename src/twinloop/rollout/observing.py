@@ -1,4 +1,7 @@
-"""Compute a policy's observations of running worlds, step by step, with LeRobot's names and a dataset's units."""
+"""Compute a policy's observations of running worlds step by step.
+
+They have the feature names of LeRobot and the units of a dataset.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,20 @@ from twinloop.tasks.protocol import Task, has_tracked_values
 from twinloop.twin import Twin
 
 Observation = dict[str, NDArray[Any]]
-Photograph = Callable[[NDArray[np.float64], ParamTable], Mapping[str, NDArray[np.uint8]]]
-"""Function that returns images ``(k, height, width, 3)`` by camera, from states ``(k, nstate)`` and parameters."""
+RenderImages = Callable[[NDArray[np.float64], ParamTable], Mapping[str, NDArray[np.uint8]]]
+"""Function that renders images ``(k, height, width, 3)`` uint8 by camera name, for k worlds.
+
+Its arguments are the states ``(k, nstate)`` and the parameters, k rows.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerNoise:
-    """Errors of a scene tracker: ``noise``, standard deviation of a position per frame, and a constant ``offset``.
+    """Errors of a tracker that measures the poses of objects in the scene.
 
-    ``noise`` is in m (in rad for headings), ``offset`` ``(3,)`` in m: the tracker's frame relative to the robot's.
+    Attributes:
+        noise: standard deviation of each measured value per frame, in m (in rad for headings).
+        offset: constant error of positions ``(3,)`` in m, because the tracker's frame is displaced from the robot's.
     """
 
     noise: float = 0.0
@@ -38,7 +46,14 @@ class TrackerNoise:
     def add_errors(
         self, true: NDArray[np.float64], names: Sequence[str], chance: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return readings of true values ``(k, n)`` with these names; ``chance`` ``(k, n)`` is uniform in (0, 1)."""
+        """Return the tracker's readings of true values, ``(k, n)``.
+
+        Args:
+            true: true values of k worlds, ``(k, n)``.
+            names: names of the n values; those that end in ``.x``, ``.y`` or ``.z`` are positions.
+            chance: uniform random numbers in (0, 1), ``(k, n)``. The inverse normal distribution function converts them
+                to normal noise.
+        """
         seen = true + self.noise * ndtri(chance)
         for axis, shift in zip("xyz", self.offset, strict=True):
             seen[:, [name.endswith(f".{axis}") for name in names]] += shift
@@ -49,21 +64,23 @@ PERFECT = TrackerNoise()
 
 
 class WorldObserver:
-    """Observer of worlds that run under one controller: joint readings, tracked objects, images.
+    """Observer of simulated worlds: joint readings, tracked objects and images at each control step.
 
-    An observation contains all data available when its step's command is due. Readings pass the same stages as in a
-    dataset (`rollout.sensing.joint_readings`), so that a policy gets the same observations as in training.
+    An observation contains all data that are available when the command of its step is due. Readings pass through the
+    same sensor models as in a dataset (`rollout.sensing.joint_readings`), so a policy gets the same observations as in
+    training.
 
     Args:
         twin: twin of the worlds.
-        task: defines the tracked objects, if it is a `tasks.protocol.TrackedTask`.
-        worlds: starts of the worlds.
+        task: task that defines the tracked objects, if it is a `tasks.protocol.TrackedTask`.
+        worlds: parameters and initial states of the worlds.
         units: units of joint readings; by default the twin's.
         tracker: errors of the tracker.
-        photograph: takes the images, if a policy has cameras.
-        nstep: the largest number of steps of the worlds; by default the task's.
-        parts: parts to compute, ``state`` and ``environment``; the latter is left out if the task has no tracked
-            objects.
+        render_images: function from states ``(k, nstate)`` and parameters (k rows) to images ``(k, height, width, 3)``
+            by camera name; None for no images.
+        nstep: largest number of control steps of the worlds; by default the task's.
+        parts: groups of values to compute: ``state`` (joint readings) and ``environment`` (tracked objects). The latter
+            is left out if the task has no tracked objects.
     """
 
     def __init__(
@@ -74,19 +91,26 @@ class WorldObserver:
         *,
         units: UnitMap | None = None,
         tracker: TrackerNoise = PERFECT,
-        photograph: Photograph | None = None,
+        render_images: RenderImages | None = None,
         nstep: int | None = None,
         parts: Sequence[Literal["state", "environment"]] = ("state", "environment"),
     ) -> None:
         self._task, self._worlds, self._tracker = task, worlds, tracker
-        self._units, self._photograph = units or twin.units, photograph
+        self._units, self._render_images = units or twin.units, render_images
         self._reads, self._tracks = "state" in parts, "environment" in parts and has_tracked_values(task)
         self._readings = JointReadings(twin, len(worlds.numbers), task.nstep if nstep is None else nstep)
 
     def observe_worlds(self, states: NDArray[np.float64], step: int) -> Observation:
-        """Return the observations of all worlds in states ``(nworld, nstate)`` at step number ``step``.
+        """Return the observations of all worlds at one control step; each array has one row per world.
 
-        Call it once for every step, in order: a reading may depend on earlier states.
+        Call this method once for every step, in order, because a reading may depend on earlier states.
+
+        Args:
+            states: current states of the worlds, ``(nworld, nstate)``.
+            step: number of the control step.
+
+        Returns:
+            Arrays by LeRobot's feature names.
         """
         steps = np.full(len(states), step)
         seen: Observation = {}
@@ -95,30 +119,32 @@ class WorldObserver:
             seen[STATE] = self._units.from_si(self._readings.read_joints(states, self._worlds.params, steps, rows))
         if self._tracks:
             seen[ENVIRONMENT] = self._track_objects(states, step)
-        if self._photograph is not None:
-            pictures = self._photograph(states, self._worlds.params.at(steps))
-            seen |= {f"{IMAGES}{name}": frames for name, frames in pictures.items()}
+        if self._render_images is not None:
+            images = self._render_images(states, self._worlds.params.at(steps))
+            seen |= {f"{IMAGES}{name}": frames for name, frames in images.items()}
         return seen
 
     def _track_objects(self, states: NDArray[np.float64], step: int) -> NDArray[np.float64]:
         if not has_tracked_values(self._task):
             raise InputError(f"The task {self._task.name} has no tracked objects.")
-        true, names, begun = self._task.environment(states), self._task.environment_names, self._worlds
+        true, names, worlds = self._task.environment(states), self._task.environment_names, self._worlds
         chance = np.full(true.shape, 0.5)
         if self._tracker.noise:
-            where = {"size": true.shape[1], "attempt": begun.attempt, "step": step}
-            chance = uniforms(begun.run_seed, "rollout/tracker", begun.numbers, **where)
+            where = {"size": true.shape[1], "attempt": worlds.attempt, "step": step}
+            chance = uniforms(worlds.run_seed, "rollout/tracker", worlds.numbers, **where)
         return self._tracker.add_errors(true, names, chance)
 
 
 def offered_contract(
     twin: Twin, task: Task, *, units: UnitMap | None = None, cameras: Mapping[str, tuple[int, int]] | None = None
 ) -> Contract:
-    """Return the contract that a twin and a task offer to a policy.
+    """Return the contract (joints, units, cameras, rate) that a twin and a task offer to a policy.
 
     Args:
+        twin: twin whose robot the policy controls.
+        task: task to perform.
         units: units of readings and commands; by default the twin's.
-        cameras: size (height, width) of the images by camera name.
+        cameras: size (height, width) of the images in pixels by camera name; None for no cameras.
     """
     units = units or twin.units
     return Contract(

@@ -1,4 +1,4 @@
-"""Run a policy in the worlds of a batch, hundreds at once."""
+"""Run a policy in simulated worlds, hundreds at once."""
 
 from __future__ import annotations
 
@@ -14,45 +14,51 @@ from twinloop.core.errors import InputError
 from twinloop.core.units import UnitMap
 from twinloop.policies import PolicyLoop, Predictor
 from twinloop.rollout.actor import EpisodeStart
-from twinloop.rollout.observing import PERFECT, Observation, Photograph, TrackerNoise, WorldObserver, offered_contract
+from twinloop.rollout.observing import PERFECT, Observation, RenderImages, TrackerNoise, WorldObserver, offered_contract
 from twinloop.simulate import Controller, Simulation
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
 
 class HashedPolicy(Predictor, Protocol):
-    """A policy with a content hash."""
+    """Policy with a content hash, which identifies it in the provenance of episodes."""
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything that determines its commands."""
+        """SHA-256 of everything that determines the policy's commands."""
         ...
 
 
-Watch = Callable[[Observation, PolicyLoop, NDArray[np.float64]], None]
-"""Called at every step with the observation, the policy in the loop and its commands in the dataset's units."""
+StepCallback = Callable[[Observation, PolicyLoop, NDArray[np.float64]], None]
+"""Function that is called at every control step, for example to record the policy's inputs and outputs.
+
+Its arguments are the observation, the policy loop, and the commands ``(nworld, n)`` in the dataset's units.
+"""
 
 
 @dataclass(kw_only=True)
 class PolicyActor:
-    """An `Actor` that runs a policy.
+    """Actor that runs a policy.
 
     The commands of an episode depend on the policy, the run seed, the episode's number and attempt, and the
-    observations. A world with non-finite observations or commands holds its last command. ``latest`` is the policy loop
-    with the worlds of the last batch; its ``refusals`` list such worlds.
+    observations. In a world with non-finite observations or commands, the last valid command is held.
 
     Args:
-        policy: an opened policy, or any object that predicts.
+        policy: an opened policy, or any object with the methods of `HashedPolicy`.
         task: the task to perform.
         twin: twin of the worlds; must be the task's.
-        units: units of readings and commands; by default the twin's. They must be the policy's.
-        tracker: errors of the scene tracker.
-        photograph: takes the images, if the policy has cameras.
-        domain: name of the policy's domain token; by default the policy's default.
-        watch: called at every step, without effect on the run.
+        units: units of readings and commands, by default the twin's. They must equal the policy's.
+        tracker: errors of the simulated tracker that measures object positions.
+        render_images: function that renders the images (see `RenderImages`); needed if the policy has cameras.
+        domain: name of the domain (such as simulation or real robot) that the policy receives as an input token; by
+            default the policy's default.
+        step_callback: function called at every control step (see `StepCallback`); it does not affect the run.
+
+    Attributes:
+        latest: policy loop of the last batch. Its ``refusals`` list the worlds in which a command was held.
 
     Raises:
-        InputError: the policy's contract does not match; the message lists every difference.
+        InputError: If the policy's contract does not match twin and task. The message lists every difference.
     """
 
     policy: HashedPolicy
@@ -60,28 +66,28 @@ class PolicyActor:
     twin: Twin
     units: UnitMap | None = None
     tracker: TrackerNoise = PERFECT
-    photograph: Photograph | None = None
+    render_images: RenderImages | None = None
     domain: str | None = None
-    watch: Watch | None = None
+    step_callback: StepCallback | None = None
     latest: PolicyLoop | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         wanted = self.policy.contract
-        cameras = wanted.cameras if self.photograph is not None else {}
+        cameras = wanted.cameras if self.render_images is not None else {}
         offered = offered_contract(self.twin, self.task, units=self.units, cameras=cameras)
         differences = wanted.find_differences(offered)
         if differences:
             raise InputError(
                 f"The policy {self.policy.hash[:12]} cannot act on {self.twin.name} at {self.task.name}:\n"
-                + "\n".join(f"  {said}" for said in differences)
+                + "\n".join(f"  {difference}" for difference in differences)
                 + "\nTrain one for this contract, or choose the twin and the task that it was trained for."
             )
         self._columns = [offered.environment.index(name) for name in wanted.environment]
 
     @property
     def name(self) -> str:
-        """Policy hash, with the other settings that affect its commands."""
-        tracker = f"Tracker(noise={self.tracker.noise!r}, offset={self.tracker.offset!r})"  # as stored files have it
+        """Hash of the policy and the settings that affect its commands, such as ``policy 3f2a…, domain real``."""
+        tracker = f"Tracker(noise={self.tracker.noise!r}, offset={self.tracker.offset!r})"  # the form in stored files
         more = "" if self.tracker == PERFECT else f", {tracker}"
         return f"policy {self.policy.hash}{'' if self.domain is None else f', domain {self.domain}'}{more}"
 
@@ -104,14 +110,14 @@ class PolicyActor:
             worlds,
             units=self.units,
             tracker=self.tracker,
-            photograph=self.photograph,
+            render_images=self.render_images,
             parts=(*(("state",) if contract.state else ()), *(("environment",) if contract.environment else ())),
         )
         self.latest = acting
         return self._controller(observer, acting)
 
     def _controller(self, observer: WorldObserver, acting: PolicyLoop) -> Controller:
-        action, columns, watch = self.policy.contract.action, self._columns, self.watch
+        action, columns, watch = self.policy.contract.action, self._columns, self.step_callback
 
         def command(simulation: Simulation) -> NDArray[np.float64]:
             seen = observer.observe_worlds(simulation.state, simulation.step_index)

@@ -1,4 +1,4 @@
-"""Recompute the states of an episode from recorded commands and parameters."""
+"""Replay episodes: recompute their states from the recorded commands and parameters."""
 
 from __future__ import annotations
 
@@ -21,19 +21,27 @@ _BIT = mujoco.mjtState
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayStates:
-    """Replayed and recorded states, ``(T + 1, nstate)`` each."""
+    """Replayed and recorded states of one episode with T control steps.
+
+    Attributes:
+        states: replayed states, ``(T + 1, nstate)``.
+        recorded: recorded states, ``(T + 1, nstate)``.
+    """
 
     states: NDArray[np.float64]
     recorded: NDArray[np.float64]
 
     @property
     def identical(self) -> bool:
-        """Return whether replayed and recorded states are equal bit for bit."""
+        """Whether replayed and recorded states are equal bit for bit."""
         return self.states.tobytes() == self.recorded.tobytes()
 
     @property
     def difference(self) -> float:
-        """Largest absolute difference of any state component at any step; infinite if a value is not finite."""
+        """Largest absolute difference of any state component at any step.
+
+        It is infinite if the shapes differ or a value is not finite.
+        """
         if self.states.shape != self.recorded.shape:
             return float("inf")
         finite = np.isfinite(self.states) & np.isfinite(self.recorded)
@@ -41,23 +49,30 @@ class ReplayStates:
 
 
 def initial_from_state(twin: Twin, state: ArrayLike, command: ArrayLike) -> InitialState:
-    """Return initial states from recorded states, ``(nstate,)`` or ``(nworld, nstate)``.
+    """Return initial states for a simulation from recorded states.
+
+    The solver's warm start and the time are reset to zero. A replay from the first state of an episode is exact. A
+    replay from a later state agrees within the solver's tolerance. If commands are delayed, this needs one more
+    condition: before the state, ``command`` must have been constant for at least the delay, because no older commands
+    are known.
 
     Args:
-        command: command before the first step, ``(nu,)`` or ``(nworld, nu)``; it fills the delay histories.
-
-    The solver's warm start and the time start at zero, as at a reset. From the first state of an episode the replay is
-    exact. From a later state it agrees to the solver's tolerance; within the delay it agrees only if ``command`` had
-    been held that long.
+        twin: twin of the states.
+        state: recorded state ``(nstate,)``, or ``(nworld, nstate)``.
+        command: command before the first step, ``(nu,)`` or ``(nworld, nu)``; it fills the history of delayed commands.
 
     Raises:
-        InputError: the states do not match the twin, or have actuator activations, which an initial state cannot hold.
+        InputError: If the states do not match the twin, or contain actuator activations, which an initial state cannot
+            have.
     """
     model = twin.model
     states = np.atleast_2d(np.asarray(state, dtype=np.float64))
     size = mujoco.mj_stateSize(model, STATE_SPEC)
     if states.shape[1] != size:
-        raise InputError(f"A state of {states.shape[1]} numbers for {twin.name}, whose states have {size}.")
+        raise InputError(
+            f"The state has {states.shape[1]} numbers, but states of {twin.name} have {size}. "
+            "Give a state of this twin."
+        )
 
     def part(kind: int) -> NDArray[np.float64]:
         return states[:, state_columns(model, int(kind))]
@@ -83,9 +98,17 @@ def replay(
     *,
     backend: Backend | None = None,
 ) -> NDArray[np.float64]:
-    """Return states ``(nworld, T + 1, nstate)`` under recorded commands ``(nworld, T, nu)``.
+    """Simulate worlds under recorded commands, and return their states.
 
-    Commands ``(T, nu)`` of a single world give states ``(T + 1, nstate)``.
+    Args:
+        twin: twin of the worlds.
+        params: parameters of the worlds, one row each.
+        initial: initial states of the worlds.
+        commands: commands in SI units, ``(nworld, T, nu)``, or ``(T, nu)`` for a single world.
+        backend: backend that runs the worlds; None for the default.
+
+    Returns:
+        States ``(nworld, T + 1, nstate)``, or ``(T + 1, nstate)`` for a single world.
     """
     issued = np.asarray(commands, dtype=np.float64)
     single = issued.ndim == 2
@@ -95,7 +118,10 @@ def replay(
 
 
 def recorded_params(twin: Twin, provenance: Provenance) -> ParamTable:
-    """Return the parameters of an episode as a table with one row."""
+    """Return the parameters of an episode from its provenance, as a table with one row.
+
+    The table also has the episode's seed path (run seed, episode number, attempt), which determines its random effects.
+    """
     steps = {name: np.atleast_2d(rows) for name, rows in provenance.extra.get(STEP_PARAMS, {}).items()}
     run_seed, number, attempt = provenance.seed_path
     seeds = SeedPath.of(run_seed, [number], attempt)
@@ -106,7 +132,7 @@ def replay_episode(twin: Twin, episode: SimEpisode, *, backend: Backend | None =
     """Replay an episode from its provenance, first state and commands.
 
     Raises:
-        InputError: another twin made the episode, or the episode lacks required data.
+        InputError: If another twin made the episode, or the episode lacks its states or the command before the first.
     """
     provenance = episode.provenance
     if provenance.twin_hash != twin.hash:

@@ -1,4 +1,4 @@
-"""Compute a robot's joint readings along recorded states, and at its latest step."""
+"""Compute a robot's joint readings from simulated states, for a whole episode or step by step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from twinloop.twin import Twin
 from twinloop.twin.quantities import find_kind, names_of_stage
 
 _STREAM = "rollout/readings"
-_PARTS = 8  # of a control step: intervals in which a filtered position is treated as linear, 4 ms at 30 Hz
+_PARTS = 8  # parts of a control step in which a filtered position is linear; 4 ms at 30 Hz
 
 
 def joint_readings(
@@ -28,21 +28,27 @@ def joint_readings(
     qvel: NDArray[np.float64] | None = None,
     time: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Return the joint positions that the robot reports at each step, ``(nworld, nstep, n)`` in rad or m.
+    """Return the joint positions that the robot reports at each control step, ``(nworld, nstep, n)`` in rad or m.
 
-    The reading of step t is the newest sample that was taken and delivered when the command of step t was due: see
-    `sensors.sampling.find_newest_sample`. True positions between steps are interpolated, see
-    `sensors.sampling.interpolate_hermite`.
+    At each step, the controller computes a command from the newest encoder sample that has been delivered by then (see
+    `sensors.sampling.find_newest_sample`). That sample is the reading of the step. True positions between steps are
+    interpolated; see `sensors.sampling.interpolate_hermite`.
 
     Args:
-        qpos: true positions at the time of each command, from the start of every world, ``(nworld, nstep, nq)``.
-        qvel: true velocities at these times, ``(nworld, nstep, nv)``.
-        time: true times since the start of the world, ``(nworld, nstep)`` in s. Both are needed if readings have their
-            own clock, latency, lag or noise.
+        twin: twin of the worlds.
+        params: parameters of the worlds, one row each.
+        qpos: true generalized positions when each command was due, from the start of every world, ``(nworld, nstep,
+            nq)``.
+        qvel: true generalized velocities at these times, ``(nworld, nstep, nv)``.
+        time: true time since the start of the world, ``(nworld, nstep)`` in s. ``qvel`` and ``time`` are needed if
+            readings have a sample rate, latency, filter lag or noise.
+
+    Returns:
+        Encoder readings of n joints at each step, in the joints' units.
 
     Raises:
-        InputError: needed velocities or times are missing, there is noise in a table without seeds, or a filter's lag
-            changes at every control step.
+        InputError: If needed velocities or times are missing, readings have noise but ``params`` has no seeds, or the
+            lag of a filter changes at every control step.
     """
     true = qpos[..., twin.encoder_qpos]
     if not _has_history(twin, params):
@@ -58,7 +64,10 @@ def joint_readings(
 
 
 def _has_history(twin: Twin, params: ParamTable) -> bool:
-    """Return whether readings depend on more than the state at the time of each command."""
+    """Return whether readings have a sample rate, latency, lag or noise.
+
+    Such readings need more than the state at the time of each command.
+    """
     clock = _clock(params)
     clocked = bool(np.any(clock["rate"] > 0.0) or np.any(clock["delay"] > 0.0))
     return clocked or _has_noise(twin, params) or bool(_lag(twin, params).any())
@@ -70,7 +79,11 @@ def _clock(params: ParamTable) -> dict[str, NDArray[np.float64]]:
 
 
 def _lag(twin: Twin, params: ParamTable) -> NDArray[np.float64]:
-    """Return time constants of the encoders' filters, ``(nworld, n)`` in s."""
+    """Return the time constants of the encoders' low-pass filters, ``(nworld, n)`` in s.
+
+    Raises:
+        InputError: If a time constant changes at every control step.
+    """
     lags = [f"sensor/{joint}/lag" for joint in twin.robot.joints]
     changing = [name for name in params.steps if name in lags]
     if changing:
@@ -87,7 +100,15 @@ def _filter_positions(
     taken: NDArray[np.float64],
     lag: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return true positions at sample times after the encoders' low-pass filters, ``(nworld, nstep, n)``."""
+    """Return the joint positions after the encoders' low-pass filters at the sample times, ``(nworld, nstep, n)``.
+
+    Args:
+        time: true time of each control step, ``(nworld, nstep)`` in s.
+        true: true joint positions at these times, ``(nworld, nstep, n)``.
+        slope: true joint velocities at these times, ``(nworld, nstep, n)``.
+        taken: sample times, ``(nworld, nstep)`` in s.
+        lag: time constants of the filters, ``(nworld, n)`` in s.
+    """
     positions = interpolate_hermite(time, true, slope, taken)
     if not lag.any():
         return positions
@@ -110,46 +131,70 @@ def _has_noise(twin: Twin, params: ParamTable) -> bool:
 
 
 def _draw_noise(twin: Twin, params: ParamTable, number: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Return standard normal noise of each sample ``(nworld, nstep, n)``, equal for a sample that is reported twice."""
+    """Return standard normal noise of each reading, ``(nworld, nstep, n)``; None if no encoder has noise.
+
+    A sample that is reported twice has the same noise both times.
+
+    Args:
+        twin: twin of the worlds.
+        params: parameters of the worlds.
+        number: number of the reported sample, ``(nworld, nstep)``.
+    """
     if not _has_noise(twin, params):
         return None
     worlds = np.repeat(np.arange(len(number)), number.shape[1])
-    paths = params.seed_path("sensor/*/noise happens").take(worlds)
+    paths = params.require_seeds("sensor/*/noise happens").take(worlds)
     uniform = paths.uniforms(_STREAM, size=len(twin.robot.joints), step=number.ravel())
     return ndtri(uniform).reshape(*number.shape, -1)
 
 
 def _encode_positions(
-    twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None = None
+    twin: Twin, params: ParamTable, true: NDArray[np.float64], noise: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """Return the encoder readings of true positions ``(nworld, nstep, n)``."""
+    """Return the encoder readings of true joint positions, ``(nworld, nstep, n)``.
+
+    Args:
+        twin: twin of the worlds.
+        params: parameters of the worlds.
+        true: true joint positions, ``(nworld, nstep, n)``.
+        noise: standard normal noise, ``(nworld, nstep, n)``; None for no noise.
+    """
     if not names_of_stage(params.steps, "encoder"):
-        return _encode_constant(twin, params, true, chance)
+        return _encode_constant(twin, params, true, noise)
     parts = [
-        _encode_constant(twin, params.at(t), true[:, [t]], None if chance is None else chance[:, [t]])
+        _encode_constant(twin, params.at(t), true[:, [t]], None if noise is None else noise[:, [t]])
         for t in range(true.shape[1])
     ]
     return np.concatenate(parts, axis=1)
 
 
 def _encode_constant(
-    twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None
+    twin: Twin, params: ParamTable, true: NDArray[np.float64], noise: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """Return the encoder readings for encoders with constant parameters."""
+    """Return the encoder readings of true joint positions for constant encoder parameters.
+
+    The arguments are those of `_encode_positions`.
+    """
     return encoder_reading(
         true,
         twin.column(params, "sensor", "offset"),
         twin.column(params, "sensor", "scale"),
         resolution=twin.column(params, "sensor", "resolution", twin.encoder_resolution),
-        noise=0.0 if chance is None else chance * twin.column(params, "sensor", "noise")[:, None],
+        noise=0.0 if noise is None else noise * twin.column(params, "sensor", "noise")[:, None],
     )
 
 
 class JointReadings:
-    """Joint readings as in `joint_readings`, step by step, for worlds that restart one by one.
+    """Joint readings of running worlds, step by step.
 
-    Readings with latency or per-step noise need the episode's past. It is kept if the parameters need it; each step
-    then processes the whole past.
+    The readings equal those of `joint_readings`. Each world has its own step count, so single worlds can restart while
+    others continue. If readings have latency or noise per step, the states of the episode are stored and all of them
+    are processed at every step, so the time per step grows with the length of the episode.
+
+    Args:
+        twin: twin of the worlds.
+        num_envs: number of worlds.
+        nstep: largest number of control steps of an episode.
     """
 
     def __init__(self, twin: Twin, num_envs: int, nstep: int) -> None:
@@ -161,7 +206,14 @@ class JointReadings:
     def read_joints(
         self, states: NDArray[np.float64], params: ParamTable, steps: NDArray[np.int64], envs: NDArray[np.intp]
     ) -> NDArray[np.float64]:
-        """Return joint positions ``(k, n)`` that some robots report at their ``steps``, one row per argument each."""
+        """Return the joint positions ``(k, n)`` that k of the robots report, in rad or m.
+
+        Args:
+            states: states of these worlds, ``(k, nstate)``.
+            params: parameters of these worlds, k rows.
+            steps: number of the control step of each world, ``(k,)``.
+            envs: indices of these worlds, ``(k,)``.
+        """
         if not _needs_history(params):
             return joint_readings(self._twin, params.at(steps), states[:, None, self._qpos])[:, 0]
         if self._past is None:
@@ -176,6 +228,6 @@ class JointReadings:
 
 
 def _needs_history(params: ParamTable) -> bool:
-    """Return whether a reading depends on earlier states or on the number of the step."""
+    """Return whether a reading depends on earlier states or on the number of the control step."""
     named = [name for name in params.names if (kind := find_kind(name)) is not None and kind.history]
     return any(bool(params[name].any()) or name in params.steps for name in named)

@@ -1,4 +1,4 @@
-"""Render images of running worlds, each with its own drawn appearance."""
+"""Render images of running worlds, each with its own randomized appearance."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from twinloop.twin import Twin
 
 
 class WorldCamera:
-    """Renderer for the worlds of a twin, opened for the first image.
+    """Camera images of a twin's running worlds; the renderer is opened for the first image.
 
     Args:
         twin: twin of the worlds.
-        cameras: cameras to render.
+        cameras: names of the cameras to render.
         height, width: size of an image in pixels.
-        renderer: see `render.open_renderer`.
-        texture_pool: number of textures of each kind, made for ``run_seed``.
+        renderer: name of the renderer; see `render.open_renderer`.
+        texture_pool: number of random textures of each kind from which worlds choose; 0 for no random textures.
+        run_seed: seed of the random textures.
 
     Raises:
-        UnknownNameError: the twin has no such camera.
+        UnknownNameError: If the twin has no such camera.
     """
 
     def __init__(
@@ -48,13 +49,21 @@ class WorldCamera:
         self._renderer: Renderer | None = None
 
     def begin(self, run_seed: int) -> None:
-        """Switch to the textures of a run."""
+        """Switch to the random textures of the run with this seed."""
         if self._pool and run_seed != self._run_seed:
             self.close()
         self._run_seed = run_seed
 
     def take_images(self, states: NDArray[np.float64], params: ParamTable) -> dict[str, NDArray[np.uint8]]:
-        """Return images ``(k, height, width, 3)`` by camera, of worlds with one row of each argument."""
+        """Render one image per world and camera.
+
+        Args:
+            states: states of k worlds, ``(k, nstate)``.
+            params: parameters of the worlds, k rows.
+
+        Returns:
+            Images ``(k, height, width, 3)`` uint8 sRGB by camera name.
+        """
         renderer = self._renderer = self._renderer or self._open()
         arrays = self._twin.fields(params, model=self._model, visual=True).arrays
         poses, taken = state_poses(self._model, np.nan_to_num(states)), []
@@ -69,7 +78,7 @@ class WorldCamera:
         return open_renderer(self._name, self._model, height=height, width=width, cameras=self.cameras)
 
     def close(self) -> None:
-        """Free the renderer; a second call does nothing."""
+        """Free the renderer. A second call does nothing."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None

@@ -1,8 +1,9 @@
-"""Find the physical effects that a failure needs: switch off each alone, and all but each.
+"""Find the physical effects that cause a failure, by switching off one effect at a time, or all other effects.
 
-Switching off a term sets its parameters to neutral values: values at which the effect is absent, or the twin's nominal
-value if nothing works without the parameter (a mass, a gain, a size); the latter compares the world with the twin. A
-term whose parameters are all neutral in a world is not tried there.
+An effect is called a term and belongs to some parameters of the twin. Switching off a term sets its parameters to
+neutral values. For most parameters the effect is absent at the neutral value, for example at a friction of 0. A mass, a
+gain or a size cannot be absent, so its neutral value is the twin's nominal value. A term whose parameters are all
+neutral in a world is not tested there.
 """
 
 from __future__ import annotations
@@ -23,20 +24,26 @@ from twinloop.twin.quantities.kinds import TERMS
 
 @dataclass(frozen=True, kw_only=True)
 class AblationTerm:
-    """One term on one twin: ``neutral`` values of its parameters, ``(nworld,)`` or one number each."""
+    """A physical effect of a twin that can be switched off.
+
+    Attributes:
+        name: Name of the term, for example ``backlash``.
+        meaning: Description of the effect.
+        neutral: Neutral value of each parameter of the term, by parameter name.
+    """
 
     name: str
     meaning: str
     neutral: Mapping[str, float]
 
     def active_parameters(self, table: ParamTable) -> list[str]:
-        """Return the parameters of the term that differ from their neutral values in some world."""
+        """Return the names of the parameters of this effect that are not neutral in at least one world of a table."""
         values = {name: table.steps.get(name, table[name]) for name in self.neutral}
-        return [name for name, found in values.items() if (found != self.neutral[name]).any()]
+        return [name for name, column in values.items() if (column != self.neutral[name]).any()]
 
 
 def _quantities_by_term() -> dict[str, list[Quantity]]:
-    """Return the quantities of every term."""
+    """Return the quantities of each term (physical effect that can be switched off, such as friction), by term name."""
     kinds: dict[str, list[Quantity]] = {name: [] for name in TERMS}
     for kind in QUANTITIES:
         if kind.term:
@@ -49,33 +56,35 @@ def _meaning(name: str, kinds: Sequence[Quantity]) -> str:
 
 
 def term_names() -> list[str]:
-    """Return the terms that can be switched off."""
+    """Return the names of all terms (physical effects that an ablation can switch off)."""
     return list(_quantities_by_term())
 
 
-def find_terms(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -> list[AblationTerm]:
-    """Return the terms for which a twin has parameters.
+def find_terms(twin: Twin, chosen: Sequence[str] = (), *, images: bool = True) -> list[AblationTerm]:
+    """Return the terms (physical effects that an ablation can switch off) of which a twin has parameters.
 
     Args:
-        chosen: names of terms; all by default.
-        pictures: whether terms that affect only images are included; terms in ``chosen`` always are.
+        twin: The twin.
+        chosen: Names of terms; all by default.
+        images: Whether to include terms that affect only images or other sensor readings. Terms in ``chosen`` are
+            always included.
 
     Raises:
-        UnknownNameError: there is no term with that name.
-        InputError: the twin has no parameter of any of them.
+        UnknownNameError: If a term in ``chosen`` does not exist.
+        InputError: If the twin has no parameter of any of the terms.
     """
     declared = _quantities_by_term()
     for name in chosen:
         if name not in declared:
             raise UnknownNameError("term", name, declared, where="the terms that can be switched off")
-    found: list[AblationTerm] = []
+    terms: list[AblationTerm] = []
     for name, kinds in declared.items():
         neutral, unseen = _neutral_values(twin, name), all(kind.visual or kind.stage == "sensing" for kind in kinds)
-        if neutral and (name in chosen if chosen else pictures or not unseen):
-            found.append(AblationTerm(name=name, meaning=_meaning(name, kinds), neutral=neutral))
-    if not found:
+        if neutral and (name in chosen if chosen else images or not unseen):
+            terms.append(AblationTerm(name=name, meaning=_meaning(name, kinds), neutral=neutral))
+    if not terms:
         raise InputError(f"The twin {twin.name} has no parameter of {', '.join(chosen) or 'any term'}.")
-    return found
+    return terms
 
 
 def _neutral_values(twin: Twin, term: str) -> dict[str, float]:
@@ -88,7 +97,7 @@ def _neutral_values(twin: Twin, term: str) -> dict[str, float]:
 
 
 def terms_table() -> str:
-    """Return the terms as a Markdown table for docs/guides/scenarios.md."""
+    """Return all terms (physical effects that an ablation can switch off) as Markdown for docs/guides/scenarios.md."""
     rows = [
         f"| {name} | {_meaning(name, kinds)} | {_format_patterns(kinds)} |"
         for name, kinds in _quantities_by_term().items()
@@ -97,49 +106,69 @@ def terms_table() -> str:
 
 
 def _format_patterns(kinds: Sequence[Quantity]) -> str:
-    """Return up to three patterns of a term with their neutral values, as Markdown text."""
-    said: list[str] = []
+    """Return up to three parameter patterns with their neutral values (effect switched off), as Markdown text.
+
+    Args:
+        kinds: Quantities of one term (physical effect).
+    """
+    parts: list[str] = []
     for value in dict.fromkeys(kind.neutral for kind in kinds):
-        shown = "nominal" if value is None else f"{value:g}"
+        label = "nominal" if value is None else f"{value:g}"
         alike = [kind for kind in kinds if kind.neutral == value]
-        said += [f"`{pattern}` {shown}" for pattern in path_patterns(alike)]
-    return ", ".join(said[:3])
+        parts += [f"`{pattern}` {label}" for pattern in path_patterns(alike)]
+    return ", ".join(parts[:3])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TermEffect:
-    """Effect of one term: success without it, and with it alone.
+    """Effect of one term (a physical effect that can be switched off, such as friction) on the success rate.
 
-    ``without`` compares worlds without the term with unchanged worlds: a gain of success means that the failure needs
-    it. ``alone`` compares worlds in which all other terms are switched off with worlds in which all terms are: a loss
-    of success means that it is enough.
+    It is measured with the term as the only one that is off, and as the only one that is on.
+
+    Attributes:
+        term: The term.
+        parameters: Names of the term's parameters that are not neutral in the unchanged worlds.
+        term_off: Comparison of worlds in which only this term is off with unchanged worlds. A higher success rate means
+            that the failure needs the term.
+        only_term_on: Comparison of worlds in which only this term is on with worlds in which all terms are off. A lower
+            success rate means that the term alone is enough for the failure.
     """
 
     term: AblationTerm
     parameters: tuple[str, ...]
-    without: CounterfactualEffect
-    alone: CounterfactualEffect
+    term_off: CounterfactualEffect
+    only_term_on: CounterfactualEffect
 
     @property
     def gain_without(self) -> float:
-        """Success rate of worlds without the term minus that with it."""
-        return float(self.without.difference.estimate)
+        """Success rate of worlds in which only this term is off, minus the success rate of unchanged worlds."""
+        return float(self.term_off.difference.estimate)
 
     @property
     def loss_alone(self) -> float:
-        """Failure rate of worlds with the term alone minus that without any term."""
-        return 0.0 - float(self.alone.difference.estimate)
+        """Failure rate of worlds in which only this term is on, minus that of worlds in which all terms are off."""
+        return 0.0 - float(self.only_term_on.difference.estimate)
 
     def verdict(self, alpha: float = 0.05) -> str:
-        """Return as text whether the failure needs the term and whether it is enough, with an error rate over terms."""
-        needed = self.without.p_adjusted <= alpha and self.gain_without > 0
-        enough = self.alone.p_adjusted <= alpha and self.loss_alone > 0
+        """Return as text whether the failure needs the term, and whether the term alone is enough for the failure.
+
+        The texts are ``needed and enough``, ``needed, with others``, ``enough, not needed`` and ``no effect shown``.
+
+        Args:
+            alpha: Significance level over all terms (Holm's method).
+        """
+        needed = self.term_off.p_adjusted <= alpha and self.gain_without > 0
+        enough = self.only_term_on.p_adjusted <= alpha and self.loss_alone > 0
         if needed:
             return "needed and enough" if enough else "needed, with others"
         return "enough, not needed" if enough else "no effect shown"
 
     def to_json(self, level: float) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return the effect as a JSON-compatible dictionary.
+
+        Args:
+            level: Confidence level of the success rates.
+        """
         return {
             "term": self.term.name,
             "meaning": self.term.meaning,
@@ -147,69 +176,87 @@ class TermEffect:
             "needed": self.gain_without,
             "enough": self.loss_alone,
             "verdict": self.verdict(),
-            "without": self.without.to_json(level),
-            "alone": self.alone.to_json(level),
+            "without": self.term_off.to_json(level),
+            "alone": self.only_term_on.to_json(level),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AblationResult:
-    """Result of an ablation: unchanged worlds, worlds with every term off, and each term, the most needed first."""
+    """Result of an ablation.
+
+    Attributes:
+        base: Outcomes of the unchanged worlds.
+        all_off: Outcomes of the worlds in which all terms are off.
+        terms: Effect of each tested term; the term that the failure needs most is first.
+        untested: Names of the terms that were not tested, because they are neutral in every world.
+    """
 
     base: TrialOutcomes
-    bare: TrialOutcomes
+    all_off: TrialOutcomes
     terms: tuple[TermEffect, ...]
-    idle: tuple[str, ...]
+    untested: tuple[str, ...]
 
 
 def ablate(
-    attempt: Attempt, base: TrialOutcomes, own: ParamTable, terms: Sequence[AblationTerm], *, level: float = 0.95
+    attempt: Attempt, base: TrialOutcomes, params: ParamTable, terms: Sequence[AblationTerm], *, level: float = 0.95
 ) -> AblationResult:
-    """Switch terms off one by one, and all but one.
+    """Switch off each term alone and all terms but one, and compare the success rates.
 
-    Terms are ranked by the gain of success without them, then by the loss with them alone.
+    Terms are sorted by the gain of success if the term is switched off, then by the loss if it is the only term that is
+    on.
 
     Args:
-        attempt: function that tries the worlds with given parameters; worlds and random draws are always the same.
-        base: outcomes of the unchanged worlds.
-        own: parameters of the unchanged worlds.
-        terms: terms to switch off; those that are neutral in every world are skipped.
-        level: confidence level of the intervals.
+        attempt: Function that runs the worlds with some parameter values replaced, see `counterfactual.Attempt`. Worlds
+            and random effects are the same in every call.
+        base: Outcomes of the unchanged worlds.
+        params: Parameter table of the unchanged worlds.
+        terms: Terms to switch off; terms that are neutral in every world are skipped.
+        level: Confidence level of the intervals.
 
     Raises:
-        InputError: every term is neutral in every world.
+        InputError: If every term is neutral in every world.
     """
-    acts = {term.name: tuple(term.active_parameters(own)) for term in terms}
-    acting = [term for term in terms if acts[term.name]]
-    if not acting:
+    active = {term.name: tuple(term.active_parameters(params)) for term in terms}
+    tested = [term for term in terms if active[term.name]]
+    if not tested:
         raise InputError(
             "Every term is neutral in this world, so there is nothing to switch off. Use `twinloop scenario "
             "counterfactual` to change parameters instead."
         )
-    off = {term.name: dict(term.neutral) for term in acting}
-    bare = attempt(_merge_neutral_values(off, ()))
+    off = {term.name: dict(term.neutral) for term in tested}
+    all_off = attempt(_merge_neutral_values(off, ()))
 
     def compare_term(
-        term: AblationTerm, what: str, before: TrialOutcomes, after: TrialOutcomes, side: Alternative
+        term: AblationTerm, state: str, before: TrialOutcomes, after: TrialOutcomes, side: Alternative
     ) -> CounterfactualEffect:
         return compare_outcomes(
-            f"{term.name} {what}", [*term.neutral], 0.0, before, after, level=level, alternative=side
+            f"{term.name} {state}", [*term.neutral], 0.0, before, after, level=level, alternative=side
         )
 
-    # One-sided tests: success gained without a term, and success lost with it alone.
-    without = [compare_term(term, "without", base, attempt(off[term.name]), "greater") for term in acting]
-    alone = [
-        compare_term(term, "alone", bare, attempt(_merge_neutral_values(off, (term.name,))), "less") for term in acting
+    # One-sided tests: more success if a term is off, and less success if it is the only term that is on.
+    term_off = [compare_term(term, "without", base, attempt(off[term.name]), "greater") for term in tested]
+    only_term_on = [
+        compare_term(term, "alone", all_off, attempt(_merge_neutral_values(off, (term.name,))), "less")
+        for term in tested
     ]
     rows = [
-        TermEffect(term=term, parameters=acts[term.name], without=one, alone=other)
-        for term, one, other in zip(acting, adjust_p_values(without), adjust_p_values(alone), strict=True)
+        TermEffect(term=term, parameters=active[term.name], term_off=one, only_term_on=other)
+        for term, one, other in zip(tested, adjust_p_values(term_off), adjust_p_values(only_term_on), strict=True)
     ]
     ranked = sorted(rows, key=lambda row: (-row.gain_without, -row.loss_alone))
-    idle = tuple(name for name, names in acts.items() if not names)
-    return AblationResult(base=base, bare=bare, terms=tuple(ranked), idle=idle)
+    untested = tuple(name for name, names in active.items() if not names)
+    return AblationResult(base=base, all_off=all_off, terms=tuple(ranked), untested=untested)
 
 
-def _merge_neutral_values(off: Mapping[str, Mapping[str, float]], kept: Sequence[str]) -> dict[str, float]:
-    """Return the neutral values of every term except those in ``kept``."""
-    return {name: value for term, values in off.items() if term not in kept for name, value in values.items()}
+def _merge_neutral_values(off: Mapping[str, Mapping[str, float]], excluded: Sequence[str]) -> dict[str, float]:
+    """Return the neutral values of every term except the excluded ones, by parameter name.
+
+    A term is a physical effect that can be switched off, and a neutral value is the parameter value that switches it
+    off.
+
+    Args:
+        off: Neutral values by term name and parameter name.
+        excluded: Names of the terms that stay on.
+    """
+    return {name: value for term, values in off.items() if term not in excluded for name, value in values.items()}

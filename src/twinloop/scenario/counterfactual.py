@@ -1,4 +1,4 @@
-"""Change one parameter of a scenario, and compare success with and without the change in the same worlds."""
+"""Change parameters of a scenario, and compare the success rates with and without the change in the same worlds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,15 @@ _MOST_DOSES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterChange:
-    """One counterfactual: a change of some parameters by each of several doses."""
+    """A counterfactual change of some parameters, tried with one or several doses (sizes of the change).
+
+    Attributes:
+        pattern: Pattern of parameter names, which may contain ``*``.
+        names: Names of the parameters that match the pattern.
+        op: How a dose changes a parameter: ``set`` replaces its value, ``scale`` multiplies it, ``shift`` is added to
+            it.
+        doses: The doses, in SI units or as factors.
+    """
 
     pattern: str
     names: tuple[str, ...]
@@ -35,41 +43,50 @@ class ParameterChange:
 
     @property
     def text(self) -> str:
-        """The change in the form of `parse_change`, without doses."""
+        """Pattern and operator in the format of `parse_change`, for example ``joint/*/damping*=``."""
         return f"{self.pattern}{_MARKS[self.op]}"
 
     @property
     def dose_suffix(self) -> str:
-        """Suffix of a dose in text: × for a factor, otherwise empty."""
+        """Text after a dose in reports: "×" if doses are factors (``2×``), otherwise empty."""
         return {"set": "", "scale": "×", "shift": ""}[self.op]
 
     def values(self, table: ParamTable, dose: float) -> dict[str, NDArray[np.float64]]:
-        """Return the changed parameters of worlds, ``(nworld,)`` each, from their own values."""
-        change = {
-            "set": lambda own: np.full_like(own, dose),
-            "scale": lambda own: own * dose,
-            "shift": lambda own: own + dose,
+        """Return the changed parameter values for one dose by parameter name, each of shape ``(nworld,)``.
+
+        Args:
+            table: Parameter table of the unchanged worlds.
+            dose: Size of the change.
+        """
+        apply = {
+            "set": lambda column: np.full_like(column, dose),
+            "scale": lambda column: column * dose,
+            "shift": lambda column: column + dose,
         }[self.op]
-        return {name: change(table[name]) for name in self.names}
+        return {name: apply(table[name]) for name in self.names}
 
 
 def parse_change(text: str, twin: Twin) -> ParameterChange:
-    """Parse a change: ``PATTERN=DOSES`` sets, ``PATTERN*=DOSES`` scales, ``PATTERN+=DOSES`` shifts, in SI units.
+    """Parse a change of parameters: ``PATTERN=DOSES`` sets, ``PATTERN*=DOSES`` scales, ``PATTERN+=DOSES`` shifts.
 
-    Doses are numbers separated by commas, or ``LOW..HIGH:COUNT``, evenly spaced (by ratio for factors and for
-    parameters with a logarithmic scale). A pattern may contain ``*``.
+    Doses are numbers in SI units separated by commas, or ``LOW..HIGH:COUNT`` for evenly spaced numbers. The latter are
+    spaced geometrically for ``*=`` and for parameters with a logarithmic scale. A pattern may contain ``*``.
+
+    Args:
+        text: Text of the change.
+        twin: Twin with the parameters.
 
     Raises:
-        InputError: the text does not have this form.
-        UnknownNameError: no parameter of the twin matches; the message has the nearest names.
+        InputError: If the text does not have this format.
+        UnknownNameError: If no parameter of the twin matches; the message lists the nearest names.
     """
-    found = _split_change(text)
-    if found is None:
+    parts = _split_change(text)
+    if parts is None:
         raise InputError(
             f"--change {text!r} is not understood. Write PARAMETER=0.05,0.1 to set it, PARAMETER*=2 to scale it, "
             "PARAMETER+=0.01 to shift it, or PARAMETER=0.02..0.2:7 for seven values; * matches any name."
         )
-    pattern, sign, doses = found
+    pattern, sign, doses = parts
     names = tuple(fnmatch.filter(twin.params, pattern))
     if not names:
         raise UnknownNameError("parameter", pattern, twin.params, where=f"twin {twin.name}")
@@ -79,7 +96,10 @@ def parse_change(text: str, twin: Twin) -> ParameterChange:
 
 
 def _split_change(text: str) -> tuple[str, str, str] | None:
-    """Return pattern, sign and doses; the first ``=``, with a ``*`` or ``+`` before it, ends the pattern."""
+    """Split the text of a change into pattern, operator and doses; return None if a part is missing.
+
+    The first ``=`` ends the pattern, with a ``*`` or ``+`` directly before it as part of the operator.
+    """
     head, equals, doses = text.partition("=")
     head, doses = head.strip(), doses.strip()
     if not equals or not head or not doses:
@@ -101,7 +121,8 @@ def _parse_doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
         doses = tuple(dict.fromkeys(float(item) for item in text.split(",")))
     except ValueError:
         raise InputError(
-            f"--change {whole!r}: {text!r} are not doses. Write numbers separated by commas, or LOW..HIGH:COUNT."
+            f"--change {whole!r}: {text!r} is not a list of doses. Write numbers separated by commas, or "
+            "LOW..HIGH:COUNT."
         ) from None
     if not np.isfinite(doses).all() or len(doses) > _MOST_DOSES:
         raise InputError(f"--change {whole!r}: give up to {_MOST_DOSES} finite numbers.")
@@ -109,34 +130,49 @@ def _parse_doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
 
 
 Attempt = Callable[[Mapping[str, Any]], TrialOutcomes]
-"""Function that tries all worlds with these parameters, ``(n,)`` each; the same worlds and random draws every time."""
+"""Function that runs a fixed set of worlds with some parameters replaced, and returns the outcomes.
+
+The values, by parameter name, are numbers or arrays of shape ``(nworld,)``. Worlds and random effects are the same in
+every call.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CounterfactualEffect:
-    """Effect of one change, from worlds that differ in nothing else.
+    """Effect of one change on the success rate, from pairs of worlds that differ only in this change.
 
-    ``difference`` is the success rate with the change minus that without, with Tango's interval; ``p_value`` is
-    McNemar's exact one, and ``p_adjusted`` is adjusted by Holm over all changes.
+    Attributes:
+        change: The change as text.
+        names: Names of the changed parameters.
+        dose: Size of the change.
+        changed_outcomes: Outcomes of the changed worlds.
+        pairs: Counts of pairs of a changed world (a) and the unchanged world (b), by their outcomes.
+        difference: Success rate with the change minus success rate without it, with Tango's interval.
+        p_value: P-value of McNemar's exact test.
+        p_adjusted: P-value adjusted for all changes by Holm's method.
     """
 
-    what: str
+    change: str
     names: tuple[str, ...]
     dose: float
-    tried: TrialOutcomes
+    changed_outcomes: TrialOutcomes
     pairs: PairedCounts
     difference: Interval
     p_value: float
     p_adjusted: float = 1.0
 
     def to_json(self, level: float) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
-        rate = self.tried.success_rate(level)
+        """Return the effect as a JSON-compatible dictionary.
+
+        Args:
+            level: Confidence level of the success rate.
+        """
+        rate = self.changed_outcomes.success_rate(level)
         return {
-            "what": self.what,
+            "what": self.change,
             "dose": self.dose,
             "parameters": list(self.names),
-            "trials": self.tried.trials,
+            "trials": self.changed_outcomes.trials,
             "success_rate": float(rate.estimate),
             "low": float(rate.low),
             "high": float(rate.high),
@@ -147,125 +183,157 @@ class CounterfactualEffect:
             "difference_high": float(self.difference.high),
             "p_value": self.p_value,
             "p_adjusted": self.p_adjusted,
-            "outcomes": self.tried.outcomes,
+            "outcomes": self.changed_outcomes.outcomes,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalfSuccessDose:
-    """Dose at which half of the worlds succeed: between two neighbouring doses, ``low`` first."""
+    """Two neighbouring doses (sizes of a parameter change) between which the success rate crosses one half.
 
-    what: str
+    Attributes:
+        change: The change as text.
+        low: The lower dose, in SI units or as a factor.
+        high: The higher dose, in SI units or as a factor.
+        rates: Success rates at the lower and at the higher dose.
+    """
+
+    change: str
     low: float
     high: float
     rates: tuple[float, float]
 
 
 def compare_outcomes(
-    what: str,
+    change: str,
     names: Sequence[str],
     dose: float,
     base: TrialOutcomes,
-    tried: TrialOutcomes,
+    changed_outcomes: TrialOutcomes,
     *,
     level: float,
     alternative: Alternative = "two-sided",
 ) -> CounterfactualEffect:
-    """Compare outcomes with and without a change, over worlds that are valid in both.
+    """Compare the outcomes with and without a change, over the worlds that are valid in both cases.
+
+    Args:
+        change: The change as text.
+        names: Names of the changed parameters.
+        dose: Size of the change.
+        base: Outcomes of the unchanged worlds.
+        changed_outcomes: Outcomes of the changed worlds.
+        level: Confidence level of the interval.
+        alternative: Alternative hypothesis of the test, for the success rate with the change.
 
     Raises:
-        InputError: no world is valid in both.
+        InputError: If no world is valid in both cases.
     """
-    counts = tried.pair_with(base)
+    counts = changed_outcomes.pair_with(base)
     if counts is None:
         raise InputError(
-            f"{what}{dose:g}: no world is valid with and without it, so there is nothing to compare. Try "
-            "a smaller change."
+            f"{change}{dose:g}: no world is valid both with and without this change, so there is nothing to compare. "
+            "Try a smaller change."
         )
     return CounterfactualEffect(
-        what=what,
+        change=change,
         names=tuple(names),
         dose=dose,
-        tried=tried,
+        changed_outcomes=changed_outcomes,
         pairs=counts,
         difference=paired_difference_interval(counts, level=level),
         p_value=mcnemar(counts, alternative=alternative),
     )
 
 
-def adjust_p_values(contrasts: Sequence[CounterfactualEffect]) -> list[CounterfactualEffect]:
-    """Return the effects with p-values adjusted for their number by Holm's method."""
-    values = holm([one.p_value for one in contrasts]) if contrasts else []
-    return [replace(one, p_adjusted=float(p)) for one, p in zip(contrasts, values, strict=True)]
+def adjust_p_values(effects: Sequence[CounterfactualEffect]) -> list[CounterfactualEffect]:
+    """Return the effects with ``p_adjusted``: p-values adjusted for the number of effects by Holm's method."""
+    values = holm([one.p_value for one in effects]) if effects else []
+    return [replace(one, p_adjusted=float(p)) for one, p in zip(effects, values, strict=True)]
 
 
 def compare_doses(
     attempt: Attempt,
     base: TrialOutcomes,
-    own: ParamTable,
-    whats: Sequence[ParameterChange],
+    params: ParamTable,
+    changes: Sequence[ParameterChange],
     *,
     refine: int = 0,
     level: float = 0.95,
 ) -> tuple[list[CounterfactualEffect], list[HalfSuccessDose]]:
-    """Compare every dose of every change with the unchanged worlds.
+    """Compare the worlds changed by every dose (size) of every parameter change with the unchanged worlds.
 
     Args:
-        attempt: function that tries the worlds with given parameters.
-        base: outcomes of the unchanged worlds.
-        own: parameters of the unchanged worlds.
-        whats: the changes.
-        refine: number of bisections between the doses at which the success rate passes one half.
-        level: confidence level of the intervals.
+        attempt: Function that runs the worlds with given parameter values.
+        base: Outcomes of the unchanged worlds.
+        params: Parameter table of the unchanged worlds.
+        changes: The changes.
+        refine: Number of bisections between the two doses between which the success rate crosses one half.
+        level: Confidence level of the intervals.
 
     Returns:
-        The effects, by change and dose, and the dose at which each change's success rate passes one half.
+        The effects in the order of changes and doses, and for each change whose success rate crosses one half the doses
+        on both sides of the crossing.
     """
-    found: list[CounterfactualEffect] = []
+    effects: list[CounterfactualEffect] = []
     crossings: list[HalfSuccessDose] = []
-    for what in whats:
-        rows = {dose: _evaluate_dose(attempt, base, own, what, dose, level) for dose in what.doses}
-        crossing = _find_crossing(what, rows)
+    for change in changes:
+        rows = {dose: _evaluate_dose(attempt, base, params, change, dose, level) for dose in change.doses}
+        crossing = _find_crossing(change, rows)
         for _ in range(refine if crossing else 0):
             assert crossing is not None  # noqa: S101 - a crossing exists before and after every bisection
-            between = _middle_dose(what, crossing)
-            rows[between] = _evaluate_dose(attempt, base, own, what, between, level)
-            crossing = _find_crossing(what, rows)
-        found += [rows[dose] for dose in sorted(rows)]
+            between = _middle_dose(change, crossing)
+            rows[between] = _evaluate_dose(attempt, base, params, change, between, level)
+            crossing = _find_crossing(change, rows)
+        effects += [rows[dose] for dose in sorted(rows)]
         crossings += [crossing] if crossing else []
-    return adjust_p_values(found), crossings
+    return adjust_p_values(effects), crossings
 
 
 def _evaluate_dose(
-    attempt: Attempt, base: TrialOutcomes, own: ParamTable, what: ParameterChange, dose: float, level: float
+    attempt: Attempt, base: TrialOutcomes, params: ParamTable, change: ParameterChange, dose: float, level: float
 ) -> CounterfactualEffect:
     try:
-        tried = attempt(what.values(own, dose))
+        changed_outcomes = attempt(change.values(params, dose))
     except InputError as error:
-        raise InputError(f"--change {what.text}{dose:.4g}: {error}") from error
-    return compare_outcomes(what.text, what.names, dose, base, tried, level=level)
+        raise InputError(f"--change {change.text}{dose:.4g}: {error}") from error
+    return compare_outcomes(change.text, change.names, dose, base, changed_outcomes, level=level)
 
 
-def _find_crossing(what: ParameterChange, rows: Mapping[float, CounterfactualEffect]) -> HalfSuccessDose | None:
-    """Return the first two neighbouring doses between which the success rate passes one half."""
+def _find_crossing(change: ParameterChange, rows: Mapping[float, CounterfactualEffect]) -> HalfSuccessDose | None:
+    """Return the first two neighbouring doses between which the success rate crosses one half; None if none do.
+
+    Args:
+        change: The change.
+        rows: Effect by dose (size of the change).
+    """
     doses = sorted(rows)
-    rates = np.array([rows[dose].tried.successes / max(rows[dose].tried.trials, 1) for dose in doses])
+    rates = np.array(
+        [rows[dose].changed_outcomes.successes / max(rows[dose].changed_outcomes.trials, 1) for dose in doses]
+    )
     turns = np.flatnonzero((rates[:-1] >= 0.5) != (rates[1:] >= 0.5))
     if not len(turns):
         return None
     at = int(turns[0])
     return HalfSuccessDose(
-        what=what.text, low=doses[at], high=doses[at + 1], rates=(float(rates[at]), float(rates[at + 1]))
+        change=change.text, low=doses[at], high=doses[at + 1], rates=(float(rates[at]), float(rates[at + 1]))
     )
 
 
-def _middle_dose(what: ParameterChange, crossing: HalfSuccessDose) -> float:
-    by_ratio = what.op == "scale" and min(crossing.low, crossing.high) > 0
+def _middle_dose(change: ParameterChange, crossing: HalfSuccessDose) -> float:
+    by_ratio = change.op == "scale" and min(crossing.low, crossing.high) > 0
     return float(np.sqrt(crossing.low * crossing.high)) if by_ratio else (crossing.low + crossing.high) / 2
 
 
-def effect_series(contrasts: Sequence[CounterfactualEffect], what: str, level: float) -> NDArray[np.float64]:
-    """Return dose, success rate and the ends of its interval for one change, one row per dose."""
-    chosen = [one for one in contrasts if one.what == what]
-    rates = [one.tried.success_rate(level) for one in chosen]
+def effect_series(effects: Sequence[CounterfactualEffect], change: str, level: float) -> NDArray[np.float64]:
+    """Return dose, success rate and both limits of its interval for one change, shape ``(ndose, 4)``.
+
+    A dose is the size of the change. There is one row per dose.
+
+    Args:
+        effects: Effects of all changes.
+        change: The change as text.
+        level: Confidence level of the interval.
+    """
+    chosen = [one for one in effects if one.change == change]
+    rates = [one.changed_outcomes.success_rate(level) for one in chosen]
     return np.array([[one.dose, rate.estimate, rate.low, rate.high] for one, rate in zip(chosen, rates, strict=True)])

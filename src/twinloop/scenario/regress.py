@@ -1,4 +1,4 @@
-"""Compare the outcomes of stored scenarios with earlier ones: exact tests, trial by trial in the same worlds."""
+"""Compare the outcomes of stored scenarios with earlier outcomes, trial by trial in the same worlds, by exact tests."""
 
 from __future__ import annotations
 
@@ -13,23 +13,32 @@ from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats import holm
 from twinloop.stats.matched_trials import mcnemar
 
-Word = Literal["regressed", "improved", "unchanged", "gone", "refused"]
+Verdict = Literal["regressed", "improved", "unchanged", "gone", "refused"]
 _LETTERS = frozenset("01x")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionVerdict:
-    """Verdict on one scenario: earlier outcomes, present outcomes, and their comparison.
+    """Comparison of the earlier and the present outcomes of one scenario, with a verdict.
 
-    ``gained`` and ``lost`` are the numbers of trials that changed to success and to failure. ``word``: success fell
-    (``regressed``) or rose (``improved``) beyond chance over all scenarios; ``gone``: a failure of a robot that the
-    twin no longer reproduces; ``refused``: it could not be run, see ``note``.
+    Attributes:
+        name: Name of the scenario.
+        verdict: The verdict. ``regressed`` or ``improved``: the success rate of this scenario fell or rose
+            significantly, with p-values adjusted for the number of scenarios. ``gone``: the twin no longer reproduces a
+            failure of a real robot. ``refused``: the scenario could not be run. ``unchanged``: none of these.
+        before: Earlier outcomes.
+        after: Present outcomes; None if the scenario could not be run.
+        gained: Number of trials that changed from failure to success.
+        lost: Number of trials that changed from success to failure.
+        p_fell: P-value of the test that the success rate fell.
+        p_rose: P-value of the test that the success rate rose.
+        note: Reason why the scenario could not be run, or another remark.
     """
 
     name: str
-    word: Word
-    was: TrialOutcomes
-    now: TrialOutcomes | None
+    verdict: Verdict
+    before: TrialOutcomes
+    after: TrialOutcomes | None
     gained: int = 0
     lost: int = 0
     p_fell: float = 1.0
@@ -38,16 +47,20 @@ class RegressionVerdict:
 
     @property
     def fails_build(self) -> bool:
-        """Whether a build must fail: regressed, gone or refused."""
-        return self.word in ("regressed", "gone", "refused")
+        """Whether a build in continuous integration must fail: the verdict is regressed, gone or refused."""
+        return self.verdict in ("regressed", "gone", "refused")
 
     def to_json(self, level: float) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return the verdict as a JSON-compatible dictionary.
+
+        Args:
+            level: Confidence level of the failure rates.
+        """
         return {
             "scenario": self.name,
-            "verdict": self.word,
-            "was": self.was.to_json(level) if self.was.trials else None,
-            "now": None if self.now is None else self.now.to_json(level),
+            "verdict": self.verdict,
+            "was": self.before.to_json(level) if self.before.trials else None,
+            "now": None if self.after is None else self.after.to_json(level),
             "gained": self.gained,
             "lost": self.lost,
             "p_fell": self.p_fell,
@@ -56,16 +69,20 @@ class RegressionVerdict:
         }
 
 
-def parse_expectation(evidence: Any, name: str) -> tuple[str, TrialOutcomes]:
-    """Return the policy of a stored scenario, and the outcomes of its trials.
+def parse_stored_outcomes(evidence: Any, name: str) -> tuple[str, TrialOutcomes]:
+    """Return the policy with which a stored scenario was run, and the outcomes of its trials.
+
+    Args:
+        evidence: Stored evidence of the scenario, as plain values.
+        name: Name of the scenario, for error messages.
 
     Raises:
-        InputError: no expectation is stored, or its format is wrong.
+        InputError: If no outcomes are stored, or if their format is invalid.
     """
     stored = evidence.get("expected") if isinstance(evidence, dict) else None
     if not isinstance(stored, dict) or not {"reference", "actor", "outcomes"} <= stored.keys():
         raise InputError(
-            f"Scenario {name} has no stored expectation. Store it again with `twinloop scenario "
+            f"Scenario {name} has no stored outcomes to compare with. Store it again with `twinloop scenario "
             f"from-failure`, or accept a policy's present outcomes: `twinloop scenario regress {name} --policy P "
             "--accept`."
         )
@@ -75,25 +92,39 @@ def parse_expectation(evidence: Any, name: str) -> tuple[str, TrialOutcomes]:
     return str(stored["reference"]), TrialOutcomes.of_outcomes(outcomes, str(stored["actor"]))
 
 
-def format_expectation(reference: str, tried: TrialOutcomes) -> dict[str, Any]:
-    """Return outcomes in the stored form, so that later ones can be compared with them."""
+def format_stored_outcomes(reference: str, tried: TrialOutcomes) -> dict[str, Any]:
+    """Return outcomes in the format in which a scenario stores them, for comparison with later outcomes.
+
+    Args:
+        reference: Name or folder of the policy.
+        tried: Outcomes of the trials.
+    """
     return {"reference": reference, **tried.to_json()}
 
 
-def compare_trials(name: str, was: TrialOutcomes, now: TrialOutcomes, *, note: str = "") -> RegressionVerdict:
-    """Compare earlier and present outcomes trial by trial, without a verdict; see `decide_verdicts`.
+def compare_trials(name: str, before: TrialOutcomes, after: TrialOutcomes, *, note: str = "") -> RegressionVerdict:
+    """Compare earlier and present outcomes of one scenario trial by trial; `decide_verdicts` adds the verdict.
+
+    Args:
+        name: Name of the scenario.
+        before: Earlier outcomes.
+        after: Present outcomes.
+        note: Remark that is stored in the result.
 
     Raises:
-        InputError: no trial is valid in both.
+        InputError: If no trial is valid in both.
     """
-    counts = now.pair_with(was)
+    counts = after.pair_with(before)
     if counts is None:
-        raise InputError(f"Scenario {name}: no world is valid both then and now. Check it with `twin check`.")
+        raise InputError(
+            f"Scenario {name}: no world is valid in both the earlier and the present trials. Check its twin with "
+            "`twinloop twin check`."
+        )
     return RegressionVerdict(
         name=name,
-        word="unchanged",
-        was=was,
-        now=now,
+        verdict="unchanged",
+        before=before,
+        after=after,
         gained=counts.only_a,
         lost=counts.only_b,
         p_fell=mcnemar(counts, alternative="less"),
@@ -105,31 +136,34 @@ def compare_trials(name: str, was: TrialOutcomes, now: TrialOutcomes, *, note: s
 def decide_verdicts(
     rows: Sequence[RegressionVerdict], *, alpha: float = 0.05, real: Sequence[bool] = ()
 ) -> list[RegressionVerdict]:
-    """Return verdicts with an error rate over all scenarios (Holm).
+    """Return the comparisons with verdicts, from p-values adjusted for the number of scenarios (Holm's method).
 
     Args:
-        rows: results of `compare_trials`, or refused scenarios.
-        alpha: probability that any scenario is called regressed although none is; the same for improved.
-        real: for a new version of a twin, whether each scenario comes from a robot's log: if it no longer fails, the
-            twin has lost a known failure. Empty if policies are compared.
+        rows: One comparison per scenario, from `compare_trials`, or without new outcomes if it could not be run.
+        alpha: Largest probability that any scenario is called regressed although none is; the same for improved.
+        real: For a comparison of two versions of a twin: whether each scenario comes from a log of a real robot. If
+            such a scenario no longer fails, the new twin does not reproduce a known failure (``gone``). Empty if
+            policies are compared.
     """
-    ran = [row for row in rows if row.now is not None]
+    compared = [row for row in rows if row.after is not None]
     fell, rose = (
-        dict(zip((row.name for row in ran), holm(values), strict=True)) if ran else {}
-        for values in ([row.p_fell for row in ran], [row.p_rose for row in ran])
+        dict(zip((row.name for row in compared), holm(values), strict=True)) if compared else {}
+        for values in ([row.p_fell for row in compared], [row.p_rose for row in compared])
     )
-    known = dict(zip((row.name for row in rows), real, strict=True)) if real else {}
+    from_robot = dict(zip((row.name for row in rows), real, strict=True)) if real else {}
 
-    def word(row: RegressionVerdict) -> Word:
-        if row.now is None:
+    def decide(row: RegressionVerdict) -> Verdict:
+        if row.after is None:
             return "refused"
         if fell[row.name] <= alpha:
             return "regressed"
         if rose[row.name] <= alpha:
-            return "gone" if known.get(row.name) else "improved"
+            return "gone" if from_robot.get(row.name) else "improved"
         return "unchanged"
 
     return [
-        replace(row, word=word(row), p_fell=float(fell.get(row.name, np.nan)), p_rose=float(rose.get(row.name, np.nan)))
+        replace(
+            row, verdict=decide(row), p_fell=float(fell.get(row.name, np.nan)), p_rose=float(rose.get(row.name, np.nan))
+        )
         for row in rows
     ]

@@ -1,4 +1,4 @@
-"""Compute ranges for data around a failure: a box around its parameters and places, within physical bounds."""
+"""Compute parameter ranges around a failure, from which training data near the failure are generated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.rollout.pinned import PinnedWorld
+from twinloop.rollout.scenario import Scenario
 from twinloop.twin import Twin
 
 # Half the width of a box, as a fraction of the parameter's default range; our choice: the box has a quarter of the
@@ -17,36 +17,48 @@ WIDTH = 0.125
 
 @dataclass(frozen=True, kw_only=True)
 class TargetBox:
-    """Ranges by parameter around a scenario, and the ``fixed`` parameters, which keep the scenario's value."""
+    """Parameter ranges around the values of a scenario.
+
+    Attributes:
+        ranges: Lower and upper limit by parameter name.
+        fixed: Names of the parameters whose limits are equal, so that they keep the scenario's value.
+    """
 
     ranges: Mapping[str, tuple[float, float]]
     fixed: tuple[str, ...]
 
 
-def make_target_box(pinned: PinnedWorld, twin: Twin, *, width: float = WIDTH, only: Sequence[str] = ()) -> TargetBox:
-    """Return the box around the parameters in which a scenario differs from its twin.
+def make_target_box(scenario: Scenario, twin: Twin, *, width: float = WIDTH, only: Sequence[str] = ()) -> TargetBox:
+    """Return ranges around the values of the parameters in which a scenario differs from its twin's nominal values.
 
-    A parameter with a default range gets ``width`` of it on either side of the scenario's value, within its physical
-    bounds; one without a default range keeps its value.
+    The range of a parameter extends from the scenario's value by ``width`` times the parameter's default range in both
+    directions, within its physical bounds. A parameter without a default range keeps the scenario's value.
 
     Args:
-        width: half a box's width, as a fraction of the default range.
-        only: patterns of parameters; all in which the scenario differs by default.
+        scenario: The scenario.
+        twin: Twin of the scenario.
+        width: Half the width of a range, as a fraction of the default range.
+        only: Patterns of parameter names; by default all parameters in which the scenario differs from its twin.
 
     Raises:
-        UnknownNameError: a pattern matches none of them.
-        InputError: the scenario does not differ from its twin, or ``width`` is negative.
+        UnknownNameError: If a pattern matches none of these parameters.
+        InputError: If the scenario does not differ from its twin, or if ``width`` is negative.
     """
     if width < 0:
-        raise InputError(f"--width {width:g}: give a part of each default range, 0 or more.")
-    own = pinned.departures
+        raise InputError(f"--width {width:g}: give a fraction of each default range, 0 or more.")
+    own = scenario.non_nominal_values
     for pattern in only:
         if not fnmatch.filter(own, pattern):
-            raise UnknownNameError("parameter", pattern, own, where=f"what scenario {pinned.name} departs in")
+            raise UnknownNameError(
+                "parameter",
+                pattern,
+                own,
+                where=f"the parameters in which scenario {scenario.name} differs from its twin",
+            )
     chosen = {name: value for name, value in own.items() if not only or any(fnmatch.fnmatchcase(name, p) for p in only)}
     if not chosen:
         raise InputError(
-            f"Scenario {pinned.name} has only nominal parameters, so it has no box. Generate with the "
+            f"Scenario {scenario.name} has only nominal parameters, so it has no box. Generate with the "
             "twin's default ranges instead: `randomization: default`."
         )
     ranges = {name: _target_range(twin, name, value, width) for name, value in chosen.items()}

@@ -1,4 +1,4 @@
-"""Run trials of a stored scenario, with an actor or with the logged commands, any number of times."""
+"""Run trials of a stored scenario, with a policy or with the logged commands, any number of times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.rollout import Actor, run_batch
 from twinloop.rollout.actor import EpisodeStart
-from twinloop.rollout.pinned import Chance, PinnedWorld
+from twinloop.rollout.scenario import RandomNumbers, Scenario
 from twinloop.simulate import Backend, open_backend, rollout
 from twinloop.stats import Interval, PairedCounts, clopper_pearson
 from twinloop.tasks import Task
@@ -24,9 +24,12 @@ LOGGED = "commands"  # name of the actor if the commands of the log were issued 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOutcomes:
-    """Outcomes of trials: ``success`` ``(n,)``, and ``valid`` ``(n,)``, false for an invalid world.
+    """Outcomes of n trials of one scenario; trial 0 is the stored world itself.
 
-    Trial 0 is the stored world itself. ``actor`` is the actor's name.
+    Attributes:
+        actor: Name of the policy or other source of commands.
+        success: Whether each trial succeeded, shape ``(n,)``.
+        valid: Whether the simulation of each trial is valid, that is, did not diverge, shape ``(n,)``.
     """
 
     actor: str
@@ -43,19 +46,19 @@ class TrialOutcomes:
 
     @property
     def successes(self) -> int:
-        """Number of valid trials with success."""
+        """Number of valid trials that succeeded."""
         return int((self.success & self.valid).sum())
 
     @property
     def failures(self) -> int:
-        """Number of valid trials without success."""
+        """Number of valid trials that failed."""
         return self.trials - self.successes
 
     def success_rate(self, level: float = 0.95) -> Interval:
-        """Return the success rate with its exact interval.
+        """Return the success rate of the valid trials, with its exact (Clopper–Pearson) interval.
 
         Raises:
-            InputError: no world is valid.
+            InputError: If no trial is valid.
         """
         if not self.trials:
             raise InputError(
@@ -65,22 +68,33 @@ class TrialOutcomes:
         return clopper_pearson(self.successes, self.trials, level=level)
 
     def failure_rate(self, level: float = 0.95) -> Interval:
-        """Return the failure rate with its exact interval; raises as `success_rate`."""
+        """Return the failure rate of the valid trials, with its exact (Clopper–Pearson) interval.
+
+        Raises:
+            InputError: If no trial is valid.
+        """
         self.success_rate(level)
         return clopper_pearson(self.failures, self.trials, level=level)
 
     def pair_with(self, base: TrialOutcomes) -> PairedCounts | None:
-        """Return pairs of these trials (a) with the same worlds in ``base`` (b); None if no pair is valid in both."""
+        """Return the counts of pairs of these trials (a) and other trials in the same worlds (b), by their outcomes.
+
+        Args:
+            base: Other trials of the same scenario. Trials with the same index are pairs.
+
+        Returns:
+            The counts, or None if no pair is valid in both.
+        """
         n = min(len(self), len(base))
         both = self.valid[:n] & base.valid[:n]
         if not both.any():
             return None
         a, b = self.success[:n][both], base.success[:n][both]
         pairs = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
-        return PairedCounts(**{name: int(there.sum()) for name, there in pairs.items()})
+        return PairedCounts(**{name: int(mask.sum()) for name, mask in pairs.items()})
 
     def to_json(self, level: float = 0.95) -> dict[str, Any]:
-        """Return counts, failure rate with its interval, and `outcomes` as a JSON-compatible dictionary."""
+        """Return numbers of trials, failure rate with its interval, and `outcomes` as a JSON-compatible dictionary."""
         rate = self.failure_rate(level)
         return {
             "actor": self.actor,
@@ -95,30 +109,45 @@ class TrialOutcomes:
 
     @property
     def outcomes(self) -> str:
-        """Every trial in order as a letter: 1 success, 0 failure, x invalid."""
+        """Outcomes of all trials as a text with one letter per trial: 1 success, 0 failure, x invalid."""
         pairs = zip(self.success.tolist(), self.valid.tolist(), strict=True)
         return "".join("x" if not valid else "01"[success] for success, valid in pairs)
 
     @classmethod
     def of_outcomes(cls, outcomes: str, actor: str = "") -> TrialOutcomes:
-        """Return the trials of a text of `outcomes`."""
+        """Return trials from a text with one letter per trial: 1 success, 0 failure, x invalid."""
         letters = np.array(list(outcomes), dtype="U1")
         return cls(actor=actor, success=letters == "1", valid=letters != "x")
 
 
 def try_actor(
-    pinned: PinnedWorld,
+    scenario: Scenario,
     twin: Twin,
     task: Task,
     actor: Actor,
     n: int,
     *,
-    chance: Chance = "varied",
+    random_numbers: RandomNumbers = "varied",
     values: Mapping[str, Any] | None = None,
     backend: Backend | None = None,
 ) -> TrialOutcomes:
-    """Run an actor in a stored world and variations of it; see `PinnedWorld.make_worlds` for the arguments."""
-    begun = pinned.make_worlds(n, twin=twin, task=task, chance=chance, values=values)
+    """Run a policy in a stored world and in variations of it.
+
+    Variations have other stored draws of the uncertain parameters and, if ``random_numbers`` is ``varied``, other
+    random effects (noise, jitter).
+
+    Args:
+        scenario: The stored world.
+        twin: Twin of the scenario.
+        task: Task of the scenario.
+        actor: Policy or other source of commands.
+        n: Number of trials; trial 0 is the stored world itself.
+        random_numbers: Whether trials after the first have new random effects (``varied``) or those of the stored world
+            (``held``).
+        values: Parameter values that replace those of the world, by name; one number or an array of shape ``(n,)``.
+        backend: Backend that simulates the worlds; by default `threads`, which uses all CPU cores.
+    """
+    worlds = scenario.make_worlds(n, twin=twin, task=task, random_numbers=random_numbers, values=values)
     backend = backend or open_backend()
     parts = [
         run_batch(
@@ -132,7 +161,7 @@ def try_actor(
             actor=actor,
             initial=part.initial,
         )
-        for part in _split_batches(begun)
+        for part in _split_batches(worlds)
     ]
     return TrialOutcomes(
         actor=actor.name,
@@ -142,37 +171,49 @@ def try_actor(
 
 
 def try_commands(
-    pinned: PinnedWorld, twin: Twin, task: Task, n: int, *, backend: Backend | None = None
+    scenario: Scenario, twin: Twin, task: Task, n: int, *, backend: Backend | None = None
 ) -> TrialOutcomes:
-    """Issue the logged commands again, without feedback; see `PinnedWorld.make_worlds` for the arguments.
+    """Issue the logged commands again in a stored world and in variations of it, without feedback.
+
+    Variations have other random effects (noise, jitter), and other values of the uncertain parameters, from draws that
+    are stored with the scenario.
+
+    Args:
+        scenario: The stored world with its logged commands.
+        twin: Twin of the scenario.
+        task: Task of the scenario.
+        n: Number of trials; trial 0 is the stored world itself.
+        backend: Backend that simulates the worlds; by default `threads`, which uses all CPU cores.
 
     Raises:
-        InputError: the scenario has no commands.
+        InputError: If the scenario has no logged commands.
     """
-    if pinned.commands is None:
-        raise InputError(f"Scenario {pinned.name} has no commands. Run it with an actor instead.")
-    begun = pinned.make_worlds(n, twin=twin, task=task)
+    if scenario.commands is None:
+        raise InputError(f"Scenario {scenario.name} has no commands. Run it with an actor instead.")
+    worlds = scenario.make_worlds(n, twin=twin, task=task)
     backend, success, valid = backend or open_backend(), [], []
-    for part in _split_batches(begun):
-        commands = np.tile(pinned.commands, (len(part.numbers), 1, 1))
-        ran = rollout(backend, twin, part.params, part.initial, commands, commands.shape[1])
-        kept = ran.valid & ~np.array([bool(reason) for reason in part.initial.refused or [""] * len(ran.valid)])
-        success.append(task.success(ran.states)[:, -1] & kept)
-        valid.append(kept)
+    for part in _split_batches(worlds):
+        commands = np.tile(scenario.commands, (len(part.numbers), 1, 1))
+        result = rollout(backend, twin, part.params, part.initial, commands, commands.shape[1])
+        is_valid = result.valid & ~np.array(
+            [bool(reason) for reason in part.initial.refused or [""] * len(result.valid)]
+        )
+        success.append(task.success(result.states)[:, -1] & is_valid)
+        valid.append(is_valid)
     return TrialOutcomes(actor=LOGGED, success=np.concatenate(success), valid=np.concatenate(valid))
 
 
-def _split_batches(begun: EpisodeStart) -> list[EpisodeStart]:
-    """Divide the initial worlds into batches."""
-    starts = range(0, len(begun.numbers), _BATCH)
-    cuts = [np.arange(start, min(start + _BATCH, len(begun.numbers))) for start in starts]
+def _split_batches(worlds: EpisodeStart) -> list[EpisodeStart]:
+    """Divide worlds into batches of at most 128 worlds."""
+    starts = range(0, len(worlds.numbers), _BATCH)
+    cuts = [np.arange(start, min(start + _BATCH, len(worlds.numbers))) for start in starts]
     return [
         EpisodeStart(
-            numbers=begun.numbers[cut],
-            params=begun.params.take(cut),
-            initial=begun.initial.take(cut),
-            run_seed=begun.run_seed,
-            attempt=begun.attempt,
+            numbers=worlds.numbers[cut],
+            params=worlds.params.take(cut),
+            initial=worlds.initial.take(cut),
+            run_seed=worlds.run_seed,
+            attempt=worlds.attempt,
         )
         for cut in cuts
     ]

@@ -1,4 +1,7 @@
-"""Compute sensor errors as functions from arrays to arrays, independent of the source of the ideal reading."""
+"""Convert true signals of a simulation or a log to sensor readings with noise, delay, clipping and quantization.
+
+All functions map arrays to arrays, so the true signals may come from any source.
+"""
 
 from twinloop.sensors.sampling import find_newest_sample, interpolate_hermite
 from twinloop.sensors.servo import STS3215_RESOLUTION, encoder_command, encoder_reading

@@ -1,8 +1,9 @@
-"""Compile loops over pixels with numba if it is installed; the only module that uses numba.
+"""Compile loops over pixels to machine code with numba if it is installed; only this module imports numba.
 
-A kernel is a plain function of numbers and arrays that computes the rows ``first`` to ``last`` of an image. It releases
-the interpreter lock, so that `run_over_rows` uses every core with threads; numba's parallel loops would abort a process
-that forks, or that calls them from two threads.
+A kernel is a plain function of numbers and arrays that computes the image rows from ``first`` to ``last - 1``.
+Compiled kernels release Python's global interpreter lock, so that `run_over_rows` can use every core with
+threads. Numba's own parallel loops are not used, because they abort a process that forks or that calls them
+from two threads.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ _LEAST_ROWS = 16  # per thread; starting a thread costs about as much as computi
 
 @cache
 def has_numba() -> bool:
-    """Return whether kernels can be compiled here (``pip install 'twinloop[fast]'``); callers work without it."""
+    """Return whether numba is installed (``pip install 'twinloop[fast]'``).
+
+    If it is missing, callers compute the same results with NumPy, more slowly.
+    """
     return find_spec("numba") is not None
 
 
 class CompiledFunction:
-    """A function that is compiled to machine code when it is first called; the code is cached on disk.
+    """Function that numba compiles to machine code at its first call; the machine code is cached on disk.
 
-    It may call other compiled functions. ``plain`` is the function as written.
+    The function may call other compiled functions.
+
+    Attributes:
+        plain: the original Python function.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -42,12 +49,15 @@ class CompiledFunction:
         self.__doc__ = function.__doc__
 
     def __call__(self, *arguments: Any) -> Any:
-        """Return the function's value, computed in machine code."""
+        """Call the compiled function and return its result."""
         return self.get_machine_code()(*arguments)
 
     @cached_property
     def stamp(self) -> str:
-        """Digest of the compiled code: its instructions, the numbers it names, and the compiled functions it calls."""
+        """Hash of the function's bytecode, its constants and globals, and the compiled functions that it calls.
+
+        The disk cache uses it to detect that the machine code is out of date.
+        """
         code, known = self.plain.__code__, self.plain.__globals__
         parts = [code.co_code, repr([value for value in code.co_consts if not isinstance(value, CodeType)])]
         for name in code.co_names:
@@ -62,14 +72,17 @@ class CompiledFunction:
         return hashlib.blake2b(whole, digest_size=8).hexdigest()
 
     def get_machine_code(self) -> Callable[..., Any]:
-        """Return the function compiled by numba."""
+        """Return the function as compiled by numba; compile it at the first call."""
         if self._machine is None:
             self._machine = _compile(self.plain, self.stamp)
         return self._machine
 
 
 def compile_lazily(function: FunctionType) -> CompiledFunction:
-    """Mark a function of numbers and arrays for compilation; numba is imported at its first call."""
+    """Mark a function of numbers and arrays for compilation at its first call (decorator).
+
+    Numba is imported at that first call only, because its import is slow.
+    """
     return CompiledFunction(function)
 
 
@@ -90,9 +103,15 @@ def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
 
 
 def run_over_rows(kernel: CompiledFunction, rows: int, *arguments: Any) -> None:
-    """Call ``kernel(first, last, *arguments)`` for bands that cover all ``rows``, on this process's cores.
+    """Run a kernel on all rows of an image, in one band of rows per core.
 
-    ``OMP_NUM_THREADS`` limits the number of threads, as for libraries with threads.
+    Args:
+        kernel: called as ``kernel(first, last, *arguments)`` for the rows ``first`` to ``last - 1``; writes its
+            results into arrays among the arguments.
+        rows: number of rows.
+        arguments: further arguments of the kernel, the same for every band.
+
+    The environment variable ``OMP_NUM_THREADS`` limits the number of threads.
     """
     machine = kernel.get_machine_code()
     limit = os.environ.get("OMP_NUM_THREADS", "")

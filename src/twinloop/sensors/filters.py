@@ -1,4 +1,4 @@
-"""Model sensor effects on a signal over time: lag, stiction, clipping, counts, random walks and bias instability."""
+"""Model effects of sensors on time series: filter, hysteresis, clipping, quantization and drift."""
 
 from __future__ import annotations
 
@@ -11,48 +11,59 @@ _EVEN = 1e-9  # relative round-off of equal time steps
 
 
 def low_pass(
-    time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike, *, ends: ArrayLike | None = None
+    time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike, *, left_limits: ArrayLike | None = None
 ) -> NDArray[np.float64]:
-    """Return a signal, linear between its points, after a first-order low-pass filter; exact at any spacing.
+    """Return a signal after a first-order low-pass filter, computed exactly for any spacing of the samples.
 
-    T dy/dt = u − y with T = 1/(2π · bandwidth). Before its first point the signal is constant.
+    The filter is T dy/dt = u − y for the input u and the output y, with T = 1/(2π · bandwidth). The input is linear
+    between its samples and constant before the first one.
 
     Args:
-        time: ``(…, n)`` in s, not decreasing.
-        values: ``(…, n, k)``.
-        bandwidth: frequency in Hz at which half of the power remains, of the shape before ``n`` or a number; 0: no
-            filter.
-        ends: the signal just before each point, if it jumps there to ``values``, ``(…, n, k)``; before the first point
-            it is constant.
+        time: times of the samples in s, not decreasing, shape ``(…, n)``; the leading axes ``…`` are worlds.
+        values: signal of k components at each time, shape ``(…, n, k)``.
+        bandwidth: half-power frequency in Hz, a number or one per world, shape ``(…)``; 0 disables the filter.
+        left_limits: left limits of the signal at each sample, shape ``(…, n, k)``, for a signal that jumps there to
+            ``values``. By default the signal has no jumps.
 
     Returns:
-        Values ``(…, n, k)``; without a filter, ``ends``.
+        Filtered values, shape ``(…, n, k)``. In a world whose filter is disabled they equal ``left_limits`` (or
+        ``values``).
     """
-    at, signal = np.asarray(time, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    arrived = signal if ends is None else np.asarray(ends, dtype=np.float64)
-    cutoff = np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), at.shape[:-1])
+    times, signal = np.asarray(time, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    left_limits = signal if left_limits is None else np.asarray(left_limits, dtype=np.float64)
+    cutoff = np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), times.shape[:-1])
     if not np.any(cutoff > 0.0):
-        return arrived.copy()
+        return left_limits.copy()
     lag = 1.0 / (2.0 * math.pi * np.where(cutoff > 0.0, cutoff, np.inf))
     lag = np.where(cutoff > 0.0, lag, 0.0)[..., None]
-    step = np.diff(at, axis=-1)
-    part = np.divide(step, lag, out=np.full(step.shape, np.inf), where=lag > 0.0)
-    decay = np.exp(-part)
+    step = np.diff(times, axis=-1)
+    ratio = np.divide(step, lag, out=np.full(step.shape, np.inf), where=lag > 0.0)
+    decay = np.exp(-ratio)
     # Weight of the step's end in the input: 1 − T/h (1 − exp(−h/T)), whose limit for short steps is h/2T.
-    short = part < 1e-6
-    share = np.where(short, 0.5 * part, 1.0 - np.divide(1.0 - decay, part, out=np.zeros_like(part), where=~short))
-    early = (1.0 - decay) - share
+    short = ratio < 1e-6
+    long_weight = 1.0 - np.divide(1.0 - decay, ratio, out=np.zeros_like(ratio), where=~short)
+    end_weight = np.where(short, 0.5 * ratio, long_weight)
+    start_weight = (1.0 - decay) - end_weight
     result = np.empty_like(signal)
-    for world in np.ndindex(at.shape[:-1]):
-        fresh = early[world][:, None] * signal[world][:-1] + share[world][:, None] * arrived[world][1:]
-        result[world] = _run_recursion(arrived[world][:1], fresh, decay[world])
+    for world in np.ndindex(times.shape[:-1]):
+        inputs = start_weight[world][:, None] * signal[world][:-1] + end_weight[world][:, None] * left_limits[world][1:]
+        result[world] = _run_recursion(left_limits[world][:1], inputs, decay[world])
     return result
 
 
 def _run_recursion(
     first: NDArray[np.float64], fresh: NDArray[np.float64], decay: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the steps y₁ = decay · y₀ + u along ``fresh`` ``(n, k)``, from ``first`` ``(1, k)``."""
+    """Return the sequence y[i + 1] = decay[i] · y[i] + fresh[i], which starts with y[0] = first.
+
+    Args:
+        first: initial value, shape ``(1, k)``.
+        fresh: inputs, shape ``(n, k)``.
+        decay: factors, shape ``(n,)``.
+
+    Returns:
+        Sequence including ``first``, shape ``(n + 1, k)``.
+    """
     if len(decay) and np.ptp(decay) <= _EVEN * decay[0]:  # steps that differ by round-off alone
         from scipy.signal import lfilter  # takes longer to load than everything else in a worker
 
@@ -65,13 +76,16 @@ def _run_recursion(
 
 
 def low_pass_noise(normals: ArrayLike, period: ArrayLike, bandwidth: ArrayLike) -> NDArray[np.float64]:
-    """Return standard normal numbers after the same low-pass, sampled: y = a y + (1 − a) n, a = exp(−2π B Δt).
+    """Return white noise after a first-order low-pass filter in discrete time.
 
-    Slow noise keeps its density, and the deviation falls with the bandwidth. The filter begins in its steady state.
+    The recursion is y = a y + (1 − a) n with a = exp(−2π · bandwidth · period). The filter keeps the noise density
+    at low frequencies, so the standard deviation decreases with the bandwidth. It starts in its steady state.
 
     Args:
-        normals: ``(…, n, k)``.
-        period: Δt between samples in s, and ``bandwidth`` B in Hz, of the shape before ``n`` or numbers; 0: no filter.
+        normals: independent standard normal numbers n, shape ``(…, n, k)`` for n samples of k components in each
+            world.
+        period: time between samples in s, a number or shape ``(…)``.
+        bandwidth: half-power frequency in Hz, a number or shape ``(…)``; 0 returns ``normals`` unchanged.
     """
     white = np.asarray(normals, dtype=np.float64)
     shape = white.shape[:-2]
@@ -85,7 +99,12 @@ def low_pass_noise(normals: ArrayLike, period: ArrayLike, bandwidth: ArrayLike) 
 
 
 def decaying_sum(values: NDArray[np.float64], decay: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return sums y = decay · y + u over ``n``, from 0: ``values`` u ``(…, n, k)``, ``decay`` ``(…)``."""
+    """Return the recursion y = decay · y + u along the sample axis, starting from y = 0.
+
+    Args:
+        values: inputs u, shape ``(…, n, k)`` for n samples of k components in each world.
+        decay: factor of each world, shape ``(…)``.
+    """
     from scipy.signal import lfilter  # as above
 
     result = np.empty_like(values)
@@ -95,31 +114,32 @@ def decaying_sum(values: NDArray[np.float64], decay: NDArray[np.float64]) -> NDA
 
 
 def apply_play(values: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
-    """Return a signal after a play of ``width`` from flank to flank (Prandtl's play operator), for hysteresis.
+    """Return a signal with hysteresis: Prandtl's play operator with a total play of ``width``.
 
-    It begins in the middle of the play and follows only when a flank is reached: a signal that reverses shows ``width``
-    of hysteresis.
+    The output starts at the first value, in the middle of the play. It stays constant until the input has moved by
+    half of the width, and then moves with the input. After a reversal of the input the output is constant for
+    ``width``.
 
     Args:
-        values: ``(…, n, k)``.
-        width: broadcasts with ``(…, k)``, in the signal's unit.
+        values: signal, shape ``(…, n, k)`` for n samples of k components in each world.
+        width: total play in the signal's unit; broadcasts with ``(…, k)``.
     """
     signal = np.asarray(values, dtype=np.float64)
     half = np.asarray(width, dtype=np.float64) / 2.0
     if not np.any(half > 0.0):
         return signal.copy()
     result = np.empty_like(signal)
-    held = result[..., 0, :] = signal[..., 0, :]
+    output = result[..., 0, :] = signal[..., 0, :]
     for i in range(1, signal.shape[-2]):
-        held = np.clip(held, signal[..., i, :] - half, signal[..., i, :] + half)
-        result[..., i, :] = held
+        output = np.clip(output, signal[..., i, :] - half, signal[..., i, :] + half)
+        result[..., i, :] = output
     return result
 
 
 def digitize(values: ArrayLike, limit: ArrayLike, step: ArrayLike) -> NDArray[np.float64]:
-    """Return a signal clipped at ± ``limit`` and then rounded to multiples of ``step``; 0 omits either.
+    """Return a signal clipped to ± ``limit`` and then rounded to multiples of ``step``.
 
-    All three broadcast with each other.
+    The three arguments broadcast with each other. A limit of 0 disables clipping, a step of 0 disables rounding.
     """
     signal, most, size = (np.asarray(x, dtype=np.float64) for x in (values, limit, step))
     bound = np.where(most > 0.0, most, np.inf)
@@ -137,11 +157,13 @@ ALLAN_FLOOR = math.sqrt(2.0 * math.log(2.0) / math.pi)
 
 
 def random_walk(normals: ArrayLike, period: ArrayLike, coefficient: ArrayLike) -> NDArray[np.float64]:
-    """Return a random walk from 0 whose variance grows by coefficient² each second, ``(…, n, k)``.
+    """Return a random walk from 0 whose variance grows by coefficient² each second, shape ``(…, n, k)``.
 
     Args:
-        normals: independent standard normal numbers ``(…, n, k)``; the first of them has no effect.
-        period: time between samples in s, and ``coefficient`` in units/√s, of the shape before ``n`` or numbers.
+        normals: independent standard normal numbers, shape ``(…, n, k)`` for n samples of k components in each
+            world; the first sample has no effect.
+        period: time between samples in s, a number or one per world, shape ``(…)``.
+        coefficient: strength in the signal's unit per √s, a number or one per world, shape ``(…)``.
     """
     steps = np.array(normals, dtype=np.float64)
     scale = np.asarray(coefficient, dtype=np.float64) * np.sqrt(np.asarray(period, dtype=np.float64))
@@ -150,18 +172,21 @@ def random_walk(normals: ArrayLike, period: ArrayLike, coefficient: ArrayLike) -
 
 
 def flicker_noise(normals: ArrayLike, period: ArrayLike, instability: ArrayLike) -> NDArray[np.float64]:
-    """Return flicker noise of bias instability B (IEEE 952): power density B²/2πf, Allan deviation 0.664 B, flat.
+    """Return flicker (1/f) noise with the bias instability B of IEEE 952.
 
-    It is a sum of independent first-order Gauss–Markov processes with correlation times in ratios r and equal variances
-    B² ln r/π: their densities 2σ²τ/(1 + (2πfτ)²) then add up to B²/2πf. They begin in their steady state.
+    Its power density at the frequency f is B²/(2πf), and its Allan deviation is flat at 0.664 B. It is approximated by
+    a sum of independent first-order Gauss–Markov processes with the correlation times τ in `FLICKER_TIMES` (8 values
+    from 1 ms to 10000 s). Their constant ratio is r = 10, and each process has the variance σ² = B² ln r/π. The sum of
+    their densities 2σ²τ/(1 + (2πfτ)²) is close to B²/(2πf). The processes start in their steady state.
 
     Args:
-        normals: independent standard normal numbers ``(…, n, k, len(FLICKER_TIMES))``.
-        period: time between samples in s, and ``instability`` B in the signal's unit, each of the shape before ``n``,
-            or numbers.
+        normals: independent standard normal numbers, shape ``(…, n, k, len(FLICKER_TIMES))`` for n samples of k
+            components in each world, one number for each of the processes.
+        period: time between samples in s, a number or one per world, shape ``(…)``.
+        instability: B in the signal's unit, a number or one per world, shape ``(…)``.
 
     Returns:
-        Noise ``(…, n, k)``.
+        Noise in the signal's unit, shape ``(…, n, k)``.
     """
     numbers = np.asarray(normals, dtype=np.float64)
     shape = numbers.shape[:-3]

@@ -1,15 +1,23 @@
-"""Compute readings of inertial measurement units from true angular rates and specific forces.
+"""Compute readings of inertial measurement units (IMU) from true angular rates and specific forces.
 
-For a true angular rate ω and specific force a in the unit's axes, filtered to its bandwidth, it reports
+For the true angular rate ω and the true specific force a, both in the IMU's axes and after its low-pass filter,
+the readings are
 
     ω̃ = (I + S_g + M_g) ω + b_g + G a + w_g + n_g,      ã = (I + S_a + M_a) a + b_a + w_a + n_a,
 
-clipped and quantized: S scale errors, M misalignments, b the bias of this power-up, G sensitivity to acceleration, n
-white noise, w the bias drift, a random walk and flicker noise.
+clipped and quantized. The symbols, with the index g for the gyroscope and a for the accelerometer, are
 
-Noise is defined as in IEEE 952 and Kalibr: N, for which white noise of N/√Δt in samples with spacing Δt has the Allan
-deviation N/√τ; K, for which the bias changes by K √Δt per sample and the Allan deviation rises as K √(τ/3); B, for
-which it is flat at 0.664 B. A data sheet's noise density D is one-sided, deviation = D √bandwidth: N = D/√2.
+- S: scale errors; M: misalignments; b: bias since power-up;
+- G: sensitivity of the gyroscope to acceleration;
+- w: drift of the bias (a random walk plus flicker noise); n: white noise.
+
+The noise parameters are those of IEEE 952 and Kalibr. For samples with the spacing Δt and the averaging time τ,
+
+- N is the density of the white noise: each sample has the standard deviation N/√Δt, and the Allan deviation is N/√τ;
+- K is the rate of the random walk: the bias changes by K √Δt per sample, and the Allan deviation is K √(τ/3);
+- B is the bias instability (flicker noise): the Allan deviation is flat at 0.664 B.
+
+The noise density D of a data sheet is one-sided (standard deviation = D √bandwidth), so N = D/√2.
 """
 
 from __future__ import annotations
@@ -24,16 +32,32 @@ from twinloop.sensors.filters import FLICKER_TIMES, digitize, flicker_noise, low
 
 AXES = ("x", "y", "z")
 PAIRS = ("xy", "xz", "yx", "yz", "zx", "zy")  # axis that reads, axis that should have no effect on it
-CHANCE = 2 * len(AXES) * (2 + len(FLICKER_TIMES))  # standard normal numbers per sample
+NORMALS_PER_SAMPLE = 2 * len(AXES) * (2 + len(FLICKER_TIMES))  # standard normal numbers per sample
 
 Triad = Literal["gyro", "accel"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imu:
-    """Quantities of a unit in one world, or in each, ``(nworld,)``; the default is an ideal unit.
+    """Parameters of an inertial measurement unit: numbers, or arrays ``(nworld,)``; the default is an ideal unit.
 
-    They are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
+    They are the twin's parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
+    Quantities ``gyro_…`` are based on rad/s and ``accel_…`` on m/s².
+
+    Attributes:
+        rate: sampling rate in Hz; 0 takes one sample per frame.
+        phase: time of the first sample, in sampling periods.
+        delay: age of a sample at its delivery, in s.
+        bandwidth: half-power frequency of the low-pass filter before sampling, in Hz; 0 for no filter.
+        gyro_noise: white noise N of IEEE 952, in rad/s/√Hz; likewise ``accel_noise``.
+        gyro_walk: random walk of the bias, K of IEEE 952, in rad/s/√s; likewise ``accel_walk``.
+        gyro_instability: flicker noise, bias instability B of IEEE 952, in rad/s; likewise ``accel_instability``.
+        gyro_bias_x: constant bias along x; likewise the other ``…_bias_…``.
+        gyro_scale_error_x: relative error along x; likewise the other ``…_scale_error_…``.
+        gyro_misalignment_xy: fraction of the true value along y that axis x measures; likewise the others.
+        gyro_g_sensitivity_x: angular rate reported along x per specific force along x, in rad·s/m.
+        gyro_range: largest reported value, 0 for no limit; likewise ``accel_range``.
+        gyro_step: quantization step, 0 for none; likewise ``accel_step``.
     """
 
     rate: ArrayLike = 0.0
@@ -82,16 +106,23 @@ class Imu:
 
     @property
     def is_random(self) -> bool:
-        """Return whether any reading is random."""
+        """Return whether any reading contains random errors."""
         kinds = ("noise", "walk", "instability")
         return any(np.any(np.asarray(getattr(self, f"{triad}_{kind}")) > 0) for triad in Triads for kind in kinds)
 
     def vector(self, stem: str) -> NDArray[np.float64]:
-        """Return the x, y and z of a quantity, ``(…, 3)``."""
+        """Return the x, y and z values of one kind of parameter, shape ``(…, 3)``.
+
+        Args:
+            stem: name before the axis, such as ``gyro_bias``.
+        """
         return np.stack(np.broadcast_arrays(*(getattr(self, f"{stem}_{axis}") for axis in AXES)), axis=-1)
 
     def mixing_matrix(self, triad: Triad) -> NDArray[np.float64]:
-        """Return I + S + M of a triad, ``(…, 3, 3)``: the response of each axis to each true component."""
+        """Return the matrix from the true vector to the readings of one sensor triad, shape ``(…, 3, 3)``.
+
+        It is the identity plus scale errors (diagonal) and misalignments (off-diagonal); rows are the measuring axes.
+        """
         errors = self.vector(f"{triad}_scale_error")
         matrix = np.zeros((*errors.shape, 3))
         for i in range(3):
@@ -105,31 +136,33 @@ Triads: tuple[Triad, Triad] = ("gyro", "accel")
 
 
 def imu_readings(
-    imu: Imu, rate: ArrayLike, force: ArrayLike, *, period: ArrayLike, chance: ArrayLike | None = None
+    imu: Imu, rate: ArrayLike, force: ArrayLike, *, period: ArrayLike, normals: ArrayLike | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a unit's readings of samples of the filtered true signals.
+    """Return the readings of an inertial measurement unit for samples of the filtered true signals.
 
     Args:
-        imu: quantities of the unit.
-        rate: angular rates in the unit's axes, ``(nworld, n, 3)`` in rad/s.
-        force: specific forces there, ``(nworld, n, 3)`` in m/s²: acceleration less gravity, so g upwards at rest.
-        period: time between samples, ``(nworld,)`` or a number, in s.
-        chance: independent standard normal numbers from the first sample on, ``(nworld, n, CHANCE)``; None: no random
+        imu: parameters of the unit.
+        rate: true angular rates in the unit's axes in rad/s, shape ``(nworld, n, 3)`` for n samples.
+        force: true specific forces (acceleration minus gravity, so +g upwards at rest) in the unit's axes in m/s²,
+            shape ``(nworld, n, 3)``.
+        period: time between samples in s, ``(nworld,)`` or a number.
+        normals: independent standard normal numbers from the first sample on, shape ``(nworld, n, 60)``: 10 for each
+            axis of the gyroscope, then of the accelerometer (`NORMALS_PER_SAMPLE` in total); None disables random
             errors.
 
     Returns:
-        Angular rates and specific forces as reported, ``(nworld, n, 3)`` each.
+        Reported angular rates in rad/s and specific forces in m/s², each of shape ``(nworld, n, 3)``.
     """
     truth = {"gyro": np.asarray(rate, dtype=np.float64), "accel": np.asarray(force, dtype=np.float64)}
-    wandering = None if chance is None else np.asarray(chance, dtype=np.float64)
+    normals = None if normals is None else np.asarray(normals, dtype=np.float64)
     result = []
     for i, triad in enumerate(Triads):
         value = np.einsum("...ij,...nj->...ni", imu.mixing_matrix(triad), truth[triad])
         value = value + imu.vector(f"{triad}_bias")[..., None, :]
         if triad == "gyro":
             value = value + imu.vector("gyro_g_sensitivity")[..., None, :] * truth["accel"]
-        if wandering is not None:
-            numbers = wandering.reshape(*wandering.shape[:-1], 2, 3, -1)[..., i, :, :]
+        if normals is not None:
+            numbers = normals.reshape(*normals.shape[:-1], 2, 3, -1)[..., i, :, :]
             value = value + _random_errors(imu, triad, numbers, period)
         limit, step = (_column(getattr(imu, f"{triad}_{name}")) for name in ("range", "step"))
         result.append(digitize(value, limit, step))
@@ -137,7 +170,14 @@ def imu_readings(
 
 
 def _random_errors(imu: Imu, triad: Triad, numbers: NDArray[np.float64], period: ArrayLike) -> NDArray[np.float64]:
-    """Return white noise, random walk and flicker of one triad from numbers ``(nworld, n, 3, 2 + …)``."""
+    """Return the sum of white noise, random walk and flicker noise of one sensor triad, shape ``(nworld, n, 3)``.
+
+    Args:
+        imu: parameters of the unit.
+        triad: ``gyro`` or ``accel``.
+        numbers: standard normal numbers, shape ``(nworld, n, 3, 2 + len(FLICKER_TIMES))``.
+        period: time between samples in s.
+    """
     density, walk, level = (getattr(imu, f"{triad}_{name}") for name in ("noise", "walk", "instability"))
     white = low_pass_noise(numbers[..., 0], period, imu.bandwidth)
     spread = np.asarray(density, dtype=np.float64) / np.sqrt(np.asarray(period, dtype=np.float64))
@@ -149,5 +189,5 @@ def _random_errors(imu: Imu, triad: Triad, numbers: NDArray[np.float64], period:
 
 
 def _column(values: ArrayLike) -> NDArray[np.float64]:
-    """Return ``(nworld,)`` or a number with axes to broadcast with ``(nworld, n, 3)``."""
+    """Append two axes to a number or an array ``(nworld,)``, so that it broadcasts with ``(nworld, n, 3)``."""
     return np.asarray(values, dtype=np.float64)[..., None, None]

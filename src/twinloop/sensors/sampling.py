@@ -1,4 +1,4 @@
-"""Compute sampling and delivery times of readings, and interpolate between recorded states."""
+"""Compute when a sensor takes and delivers its samples, and interpolate between recorded states."""
 
 from __future__ import annotations
 
@@ -13,41 +13,50 @@ _ROUND_OFF = 1e-9  # of a sampling period
 def find_newest_sample(
     time: ArrayLike, *, rate: ArrayLike, phase: ArrayLike, delay: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the newest sample that has been taken and delivered at ``time``, ``(nworld, nstep)`` in s.
+    """Return the newest sample of a sensor that has been delivered at each requested time.
 
-    A sensor samples on its own clock, at (phase + k) / rate for k = 0, 1, 2, …; a sample is delivered ``delay`` later.
-    With a rate of 0 it samples at every request, ``delay`` ago. Before the first sample it reports its reading at time
-    0, because the world was at rest until then.
+    A sensor samples by its own clock, at the times (phase + k) / rate for k = 0, 1, 2, … A sample is delivered
+    ``delay`` after it was taken. If the rate is 0, a sample is taken ``delay`` before each request instead. Before
+    the first sample the sensor reports its reading at time 0, because the world was at rest until then.
 
     Args:
-        rate: sampling rate in Hz, ``(nworld,)`` or a number; ``phase`` in periods, ``delay`` in s, of the same shape.
+        time: times of the requests in s, shape ``(nworld, nstep)``.
+        rate: sampling rate in Hz, ``(nworld,)`` or a number.
+        phase: time of the first sample in sampling periods, ``(nworld,)`` or a number.
+        delay: time from sampling to delivery in s, ``(nworld,)`` or a number.
 
     Returns:
-        Time of each sample, never later than ``time - delay`` and never before 0; and its number, which is 0 for the
-        reading at time 0, k + 1 for sample k, and 1, 2, 3, … with a rate of 0. Both ``(nworld, nstep)``.
+        Sampling times in s, between 0 and ``time - delay``, and sample numbers; each of shape ``(nworld, nstep)``.
+        The number is 0 for the reading at time 0 and k + 1 for sample k. If the rate is 0, the numbers are 1, 2, 3,
+        …
     """
-    asked = np.asarray(time, dtype=np.float64)
+    requested = np.asarray(time, dtype=np.float64)
     rate, phase, delay = (np.asarray(value, dtype=np.float64).reshape(-1, 1) for value in (rate, phase, delay))
-    clocked = np.broadcast_to(rate > 0.0, asked.shape)
+    has_clock = np.broadcast_to(rate > 0.0, requested.shape)
     period = 1.0 / np.where(rate > 0.0, rate, 1.0)
-    count = np.floor((asked - delay) / period - phase + _ROUND_OFF)
-    own = np.where(count >= 0.0, (phase + count) * period, 0.0)
-    taken = np.maximum(np.minimum(np.where(clocked, own, asked - delay), asked - delay), 0.0)
-    number = np.where(clocked, np.maximum(count + 1.0, 0.0), np.arange(1.0, asked.shape[1] + 1.0))
+    count = np.floor((requested - delay) / period - phase + _ROUND_OFF)
+    clock_time = np.where(count >= 0.0, (phase + count) * period, 0.0)
+    taken = np.maximum(np.minimum(np.where(has_clock, clock_time, requested - delay), requested - delay), 0.0)
+    number = np.where(has_clock, np.maximum(count + 1.0, 0.0), np.arange(1.0, requested.shape[1] + 1.0))
     return taken, number.astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleClock:
-    """Samples of one sensor in one episode.
+    """Times of all n samples that a sensor takes in an episode of T frames.
 
-    ``number`` ``(n,)`` are their numbers (`find_newest_sample`), ``taken`` and ``delivered`` ``(n,)`` their times, in
-    s, ``period`` the time between them, ``frame`` ``(T,)`` the index of the newest one at each frame. Samples before
-    ``first`` are not of the clock: they are the reading at time 0.
+    Attributes:
+        number: sample numbers as in `find_newest_sample`, shape ``(n,)``.
+        sample_times: sampling times in s, shape ``(n,)``.
+        delivered: delivery times in s, shape ``(n,)``.
+        frame: index of the newest delivered sample at each frame, shape ``(T,)``.
+        first: 1 if sample 0 is the reading at time 0, which is used until the first regular sample arrives; otherwise
+            0.
+        period: time between samples, in s.
     """
 
     number: NDArray[np.int64]
-    taken: NDArray[np.float64]
+    sample_times: NDArray[np.float64]
     delivered: NDArray[np.float64]
     frame: NDArray[np.int64]
     first: int
@@ -57,57 +66,64 @@ class SampleClock:
 def make_sample_clock(
     time: ArrayLike, *, end: float, rate: float, phase: float, delay: float, period: float
 ) -> SampleClock:
-    """Return all samples that a sensor takes from time 0 to ``end``, and the newest one at each frame.
+    """Return the times of all samples that a sensor takes from time 0 to ``end``, and the newest sample at each frame.
 
     Args:
-        time: times of the frames, ``(T,)`` in s.
+        time: times of the frames in s, shape ``(T,)``.
         end: end of the episode, in s.
-        rate, phase, delay: see `find_newest_sample`.
-        period: time between frames in s, also between the samples of a sensor without a clock.
+        rate: sampling rate in Hz; 0 takes one sample per frame.
+        phase: time of the first sample, in sampling periods.
+        delay: time from sampling to delivery, in s.
+        period: time between frames in s; used as the sampling period if the rate is 0.
     """
-    asked = np.asarray(time, dtype=np.float64)
-    _, newest = find_newest_sample(asked[None], rate=rate, phase=phase, delay=delay)
+    frame_times = np.asarray(time, dtype=np.float64)
+    _, newest = find_newest_sample(frame_times[None], rate=rate, phase=phase, delay=delay)
     if rate <= 0.0:
-        index = np.arange(len(asked))
-        taken = np.maximum(asked - delay, 0.0)
-        return SampleClock(number=newest[0], taken=taken, delivered=asked, frame=index, first=0, period=period)
+        index = np.arange(len(frame_times))
+        taken = np.maximum(frame_times - delay, 0.0)
+        return SampleClock(
+            number=newest[0], sample_times=taken, delivered=frame_times, frame=index, first=0, period=period
+        )
     count = int(np.floor(end * rate - phase + _ROUND_OFF)) + 1
     number = np.arange(max(count, 0) + 1)
-    own = np.asarray((phase + number - 1.0) / rate, dtype=np.float64)
-    taken = np.clip(own, 0.0, end)
-    return SampleClock(number=number, taken=taken, delivered=own + delay, frame=newest[0], first=1, period=1.0 / rate)
+    clock_times = np.asarray((phase + number - 1.0) / rate, dtype=np.float64)
+    taken = np.clip(clock_times, 0.0, end)
+    return SampleClock(
+        number=number, sample_times=taken, delivered=clock_times + delay, frame=newest[0], first=1, period=1.0 / rate
+    )
 
 
 def interpolate_hermite(
     time: NDArray[np.float64], value: NDArray[np.float64], slope: NDArray[np.float64], at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return values between recorded ones by the cubic with the records' values and slopes at both ends.
+    """Interpolate recorded values by cubic Hermite splines, which use the recorded derivatives.
 
-    The error over an interval h is at most h⁴/384 times the largest fourth derivative and, where only the second is
-    bounded (a torque that jumps between two records), h²/16 times that: 0.7 mrad for 10 rad/s² and 1/30 s. At a
-    recorded time it is exactly 0.
+    For records with the spacing h the error is at most h⁴/384 times the largest fourth derivative. If only the
+    second derivative is bounded (because a torque jumps between two records), the error is at most h²/16 times the
+    second derivative, for example 0.7 mrad for 10 rad/s² and h = 1/30 s. At the recorded times it is 0.
 
     Args:
-        time: times of the records, increasing, ``(nworld, nrecord)``.
-        value, slope: values and slopes of the records, ``(nworld, nrecord, n)``.
-        at: times between the first and the last record, ``(nworld, k)``.
+        time: times of the records in s, increasing, shape ``(nworld, nrecord)``.
+        value: recorded values, shape ``(nworld, nrecord, n)``.
+        slope: recorded time derivatives of the values, shape ``(nworld, nrecord, n)``.
+        at: times between the first and the last record in s, shape ``(nworld, k)``.
 
     Returns:
-        Values ``(nworld, k, n)``.
+        Interpolated values, shape ``(nworld, k, n)``.
     """
     world = np.arange(len(time))
     result = np.empty((*at.shape, value.shape[-1]))
     for column in range(at.shape[1]):
-        asked = at[:, column]
-        last = np.maximum((time <= asked[:, None]).sum(axis=1) - 1, 0)
+        query = at[:, column]
+        last = np.maximum((time <= query[:, None]).sum(axis=1) - 1, 0)
         following = np.minimum(last + 1, time.shape[1] - 1)
         width = time[world, following] - time[world, last]
-        part = np.divide(asked - time[world, last], width, out=np.zeros_like(asked), where=width > 0.0)[:, None]
+        fraction = np.divide(query - time[world, last], width, out=np.zeros_like(query), where=width > 0.0)[:, None]
         width = width[:, None]
-        square, cube = part * part, part * part * part
+        square, cube = fraction * fraction, fraction * fraction * fraction
         result[:, column] = (
             (2.0 * cube - 3.0 * square + 1.0) * value[world, last]
-            + (cube - 2.0 * square + part) * width * slope[world, last]
+            + (cube - 2.0 * square + fraction) * width * slope[world, last]
             + (3.0 * square - 2.0 * cube) * value[world, following]
             + (cube - square) * width * slope[world, following]
         )

@@ -1,11 +1,13 @@
-"""Model the feedback of a smart servo: encoder, on which it closes its loop, velocity, current, load, voltage.
+"""Model the feedback of smart servos: encoder position, velocity, current, load, voltage and temperature.
 
-A servo with an encoder error of ``offset`` and ``scale`` reports ``(q - offset) / scale`` for a joint at ``q``, and
-drives the joint to ``offset + scale · command``. At rest and without load the reading therefore equals the command for
-any offset and scale; only gravity, the ends of travel or a camera reveal the error.
+The servo's position controller uses its own encoder. With the encoder errors ``offset`` and ``scale``, the
+servo reports ``(q - offset) / scale`` for a joint at ``q``, and moves the joint to ``offset + scale ·
+command``. At rest and without load the reading therefore equals the command for any offset and scale. Only
+gravity, the joint limits or a camera reveal the error.
 
-Current and load follow from the motor's equations (``twin/servos.yaml``): a torque T at a speed w behind the gear needs
-the duty d = T R/(kt V), which servos call load, and the current I = (T − kt²/R · w)/kt = (d V − kt w)/R.
+Current and load follow from the motor's equations (``twin/servos.yaml``). A torque T at a speed w, both after
+the gear, needs the duty cycle d = T R/(kt V), which servos call load, and the current I = (T − kt²/R · w)/kt =
+(d V − kt w)/R, for the resistance R, the torque constant kt and the voltage V.
 """
 
 from __future__ import annotations
@@ -29,14 +31,15 @@ def encoder_reading(
     resolution: ArrayLike | None = None,
     noise: ArrayLike = 0.0,
 ) -> NDArray[np.float64]:
-    """Return the encoder readings of true joint positions.
+    """Return the encoder readings for true joint positions.
 
     Args:
-        position: true positions ``(nworld, …, n)`` in rad or m.
-        offset: true position at which the encoder reads zero, ``(nworld, n)``, ``(n,)`` or a number, in the same unit.
-        scale: true change per reported change, of the shapes of ``offset``, dimensionless and not zero.
-        resolution: size of one count in the reported unit, of the shapes of ``offset``; None or 0 reports without
-            quantizing. Readings are rounded to the nearest count, halves to even, so the error is at most half a count.
+        position: true positions in rad or m, shape ``(nworld, …, n)`` for n joints.
+        offset: true position at which the encoder reports zero, in the unit of ``position``; ``(nworld, n)``,
+            ``(n,)`` or a number.
+        scale: change of the true position per change of the reading, not zero; same shapes as ``offset``.
+        resolution: size of one encoder count in the reported unit, same shapes as ``offset``. Readings are rounded
+            to the nearest count, halves to even, so the error is at most half a count. None or 0 disables rounding.
         noise: noise added before rounding, of the shape of ``position`` or a number.
 
     Returns:
@@ -48,21 +51,24 @@ def encoder_reading(
     if resolution is None:
         return reading
     count = _per_joint(resolution, true.ndim)
-    counted = count > 0.0
-    return np.where(counted, np.round(reading / np.where(counted, count, 1.0)) * count, reading)
+    has_counts = count > 0.0
+    return np.where(has_counts, np.round(reading / np.where(has_counts, count, 1.0)) * count, reading)
 
 
 def encoder_command(command: ArrayLike, offset: ArrayLike, scale: ArrayLike) -> NDArray[np.float64]:
-    """Return the true target position of a servo for ``command``: the inverse of `encoder_reading`.
+    """Return the true joint positions to which servos move for position commands; inverse of `encoder_reading`.
 
-    Shapes and units as there; ``command`` is ``(nworld, …, n)``.
+    Args:
+        command: commanded positions in rad or m, shape ``(nworld, …, n)`` for n joints.
+        offset: true position at which the encoder reports zero; ``(nworld, n)``, ``(n,)`` or a number.
+        scale: change of the true position per change of the reading; same shapes as ``offset``.
     """
-    told = np.asarray(command, dtype=np.float64)
-    return _per_joint(offset, told.ndim) + _per_joint(scale, told.ndim) * told
+    values = np.asarray(command, dtype=np.float64)
+    return _per_joint(offset, values.ndim) + _per_joint(scale, values.ndim) * values
 
 
 def _per_joint(values: ArrayLike, ndim: int) -> NDArray[np.float64]:
-    """Return ``(nworld, n)`` as ``(nworld, 1, …, 1, n)``, to broadcast over the axes between world and joint."""
+    """Reshape ``(nworld, n)`` to ``(nworld, 1, …, 1, n)``, so that it broadcasts with an array of ``ndim`` axes."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 2 or ndim <= 2:
         return array
@@ -70,14 +76,33 @@ def _per_joint(values: ArrayLike, ndim: int) -> NDArray[np.float64]:
 
 
 REPORTS = ("velocity", "current", "load", "voltage", "temperature")  # order of the columns of readings
-CHANCE = 2  # standard normal numbers per sample of one servo
+NORMALS_PER_SAMPLE = 2  # standard normal numbers per sample of one servo
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServoFeedback:
-    """Quantities of the servos' feedback in one world, or in each, ``(nworld,)``; the default is ideal feedback.
+    """Parameters of the servos' feedback: numbers, or arrays ``(nworld,)``; the default is ideal feedback.
 
-    They are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
+    They are the twin's parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
+
+    Attributes:
+        rate: sampling rate in Hz; 0 takes one sample per frame.
+        phase: time of the first sample, in sampling periods.
+        delay: age of a sample at its delivery, in s.
+        bandwidth: half-power frequency of the low-pass filter before sampling, in Hz; 0 for no filter.
+        velocity_noise: standard deviation of the velocity, in rad/s.
+        velocity_ripple: amplitude of the tachometer's ripple, relative to the velocity.
+        velocity_ripple_order: periods of that ripple per turn.
+        velocity_step: quantization step of the velocity in rad/s, 0 for none.
+        current_noise: standard deviation of the current, in A.
+        current_bias: reported current if no current flows, in A.
+        current_scale_error: relative error of the current.
+        current_range: largest reported current in A, 0 for no limit.
+        current_step: quantization step of the current in A, 0 for none.
+        load_step: quantization step of the duty cycle, 0 for none.
+        voltage_step: quantization step of the supply voltage in V, 0 for none.
+        temperature_step: quantization step of the temperature in K, 0 for none.
+        room_temperature: temperature of an unused servo, in °C.
     """
 
     rate: ArrayLike = 0.0
@@ -100,7 +125,7 @@ class ServoFeedback:
 
     @property
     def is_random(self) -> bool:
-        """Return whether any reading is random."""
+        """Return whether any reading contains random errors."""
         return bool(np.any(np.asarray(self.velocity_noise) > 0) or np.any(np.asarray(self.current_noise) > 0))
 
 
@@ -112,15 +137,20 @@ def motor_state(
     kt: ArrayLike,
     resistance: ArrayLike,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return current in A and duty of motors from torque and speed; all broadcast with each other.
+    """Return the currents and duty cycles of motors at given torques and speeds; all arguments broadcast.
+
+    The current is torque/kt − kt · speed/resistance. The duty cycle is torque · resistance/(kt · voltage).
 
     Args:
-        torque: torque of the voltage alone, before back-EMF is subtracted, in N·m behind the gear (MuJoCo's
-            ``actuator_force`` of a servo whose damping includes the back-EMF).
-        speed: speed behind the gear, in rad/s.
+        torque: torque after the gear, in N·m, before the back-EMF of the turning motor is subtracted. It is MuJoCo's
+            ``actuator_force`` of a servo whose damping includes the back-EMF.
+        speed: speed after the gear, in rad/s.
         voltage: voltage at the motor, in V.
-        kt: torque constant in N·m/A behind the gear.
-        resistance: resistance in ohm, at the winding's temperature.
+        kt: torque constant after the gear, in N·m/A.
+        resistance: resistance of the winding at its present temperature, in ohm.
+
+    Returns:
+        Currents in A, and duty cycles as signed fractions of the voltage.
     """
     force, constant = np.asarray(torque, dtype=np.float64), np.asarray(kt, dtype=np.float64)
     ohms = np.asarray(resistance, dtype=np.float64)
@@ -130,23 +160,28 @@ def motor_state(
 
 
 def servo_readings(
-    servo: ServoFeedback, truth: ArrayLike, position: ArrayLike, *, chance: ArrayLike | None = None
+    servo: ServoFeedback, truth: ArrayLike, position: ArrayLike, *, normals: ArrayLike | None = None
 ) -> NDArray[np.float64]:
-    """Return the servos' readings of samples of the filtered true signals.
+    """Return the feedback that servos report for samples of the filtered true signals.
 
-    The tachometer's ripple is proportional to the speed, with ``velocity_ripple_order`` periods per turn.
+    The ripple of the tachometer is proportional to the speed and has ``velocity_ripple_order`` periods per turn.
 
     Args:
-        servo: quantities of the feedback.
-        truth: true signals of each servo in the order of `REPORTS`, with the temperature as rise over the room's,
-            ``(nworld, n, nservo, 5)`` in rad/s, A, 1, V, K.
-        position: true position of each servo, ``(nworld, n, nservo)`` in rad.
-        chance: standard normal numbers ``(nworld, n, nservo, CHANCE)``; None: no noise.
+        servo: parameters of the feedback.
+        truth: true signals of each servo, shape ``(nworld, n, nservo, 5)`` for n samples: velocity in rad/s, current in
+            A, load (duty cycle, at most 1), voltage in V, and temperature rise over the room in K.
+        position: true position of each servo in rad, shape ``(nworld, n, nservo)``.
+        normals: standard normal numbers for velocity and current, shape ``(nworld, n, nservo, 2)``; None disables
+            noise.
 
     Returns:
-        Readings ``(nworld, n, nservo, 5)``, temperatures in °C.
+        Readings in the same order, temperatures in °C; shape ``(nworld, n, nservo, 5)``.
     """
-    numbers = np.zeros((*np.shape(position), CHANCE)) if chance is None else np.asarray(chance, dtype=np.float64)
+    numbers = (
+        np.zeros((*np.shape(position), NORMALS_PER_SAMPLE))
+        if normals is None
+        else np.asarray(normals, dtype=np.float64)
+    )
     velocity, current, load, voltage, rise = np.moveaxis(np.asarray(truth, dtype=np.float64), -1, 0)
     ripple = np.sin(_column(servo.velocity_ripple_order) * np.asarray(position, dtype=np.float64))
     velocity = velocity * (1.0 + _column(servo.velocity_ripple) * ripple)
@@ -164,5 +199,5 @@ def servo_readings(
 
 
 def _column(values: ArrayLike) -> NDArray[np.float64]:
-    """Return ``(nworld,)`` or a number with axes to broadcast with ``(nworld, n, nservo)``."""
+    """Append two axes to a number or an array ``(nworld,)``, so that it broadcasts with ``(nworld, n, nservo)``."""
     return np.asarray(values, dtype=np.float64)[..., None, None]

@@ -1,4 +1,8 @@
-"""Run worlds: one protocol, a simple reference backend, and fast backends that must agree with it."""
+"""Simulate many worlds at once with interchangeable backends.
+
+All backends follow one protocol. The simple backend ``reference`` defines the correct results, and the fast
+backends ``threads`` and ``warp`` must agree with it.
+"""
 
 from twinloop.simulate import log
 from twinloop.simulate.protocol import Backend, Controller, InitialState, Simulation, Trajectories

@@ -1,4 +1,7 @@
-"""Create arrays on the host with NumPy, or on a device with a library that has NumPy's names."""
+"""Create arrays with NumPy, or on a GPU with an array library that has the same function names (Python array API).
+
+Code written with `ArrayLibrary` runs unchanged in all backends.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,43 @@ Array = Any  # an array of an `ArrayLibrary`, on its device
 
 @dataclass(frozen=True)
 class ArrayLibrary:
-    """An array library and one of its devices, in float64 like the host."""
+    """Array library (such as NumPy or torch) and one of its devices; new arrays are float64 there.
+
+    Attributes:
+        xp: namespace of the library's functions.
+        device: device of the arrays.
+    """
 
     xp: ModuleType
     device: Any
 
     @classmethod
     def of(cls, array: Array) -> ArrayLibrary:
-        """Return the library and device of an array."""
+        """Return the library and the device of an array."""
         return cls(array_namespace(array), device_of(array))
 
     @property
     def on_host(self) -> bool:
-        """Return whether the library is NumPy."""
+        """Return whether the library is NumPy, so that arrays are in the main memory."""
         return self.xp is HOST.xp
 
     def asarray(self, values: ArrayLike) -> Array:
-        """Return a host array as an array of this library, of the same type; a copy unless the library is NumPy."""
+        """Convert a NumPy array to an array of this library and device, with the same data type.
+
+        The result is a copy unless the library is NumPy.
+        """
         return np.asarray(values) if self.on_host else self.xp.asarray(np.array(values), device=self.device)
 
     def constant(self, values: ArrayLike) -> Array:
-        """Return a small host array on the device, read-only and cached, because copying one makes a device wait."""
+        """Convert a small NumPy array to a read-only array of this library, from a cache if it was converted before.
+
+        The cache is needed because copying an array to a device makes the device wait.
+        """
         host = np.asarray(values)
         return host if self.on_host else _cache_array(self, host.dtype.str, host.shape, host.tobytes())
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
-        """Return zeros in float64."""
+        """Return a float64 array of zeros of the given shape."""
         return self.xp.zeros(shape, dtype=self.xp.float64, device=self.device)
 
 
@@ -55,5 +69,5 @@ HOST = ArrayLibrary.of(np.zeros(0))
 
 
 def to_host(array: Array) -> NDArray[Any]:
-    """Return an array of any library as a NumPy array; a copy unless it is one already."""
+    """Convert an array of any library to NumPy; copies unless it is a NumPy array already."""
     return np.asarray(to_device(array, "cpu"))

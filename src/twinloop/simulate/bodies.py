@@ -1,4 +1,4 @@
-"""Read bodies of a model with their geoms, and their poses in recorded states, for exports."""
+"""Read the shapes of a model's bodies and their poses in recorded states, for exports to viewers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ _HIDDEN = 3  # MuJoCo's viewer shows the geom groups 0 to 2
 
 
 def model_bodies(model: mujoco.MjModel, states: NDArray[np.float64]) -> BodyPoses:
-    """Return names, shapes and poses of all bodies but the world, from recorded states ``(T, nstate)``."""
+    """Return names, shapes and poses of all bodies in recorded states ``(T, nstate)``, excluding MuJoCo's world."""
     position, quaternion = _poses(model, states)
     names = tuple(model.body(i).name or f"body_{i}" for i in range(1, model.nbody))
     return BodyPoses(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
 
 
 def _poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return positions ``(T, nbody - 1, 3)`` and quaternions wxyz of all bodies but the world, from recorded states."""
+    """Return the poses of all bodies in T recorded states; MuJoCo's world body is excluded.
+
+    Returns:
+        Positions ``(T, nbody - 1, 3)`` in m and quaternions wxyz ``(T, nbody - 1, 4)``.
+    """
     data = mujoco.MjData(model)
     poses = state_poses(model, states)
     position, quaternion = (np.empty((len(states), model.nbody - 1, width)) for width in (3, 4))
@@ -44,7 +48,10 @@ def _poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[
 
 
 def _shapes(model: mujoco.MjModel) -> Sequence[BodyShape]:
-    """Return the geoms that MuJoCo's viewer shows, as shapes of their bodies; the world's body is named ``world``."""
+    """Return all geoms that MuJoCo's viewer shows by default, as shapes of their bodies.
+
+    Geoms of MuJoCo's world body have the body name ``world``.
+    """
     return [shape for geom in range(model.ngeom) if (shape := _shape(model, geom)) is not None]
 
 

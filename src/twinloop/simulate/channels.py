@@ -1,9 +1,8 @@
-"""Compute the channels that a log measures and a replay predicts: positions, velocities, body poses, sensors.
+"""Compute the channels in which a replay is compared with its log: positions, velocities, body poses, sensor signals.
 
-An orientation is compared as the rotation vector from the measured to the predicted one, in the body's axes; its
-measured columns are zero.
-
-Each kind of channel gives measured columns, and the same columns predicted from a rollout, so that they subtract.
+Each kind of channel computes the measured columns from the log and the same columns from the simulated motion,
+so that their difference is the residual. An orientation is compared as the rotation vector from the measured to
+the predicted orientation, in the body's axes; its measured columns are therefore zero.
 """
 
 from __future__ import annotations
@@ -29,49 +28,92 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredChannel:
-    """One column that is measured and predicted, such as ``position/elbow`` or ``pose/cube/rx``."""
+    """One column that is measured and predicted, such as ``position/elbow`` or ``pose/cube/rx``.
+
+    Attributes:
+        name: name of the channel.
+        unit: unit of measured and predicted values.
+    """
 
     name: str
     unit: str
 
 
 class ChannelKind(Protocol):
-    """Protocol of one kind of compared channels. ``records`` are the derived fields that a rollout records for it."""
+    """Protocol of one kind of compared channels, such as joint positions or the pose of a body.
+
+    Each kind first extracts its raw data from the log, r numbers per frame (`extract_data`). Its k channels are then
+    computed from these data. In the methods, ``data`` are the raw data, measured in the log.
+
+    Attributes:
+        channels: the k channels, in the order of the columns.
+        records: MjData fields that a rollout must record for the prediction.
+    """
 
     channels: tuple[MeasuredChannel, ...]
     records: tuple[str, ...]
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the data of an episode that this kind needs, ``(T, r)`` at its frames; NaN without a measurement."""
+        """Return the columns of an episode that this kind needs, shape ``(T, r)`` for T frames; NaN if not measured."""
         ...
 
-    def compute_measured(self, kept: Array) -> Array:
-        """Return the measured columns ``(…, k)`` from the data of `measured`."""
+    def compute_measured(self, data: Array) -> Array:
+        """Return the measured channels ``(…, k)``.
+
+        Args:
+            data: measured raw data as returned by `extract_data`, r columns, ``(…, r)``.
+        """
         ...
 
-    def substitute_data(self, kept: Array, other: Array) -> Array:
-        """Return the predicted columns ``(…, nframe, k)`` with ``other`` in place of the measured data."""
+    def substitute_data(self, data: Array, prediction: Array) -> Array:
+        """Return the channels for a prediction of the raw data that replaces a simulation, shape ``(…, nframe, k)``.
+
+        Simple baselines are scored with it. For example, the baseline in which nothing moves predicts that the raw data
+        of the first frame stay constant.
+
+        Args:
+            data: measured raw data as returned by `extract_data`, r columns, ``(…, nframe, r)``. Some kinds need them,
+                because their channels are relative to the measurement, such as the rotation from a measured pose.
+            prediction: prediction of the raw data, same shape.
+        """
         ...
 
-    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
-        """Return the predictions ``(nworld, nframe, k)``; ``kept`` is the measured data ``(nworld, nframe, r)``."""
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:
+        """Return the predicted channels of simulated worlds, shape ``(nworld, nframe, k)``.
+
+        Args:
+            run: simulated motion.
+            table: parameters of the worlds.
+            data: measured raw data as returned by `extract_data`, r columns, ``(nworld, nframe, r)``. Some kinds need
+                them, because their channels are relative to the measurement, such as the rotation from a measured pose.
+        """
         ...
 
 
-def hold_first_frame(kept: Array) -> Array:
-    """Return the first frame of ``(…, nframe, k)``, repeated over all frames; NaN for a missing measurement."""
-    return np.where(np.isnan(kept), np.nan, kept[..., :1, :])
+def hold_first_frame(data: Array) -> Array:
+    """Return data ``(…, nframe, r)`` in which every frame equals the first one; values missing in ``data`` stay NaN."""
+    return np.where(np.isnan(data), np.nan, data[..., :1, :])
 
 
 def interpolate_at_frames(episode: Episode, name: str) -> Array:
-    """Return a signal at the times of an episode's frames, linearly interpolated; NaN outside the signal's times.
+    """Interpolate a logged signal linearly at the times of an episode's frames; NaN outside the signal's time range.
+
+    Args:
+        episode: the episode.
+        name: name of the signal.
+
+    Returns:
+        Values, shape ``(T, k)`` for T frames and k columns of the signal.
 
     Raises:
-        LogError: the episode has no such signal; the message names those that it has.
+        LogError: If the episode has no signal of this name.
     """
     if name not in episode.signals:
-        has = ", ".join(episode.signals) or "none besides joint positions"
-        raise LogError(f"Episode {episode.index} of {episode.origin or 'the log'} has no signal {name}. It has: {has}.")
+        existing = ", ".join(episode.signals) or "none besides joint positions"
+        raise LogError(
+            f"Episode {episode.index} of {episode.origin or 'the log'} has no signal {name}. Its "
+            f"signals are: {existing}."
+        )
     signal = episode.signals[name]
     if np.array_equal(signal.time, episode.time):
         return np.array(signal.values)
@@ -80,7 +122,14 @@ def interpolate_at_frames(episode: Episode, name: str) -> Array:
 
 
 class BodyPose:
-    """Position of a free body in m, and the rotation vector from its measured to its predicted orientation in rad."""
+    """Channels of a free body's pose.
+
+    They are the position in m, and the rotation vector from the measured to the predicted orientation in rad, in the
+    body's axes.
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction; none.
+    """
 
     records: tuple[str, ...] = ()
 
@@ -90,28 +139,42 @@ class BodyPose:
         self.channels = tuple(MeasuredChannel(name=f"pose/{body}/{name}", unit=unit) for name, unit in names)
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured pose ``(T, 7)``: position in m, quaternion wxyz."""
+        """Return the measured pose, shape ``(T, 7)`` for T frames: position in m, quaternion wxyz."""
         return interpolate_at_frames(episode, self._signal)
 
-    def compute_measured(self, kept: Array) -> Array:
-        """Return the measured position and a zero rotation vector, ``(…, 6)``."""
-        turned = np.where(np.isnan(kept[..., 3:6]), np.nan, 0.0)
-        return np.concatenate([kept[..., :3], turned], axis=-1)
+    def compute_measured(self, data: Array) -> Array:
+        """Return the measured position and a rotation vector of zeros, shape ``(…, 6)``.
 
-    def substitute_data(self, kept: Array, other: Array) -> Array:
-        """Return the position of ``other``, and the rotation vector from ``kept`` to it, ``(…, 6)``."""
-        return _pose_columns(other, kept)
+        The rotation vector is zero because rotations are relative to the measured orientation. It is NaN if the
+        orientation was not measured.
+        """
+        rotation = np.where(np.isnan(data[..., 3:6]), np.nan, 0.0)
+        return np.concatenate([data[..., :3], rotation], axis=-1)
 
-    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated position, and the rotation vector from the measured pose to it, ``(…, 6)``."""
-        return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], kept)
+    def substitute_data(self, data: Array, prediction: Array) -> Array:
+        """Return the channels of a predicted pose instead of a simulated one, shape ``(…, 6)``.
+
+        They are the predicted position and the rotation vector from the measured to the predicted orientation.
+
+        Args:
+            data: measured poses, shape ``(…, 7)``.
+            prediction: predicted poses, for example those of a baseline, same shape.
+        """
+        return _pose_columns(prediction, data)
+
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the simulated position and the rotation vector from measured to simulated pose, shape ``(…, 6)``."""
+        return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], data)
 
 
 class BodyPoseError:
-    """Distance of a free body from its measured position, in m, and the angle from its measured orientation, in rad.
+    """Channels of a free body's pose error: distance in m and angle in rad between measured and predicted pose.
 
-    The measured values are zero. The distance is a better measure than six pose columns for a tumbling body, whose
-    final pose is unpredictable.
+    The channels are errors already, so their measured values are zero. Two error channels are a better measure than six
+    pose channels for a tumbling body, whose final pose is unpredictable.
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction; none.
     """
 
     records: tuple[str, ...] = ()
@@ -124,24 +187,36 @@ class BodyPoseError:
         )
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured pose ``(T, 7)``: position in m, quaternion wxyz."""
+        """Return the measured pose, shape ``(T, 7)`` for T frames: position in m, quaternion wxyz."""
         return self._pose.extract_data(episode)
 
-    def compute_measured(self, kept: Array) -> Array:
-        """Return zeros ``(…, 2)``; NaN without a measurement."""
-        return np.where(np.isnan(kept[..., :1]), np.nan, np.zeros(2))
+    def compute_measured(self, data: Array) -> Array:
+        """Return zeros for distance and angle, shape ``(…, 2)``; NaN where the pose was not measured.
 
-    def substitute_data(self, kept: Array, other: Array) -> Array:
-        """Return the distance and angle from ``kept`` to ``other``, ``(…, 2)``."""
-        return _compute_pose_errors(self._pose.substitute_data(kept, other), kept)
+        The channels are errors of a prediction, which are zero for the measured pose itself.
+        """
+        return np.where(np.isnan(data[..., :1]), np.nan, np.zeros(2))
 
-    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
-        """Return the distance and angle from the measured to the simulated pose, ``(…, 2)``."""
-        return _compute_pose_errors(self._pose.predict_columns(run, table, kept), kept)
+    def substitute_data(self, data: Array, prediction: Array) -> Array:
+        """Return distance in m and angle in rad between measured poses and predicted (not simulated) ones, ``(…, 2)``.
+
+        Args:
+            data: measured poses, shape ``(…, 7)``.
+            prediction: predicted poses, for example those of a baseline, same shape.
+        """
+        return _compute_pose_errors(self._pose.substitute_data(data, prediction), data)
+
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:
+        """Return the distance and the angle from the measured to the simulated pose, shape ``(…, 2)``."""
+        return _compute_pose_errors(self._pose.predict_columns(run, table, data), data)
 
 
 class BodyTwist:
-    """Linear velocity of a free body in the world's axes (m/s) and its angular velocity in its own (rad/s)."""
+    """Channels of a free body's velocity: linear in the world's axes (m/s) and angular in the body's axes (rad/s).
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction; none.
+    """
 
     records: tuple[str, ...] = ()
 
@@ -151,19 +226,19 @@ class BodyTwist:
         self.channels = tuple(MeasuredChannel(name=f"twist/{body}/{name}", unit=unit) for name, unit in names)
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured velocities ``(T, 6)``: linear, then angular."""
+        """Return the measured velocities, shape ``(T, 6)`` for T frames: linear, then angular."""
         return interpolate_at_frames(episode, self._signal)
 
-    def compute_measured(self, kept: Array) -> Array:
-        """Return the data unchanged."""
-        return kept
+    def compute_measured(self, data: Array) -> Array:
+        """Return the measured velocities unchanged, because predicted velocities are compared with them directly."""
+        return data
 
-    def substitute_data(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return ``other`` unchanged."""
-        return other
+    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the predicted velocities unchanged, because they are not relative to the measured ``data``."""
+        return prediction
 
-    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated velocities ``(…, 6)``."""
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the simulated velocities, shape ``(…, 6)``: linear, then angular."""
         return run.qvel[..., self._qvel : self._qvel + 6]
 
 
@@ -175,35 +250,48 @@ BODIES: Mapping[str, Callable[[Twin, str], ChannelKind]] = {
 
 
 def free_joint(model: mujoco.MjModel, body: str) -> tuple[int, int]:
-    """Return the addresses in qpos and qvel of a body's free joint.
+    """Return the indices of a body's free joint in qpos and in qvel.
 
     Raises:
-        UnknownNameError: no such body.
-        InputError: the body has no free joint.
+        UnknownNameError: If the model has no body of this name.
+        InputError: If the body has no free joint.
     """
     names = [model.body(i).name for i in range(model.nbody)]
     if body not in names:
         raise UnknownNameError("body", body, names[1:])
     joint = int(model.body_jntadr[model.body(body).id])
     if joint < 0 or model.jnt_type[joint] != int(mujoco.mjtJoint.mjJNT_FREE):
-        raise InputError(f"The body {body} has no free joint, so a measured pose cannot place it.")
+        raise InputError(f"The body {body} has no free joint, so its measured pose cannot be compared.")
     return int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
 
 
-def _compute_pose_errors(columns: Array, kept: Array) -> Array:
-    """Return distance from the kept position, and angle, ``(…, 2)``, of positions and rotation vectors ``(…, 6)``."""
-    away = columns - np.concatenate([kept[..., :3], np.zeros_like(kept[..., :3])], axis=-1)
-    return np.stack([np.linalg.norm(away[..., :3], axis=-1), np.linalg.norm(away[..., 3:], axis=-1)], axis=-1)
+def _compute_pose_errors(columns: Array, data: Array) -> Array:
+    """Return the distance in m and the angle in rad between measured and predicted pose, shape ``(…, 2)``.
+
+    Args:
+        columns: predicted position in m, and rotation vector in rad from the measured to the predicted orientation,
+            shape ``(…, 6)``.
+        data: measured pose, shape ``(…, 7)``.
+    """
+    errors = columns - np.concatenate([data[..., :3], np.zeros_like(data[..., :3])], axis=-1)
+    return np.stack([np.linalg.norm(errors[..., :3], axis=-1), np.linalg.norm(errors[..., 3:], axis=-1)], axis=-1)
 
 
-def _pose_columns(pose: Array, kept: Array) -> Array:
-    """Return positions, and rotation vectors from the kept poses to these, ``(…, 6)``; NaN without a kept pose."""
-    turned = np.full((*pose.shape[:-1], 3), np.nan)
-    known = ~np.isnan(kept).any(axis=-1) & np.isfinite(pose).all(axis=-1)
-    before = Rotation.from_quat(kept[known][:, 3:], scalar_first=True)
-    after = Rotation.from_quat(pose[known][:, 3:], scalar_first=True)
-    turned[known] = (before.inv() * after).as_rotvec()
-    return np.concatenate([pose[..., :3], turned], axis=-1)
+def _pose_columns(pose: Array, data: Array) -> Array:
+    """Return predicted positions, and rotation vectors from measured to predicted orientations, shape ``(…, 6)``.
+
+    The rotation vector is NaN if the measured pose is missing.
+
+    Args:
+        pose: predicted poses, shape ``(…, 7)``.
+        data: measured poses, shape ``(…, 7)``.
+    """
+    rotation = np.full((*pose.shape[:-1], 3), np.nan)
+    is_known = ~np.isnan(data).any(axis=-1) & np.isfinite(pose).all(axis=-1)
+    measured = Rotation.from_quat(data[is_known][:, 3:], scalar_first=True)
+    predicted = Rotation.from_quat(pose[is_known][:, 3:], scalar_first=True)
+    rotation[is_known] = (measured.inv() * predicted).as_rotvec()
+    return np.concatenate([pose[..., :3], rotation], axis=-1)
 
 
 _KINDS = (
@@ -225,18 +313,19 @@ _SENSORS = {
 def make_channel_kinds(
     twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: Sequence[int]
 ) -> tuple[ChannelKind, ...]:
-    """Return the compared channels, in order.
+    """Create the kinds of channels in which a replay is compared with its log, in the given order.
 
     Args:
         twin: the twin.
-        kinds: ``position``, ``velocity``, ``pose/BODY``, ``pose_error/BODY``, ``twist/BODY``, ``place/SITE``,
-            ``acceleration/SITE``, ``angular_velocity/SITE``.
-        units: units of the log's joints, in the twin's order; None without joints.
-        columns: the log's column of each of the twin's joints.
+        kinds: joint channels ``position`` and ``velocity`` in the log's units; ``pose/BODY`` (m and rad) and
+            ``twist/BODY`` (m/s and rad/s) of a free body, and ``pose_error/BODY``; ``place/SITE`` (position, m),
+            ``acceleration/SITE`` (m/s²) and ``angular_velocity/SITE`` (rad/s) of sensors at a site.
+        units: units of the log's joints, in the twin's order; None if the twin has no robot joints.
+        columns: for each joint of the twin, the index of its column in the log.
 
     Raises:
-        UnknownNameError: an unknown kind.
-        InputError: the twin lacks the joints, the free body or the sensor.
+        UnknownNameError: If a kind is unknown.
+        InputError: If the twin has no such joints, free body or sensor.
     """
     return tuple(_make_channel_kind(twin, kind, units, columns) for kind in kinds)
 
@@ -257,7 +346,11 @@ def _make_channel_kind(twin: Twin, kind: str, units: UnitMap | None, columns: Se
 
 
 class JointPosition:
-    """Readings of the joints' encoders, in the log's units."""
+    """Channels of joint positions: encoder readings, in the log's units.
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction; none.
+    """
 
     records: tuple[str, ...] = ()
 
@@ -266,18 +359,18 @@ class JointPosition:
         self.channels = tuple(MeasuredChannel(name=f"position/{unit.joint}", unit=unit.unit) for unit in units.joints)
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured joint positions ``(T, n)``, in the log's units."""
+        """Return the measured joint positions in the log's units, shape ``(T, n)`` for T frames of n joints."""
         return episode.state[:, self._columns]
 
-    def compute_measured(self, kept: Array) -> Array:
-        """Return the data unchanged."""
-        return kept
+    def compute_measured(self, data: Array) -> Array:
+        """Return the measured positions unchanged, because predicted positions are compared with them directly."""
+        return data
 
-    def substitute_data(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return ``other`` unchanged."""
-        return other
+    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the predicted positions unchanged, because they are not relative to the measured ``data``."""
+        return prediction
 
-    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the encoder readings of the simulated positions, in the log's units."""
         offset = self._twin.column(table, "sensor", "offset")[:, None]
         scale = self._twin.column(table, "sensor", "scale")[:, None]
@@ -285,7 +378,11 @@ class JointPosition:
 
 
 class JointVelocity:
-    """Velocities of the joints in rad/s or m/s, as measured by their encoders."""
+    """Channels of joint velocities in rad/s or m/s, as measured by the encoders.
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction; none.
+    """
 
     records: tuple[str, ...] = ()
 
@@ -294,19 +391,19 @@ class JointVelocity:
         self.channels = tuple(MeasuredChannel(name=f"velocity/{unit.joint}", unit="rad/s") for unit in units.joints)
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured signal ``joint_velocity``, ``(T, n)``."""
+        """Return the measured signal ``joint_velocity``, shape ``(T, n)`` for T frames of n joints."""
         return interpolate_at_frames(episode, "joint_velocity")[:, self._columns]
 
-    def compute_measured(self, kept: Array) -> Array:
-        """Return the data unchanged."""
-        return kept
+    def compute_measured(self, data: Array) -> Array:
+        """Return the measured velocities unchanged, because predicted velocities are compared with them directly."""
+        return data
 
-    def substitute_data(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return ``other`` unchanged."""
-        return other
+    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the predicted velocities unchanged, because they are not relative to the measured ``data``."""
+        return prediction
 
-    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated velocities divided by the encoders' scale."""
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the simulated velocities divided by the encoders' scale, as the encoders would measure them."""
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return run.qvel[..., self._twin.encoder_qvel] / scale
 
@@ -319,32 +416,40 @@ def _find_site(twin: Twin, name: str) -> int:
 
 
 class _SiteChannel:
-    """A signal of three axes at a site of the model; one physics step behind, and not compared at the first frame."""
+    """Base class for channels of a signal with x, y and z, measured at a site (named point) of the model.
+
+    The simulated signal has no value at the first frame, because MuJoCo computes it during a physics step. Therefore
+    this frame is not compared.
+    """
 
     def __init__(self, signal: str, unit: str) -> None:
         self._signal = signal
         self.channels = tuple(MeasuredChannel(name=f"{signal}/{axis}", unit=unit) for axis in "xyz")
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured signal ``(T, 3)``."""
+        """Return the measured signal, shape ``(T, 3)`` for T frames."""
         return interpolate_at_frames(episode, self._signal)
 
-    def compute_measured(self, kept: Array) -> Array:
-        """Return the data with NaN at the first frame, where a derived field has no value."""
-        silent = kept.copy()
-        silent[..., 0, :] = np.nan
-        return silent
+    def compute_measured(self, data: Array) -> Array:
+        """Return the measured signal of the site with NaN at the first frame, for which the simulation has no value."""
+        values = data.copy()
+        values[..., 0, :] = np.nan
+        return values
 
-    def substitute_data(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return ``other`` unchanged."""
-        return other
+    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the predicted signal unchanged, because it is not relative to the measured ``data``."""
+        return prediction
 
 
 class SitePosition(_SiteChannel):
-    """Position of a site of the model, such as the tool, as measured by a tracker, in m in the world frame.
+    """Channels of a site's position (such as the tool's) in the world frame in m, as an external tracker measures it.
 
-    It shows errors that encoders cannot: the zero of a joint, or play in its gear. One physics step behind, and not
-    compared at the first frame.
+    They reveal errors that encoders cannot measure, such as a wrong zero of a joint or play in its gear. MuJoCo
+    computes the position before it integrates the state, so it is one physics step older than the state. The first
+    frame has no simulated position and is not compared.
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction.
     """
 
     records: tuple[str, ...] = ("site_xpos",)
@@ -353,13 +458,20 @@ class SitePosition(_SiteChannel):
         super().__init__(f"place/{site}", "m")
         self._row = _find_site(twin, site)
 
-    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated site position ``(…, 3)``."""
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the simulated position of the site, shape ``(…, 3)``."""
         return run.records["site_xpos"][..., self._row, :]
 
 
 class SiteSensor(_SiteChannel):
-    """An accelerometer or gyroscope at a site; one physics step behind, and not compared at the first frame."""
+    """Channels of an accelerometer or gyroscope at a site of the model.
+
+    MuJoCo computes the signal before it integrates the state, so it is one physics step older than the state. The first
+    frame has no simulated signal and is not compared.
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction.
+    """
 
     records: tuple[str, ...] = ("sensordata",)
 
@@ -367,13 +479,13 @@ class SiteSensor(_SiteChannel):
         kind, unit = _SENSORS[family]
         model = twin.model
         _find_site(twin, site)
-        found = np.flatnonzero((model.sensor_type == int(kind)) & (model.sensor_objid == model.site(site).id))
-        if not len(found):
+        sensors = np.flatnonzero((model.sensor_type == int(kind)) & (model.sensor_objid == model.site(site).id))
+        if not len(sensors):
             element = "accelerometer" if family == "acceleration" else "gyro"
             raise InputError(f"The twin {twin.name} has no {element} at the site {site}. Add one to the model.")
         super().__init__(f"{family}/{site}", unit)
-        self._first = int(model.sensor_adr[found[0]])
+        self._first = int(model.sensor_adr[sensors[0]])
 
-    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated sensor values ``(…, 3)``."""
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the simulated sensor values, shape ``(…, 3)``."""
         return run.records["sensordata"][..., self._first : self._first + 3]

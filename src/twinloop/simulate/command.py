@@ -1,10 +1,13 @@
-"""Control clock and command pipeline: times of control steps, encoder map, bias, loss and delay of commands.
+"""Compute the controls that the motors receive from the commands, with encoder errors, bias, delay and loss.
 
-A smart servo closes its loop on its own encoder, so a commanded angle passes the same map as a reading:
-joint target = offset + scale · command (+ bias). A command issued at step t is valid until t + 1. The motor gets that
-signal ``delay`` seconds later (``timing/command/jitter`` adds a random delay to each command; an overtaken command is
-ignored), ramped across one physics step so that it is differentiable in the delay (a zero-order hold has no gradient).
-A lost command never arrives. Before the first command the motor holds the initial one.
+A smart servo controls its position with its own encoder, so the encoder's error applies to a commanded angle as
+to a reading: joint target = offset + scale · command (+ bias).
+
+A command is issued at each control step and replaces the previous one. The motor receives it ``delay`` seconds
+later. The parameter ``timing/command/jitter`` adds a random delay to each command, and a command that a newer
+one has overtaken is ignored. A lost command never arrives. Before the first command the motor holds the initial
+command. A new command is ramped over one physics step, because a zero-order hold has no gradient with respect
+to the delay.
 """
 
 from __future__ import annotations
@@ -28,12 +31,15 @@ PERIOD, PERIOD_JITTER = "timing/control/period", "timing/control/jitter"
 
 
 class ControlClock:
-    """Start and length of the control steps of every world, in nominal physics steps since the world's start.
+    """Start times and lengths of the control steps of every world.
 
-    A control step always has the same number of physics steps; a longer period makes each of them longer
-    (``opt.timestep`` of that world), so that worlds with different clocks run in one batch. Control step t lasts
-    period · ``timing/control/period`` + ``timing/control/jitter`` · u, u uniform in (0, 1): a loop that sleeps until
-    its next tick wakes up late, never early.
+    Times are in units of the twin's nominal physics step since the world's start. A control step always has the same
+    number of physics steps. If a control step is longer, its physics steps (``opt.timestep`` of that world) are longer,
+    so that worlds with different clocks run in one batch.
+
+    Control step t lasts period · ``timing/control/period`` + ``timing/control/jitter`` · u, with u uniform in (0,
+    1). The jitter is never negative, because a control loop that sleeps until its next tick wakes up late and never
+    early.
     """
 
     def __init__(self, twin: Twin, params: ParamTable, *, as_array: AsArray = np.asarray) -> None:
@@ -45,18 +51,22 @@ class ControlClock:
     def _load(self, params: ParamTable) -> None:
         scale = params.get(PERIOD, np.ones(params.nworld))
         self._jitter = params.get(PERIOD_JITTER, np.zeros(params.nworld))
-        self._seeds = params.seed_path(f"{PERIOD_JITTER} happens") if np.any(self._jitter > 0) else None
+        self._seeds = params.require_seeds(f"{PERIOD_JITTER} happens") if np.any(self._jitter > 0) else None
         self.shortest = float(scale.min(initial=1.0))
         # Once unsteady, always: a restarted world must get the nominal physics step back.
         self.steady = self.steady and bool(np.all(scale == 1.0)) and self._seeds is None
         self._scale = self._as_array(scale)
         self.ratio = self._scale
 
-    def begin(self, step: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Begin the next control step; return its start, and the length of its physics steps relative to nominal.
+    def begin_step(self, step: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Begin the next control step of every world; return its start and the relative length of its physics steps.
 
         Args:
-            step: number of the control step in each world, ``(nworld,)``; both results have this shape.
+            step: number of the control step in each world, shape ``(nworld,)``.
+
+        Returns:
+            Start of the control step since the world's start, in units of the nominal physics step; and length of its
+            physics steps divided by the nominal length. Each has the shape ``(nworld,)``.
         """
         began = self.began = self._time
         if self._seeds:
@@ -68,11 +78,19 @@ class ControlClock:
 
     @property
     def timestep(self) -> Array:
-        """Length of the physics steps of every world in the current control step, ``(nworld,)`` in s."""
+        """Length of the physics steps in the current control step of every world, in s, shape ``(nworld,)``.
+
+        It varies with the period and the jitter of the control clock.
+        """
         return self._dt * self.ratio
 
     def restart(self, worlds: NDArray[np.intp], params: ParamTable) -> None:
-        """Set the time of some worlds to zero; ``params`` are the rows of all."""
+        """Set the time of some worlds to zero.
+
+        Args:
+            worlds: indices of the worlds.
+            params: parameters of all worlds, including those that continue.
+        """
         fresh = np.zeros(params.nworld, dtype=bool)
         fresh[worlds] = True
         xp = array_namespace(self._time)
@@ -85,19 +103,22 @@ _ROUND_OFF = 1e-9
 
 
 def command_map(twin: Twin, params: ParamTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return offset and scale ``(nworld, nu)`` of a servo's target = offset + scale · command.
+    """Return offset and scale of the servos' position target, target = offset + scale · command, each ``(nworld, nu)``.
 
-    A servo closes its loop on its own encoder, so the encoder's error is in the target, and the command's bias is too.
+    A servo controls its position with its own encoder, so the target includes the encoder's error. The command's
+    bias is part of the offset.
     """
     offset = twin.column(params, "sensor", "offset") + twin.column(params, "actuator", "bias")
     return offset, twin.column(params, "sensor", "scale")
 
 
 class CommandPath:
-    """Command pipeline of a batch of worlds, with as much history as the longest delay needs.
+    """Command pipeline of a batch of worlds: it delays the commands and converts them to controls.
 
-    Times are in nominal physics steps since a world's start. Elementwise over worlds, so that a world's controls depend
-    on that world alone. Host arrays are created only for random effects and changes per step.
+    It stores as many past commands as the longest delay needs. Times are in units of the nominal physics step since a
+    world's start. All operations are elementwise over worlds, so that the controls of a world depend on that world
+    alone. Commands on a GPU are processed there. Only random numbers, and parameters that change per step, are computed
+    with NumPy and copied to the GPU.
     """
 
     def __init__(
@@ -109,11 +130,15 @@ class CommandPath:
         earlier: ArrayLike | None = None,
         as_array: AsArray = np.asarray,
     ) -> None:
-        """Begin with the motors holding ``initial`` ``(nworld, nu)``.
+        """Create the command pipeline of all worlds at their start.
 
         Args:
-            earlier: commands of the control steps before, ``(nworld, k, nu)``, oldest first; they arrive on time.
-            as_array: converts host arrays to the array library of the commands.
+            twin: the twin.
+            params: parameters of all worlds.
+            initial: command that the motors hold before the first one, shape ``(nworld, nu)``.
+            earlier: commands of the k control steps before the start, oldest first, shape ``(nworld, k, nu)``; they
+                arrive after their normal delay.
+            as_array: function that converts NumPy arrays to the array library of the commands.
         """
         self._twin, self._params, self._as_array = twin, params, as_array
         self._identity = twin.spec.robot is None or twin.robot.control == "torque"
@@ -134,18 +159,21 @@ class CommandPath:
         zeros = np.zeros(params.nworld)
         self._jitter, self._drop = params.get(JITTER, zeros), params.get(DROP_RATE, zeros)
         chance = np.any(self._jitter > 0) or np.any(self._drop > 0)
-        self._seeds = params.seed_path(f"{JITTER} and {DROP_RATE} happen") if chance else None
+        self._seeds = params.require_seeds(f"{JITTER} and {DROP_RATE} happen") if chance else None
         if self._twin.spec.robot is None:
             self._delay = self._as_array(np.zeros((params.nworld, self._twin.model.nu)))
             return
         self._offset, self._scale = (self._as_array(values) for values in command_map(self._twin, params))
         delay = self._twin.column(params, "actuator", "delay")
         if (delay < 0).any():
-            raise InputError("A command delay is negative; commands cannot arrive before they are issued.")
+            raise InputError(
+                "A command delay (actuator/*/delay) is negative, so a command would arrive before it is issued. "
+                "Use 0 or more."
+            )
         self._delay = self._as_array(delay / self._twin.dt)
 
     def _count_max_pending(self) -> int:
-        """Return the largest number of commands that can be on their way at once."""
+        """Return the largest number of commands that can be issued but not yet arrived at one time."""
         params = self._params
         motors = () if self._twin.spec.robot is None else self._twin.robot.actuator_names
         delays = {f"actuator/{motor}/delay" for motor in motors}
@@ -159,11 +187,18 @@ class CommandPath:
         return command if self._identity else self._offset + self._scale * command
 
     def compute_controls(self, command: Array) -> Array:
-        """Return the controls ``(nworld, substeps, nu)`` that the motors receive in the coming control step."""
+        """Issue a command and return the controls of all physics steps of the coming control step.
+
+        Args:
+            command: command of each actuator, shape ``(nworld, nu)``.
+
+        Returns:
+            Controls, shape ``(nworld, substeps, nu)``.
+        """
         xp = self._xp
         if self._params.steps:
             self._load(self._params.at(self.step))
-        began, ratio = self.clock.begin(self.step)
+        began, ratio = self.clock.begin_step(self.step)
         self._issue(command, began)
         width = ratio[:, None, None]
         now = began[:, None, None] + self._substeps * width
@@ -186,9 +221,15 @@ class CommandPath:
             self._held = self._xp.where(self._xp.isinf(arrival), self._held, target)
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: ArrayLike) -> None:
-        """Restart some worlds with their rows of ``params`` and motors that hold ``initial``, one row each."""
+        """Restart some worlds.
+
+        Args:
+            worlds: indices of the k worlds.
+            params: their new parameters, one row per restarted world.
+            initial: command that their motors hold, shape ``(k, nu)``.
+        """
         index = np.asarray(worlds)
-        self._params = self._params.put(index, params)
+        self._params = self._params.replace_worlds(index, params)
         self.clock.restart(index, self._params)
         self.step = self.step.copy()
         self.step[index] = 0

@@ -1,4 +1,4 @@
-"""Compute external pushes: forces on bodies with start times and durations, independent of the commands."""
+"""Compute external pushes: forces on bodies with start time and duration, independent of the commands."""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ _NEVER = 1e9  # s: a period longer than every episode
 
 
 class Pushes:
-    """The pushes of a batch of worlds, exact at physics steps.
+    """External pushes on the bodies of a batch of worlds.
 
-    A push of ``push/<body>/force`` acts at the body's centre of mass (``xfrc_applied``), in the direction
-    (cos e cos a, cos e sin a, sin e) of the world frame for azimuth a and elevation e, from ``time`` for ``duration``
-    after the start of a world, and again after every ``period`` unless that is 0. A physics step that the push covers
-    in part gets that part of the force, so the momentum is force · duration for any step size. Elementwise over worlds.
+    A push of ``push/<body>/force`` acts at the body's centre of mass (``xfrc_applied``), in the direction (cos e
+    cos a, cos e sin a, sin e) of the world frame for the azimuth a and the elevation e. It starts at ``time`` after
+    the start of a world, lasts for ``duration``, and repeats after every ``period`` unless that is 0. A physics
+    step that the push covers partly gets that fraction of the force, so the momentum is force · duration for any
+    step size.
+
+    Attributes:
+        active: whether any world may be pushed.
+
+    Raises:
+        InputError: If a push lasts longer than its period.
     """
 
     def __init__(self, twin: Twin, params: ParamTable) -> None:
-        """Raises: InputError if a push lasts longer than its period."""
+        """Read the pushes of all worlds from their parameters."""
         self._twin, self._params = twin, params
         names = dict.fromkeys(split_path(name)[1] for name in names_of_stage(params.names, "disturbance"))
         self._bodies = {name: twin.model.body(name).id for name in names}
@@ -39,15 +46,16 @@ class Pushes:
     def compute_wrenches(
         self, step: ArrayLike, began: NDArray[np.float64], ratio: NDArray[np.float64]
     ) -> NDArray[np.float64] | None:
-        """Return ``xfrc_applied`` of every physics step of a control step, ``(nworld, substeps, nbody, 6)``.
+        """Return the forces and torques (``xfrc_applied``) for every physics step of a control step.
 
         Args:
             step: number of the control step in each world.
-            began: start of the step, in nominal physics steps since the world's start, ``(nworld,)``.
-            ratio: length of its physics steps relative to nominal, ``(nworld,)``.
+            began: start of the control step since the world's start, in units of the twin's nominal physics step, shape
+                ``(nworld,)``.
+            ratio: length of its physics steps divided by the nominal length, shape ``(nworld,)``.
 
         Returns:
-            None if no world of the table is ever pushed.
+            Wrenches, shape ``(nworld, substeps, nbody, 6)``; None if no world is ever pushed.
         """
         if not self.active:
             return None
@@ -61,13 +69,16 @@ class Pushes:
         return wrench
 
     def restart(self, params: ParamTable) -> None:
-        """Reload the rows of all worlds; times count from each world's start."""
+        """Read the pushes again after some worlds have restarted.
+
+        ``params`` are the parameters of all worlds. Times count from each world's own start.
+        """
         self._params = params
         self._load(params)
 
 
 class _BodyPush:
-    """One body's push in every world."""
+    """Push of one body in every world."""
 
     def __init__(self, params: ParamTable, body: str) -> None:
         def column(quantity: str) -> NDArray[np.float64]:
@@ -88,17 +99,20 @@ class _BodyPush:
 
     @property
     def has_effect(self) -> bool:
-        """Return whether any world is pushed."""
+        """Return whether the body is pushed in any world."""
         return bool(np.any((self.force != 0.0).any(axis=1) & (self._lasts > 0.0)))
 
     def compute_share(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the pushed share ``(nworld, n)`` of each step between ``edges`` ``(nworld, n + 1)`` in s."""
+        """Return the fraction of each physics step during which the push acts, shape ``(nworld, n)``.
+
+        ``edges`` are the starts and ends of the n steps in s, shape ``(nworld, n + 1)``.
+        """
         on = self._compute_push_time(edges)
         share = np.diff(on, axis=1) / np.diff(edges, axis=1)
         return np.where(share > 1.0 - _ROUND_OFF, 1.0, np.where(share < _ROUND_OFF, 0.0, share))
 
     def _compute_push_time(self, moments: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the time in s for which the push has acted until some times ``(nworld, n)`` in s."""
+        """Return the total time in s during which the push has acted up to each of the times ``(nworld, n)`` in s."""
         since = np.maximum(moments - self._begin[:, None], 0.0)
         period = np.where(self._period > 0.0, self._period, _NEVER)[:, None]
         rounds = np.floor(since / period)
@@ -106,5 +120,13 @@ class _BodyPush:
 
 
 def append_wrenches(controls: NDArray[np.float64], wrenches: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return controls and wrenches of each physics step in one row, in the order of MuJoCo's state components."""
+    """Concatenate controls and wrenches of each physics step, in the order of MuJoCo's state components.
+
+    Args:
+        controls: controls, shape ``(nworld, substeps, nu)``.
+        wrenches: wrenches, shape ``(nworld, substeps, nbody, 6)``.
+
+    Returns:
+        Shape ``(nworld, substeps, nu + 6 · nbody)``.
+    """
     return np.concatenate([controls, wrenches.reshape(*controls.shape[:2], -1)], axis=2)

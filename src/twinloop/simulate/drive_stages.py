@@ -1,4 +1,4 @@
-"""Model the effects of drives that `drives.DriveStages` applies, one class each."""
+"""Model effects of motors and gears that MuJoCo lacks, one class per effect; `drives.DriveStages` applies them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,20 @@ from twinloop.twin.quantities.joints import find_motor_joint
 
 @dataclass(kw_only=True)
 class DriveState:
-    """State between two physics steps; stages replace ``control``, ``back_emf`` and values of ``fields``.
+    """State of all worlds between two physics steps, which the drive effects modify one after another.
 
-    Stages never write into these arrays. ``back_emf`` is the motors' present kt²/R in N·m·s/rad, ``(nworld, nu)``, or
-    ``(nu,)`` if all worlds have the preset's; 0 for a motor without known constants.
+    An effect assigns new arrays to ``control``, ``back_emf`` and entries of ``fields``; it never writes into an array.
+
+    Attributes:
+        qpos: positions, shape ``(nworld, nq)``.
+        qvel: velocities, shape ``(nworld, nv)``.
+        force: actuator forces of the previous physics step, shape ``(nworld, nu)``.
+        control: controls of the coming physics step, shape ``(nworld, nu)``.
+        timestep: length of the coming physics step in s, shape ``(nworld,)``.
+        back_emf: damping kt²/R that the motors' back-EMF causes, in N·m·s/rad, with the torque constant kt and the
+            present winding resistance R; 0 for a motor with unknown constants. The shape is ``(nworld, nu)``, or
+            ``(nu,)`` if all worlds use the value of the twin's servo preset.
+        fields: model fields by name, shape ``(nworld, …)``.
     """
 
     qpos: Array
@@ -36,9 +46,16 @@ class DriveState:
 
 @dataclass(frozen=True, kw_only=True)
 class MotorConstants:
-    """Constants of a robot's motors from their presets, ``(nu,)``; ``known`` is 1 for a motor with constants, else 0.
+    """Electrical constants of a robot's motors from their servo presets, each array of shape ``(nu,)``.
 
-    For the others the constants are 1, and ``back_emf`` kt²/R is 0.
+    If the constants of a motor are unknown, ``kt``, ``resistance`` and ``voltage`` are 1, and `MotorConstants.back_emf`
+    is 0.
+
+    Attributes:
+        known: 1 for a motor with known constants, else 0.
+        kt: torque constant, in N·m/A.
+        resistance: resistance of the winding, in ohm.
+        voltage: supply voltage, in V.
     """
 
     known: Array
@@ -48,7 +65,7 @@ class MotorConstants:
 
     @classmethod
     def of(cls, twin: Twin) -> MotorConstants:
-        """Return the motor constants of a twin; empty without a robot."""
+        """Return the motor constants of a twin; arrays are empty if the twin has no robot."""
         joints = twin.robot.joints if twin.spec.robot else []
         motors = [servo.motor if servo else None for servo in twin.servos or (None,) * len(joints)]
         return cls(
@@ -60,17 +77,18 @@ class MotorConstants:
 
     @property
     def back_emf(self) -> Array:
-        """kt²/R in N·m·s/rad."""
+        """Damping by back-EMF, kt²/R, in N·m·s/rad."""
         return self.known * self.kt * self.kt / self.resistance
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActuatorDofs:
-    """Indices between a robot's actuators and their degrees of freedom.
+    """Index mapping between a robot's actuators and their degrees of freedom.
 
-    ``dof`` ``(nu,)`` is each actuator's, on the motor's side of a gear. ``actuator`` ``(nv,)`` is the inverse, with
-    ``nu`` for a degree of freedom without actuator. ``gear`` ``(nu,)`` is MuJoCo's ratio of an actuator's speed to its
-    joint's.
+    Attributes:
+        dof: degree of freedom of each actuator, on the motor's side of a gear, shape ``(nu,)``.
+        actuator: actuator of each degree of freedom, or ``nu`` if it has no actuator, shape ``(nv,)``.
+        gear: ratio of an actuator's speed to its joint's speed (MuJoCo's ``actuator_gear``), shape ``(nu,)``.
     """
 
     dof: Array
@@ -79,7 +97,10 @@ class ActuatorDofs:
 
     @classmethod
     def of(cls, twin: Twin, as_array: AsArray) -> ActuatorDofs:
-        """Return the indices of a twin; without a robot it has no actuators."""
+        """Create the mapping between a twin's actuators and degrees of freedom; without a robot there are no actuators.
+
+        ``as_array`` converts NumPy arrays to the array library of the simulation.
+        """
         model = twin.model
         dof = np.zeros(0, dtype=np.int64) if twin.spec.robot is None else np.asarray(twin.motor_qvel, dtype=np.int64)
         actuator = np.full(model.nv, len(dof), dtype=np.int64)
@@ -87,16 +108,22 @@ class ActuatorDofs:
         gear = model.actuator_gear[: len(dof), 0]
         return cls(dof=as_array(dof), actuator=as_array(actuator), gear=as_array(gear))
 
-    def motor_torque(self, moment: DriveState) -> Array:
-        """Return the torques of the motors' currents, ``(nworld, nu)``: MuJoCo's actuator force without back-EMF."""
-        return moment.force - moment.back_emf * self.map_to_motors(moment.qvel)
+    def motor_torque(self, state: DriveState) -> Array:
+        """Return the torques of the motor currents, shape ``(nworld, nu)``.
+
+        They are MuJoCo's actuator forces minus the damping by back-EMF.
+        """
+        return state.force - state.back_emf * self.map_to_motors(state.qvel)
 
     def map_to_motors(self, per_dof: Array) -> Array:
-        """Return the speeds of the actuators ``(nworld, nu)`` from those of the degrees of freedom ``(nworld, nv)``."""
+        """Convert velocities of the degrees of freedom ``(nworld, nv)`` to actuator speeds ``(nworld, nu)``."""
         return self.gear * array_namespace(per_dof).take(per_dof, self.dof, axis=1)
 
     def map_to_dofs(self, per_actuator: Array) -> Array:
-        """Return values ``(nworld, nu)`` per degree of freedom, ``(nworld, nv)``; 0 for one without an actuator."""
+        """Convert values per actuator ``(nworld, nu)`` to values per degree of freedom ``(nworld, nv)``.
+
+        A degree of freedom without an actuator gets 0.
+        """
         xp = array_namespace(per_actuator)
         padded = xp.concat([per_actuator, 0.0 * per_actuator[:, :1]], axis=1)
         return xp.take(padded, self.actuator, axis=1)
@@ -109,21 +136,27 @@ _STRENGTH = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
 
 
 class SupplyVoltage:
-    """Supply voltage that drops under load, windings that heat up, and motors other than the preset's.
+    """Drive effect: actual motor voltage and winding resistance, which scale the actuators' gain and torque limit.
 
-    All scale gain and torque limit. Duty d and speed w of a motor are those of the step before: torque = kt/R · V · d,
-    current I = (V d − kt w)/R. A bus of resistance r supplies all motors, each with d · I. For given duties the
-    equation is linear in the drop,
+    It models three effects: a supply voltage that drops under load, windings that heat up, and motors whose constants
+    differ from the servo's preset. The duty cycle d and the speed w of a motor are those of the previous physics step.
+    Its torque is kt/R · V · d and its current is I = (V d − kt w)/R, for the torque constant kt, the resistance R and
+    the voltage V.
 
-        drop = r Σ (d² V0 − d kt w)/R / (1 + r Σ d²/R),
+    One bus of resistance r supplies all motors with the sum of d · I. The bus has the voltage V0 at zero current. With
+    V = V0 − drop, this is a linear equation for the voltage drop at given duty cycles. Its solution is used directly:
 
-    which is solved directly, not iterated from step to step. Energy from braking is not stored: the drop is never
-    negative, and at least a hundredth of the voltage remains. The winding's temperature rise T
-    over the room follows dT/dt = (Rth I² R − T)/tau and R = R0 (1 + 0.00393 T); back-EMF damping kt²/R falls with it.
+        drop = r Σ (d² V0 − d kt w)/R / (1 + r Σ d²/R).
+
+    Energy from braking is not stored, so the drop is never negative. At least a hundredth of the voltage remains.
+
+    The temperature rise T of the winding over the room follows dT/dt = (Rth I² R − T)/tau with R = R0 (1 + 0.00393
+    T). Here Rth is the thermal resistance, tau the thermal time constant and R0 the resistance at room temperature.
+    The back-EMF damping kt²/R decreases as R grows.
     """
 
     fields = (*_STRENGTH, "dof_damping")
-    remembers = True
+    has_memory = True
 
     def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
         self._twin, self._wiring = twin, wiring
@@ -132,11 +165,21 @@ class SupplyVoltage:
 
     @property
     def voltage_and_rise(self) -> tuple[Array, Array]:
-        """Voltage in V and temperature rise in K after the last `apply`, ``(nworld, nu)`` each."""
+        """Motor voltage in V, and winding temperature above that of the room in K, each of shape ``(nworld, nu)``.
+
+        They are the values after the last `apply`.
+        """
         return self._voltage, self._temperature
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """Load bus, motor and winding parameters; return whether any world differs from the preset."""
+        """Read the parameters of supply bus, motors and windings; return whether any world has this drive effect.
+
+        A world has it if its bus resistance, thermal resistance or initial temperature rise is not 0, or if its motor
+        constants differ from those of the servo preset.
+
+        Raises:
+            InputError: If a parameter needs motor constants that the twin's servo preset does not have.
+        """
         zeros = np.zeros(params.nworld)
         bus = params.get(BUS, zeros)
         if self._twin.spec.robot is None:
@@ -152,8 +195,8 @@ class SupplyVoltage:
         used = other or bool(np.any(bus > 0) or np.any(thermal > 0) or np.any(rise != 0))
         if used and not motors.known.any():
             raise InputError(
-                f"{BUS}, actuator/*/thermal_resistance, torque_constant and resistance need the motors' constants, and "
-                f"{self._twin.name} names no servo that has them. Add `robot: {{servo: NAME}}` to its YAML."
+                f"{BUS}, actuator/*/thermal_resistance, torque_constant and resistance need the motors' constants, but "
+                f"{self._twin.name} has no servo with such constants. Add `robot: {{servo: NAME}}` to its YAML."
             )
         known = motors.known
         values = {
@@ -174,46 +217,58 @@ class SupplyVoltage:
             self._voltage = self._values["open"]
         return used
 
-    def begin(self, fresh: Array) -> None:
-        """Reset temperature and voltage of the worlds where ``fresh`` is True."""
+    def reset(self, fresh: Array) -> None:
+        """Reset temperature and voltage in the restarted worlds, for which ``fresh`` ``(nworld,)`` is True."""
         xp = array_namespace(fresh)
         self._temperature = xp.where(fresh[:, None], self._values["rise"], self._temperature)
         self._voltage = xp.where(fresh[:, None], self._values["open"], self._voltage)
 
-    def apply(self, moment: DriveState) -> None:
-        """Scale gains, torque limits and damping by voltage, temperature and motor constants."""
+    def apply(self, state: DriveState) -> None:
+        """Scale gains, torque limits and damping according to voltage, temperature and motor constants."""
         values, kt, cold = self._values, self._values["kt"], self._values["cold"]
-        xp = array_namespace(moment.force)
+        xp = array_namespace(state.force)
         warm = cold * (1.0 + COPPER * self._temperature)
-        speed = self._wiring.map_to_motors(moment.qvel)
-        duty = moment.force * warm / (kt * self._voltage)
-        current = (moment.force - kt * kt * speed / warm) / kt
-        self._update_temperature(xp, current, warm, moment.timestep)
+        speed = self._wiring.map_to_motors(state.qvel)
+        duty = state.force * warm / (kt * self._voltage)
+        current = (state.force - kt * kt * speed / warm) / kt
+        self._update_temperature(xp, current, warm, state.timestep)
         warm = cold * (1.0 + COPPER * self._temperature)
-        drawn = values["known"] * duty * (duty * values["open"] - kt * speed) / warm
+        load_current = values["known"] * duty * (duty * values["open"] - kt * speed) / warm
         slope = values["known"] * duty * duty / warm
-        drop = values["bus"] * _sum_actuators(drawn) / (1.0 + values["bus"] * _sum_actuators(slope))
-        sagged = values["open"] - values["known"] * xp.clip(drop, 0.0, None)
-        self._voltage = xp.maximum(sagged, _LEAST_VOLTAGE * values["open"])
+        drop = values["bus"] * _sum_actuators(load_current) / (1.0 + values["bus"] * _sum_actuators(slope))
+        voltage = values["open"] - values["known"] * xp.clip(drop, 0.0, None)
+        self._voltage = xp.maximum(voltage, _LEAST_VOLTAGE * values["open"])
         strength = values["strength"] * (self._voltage / values["open"] * (cold / warm))
         for name in _STRENGTH:
-            moment.fields[name] = moment.fields[name] * strength[:, :, None]
-        moment.back_emf = values["known"] * kt * kt / warm
-        lost = (self._preset_back_emf - moment.back_emf) * self._wiring.gear * self._wiring.gear
-        damping = moment.fields["dof_damping"] - self._wiring.map_to_dofs(lost)
-        moment.fields["dof_damping"] = xp.clip(damping, 0.0, None)
+            state.fields[name] = state.fields[name] * strength[:, :, None]
+        state.back_emf = values["known"] * kt * kt / warm
+        lost_damping = (self._preset_back_emf - state.back_emf) * self._wiring.gear * self._wiring.gear
+        damping = state.fields["dof_damping"] - self._wiring.map_to_dofs(lost_damping)
+        state.fields["dof_damping"] = xp.clip(damping, 0.0, None)
 
     def _update_temperature(self, xp: Array, current: Array, warm: Array, timestep: Array) -> None:
-        """Integrate the winding temperature exactly over one step of constant losses."""
+        """Integrate the winding temperature over one physics step, with the exact solution for constant heating power.
+
+        The temperature affects the winding resistance and thus the effect of the supply voltage.
+
+        Args:
+            xp: namespace of the array library (NumPy or torch).
+            current: motor currents in A, shape ``(nworld, nu)``.
+            warm: winding resistances at the present temperature in ohm, shape ``(nworld, nu)``.
+            timestep: length of the step in s, shape ``(nworld,)``.
+        """
         values = self._values
         final = values["thermal"] * current * current * warm
         decay = xp.exp(-timestep[:, None] / values["time"])
-        moved = final + (self._temperature - final) * decay
-        self._temperature = xp.where(values["thermal"] > 0.0, moved, self._temperature)
+        relaxed = final + (self._temperature - final) * decay
+        self._temperature = xp.where(values["thermal"] > 0.0, relaxed, self._temperature)
 
 
 def _sum_actuators(values: Array) -> Array:
-    """Return the sum over actuators, ``(nworld, 1)``, in their order: the same for any number of worlds."""
+    """Return the sum over actuators, shape ``(nworld, 1)``.
+
+    Actuators are added in a fixed order, so that the result of a world does not depend on the number of worlds.
+    """
     total = values[:, :1]
     for column in range(1, values.shape[1]):
         total = total + values[:, column : column + 1]
@@ -221,43 +276,48 @@ def _sum_actuators(values: Array) -> Array:
 
 
 class SpeedLimit:
-    """Torque limit that falls linearly with speed to zero at the no-load speed; braking keeps the full torque."""
+    """Drive effect: torque limit that falls linearly with the speed and is zero at the no-load speed.
+
+    When braking, the full torque is available.
+    """
 
     fields = ("actuator_forcerange",)
-    remembers = False
+    has_memory = False
 
     def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
         self._twin, self._wiring = twin, wiring
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """Load the no-load speeds; return whether any actuator has one."""
+        """Read the no-load speeds; return whether any actuator has one."""
         if self._twin.spec.robot is None:
             return False
         speed = self._twin.column(params, "actuator", "no_load_speed")
         self._slope = as_array(np.where(speed < NO_CURVE, 1.0 / speed, 0.0))
         return bool(np.any(speed < NO_CURVE))
 
-    def begin(self, fresh: Array) -> None:
-        """Do nothing: the limit has no memory."""
+    def reset(self, fresh: Array) -> None:
+        """Do nothing for restarted worlds (``fresh``), because this effect has no memory."""
 
-    def apply(self, moment: DriveState) -> None:
-        """Reduce the torque limit in the direction of motion."""
-        xp = array_namespace(moment.qvel)
-        used = self._wiring.map_to_motors(moment.qvel) * self._slope
-        left = xp.stack([xp.clip(1.0 + used, 0.0, 1.0), xp.clip(1.0 - used, 0.0, 1.0)], axis=-1)
-        moment.fields["actuator_forcerange"] = moment.fields["actuator_forcerange"] * left
+    def apply(self, state: DriveState) -> None:
+        """Multiply the torque limit in the direction of motion by 1 − speed / no-load speed (at least 0), in place."""
+        xp = array_namespace(state.qvel)
+        speed_ratio = self._wiring.map_to_motors(state.qvel) * self._slope
+        remaining = xp.stack([xp.clip(1.0 + speed_ratio, 0.0, 1.0), xp.clip(1.0 - speed_ratio, 0.0, 1.0)], axis=-1)
+        state.fields["actuator_forcerange"] = state.fields["actuator_forcerange"] * remaining
 
 
 class DriveFriction:
-    """Dry friction beyond Coulomb's: larger at rest (Stribeck), and growing with the actuator's torque.
+    """Drive effect: dry friction that is larger at rest (Stribeck effect) and grows with the actuator's torque.
 
-    friction = frictionloss (1 + (stiction − 1) exp(−(w/ws)²)) + load_friction |torque| (Stribeck 1902; the terms of
-    Rhoban/bam's models M2 and M3). The torque is that of the motor's current in the step before, without
-    the back-EMF part: a motor at its no-load speed does not load its gear.
+    friction = frictionloss (1 + (stiction − 1) exp(−(w/ws)²)) + load_friction |torque|. Here frictionloss is the
+    joint's dry friction in N·m, stiction its factor at rest, w the speed and ws the Stribeck velocity in rad/s
+    (Stribeck 1902), and load_friction a share of the torque. These are the terms of the friction models M2 and M3 of
+    the servo library Rhoban/bam. The torque is that of the motor's current in the previous step, after subtraction of
+    back-EMF, because a motor at its no-load speed does not load its gear.
     """
 
     fields = ("dof_frictionloss",)
-    remembers = True
+    has_memory = True
     _QUANTITIES = ("stiction", "stribeck_velocity", "load_friction")
 
     def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
@@ -265,7 +325,7 @@ class DriveFriction:
         self._joints = sorted({name.split("/")[1] for name in twin.params if name.startswith("joint/")})
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """Load the friction parameters; return whether any world has Stribeck or load-dependent friction."""
+        """Read the friction parameters; return whether any world has Stribeck or load-dependent friction."""
         values = {}
         for quantity in self._QUANTITIES:
             whole = np.full((params.nworld, self._model.nv), default_value("joint", quantity))
@@ -280,26 +340,29 @@ class DriveFriction:
         self._load = as_array(values["load_friction"])
         return used
 
-    def begin(self, fresh: Array) -> None:
-        """Do nothing: the torque of the step before comes with the state."""
+    def reset(self, fresh: Array) -> None:
+        """Do nothing for restarted worlds (``fresh``), because the previous step's torque is part of `DriveState`."""
 
-    def apply(self, moment: DriveState) -> None:
-        """Replace ``dof_frictionloss`` by the friction at the present speed and motor torque."""
-        xp = array_namespace(moment.qvel)
-        part = moment.qvel / self._speed
-        friction = moment.fields["dof_frictionloss"] * (1.0 + self._more * xp.exp(-(part * part)))
+    def apply(self, state: DriveState) -> None:
+        """Set ``dof_frictionloss`` to the friction at the present speed and motor torque."""
+        xp = array_namespace(state.qvel)
+        ratio = state.qvel / self._speed
+        friction = state.fields["dof_frictionloss"] * (1.0 + self._more * xp.exp(-(ratio * ratio)))
         if self._twin.spec.robot is not None:
             friction = friction + self._load * xp.abs(
-                self._wiring.map_to_dofs(self._wiring.motor_torque(moment) * self._wiring.gear)
+                self._wiring.map_to_dofs(self._wiring.motor_torque(state) * self._wiring.gear)
             )
-        moment.fields["dof_frictionloss"] = friction
+        state.fields["dof_frictionloss"] = friction
 
 
 class LinkFeedback:
-    """A servo whose encoder is behind the gear: kp (control − motor) becomes kp (control − link)."""
+    """Drive effect: a servo whose encoder is after the gear, so that it controls the link and not the motor.
+
+    The position gain kp acts on (control − link position) instead of (control − motor position).
+    """
 
     fields: tuple[str, ...] = ()
-    remembers = False
+    has_memory = False
 
     def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
         self._twin, self._gear = twin, wiring.gear
@@ -307,17 +370,21 @@ class LinkFeedback:
         self._used = bool(robot and robot.gears and robot.gears.feedback == "link" and robot.control == "position")
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:  # noqa: ARG002  # depends on the twin alone
-        """Load the joint addresses; return whether the servos measure at the link."""
+        """Look up the joint indices; return whether the servos measure at the link."""
         if self._used:
             self._motor = as_array(np.asarray(self._twin.motor_qpos, dtype=np.int64))
             self._link = as_array(np.asarray(self._twin.joint_qpos, dtype=np.int64))
         return self._used
 
-    def begin(self, fresh: Array) -> None:
-        """Do nothing: the correction has no memory."""
+    def reset(self, fresh: Array) -> None:
+        """Do nothing for restarted worlds (``fresh``), because this effect has no memory."""
 
-    def apply(self, moment: DriveState) -> None:
-        """Shift the control by the difference of motor and link position."""
-        xp = array_namespace(moment.qpos)
-        motor, link = xp.take(moment.qpos, self._motor, axis=1), xp.take(moment.qpos, self._link, axis=1)
-        moment.control = moment.control + self._gear * (motor - link)
+    def apply(self, state: DriveState) -> None:
+        """Add the difference between motor and link position to the control, in place.
+
+        MuJoCo's actuator measures the motor position. With the changed control it controls the link position, as a
+        servo does whose encoder is on the link side of the gear.
+        """
+        xp = array_namespace(state.qpos)
+        motor, link = xp.take(state.qpos, self._motor, axis=1), xp.take(state.qpos, self._link, axis=1)
+        state.control = state.control + self._gear * (motor - link)

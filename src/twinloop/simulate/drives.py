@@ -1,11 +1,12 @@
-"""Apply effects of drives between physics steps: voltage drop, heat, torque-speed curve, stiction, gears, rotor thrust.
+"""Apply, between physics steps, effects of motors, gears and rotors that MuJoCo's actuators do not model.
 
 MuJoCo's actuator is the voltage equation of a servo with constant supply and constant resistance (see
-``twin/servos.yaml``). Changes of these are applied here, before every physics step, from the state and from the forces
-of the previous step: per-world model fields and controls change, the equation stays MuJoCo's.
+``twin/servos.yaml``). Before every physics step, this module changes model fields and controls of each world for
+voltage drop, heat, torque-speed curve, stiction, gears and rotor thrust. The changes depend on the state and on the
+forces of the previous step; MuJoCo's equation itself does not change.
 
-The same code runs in every backend. It is elementwise over worlds and uses the names of the array API, so a world's
-numbers depend on that world alone, on a host or on a device.
+The same code runs in every backend. It is elementwise over worlds and uses the names of the array API, so that the
+numbers of a world depend on that world alone, in main memory or on a device.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ _THRUST = ("thrust/constant", "thrust/linear", "thrust/quadratic")
 
 
 class Rotors:
-    """Conversion of throttles to thrusts; a start within a recording uses the rotor speeds from earlier throttles.
+    """Drive effect: rotors of a drone, which convert throttle to thrust.
 
-    Both lags are integrated exactly for a throttle that is constant over a physics step. Thrust is never negative.
+    Rotor speed follows the throttle through two first-order lags in series, an electric and a mechanical one. Both are
+    integrated exactly for a throttle that is constant over a physics step. Thrust is never negative. If a world starts
+    in the middle of a recording, the rotor speeds at the start are computed from the earlier throttles.
     """
 
     fields: tuple[str, ...] = ()
-    remembers = True
+    has_memory = True
 
     def __init__(self, twin: Twin, before: InitialState | None) -> None:
         self._twin, self._before = twin, before
@@ -54,7 +57,7 @@ class Rotors:
         self._electric: Array = None
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """Load thrust curve and lags; return whether the twin has rotors."""
+        """Read thrust curves and lags; return whether the twin has rotors."""
         if f"{FAMILY}/{MEMBER}/{_THRUST[2]}" not in self._twin.params:
             return False
         columns = {name: self._column(params, name) for name in (*_THRUST, "lag", "second_lag")}
@@ -71,7 +74,12 @@ class Rotors:
         return np.asarray(params.get(name, np.full(params.nworld, nominal)))
 
     def _compute_lag_states(self, values: dict[str, NDArray[np.float64]], nworld: int) -> tuple[NDArray, NDArray]:
-        """Return the states of both lags after the throttles before the start; NaN if none are known."""
+        """Return the states of both lags at the start, from the throttles before it; NaN if no throttles are known.
+
+        Args:
+            values: rotor parameters by quantity, each of shape ``(nworld,)``.
+            nworld: number of worlds.
+        """
         unknown = np.full((nworld, self._twin.model.nu), np.nan)
         if self._before is None or not self._before.earlier.shape[1]:
             return unknown, unknown.copy()
@@ -83,8 +91,11 @@ class Rotors:
             speed = speed + slow * (electric - speed)
         return electric, speed
 
-    def begin(self, fresh: Array) -> None:
-        """Reset the rotors of restarted worlds: they start with the world's first command."""
+    def reset(self, fresh: Array) -> None:
+        """Reset the rotors of the worlds where ``fresh`` is True.
+
+        A reset rotor starts at the speed of the world's first command.
+        """
         if self._before is not None:  # the first call: the initial state has a history
             self._before = None
             return
@@ -92,53 +103,63 @@ class Rotors:
         self._speed = xp.where(fresh[:, None], np.nan, self._speed)
         self._electric = xp.where(fresh[:, None], np.nan, self._electric)
 
-    def apply(self, moment: DriveState) -> None:
-        """Replace the throttles of rotors by their thrusts, after both lags."""
-        xp, values = array_namespace(moment.control), self._values
-        throttle = moment.control
+    def apply(self, state: DriveState) -> None:
+        """Replace the throttles of rotors by their thrusts, after the electric and the mechanical lag, in place."""
+        xp, values = array_namespace(state.control), self._values
+        throttle = state.control
         electric = xp.where(xp.isnan(self._electric), throttle, self._electric)
         speed = xp.where(xp.isnan(self._speed), throttle, self._speed)
-        step = moment.timestep[:, None]
+        step = state.timestep[:, None]
         self._electric = electric + _gain(xp, values["second_lag"], step) * (throttle - electric)
         self._speed = speed + _gain(xp, values["lag"], step) * (self._electric - speed)
         thrust = (values[_THRUST[2]] * self._speed + values[_THRUST[1]]) * self._speed + values[_THRUST[0]]
-        moment.control = xp.where(self._rotor[None, :], xp.clip(thrust, 0.0, None), throttle)
+        state.control = xp.where(self._rotor[None, :], xp.clip(thrust, 0.0, None), throttle)
 
 
 def _gain(xp: Array, lag: Array, step: Array) -> Array:
-    """Return the part of the remaining difference that a first-order lag covers in a step; 1 without lag."""
+    """Return the fraction of a step response that a first-order lag reaches within a time; 1 if the lag is 0.
+
+    Args:
+        xp: namespace of the array library.
+        lag: time constant, in s.
+        step: time, in s.
+    """
     slow = xp.where(lag > 0.0, lag, 1.0)
     return xp.where(lag > 0.0, 1.0 - xp.exp(-step / slow), 1.0)
 
 
 class DriveStage(Protocol):
-    """Protocol of one effect of drives. ``fields`` are the model fields that it may change.
+    """Protocol of one drive effect, which changes controls and model fields before each physics step.
 
-    ``remembers`` means that it depends on earlier physics steps, beyond the state.
+    Attributes:
+        fields: names of the model fields that the effect may change.
+        has_memory: whether the effect depends on earlier physics steps in ways that MuJoCo's state does not contain.
     """
 
     fields: Sequence[str]
-    remembers: bool
+    has_memory: bool
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """Load the parameters of all worlds; return whether any world has the effect."""
+        """Read the parameters of all worlds; return whether any world has the effect.
+
+        ``as_array`` converts NumPy arrays to the array library of the simulation.
+        """
         ...
 
-    def begin(self, fresh: Array) -> None:
+    def reset(self, fresh: Array) -> None:
         """Reset the memory of the worlds where ``fresh`` ``(nworld,)`` is True."""
         ...
 
-    def apply(self, moment: DriveState) -> None:
-        """Change control and fields of the state for the coming physics step."""
+    def apply(self, state: DriveState) -> None:
+        """Change the control and the model fields in ``state`` for the coming physics step."""
         ...
 
 
 class DriveStages:
-    """The drive effects of a batch of worlds.
+    """All drive effects of a batch of worlds.
 
     Attributes:
-        active: whether any world has any effect; if not, nothing needs to be called between physics steps.
-        fields: model fields that `apply` returns.
+        step: number of the next control step in each world, shape ``(nworld,)``.
     """
 
     def __init__(
@@ -149,7 +170,15 @@ class DriveStages:
         as_array: AsArray = np.asarray,
         initial: InitialState | None = None,
     ) -> None:
-        """Create drives at rest; ``initial`` has the commands before the start."""
+        """Create the drive effects of all worlds in their initial state.
+
+        Args:
+            twin: the twin.
+            params: parameters of all worlds.
+            as_array: function that converts NumPy arrays to the array library of the simulation.
+            initial: initial states of the worlds. A drone's rotor speeds at the start are computed from the earlier
+                commands in it, if there are any. None if no commands before the start are known.
+        """
         self._twin, self._params, self._as_array = twin, params, as_array
         self._wiring = ActuatorDofs.of(twin, as_array)
         self._back_emf = as_array(MotorConstants.of(twin).back_emf)
@@ -168,7 +197,7 @@ class DriveStages:
 
     @property
     def active(self) -> bool:
-        """Return whether any world has any effect."""
+        """Return whether any world has any drive effect; if not, `apply` need not be called between physics steps."""
         return bool(self._used)
 
     @property
@@ -177,28 +206,31 @@ class DriveStages:
         return tuple(self._base)
 
     @property
-    def remembers(self) -> bool:
-        """Return whether the effects depend on earlier physics steps, beyond the state."""
-        return any(stage.remembers for stage in self._used.values())
+    def has_memory(self) -> bool:
+        """Return whether any effect depends on earlier physics steps in ways that MuJoCo's state does not contain."""
+        return any(stage.has_memory for stage in self._used.values())
 
     @property
     def supply(self) -> tuple[Array, Array] | None:
-        """Motor voltage in V and winding temperature rise in K in the coming physics step, ``(nworld, nu)`` each.
+        """Motor voltage in V and winding temperature rise in K in the coming physics step, each ``(nworld, nu)``.
 
         None if no world has voltage drop or heating.
         """
         return next((stage.voltage_and_rise for stage in self._used.values() if isinstance(stage, SupplyVoltage)), None)
 
     def _load(self, params: ParamTable) -> None:
-        """Load the parameters in force. A stage once needed stays, because it must reset its fields to neutral."""
+        """Read the parameters of the current control step.
+
+        An effect that was needed once stays active, because it must reset its model fields to their neutral values.
+        """
         for index, stage in enumerate(self._stages):
             if stage.load(params, self._as_array) or index in self._used:
                 self._used[index] = stage
         names = {field for stage in self._used.values() for field in stage.fields}
         self._base = {name: self._as_array(values) for name, values in _field_arrays(self._twin, params, names).items()}
 
-    def begin(self) -> None:
-        """Begin a control step: load parameters that change per step. Call it before the physics steps."""
+    def begin_step(self) -> None:
+        """Begin a control step: read the parameters that change per step. Call it before the physics steps."""
         if self._params.steps and (self._used or not self._names.isdisjoint(self._params.steps)):
             self._load(self._params.at(self.step))
         self.step = self.step + 1
@@ -206,21 +238,23 @@ class DriveStages:
     def apply(
         self, *, qpos: Array, qvel: Array, force: Array, control: Array, timestep: Array
     ) -> tuple[Array, Mapping[str, Array]]:
-        """Return control ``(nworld, nu)`` and model fields ``(nworld, …)`` for the coming physics step.
+        """Return the controls ``(nworld, nu)`` and the model fields ``(nworld, …)`` for the coming physics step.
 
         Args:
-            qpos, qvel: the current state.
-            force: MuJoCo's ``actuator_force`` ``(nworld, nu)`` of the previous physics step; ignored before the first.
-            control: commands at the motors.
-            timestep: length of the coming physics step in every world, ``(nworld,)`` in s.
+            qpos: current positions, shape ``(nworld, nq)``.
+            qvel: current velocities, shape ``(nworld, nv)``.
+            force: MuJoCo's ``actuator_force`` of the previous physics step, shape ``(nworld, nu)``; ignored before the
+                first step.
+            control: controls at the motors, shape ``(nworld, nu)``.
+            timestep: length of the coming physics step in every world in s, shape ``(nworld,)``.
         """
         if self._fresh.any():
             fresh = self._as_array(self._fresh)
             for stage in self._used.values():
-                stage.begin(fresh)
+                stage.reset(fresh)
             force = array_namespace(force).where(fresh[:, None], 0.0 * control, force)
             self._fresh = np.zeros_like(self._fresh)
-        moment = DriveState(
+        state = DriveState(
             qpos=qpos,
             qvel=qvel,
             force=force,
@@ -230,13 +264,18 @@ class DriveStages:
             fields=dict(self._base),
         )
         for stage in self._used.values():
-            stage.apply(moment)
-        return moment.control, moment.fields
+            stage.apply(state)
+        return state.control, state.fields
 
     def restart(self, worlds: ArrayLike, params: ParamTable) -> None:
-        """Restart some worlds, with their rows of ``params``."""
+        """Restart the drives of some worlds.
+
+        Args:
+            worlds: indices of the worlds.
+            params: their new parameters, one row per restarted world.
+        """
         index = np.asarray(worlds)
-        self._params = self._params.put(index, params)
+        self._params = self._params.replace_worlds(index, params)
         self._fresh[index] = True
         self.step = self.step.copy()
         self.step[index] = 0
@@ -247,7 +286,17 @@ class DriveStages:
 def apply_drives(
     drives: DriveStages, model: mujoco.MjModel, data: mujoco.MjData, control: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Apply the drives of a single world to its model; return the control ``(nu,)`` of the coming physics step."""
+    """Apply the drives of a single world to its model in place.
+
+    Args:
+        drives: drives of one world.
+        model: model of that world.
+        data: data of that world.
+        control: controls before the drive effects, shape ``(nu,)``.
+
+    Returns:
+        Controls of the coming physics step, shape ``(nu,)``.
+    """
     changed, fields = drives.apply(
         qpos=data.qpos[None],
         qvel=data.qvel[None],
@@ -261,7 +310,7 @@ def apply_drives(
 
 
 def _field_arrays(twin: Twin, params: ParamTable, names: set[str]) -> dict[str, NDArray[np.float64]]:
-    """Return these model fields of every world from the parameters alone, ``(nworld, …)``."""
+    """Return the named model fields of every world before drive effects, shape ``(nworld, …)`` each."""
     if not names:
         return {}
     written = twin.fields(params).arrays

@@ -1,4 +1,4 @@
-"""Compute the joint torques that a motion of a twin requires."""
+"""Compute the joint torques that a given motion of a twin requires (inverse dynamics)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from twinloop.twin import Twin
 
 
 class InverseDynamics:
-    """Joint torques of a twin in free space by MuJoCo's inverse dynamics, passive forces (damping, friction) included.
+    """Function from joint motions to joint torques, by MuJoCo's inverse dynamics in free space.
+
+    Passive forces (damping, friction) are included; contacts and joint limits are ignored.
 
     Args:
-        twin: a twin without gears: with play between motor and link, torque is not a function of the motion.
+        twin: a twin without gears, because with play between motor and link the torque is not a function of the
+            motion.
         params: parameters of one world; by default the nominal ones.
     """
 
@@ -28,13 +31,17 @@ class InverseDynamics:
 
     @property
     def model(self) -> mujoco.MjModel:
-        """The model with its parameters, without contacts and joint stops."""
+        """Model with the given parameters, in which contacts and joint limits are disabled."""
         return self._model
 
     def __call__(
         self, position: NDArray[np.float64], velocity: NDArray[np.float64], acceleration: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the torques ``(T, n)`` of motions ``(T, n)``, in N·m or N; everything but the robot rests at home."""
+        """Return the joint torques (N·m) or forces (N) of a motion, shape ``(T, n)`` for T times and n joints.
+
+        Everything except the robot rests at its home position. Position, velocity and acceleration have the shape ``(T,
+        n)``.
+        """
         data = mujoco.MjData(self._model)
         data.qpos[:], _ = self._twin.home()
         columns = self._twin.joint_qvel

@@ -1,6 +1,6 @@
-"""Send MuJoCo's warnings to Python's logging instead of a file in the working folder.
+"""Send MuJoCo's warnings to Python's logging instead of the file MUJOCO_LOG.TXT in the working directory.
 
-The counters of each world identify the affected one; see `simulate.rollout`.
+The warnings do not name a world; `simulate.rollout` finds the affected world by its warning counters.
 """
 
 from __future__ import annotations

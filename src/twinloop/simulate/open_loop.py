@@ -1,8 +1,8 @@
-"""Simulate worlds under known commands, recorded at the frames of a log, in few calls of the backend.
+"""Simulate worlds under commands that are known in advance, faster than step by step.
 
-If all control steps are equal (no drive effects between physics steps, no pushes, no randomness, no parameters that
-change per step), the controls of all physics steps are known in advance, and `BackendThreads` runs them in a few long
-calls. The result equals `rollout` bit for bit; all other cases use `rollout`.
+If all control steps are equal (no drive effects between physics steps, no pushes, no randomness, no parameters
+that change per step), the controls of all physics steps are known in advance, and `BackendThreads` runs them in
+a few long calls. The result equals that of `rollout` bit for bit. All other cases use `rollout`.
 """
 
 from __future__ import annotations
@@ -31,35 +31,40 @@ _MOST_NUMBERS = 4_000_000  # in one call's records of all physics steps of all w
 
 
 class ReplayedMotion(Protocol):
-    """Result of a replay: positions, velocities and derived fields at every frame, ``(nworld, nframe, …)``.
-
-    ``invalid_step`` ``(nworld,)`` is the first control step after which a world is invalid, -1 for never.
-    """
+    """Protocol of a simulated motion: positions, velocities and recorded MjData fields at every frame."""
 
     @property
     def qpos(self) -> Array:
-        """Positions ``(nworld, nframe, nq)``."""
+        """Positions, shape ``(nworld, nframe, nq)``."""
         ...
 
     @property
     def qvel(self) -> Array:
-        """Velocities ``(nworld, nframe, nv)``."""
+        """Velocities, shape ``(nworld, nframe, nv)``."""
         ...
 
     @property
     def records(self) -> Mapping[str, Array]:
-        """Derived fields by name, one physics step behind."""
+        """Recorded MjData fields by name, one physics step older than the state, shape ``(nworld, nframe, …)``."""
         ...
 
     @property
     def invalid_step(self) -> NDArray[np.int64]:
-        """First control step after which each world is invalid, ``(nworld,)``; -1 for never."""
+        """First control step after which each world is invalid, shape ``(nworld,)``; -1 for a valid world."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedFrames:
-    """A `ReplayedMotion` in plain arrays."""
+    """Simulated motion stored in plain arrays; see `ReplayedMotion`.
+
+    Attributes:
+        qpos: positions, shape ``(nworld, nframe, nq)``.
+        qvel: velocities, shape ``(nworld, nframe, nv)``.
+        records: recorded MjData fields by name, shape ``(nworld, nframe, …)``.
+        invalid_step: first control step after which each world is invalid, shape ``(nworld,)``; -1 for a valid
+            world.
+    """
 
     qpos: Array
     qvel: Array
@@ -76,7 +81,16 @@ def open_loop(
     *,
     record: Sequence[str] = (),
 ) -> ReplayedMotion:
-    """Run every world under commands ``(nworld, nstep, nu)``; ``record`` are derived fields, see `rollout`."""
+    """Simulate every world under given commands, without a controller that reacts to the state.
+
+    Args:
+        backend: backend that runs the worlds.
+        twin: the twin.
+        params: parameters of all worlds.
+        initial: initial states of all worlds.
+        commands: commands, shape ``(nworld, nstep, nu)``.
+        record: names of MjData fields to record; see `rollout`.
+    """
     nstep = commands.shape[1]
     if not isinstance(backend, BackendThreads) or not _has_equal_steps(twin, params):
         return rollout(backend, twin, params, initial, commands, nstep, record=record)
@@ -93,21 +107,29 @@ def open_loop(
     with span("physics"):
         _run(batch, controls, twin.substeps, series)
     invalid = np.full(len(commands), -1, dtype=np.int64)
-    lost = batch.warning[..., -1].any(axis=1) | ~np.isfinite(batch.state).all(axis=1)
-    if lost.any():  # repeat these step by step to find the first invalid step
-        worlds = np.flatnonzero(lost)
-        again = rollout(
+    diverged = batch.warning[..., -1].any(axis=1) | ~np.isfinite(batch.state).all(axis=1)
+    if diverged.any():  # repeat these step by step to find the first invalid step
+        worlds = np.flatnonzero(diverged)
+        repeated = rollout(
             backend, twin, params.take(worlds), initial.take(worlds), commands[worlds], nstep, record=record
         )
-        invalid[worlds], series["qpos"][worlds], series["qvel"][worlds] = again.invalid_step, again.qpos, again.qvel
+        invalid[worlds], series["qpos"][worlds], series["qvel"][worlds] = (
+            repeated.invalid_step,
+            repeated.qpos,
+            repeated.qvel,
+        )
         for name in record:
-            series[name][worlds] = again.records[name]
+            series[name][worlds] = repeated.records[name]
     qpos, qvel = series.pop("qpos"), series.pop("qvel")
     return ReplayedFrames(qpos=qpos, qvel=qvel, records=series, invalid_step=invalid)
 
 
 def _has_equal_steps(twin: Twin, params: ParamTable) -> bool:
-    """Return whether all control steps are equal: nothing random, changing per step, or between physics steps."""
+    """Return whether all control steps are equal.
+
+    They are not if a world has random effects, a changed control period, pushes, drive effects between physics steps,
+    or parameters that change per step.
+    """
     if params.steps or any(np.any(params.get(name, np.zeros(1)) > 0) for name in (JITTER, DROP_RATE)):
         return False
     if twin.spec.robot is not None and (twin.column(params, "actuator", "delay") < 0).any():
@@ -118,7 +140,16 @@ def _has_equal_steps(twin: Twin, params: ParamTable) -> bool:
 
 
 def _run(batch: Batch, controls: Array, substeps: int, series: Mapping[str, Array]) -> None:
-    """Run all control steps, as many per call as fit the memory; record the last physics step of each."""
+    """Run all control steps, in several calls if the recorded values would otherwise need too much memory.
+
+    The state after the last physics step of each control step is stored.
+
+    Args:
+        batch: the worlds in their initial states.
+        controls: controls of all physics steps, shape ``(nworld, nstep · substeps, nu)``.
+        substeps: physics steps per control step.
+        series: arrays ``(nworld, nstep + 1, …)`` by MjData field, written in place.
+    """
     nworld, total = controls.shape[:2]
     numbers = sum(values[:, 0].size for values in series.values())
     steps = max(1, _MOST_NUMBERS // (numbers * substeps)) * substeps
@@ -132,9 +163,19 @@ def _run(batch: Batch, controls: Array, substeps: int, series: Mapping[str, Arra
 
 
 def compute_control_series(twin: Twin, params: ParamTable, initial: InitialState, commands: Array) -> Array:
-    """Return the controls of every physics step, ``(nworld, nstep * substeps, nu)``, as `CommandPath` computes them.
+    """Return the controls of all physics steps, as `CommandPath` computes them step by step.
 
-    The newest command that has arrived is valid; an arriving one is weighted with its ramp.
+    The newest command that has arrived is in effect. In the physics step during which a command arrives, the control is
+    a mean of the old and the new command, weighted by the share of the step.
+
+    Args:
+        twin: the twin.
+        params: parameters of all worlds.
+        initial: initial states, with the commands before the start.
+        commands: commands, shape ``(nworld, nstep, nu)``.
+
+    Returns:
+        Controls, shape ``(nworld, nstep · substeps, nu)``.
     """
     issued = np.concatenate([initial.command[:, None], initial.earlier, commands], axis=1)
     first = -1 - initial.earlier.shape[1]  # number of the command in the first column
@@ -157,19 +198,28 @@ def compute_control_series(twin: Twin, params: ParamTable, initial: InitialState
 
 
 def _delay_signal(signal: Array, first: int, now: Array, delay: float, substeps: int) -> Array:
-    """Return an actuator's signal ``delay`` physics steps late; ``signal`` ``(n, k)`` begins with command ``first``."""
+    """Return the delayed control signal of one actuator at each physics step.
+
+    Args:
+        signal: target of each command, shape ``(n, k)`` for n worlds and k commands.
+        first: number of the command in the first column. Command 0 is issued at the start, so the number is negative if
+            the signal begins earlier.
+        now: numbers of the physics steps at which the signal is needed, 0 at the start.
+        delay: delay, in physics steps.
+        substeps: physics steps per control step.
+    """
     newest = np.floor((now + 1.0 - delay) / substeps).astype(np.int64) + 1
-    standing, weights = newest - 3, []
+    arrived_number, weights = newest - 3, []
     for shift in (2, 1, 0):  # rounding may put the newest by one to either side
         number = newest - shift
         weight = np.clip((now - (delay + number * float(substeps))) + 1.0, 0.0, 1.0)
         weight = np.where(number <= first, 1.0, weight)
-        standing = np.where(weight == 1.0, number, standing)
+        arrived_number = np.where(weight == 1.0, number, arrived_number)
         weights.append((number, np.where((weight > 0.0) & (weight < 1.0), weight, 0.0)))
     last = signal.shape[1] - 1
-    arrived = signal[:, np.clip(standing - first, 0, last)]
+    output = signal[:, np.clip(arrived_number - first, 0, last)]
     for number, weight in weights:
         at = np.flatnonzero(weight)
-        coming = signal[:, np.clip(number[at] - first, 0, last)]
-        arrived[:, at] = (1.0 - weight[at]) * arrived[:, at] + weight[at] * coming
-    return arrived
+        arriving = signal[:, np.clip(number[at] - first, 0, last)]
+        output[:, at] = (1.0 - weight[at]) * output[:, at] + weight[at] * arriving
+    return output

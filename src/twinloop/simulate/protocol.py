@@ -1,4 +1,4 @@
-"""Define the protocols and records that all simulation backends share."""
+"""Define the protocols and data classes that all simulation backends share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ OUT_OF_MEMORY = int(mujoco.mjtWarning.mjWARN_CNSTRFULL)
 
 
 def state_columns(model: mujoco.MjModel, part: int) -> NDArray[np.intp]:
-    """Return the columns of a recorded state that hold one of its components (``mjtState`` bit)."""
+    """Return the columns of a recorded state that contain one of its components.
+
+    ``state_component`` is the component as a bit of MuJoCo's ``mjtState``, such as ``mjSTATE_QPOS``.
+    """
     size = mujoco.mj_stateSize(model, STATE_SPEC)
     columns = np.zeros(mujoco.mj_stateSize(model, int(part)))
     mujoco.mj_extractState(model, np.arange(size, dtype=np.float64), STATE_SPEC, columns, int(part))
@@ -56,7 +59,7 @@ _POSES = {
 
 
 def state_poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return the components of recorded states ``(…, nstate)`` that place bodies: qpos, mocap_pos and mocap_quat."""
+    """Return qpos, mocap_pos and mocap_quat of recorded states ``(…, nstate)``, which determine all body poses."""
     return {name: states[..., state_columns(model, int(part))] for name, part in _POSES.items()}
 
 
@@ -66,13 +69,19 @@ _NONE_EARLIER: NDArray[np.float64] = np.empty((0, 0, 0))
 
 @dataclass(frozen=True, kw_only=True)
 class InitialState:
-    """Initial states of worlds: ``qpos`` ``(nworld, nq)``, ``qvel``, ``mocap_pos``, ``mocap_quat``, and ``command``.
+    """Initial states of worlds; all arrays are read-only.
 
-    ``command`` ``(nworld, nu)`` is the command before the first one. It fills the delay's history, followed by
-    ``earlier`` ``(nworld, k, nu)``, the commands of the last k control steps before the start, oldest first, for a
-    world that starts in the middle of a recording. ``notes`` are numbers ``(nworld,)`` about the creation of the
-    worlds, for the provenance. ``refused`` is the reason why a world could not be created with its parameters, one text
-    per world, or empty. Read-only arrays.
+    Attributes:
+        qpos: positions, shape ``(nworld, nq)``.
+        qvel: velocities, shape ``(nworld, nv)``.
+        mocap_pos: positions of mocap bodies, shape ``(nworld, nmocap, 3)``.
+        mocap_quat: quaternions wxyz of mocap bodies, shape ``(nworld, nmocap, 4)``.
+        command: command that the motors hold before the first command, shape ``(nworld, nu)``.
+        earlier: commands of the last k control steps before the start, oldest first, shape ``(nworld, k, nu)``.
+            They follow ``command`` and are needed for delays if a world starts in the middle of a recording.
+        notes: numbers ``(nworld,)`` by name about how each world was created, for the provenance.
+        refused: for each world the reason why it could not be created with its parameters, ``""`` for a created world.
+            The whole tuple is ``()`` if all worlds were created.
     """
 
     qpos: NDArray[np.float64]
@@ -93,7 +102,7 @@ class InitialState:
         object.__setattr__(self, "notes", {name: freeze_array(values) for name, values in self.notes.items()})
 
     def take(self, worlds: ArrayLike) -> InitialState:
-        """Return the initial states of some worlds, in the order given."""
+        """Return the initial states of some worlds, in the order of the given indices."""
         index = np.asarray(worlds)
         notes = {name: values[index] for name, values in self.notes.items()}
         refused = tuple(self.refused[world] for world in index) if self.refused else ()
@@ -106,7 +115,7 @@ class InitialState:
 
     @classmethod
     def home(cls, twin: Twin, nworld: int) -> InitialState:
-        """Return initial states with every world at the twin's keyframe ``home``, at rest."""
+        """Return initial states in which every world is at rest at the twin's keyframe ``home``."""
         qpos, ctrl = twin.home()
         model = twin.model
         bodies = np.flatnonzero(model.body_mocapid >= 0)
@@ -121,7 +130,10 @@ class InitialState:
 
 
 class Simulation(Protocol):
-    """Worlds in the middle of a rollout. Returned arrays are current copies or read-only views."""
+    """Running simulation of many worlds, one control step at a time.
+
+    Returned arrays are copies of the current values or read-only views.
+    """
 
     @property
     def nworld(self) -> int:
@@ -130,73 +142,96 @@ class Simulation(Protocol):
 
     @property
     def step_index(self) -> int:
-        """Number of control steps since the start."""
+        """Number of control steps since the start of the simulation."""
         ...
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """Present state of every world, ``(nworld, nstate)`` in the layout of ``STATE_SPEC``."""
+        """Current full state of every world, shape ``(nworld, nstate)``, with the components of ``STATE_SPEC``."""
         ...
 
     @property
     def qpos(self) -> NDArray[np.float64]:
-        """Positions ``(nworld, nq)``."""
+        """Current positions, shape ``(nworld, nq)``."""
         ...
 
     @property
     def qvel(self) -> NDArray[np.float64]:
-        """Velocities ``(nworld, nv)``."""
+        """Current velocities, shape ``(nworld, nv)``."""
         ...
 
     def read_derived(self, name: str) -> NDArray[np.float64]:
-        """Return a computed MjData field such as ``site_xpos``, ``(nworld, …)``, one physics step behind the state."""
+        """Return a computed MjData field, shape ``(nworld, …)``, one physics step older than the state.
+
+        Args:
+            name: name of the field, such as ``site_xpos``; it must have been requested at the start.
+        """
         ...
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return linear and angular Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
+        """Return the linear and angular Jacobians of points on a body, each of shape ``(nworld, 3, nv)``.
+
+        Args:
+            body: id of the body.
+            point: points in world coordinates in m, shape ``(nworld, 3)``.
+        """
         ...
 
     def advance(self, command: ArrayLike) -> None:
-        """Run one control step under commands ``(nworld, nu)`` in rad (or the actuator's unit)."""
+        """Run one control step under commands ``(nworld, nu)``, in rad or the actuator's unit."""
         ...
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """Restart some worlds, ``worlds`` ``(k,)``, with a row of ``params`` and ``initial`` each."""
+        """Restart some worlds with new parameters and initial states.
+
+        Args:
+            worlds: indices of the k worlds, shape ``(k,)``.
+            params: parameters, one row per restarted world.
+            initial: initial states, one row per restarted world.
+        """
         ...
 
     def warnings(self) -> NDArray[np.int64]:
-        """Return the counters of the first ``nwarning`` of ``WARNINGS``, ``(nworld, nwarning)``."""
+        """Return how often each warning has occurred in each world, shape ``(nworld, nwarning)``.
+
+        Columns are the first ``nwarning`` names in ``WARNINGS``: MuJoCo's warnings, and for some backends buffer
+        overflows.
+        """
         ...
 
 
 class Controller(Protocol):
-    """Function that chooses the commands, called once per control step with the running batch."""
+    """Function that chooses the commands from the simulation; it is called once per control step."""
 
     def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
-        """Return the commands ``(nworld, nu)``, which are held until the next call."""
+        """Return the commands of all worlds, shape ``(nworld, nu)``, which are held until the next call."""
         ...
 
 
 @runtime_checkable
 class DeviceController(Protocol):
-    """A controller that can also run on a simulation's device, without copies to the host."""
+    """Controller that can also run on the GPU of a simulation, without copies to the main memory."""
 
     def __call__(self, simulation: Simulation) -> Array:
-        """Return the commands ``(nworld, nu)``, which are held until the next call."""
+        """Return the commands of all worlds, shape ``(nworld, nu)``, which are held until the next call."""
         ...
 
     def to_library(self, arrays: ArrayLibrary) -> Controller:
-        """Return the same controller in its initial state, for simulations with arrays of this library."""
+        """Return this controller in its initial state, for simulations whose arrays belong to the given library."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectories:
-    """Record of a rollout.
+    """Result of a rollout: states and commands of all worlds.
 
-    ``states`` ``(nworld, nstep + 1, nstate)``, ``commands`` ``(nworld, nstep, nu)`` as issued, ``invalid_step``
-    ``(nworld,)`` the first control step after which a world is invalid (-1: never) with its ``reason``, ``records``
-    derived fields by name, ``(nworld, nstep + 1, …)``.
+    Attributes:
+        model: the twin's model, which defines the layout of the states.
+        states: states before the first and after each control step, shape ``(nworld, nstep + 1, nstate)``.
+        commands: commands as issued, before delay and loss, shape ``(nworld, nstep, nu)``.
+        invalid_step: first control step after which a world is invalid, shape ``(nworld,)``; -1 for a valid world.
+        reason: reason for each invalid world; empty for a valid world.
+        records: recorded MjData fields by name, shape ``(nworld, nstep + 1, …)``.
     """
 
     model: mujoco.MjModel
@@ -208,40 +243,47 @@ class Trajectories:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Worlds that ran to the end without divergence, warning or overflow, ``(nworld,)``."""
+        """Whether each world ran to the end without divergence, warning or overflow, shape ``(nworld,)``."""
         return self.invalid_step < 0
 
-    def part(self, component: int) -> NDArray[np.float64]:
-        """Return one state component (``mjtState`` bit) of all worlds and steps, ``(nworld, nstep + 1, …)``."""
+    def state_component(self, component: int) -> NDArray[np.float64]:
+        """Return one component of the states, shape ``(nworld, nstep + 1, …)``.
+
+        ``component`` is a bit of MuJoCo's ``mjtState``, such as ``mjSTATE_QPOS``.
+        """
         return self.states[..., state_columns(self.model, component)]
 
     @property
     def qpos(self) -> NDArray[np.float64]:
-        """Positions ``(nworld, nstep + 1, nq)``."""
-        return self.part(int(mujoco.mjtState.mjSTATE_QPOS))
+        """Positions, shape ``(nworld, nstep + 1, nq)``."""
+        return self.state_component(int(mujoco.mjtState.mjSTATE_QPOS))
 
     @property
     def qvel(self) -> NDArray[np.float64]:
-        """Velocities ``(nworld, nstep + 1, nv)``."""
-        return self.part(int(mujoco.mjtState.mjSTATE_QVEL))
+        """Velocities, shape ``(nworld, nstep + 1, nv)``."""
+        return self.state_component(int(mujoco.mjtState.mjSTATE_QVEL))
 
     @property
     def time(self) -> NDArray[np.float64]:
-        """True time since the start of each world, ``(nworld, nstep + 1)`` in s."""
-        return self.part(int(mujoco.mjtState.mjSTATE_TIME))[..., 0]
+        """True time since the start of each world in s, shape ``(nworld, nstep + 1)``."""
+        return self.state_component(int(mujoco.mjtState.mjSTATE_TIME))[..., 0]
 
 
 class Backend(Protocol):
-    """Implementation that runs worlds."""
+    """Implementation that simulates worlds, such as MuJoCo on CPU threads or on a GPU."""
 
     name: str
 
     def start(
         self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int, *, derived: Sequence[str] = ()
     ) -> Simulation:
-        """Return a simulation of worlds with these parameters, in their initial states.
+        """Start a simulation of worlds in their initial states.
 
-        ``nstep`` is the intended number of control steps; a backend may use it for its buffers. ``derived`` names the
-        computed MjData fields that will be read.
+        Args:
+            twin: the twin.
+            params: parameters, one row per world.
+            initial: initial states of all worlds.
+            nstep: intended number of control steps; a backend may use it to size its buffers.
+            derived: names of the computed MjData fields that will be read with `Simulation.read_derived`.
         """
         ...

@@ -1,7 +1,7 @@
-"""Run tasks on a Ray cluster's machines, with results in order, also if processes end.
+"""Run tasks in parallel on the machines of a Ray cluster, with results in the order of the tasks.
 
-A lost worker process or machine costs only time: Ray repeats its tasks elsewhere, and a task's result is a function of
-the task alone. Only the calling process writes files.
+A lost worker process or machine costs only time, because Ray repeats its tasks elsewhere and a task's result
+depends on the task alone. Only the calling process writes files.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _PATIENCE_S = 5.0  # timeout of the connection test; our choice
 
 
 class RayCluster:
-    """Work engine that runs tasks on a Ray cluster, one core each; see `core.pool.WorkEngine`.
+    """Work engine that runs tasks on a Ray cluster, each on one core; see `core.pool.WorkEngine`.
 
     Args:
-        address: ``HOST:PORT`` of a running cluster, ``auto`` for the cluster of this machine, or empty: the address in
-            ``RAY_ADDRESS``, else a local Ray that ends with this object.
-        workers: parallel tasks; 0 uses every core of the cluster.
+        address: ``HOST:PORT`` of a running cluster, or ``auto`` for the cluster of this machine. If empty, the
+            address in ``RAY_ADDRESS`` is used, or else a local Ray that ends with this object.
+        workers: number of parallel tasks; 0 uses every core of the cluster.
 
     Raises:
-        MissingDependencyError: Ray is not installed, or no cluster answers; the message has the next step.
-        InputError: the address has no port.
+        MissingDependencyError: If Ray is not installed, or no cluster answers.
+        InputError: If the address has no port.
     """
 
-    threads, elsewhere = 1, True
+    threads, in_other_processes = 1, True
 
     def __init__(self, address: str = "", *, workers: int = 0) -> None:
         self._ray = _import_ray()
@@ -51,7 +51,15 @@ class RayCluster:
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield every item with ``function(item)``, in the order of the items."""
+        """Yield every item with its result ``function(item)``, in the order of the items.
+
+        Args:
+            function: function to run on the cluster; must be picklable.
+            items: arguments, read as workers become free.
+
+        Raises:
+            TwinloopError: If the function fails, or Ray cannot finish a task after several attempts.
+        """
         task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_run)
         pending: collections.deque[tuple[Item, Any]] = collections.deque()
         try:
@@ -75,8 +83,8 @@ class RayCluster:
             raise (error.cause if isinstance(error.cause, TwinloopError) else error) from None
         except errors.RayError as error:
             raise TwinloopError(
-                f"Ray gave up on {item!r:.80} ({type(error).__name__}): its process died {_RETRIES + 1} times, or the "
-                "cluster is gone. Finished blocks are complete; run the command again with --resume to continue."
+                f"Ray could not finish {item!r:.80} ({type(error).__name__}): its process died {_RETRIES + 1} times, "
+                "or the cluster is gone. Finished results are kept. Run the command again with --resume to continue."
             ) from error
 
     def __enter__(self) -> RayCluster:
@@ -88,7 +96,7 @@ class RayCluster:
 
 
 def _run(function: Callable[[Item], Result], item: Item) -> Result:
-    """Run a task with libraries limited to one thread."""
+    """Run a task in a worker process, with numerical libraries limited to one thread."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     return function(item)
@@ -107,7 +115,7 @@ def _import_ray() -> Any:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect to the cluster at an address, or start a local one."""
+    """Connect to the Ray cluster at an address, or start a local one."""
     options = {"include_dashboard": False} if not address or address == "local" else {"address": address}
     if address and address not in ("auto", "local"):
         _test_connection(address)
@@ -120,7 +128,12 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _test_connection(address: str) -> None:
-    """Test the connection before Ray does, which would retry for minutes."""
+    """Test the connection to an address first, because Ray itself would retry for minutes.
+
+    Raises:
+        InputError: If the address is not ``HOST:PORT``.
+        MissingDependencyError: If nothing answers there.
+    """
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdigit():
         raise InputError(f"The Ray address {address!r} is not HOST:PORT. Write --engine ray:HOST:6379, or ray:auto.")

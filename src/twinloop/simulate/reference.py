@@ -1,4 +1,4 @@
-"""Simulate worlds with a plain loop over ``mj_step``: slow and simple, the reference for all other backends."""
+"""Simulate worlds with a plain loop over ``mj_step``; all other backends are tested against this simple one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twinloop.twin import Twin
 
 
 class BackendReference:
-    """Backend with one MjModel and one MjData per world, stepped one after the other."""
+    """Slow and simple backend with one MjModel and one MjData per world, stepped one after the other."""
 
     name = "reference"
 
@@ -31,12 +31,12 @@ class BackendReference:
         *,
         derived: Sequence[str] = (),  # noqa: ARG002  # every field of MjData is available
     ) -> SimulationReference:
-        """Return a simulation with all worlds in their initial states."""
+        """Start a simulation of all worlds in their initial states; arguments are those of `Backend.start`."""
         return SimulationReference(twin, params, initial)
 
 
 class SimulationReference:
-    """`Simulation` with one MjModel and one MjData per world."""
+    """Running simulation with one MjModel and one MjData per world; see `Simulation`."""
 
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState) -> None:
         self.nworld, self.step_index = initial.nworld, 0
@@ -49,7 +49,7 @@ class SimulationReference:
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """Present state of every world, ``(nworld, nstate)``."""
+        """Current state of every world, shape ``(nworld, nstate)``."""
         states = np.empty((self.nworld, mujoco.mj_stateSize(self._worlds[0][0], STATE_SPEC)))
         for row, (model, data) in zip(states, self._worlds, strict=True):
             mujoco.mj_getState(model, data, row, STATE_SPEC)
@@ -57,20 +57,27 @@ class SimulationReference:
 
     @property
     def qpos(self) -> NDArray[np.float64]:
-        """Positions ``(nworld, nq)``."""
+        """Current positions, shape ``(nworld, nq)``."""
         return self.read_derived("qpos")
 
     @property
     def qvel(self) -> NDArray[np.float64]:
-        """Velocities ``(nworld, nv)``."""
+        """Current velocities, shape ``(nworld, nv)``."""
         return self.read_derived("qvel")
 
     def read_derived(self, name: str) -> NDArray[np.float64]:
-        """Return a field of every world's MjData, ``(nworld, …)``."""
+        """Return a field of every world's MjData, shape ``(nworld, …)``."""
         return np.stack([getattr(data, name) for _, data in self._worlds])
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the Jacobians ``(nworld, 3, nv)`` by ``mj_jac`` at the present positions."""
+        """Return the linear and angular Jacobians of points on a body, each of shape ``(nworld, 3, nv)``.
+
+        They are computed at the current positions.
+
+        Args:
+            body: id of the body.
+            point: points in world coordinates in m, shape ``(nworld, 3)``.
+        """
         points = np.broadcast_to(point, (self.nworld, 3))
         linear, angular = (np.zeros((self.nworld, 3, self._worlds[0][0].nv)) for _ in range(2))
         for world, (model, data) in enumerate(self._worlds):
@@ -81,7 +88,11 @@ class SimulationReference:
         return linear, angular
 
     def advance(self, command: ArrayLike) -> None:
-        """Run one control step, world by world; a world with a new warning stops."""
+        """Run one control step under commands ``(nworld, nu)``, world by world.
+
+        If MuJoCo warns during a physics step (for example because the simulation diverges), the world skips the
+        remaining physics steps of the control step.
+        """
         step, clock = self._commands.step, self._commands.clock
         controls = self._commands.compute_controls(np.asarray(command, dtype=np.float64))
         wrenches = self._pushes.compute_wrenches(step, clock.began, clock.ratio)
@@ -93,7 +104,7 @@ class SimulationReference:
                 model.opt.timestep = clock.timestep[world]
             before = data.warning.number.copy()
             drives = self._drives[world]
-            drives.begin()
+            drives.begin_step()
             for substep, control in enumerate(sequence):
                 data.ctrl[:] = apply_drives(drives, model, data, control) if drives.active else control
                 if wrenches is not None:
@@ -107,22 +118,31 @@ class SimulationReference:
         self.step_index += 1
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """Restart some worlds with new models, data and drives."""
+        """Restart some worlds with new models, data and drives.
+
+        Args:
+            worlds: indices of the k worlds, shape ``(k,)``.
+            params: parameters, one row per restarted world.
+            initial: initial states, one row per restarted world.
+        """
         index = np.asarray(worlds)
         self._commands.restart(index, params, initial.command)
-        self._params = self._params.put(index, params)
+        self._params = self._params.replace_worlds(index, params)
         self._pushes.restart(self._params)
         for row, world in enumerate(index):
             self._worlds[world] = _begin(self._twin, params, initial, row)
             self._drives[world] = DriveStages(self._twin, params.take([row]))
 
     def warnings(self) -> NDArray[np.int64]:
-        """Return MuJoCo's warning counters, ``(nworld, nwarning)``."""
+        """Return how often each MuJoCo warning has occurred in each world, shape ``(nworld, nwarning)``."""
         return np.stack([data.warning.number for _, data in self._worlds]).astype(np.int64)
 
 
 def _begin(twin: Twin, params: ParamTable, initial: InitialState, world: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
-    """Return model and data of one world of a table in its initial state."""
+    """Create MjModel and MjData of one world in its initial state.
+
+    ``world`` is its row in ``params`` and ``initial``.
+    """
     model = copy.copy(twin.model)
     twin.fields(params.take([world])).write_inplace(model, 0)
     data = mujoco.MjData(model)

@@ -1,4 +1,7 @@
-"""Replay recorded commands in a twin, open loop from the first frame of each window."""
+"""Replay recorded commands in a twin, starting each window of a log from its measured first frame.
+
+The commands are applied open loop: the simulation is not corrected by later measurements.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _LEAST_SUBSTEPS = 2
 
 
 def change_physics_rate(twin: Twin, physics_hz: float) -> Twin:
-    """Return the twin with physics at about ``physics_hz``, or at its own rate if that is lower."""
+    """Return the twin with a physics rate of about ``physics_hz``, but never faster than its own rate."""
     substeps = min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz)))
     model = copy.copy(twin.model)
     model.opt.timestep = 1.0 / (twin.control_hz * substeps)
@@ -35,16 +38,20 @@ _LIKE = 1.25  # largest ratio of the lengths of two windows in one batch
 def replay(
     backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """Return the predicted measurements, ``(nworld, nwindow, nframe, nchannel)`` in the channels' units.
-
-    The first frame is the measured one with its corrections. The values of a world are infinite after it diverges, and
-    NaN after the end of a window that is much shorter than the longest one.
+    """Simulate all windows of a log in all worlds and return the predicted measurements.
 
     Args:
         backend: backend that runs the worlds.
-        logs: the windows.
-        params: rows of ``logs.twin``'s parameters, one per world; the log's own conditions replace theirs.
-        local: corrections of the first states, ``(nworld, nwindow, logs.nlocal)``; None for none.
+        logs: windows of the recorded episodes.
+        params: parameters of ``logs.twin``, one row per world. If the log records a parameter's value for each episode
+            (``logs.conditions``), that value is used instead.
+        local: corrections of the windows' initial states, one set per world and window, shape ``(nworld, nwindow,
+            logs.nlocal)``; None for no corrections.
+
+    Returns:
+        Predictions in the channels' units, shape ``(nworld, nwindow, nframe, nchannel)``. The first frame is the
+        measured one with its corrections. Values are infinite after a world diverged, and NaN after the end of a
+        window that is much shorter than the longest window.
     """
     nworld, nwindow, nframe = params.nworld, len(logs), logs.commands.shape[1]
     if local is None:
@@ -64,7 +71,7 @@ def replay(
 
 
 def _group_by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
-    """Yield windows in groups of about the same length, so that none runs far beyond its end."""
+    """Yield the indices of windows in groups of similar length, so that no window is simulated far beyond its end."""
     order = np.argsort(lengths, kind="stable")
     while len(order):
         count = int(np.searchsorted(lengths[order], _LIKE * lengths[order[0]], side="right"))
@@ -73,12 +80,15 @@ def _group_by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
 
 
 def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> ReplayedMotion:
-    """Return the motion in each window of one world, without corrections; ``qpos`` is ``(nwindow, nframe, nq)``.
+    """Simulate all windows of a log in one world and return the motion, without corrections of first states.
 
     Args:
         backend: backend that runs the windows.
-        logs: the windows, few enough for one batch.
-        params: one row of ``logs.twin``'s parameters.
+        logs: windows of the recorded episodes, few enough for one batch.
+        params: one row of parameters of ``logs.twin``.
+
+    Returns:
+        Motion with the windows in place of worlds, for example ``qpos`` of shape ``(nwindow, nframe, nq)``.
     """
     return _run(backend, logs, params, np.zeros((1, len(logs), logs.nlocal)))[0]
 
@@ -86,11 +96,20 @@ def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> Rep
 def _run(
     backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64]
 ) -> tuple[ReplayedMotion, ParamTable]:
-    """Return the motion of every window of every world, worlds first, and the parameters of each."""
+    """Return the motion of every window in every world, and the parameters of each simulated world.
+
+    All windows of the first world come first, then those of the second world, and so on.
+
+    Args:
+        backend: backend that runs the worlds.
+        logs: windows of the recorded episodes.
+        params: parameters, one row per world.
+        local: corrections of the windows' first states, shape ``(nworld, nwindow, logs.nlocal)``.
+    """
     table = apply_conditions(logs, params)
     initial = logs.start.make_initial_states(logs.twin, table, local.reshape(params.nworld * len(logs), -1))
     commands = np.tile(logs.commands[:, :-1], (params.nworld, 1, 1))
-    records = tuple(dict.fromkeys(name for measure in logs.measures for name in measure.records))
+    records = tuple(dict.fromkeys(name for measure in logs.channel_kinds for name in measure.records))
     return open_loop(backend, logs.twin, table, initial, commands, record=records), table
 
 
@@ -98,7 +117,7 @@ def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArr
     nworld, nwindow = params.nworld, len(logs)
     run, table = _run(backend, logs, params, local)
     columns = []
-    for measure, kept in zip(logs.measures, logs.kept, strict=True):
+    for measure, kept in zip(logs.channel_kinds, logs.channel_data, strict=True):
         columns.append(measure.predict_columns(run, table, np.tile(kept, (nworld, 1, 1))))
     readings = np.concatenate(columns, axis=-1)
     for world in np.flatnonzero(run.invalid_step >= 0):
@@ -107,7 +126,14 @@ def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArr
 
 
 def apply_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
-    """Return a parameter row for each window of each world, with the log's conditions of the window."""
+    """Return parameters for each window of each world, with the values that the log records for each episode.
+
+    A recorded value (such as the mass of the payload, ``logs.conditions``) replaces the world's value. Rows are ordered
+    by world, then by window.
+
+    Raises:
+        BoundsError: If a recorded value is outside of the parameter's bounds.
+    """
     values = np.repeat(params.values, len(logs), axis=0)
     for name, known in logs.conditions.items():
         logs.twin.find_param(name).check(known, where="the log's conditions")

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
-from twinloop.core.units import UnitMap, require_joints
+from twinloop.core.units import UnitMap, find_joint_columns
 from twinloop.simulate.channels import (
     ChannelKind,
     MeasuredChannel,
@@ -32,21 +32,24 @@ _TWO = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """Options of replaying a log: windows, initial states, and compared measurements.
+    """Options of a replay: windows, initial states, and compared channels.
 
     Attributes:
         window: length of a window in s; None replays whole episodes.
-        stride: distance between the starts of windows, in s; by default windows do not overlap.
+        stride: time between the starts of two windows, in s; by default windows do not overlap.
         start: initial velocities of a window: ``rest``, or ``measured`` (the signal ``joint_velocity`` or
-            ``twist/BODY`` if the log has it, else differences of positions).
-        compare: kinds of measurement, see `channels.make_channel_kinds`; joint positions come first, if compared.
-        contacts: keep contacts and joint stops. A log of joint positions alone contains neither the objects on the
-            table nor the stops of a calibrated joint.
-        torque: input of a torque-controlled twin: the ``command``, or the signal ``joint_torque`` as ``measured``.
-        conditions: parameters whose value every episode states: parameter by name of the episode's condition.
-        local: unknown corrections of each window's first state, by prior standard deviation: ``position`` (joints rad
-            or m; free bodies m), ``rotation`` (free bodies, rad), ``velocity`` (rad/s or m/s), ``spin`` (rad/s).
-        history: time in s before a window whose commands may still be delayed into it.
+            ``twist/BODY`` if the log has it, else finite differences of positions).
+        compare: kinds of compared channels, see `channels.make_channel_kinds`; joint positions come first, if
+            compared.
+        contacts: whether to simulate contacts and joint limits. A log of joint positions alone contains neither the
+            objects on the table nor the limits of a calibrated joint.
+        torque: input of a torque-controlled twin: the ``command``, or ``measured`` for the signal ``joint_torque``.
+        conditions: parameters whose values the log records for every episode: parameter name to the name under which
+            the episodes record the value.
+        local: prior standard deviations of the corrections of each window's initial state: ``position`` (joints in rad
+            or m, free bodies in m), ``rotation`` (free bodies, rad), ``velocity`` (rad/s or m/s), ``spin`` (rad/s).
+        history: time before a window in s from which commands are kept, because their delay may reach into the
+            window.
     """
 
     window: float | None = None
@@ -62,145 +65,181 @@ class ReplayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayLogs:
-    """Windows of equal rate, ready for a replay; whole episodes unless they were cut.
+    """Windows of recorded episodes with equal rate, ready for a replay.
 
-    ``twin`` is the variant at the log's rate, without contacts unless requested. ``commands`` ``(nwindow, nframe, nu)``
-    are in the actuators' units, the last one held to the longest window; ``measured`` ``(nwindow, nframe, nchannel)``
-    is in each channel's unit, joint positions in the log's units, NaN after each window's end. ``kept`` is further data
-    of the log for the channels. ``numbers`` are the episode numbers of the windows, ``begins`` their start times in s.
-    ``calibrated`` is False if the twin's joint ranges replace a calibration that the log lacks.
+    Attributes:
+        twin: the twin at the log's control rate, with contacts and joint limits only if requested.
+        units: units of the joints in the log.
+        commands: commands in the actuators' units, shape ``(nwindow, nframe, nu)``. In a shorter window the last
+            command is repeated.
+        measured: measured channels, each in its own unit (joint positions in the log's units), shape ``(nwindow,
+            nframe, nchannel)``; NaN after the end of a window.
+        channel_data: raw data from the log for each kind of channel, with r columns that depend on the kind, shape
+            ``(nwindow, nframe, r)``.
+        channel_kinds: kinds of compared channels.
+        start: initial states of the windows.
+        conditions: values of the parameters that the log records for every episode, by parameter name, shape
+            ``(nwindow,)``.
+        episode_numbers: episode number of each window.
+        start_times: start time of each window in s, shape ``(nwindow,)``.
+        calibrated: False if the log has no calibration of its units, so that the twin's joint ranges were used instead.
     """
 
     twin: Twin
     units: UnitMap
     commands: Array
     measured: Array
-    kept: tuple[Array, ...]
-    measures: tuple[ChannelKind, ...]
+    channel_data: tuple[Array, ...]
+    channel_kinds: tuple[ChannelKind, ...]
     start: WindowStart
     conditions: Mapping[str, Array]
-    numbers: tuple[int, ...]
-    begins: Array
+    episode_numbers: tuple[int, ...]
+    start_times: Array
     calibrated: bool
 
     @property
     def joints(self) -> tuple[str, ...]:
-        """Joint names in column order."""
+        """Joint names, in the order of the columns."""
         return self.units.names
 
     @property
     def channels(self) -> tuple[MeasuredChannel, ...]:
-        """Channels of the last axis of ``measured``."""
-        return tuple(channel for measure in self.measures for channel in measure.channels)
+        """Compared channels, in the order of the last axis of ``measured``."""
+        return tuple(channel for measure in self.channel_kinds for channel in measure.channels)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of frames with a measurement in each window, ``(nwindow,)``."""
+        """Number of frames with a measurement in each window, shape ``(nwindow,)``."""
         return np.sum(~np.isnan(self.measured).all(axis=-1), axis=1)
 
     @property
     def episodes(self) -> tuple[int, ...]:
-        """Numbers of the episodes, each once, in ascending order."""
-        return tuple(sorted(set(self.numbers)))
+        """Numbers of all episodes in ascending order, each once."""
+        return tuple(sorted(set(self.episode_numbers)))
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Number of frames of each window up to the last one with a measurement, ``(nwindow,)``; at least two."""
-        seen = np.any(~np.isnan(self.measured), axis=-1)
-        return np.maximum(self.measured.shape[1] - np.argmax(seen[:, ::-1], axis=1), _TWO)
+        """Number of frames of each window up to its last measurement, at least 2, shape ``(nwindow,)``.
+
+        It also counts frames in between that have no measurement, which `lengths` does not count.
+        """
+        is_measured = np.any(~np.isnan(self.measured), axis=-1)
+        return np.maximum(self.measured.shape[1] - np.argmax(is_measured[:, ::-1], axis=1), _TWO)
 
     @property
-    def clusters(self) -> NDArray[np.intp]:
-        """The episode that each window comes from, as a position in ``episodes``, ``(nwindow,)``."""
-        return np.unique(np.asarray(self.numbers), return_inverse=True)[1]
+    def episode_index(self) -> NDArray[np.intp]:
+        """Index in ``episodes`` of the episode that each window comes from, shape ``(nwindow,)``."""
+        return np.unique(np.asarray(self.episode_numbers), return_inverse=True)[1]
 
     @property
     def episode_lengths(self) -> Array:
-        """Number of measured frames of each episode's windows, ``(nepisode,)``."""
+        """Number of measured frames of each episode, summed over its windows, shape ``(nepisode,)``."""
         return self._sum_by_episode(self.lengths)
 
     def episode_errors(self, readings: Array) -> Array:
-        """Return the mean absolute error of readings ``(nwindow, nframe, nchannel)``, ``(nepisode, nchannel)``."""
+        """Return the mean absolute error of predictions for each episode, shape ``(nepisode, nchannel)``.
+
+        Args:
+            readings: predicted readings in the channels' units, as `replay` returns them for one world, shape
+                ``(nwindow, nframe, nchannel)``.
+        """
         size = np.abs(readings - self.measured)
         return self._sum_by_episode(np.nansum(size, axis=1)) / self._sum_by_episode(np.sum(~np.isnan(size), axis=1))
 
     def _sum_by_episode(self, values: NDArray[Any]) -> Array:
-        """Return sums of ``(nwindow, …)`` over the windows of each episode, ``(nepisode, …)``."""
+        """Sum values ``(nwindow, …)`` over the windows of each episode, shape ``(nepisode, …)``."""
         sums = np.zeros((len(self.episodes), *values.shape[1:]))
-        np.add.at(sums, self.clusters, values)
+        np.add.at(sums, self.episode_index, values)
         return sums
 
     @property
     def nlocal(self) -> int:
-        """Number of components of each window's first state that may be corrected."""
+        """Number of components of a window's first state that a fit may correct."""
         return len(self.start.sd)
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.episode_numbers)
 
     @property
     def hold_baseline(self) -> Array:
-        """Prediction of a baseline that holds the first frame of each window, ``(nwindow, nframe, nchannel)``."""
-        return self.substitute_data([hold_first_frame(kept) for kept in self.kept])
+        """Prediction of a baseline that holds the first frame of each window, shape ``(nwindow, nframe, nchannel)``."""
+        return self.substitute_data([hold_first_frame(kept) for kept in self.channel_data])
 
     def substitute_data(self, others: Sequence[Array]) -> Array:
-        """Return the predicted channels with ``others`` in place of ``kept``, ``(nwindow, nframe, nchannel)``."""
-        rows = zip(self.measures, self.kept, others, strict=True)
+        """Return the channels for a prediction of the log's raw data that replaces a simulation.
+
+        Simple baselines are scored with it. For example, the baseline in which nothing moves predicts that the raw data
+        of each window's first frame stay constant.
+
+        Args:
+            others: predicted raw data, one array for each array in ``channel_data``, with the same shape.
+
+        Returns:
+            Channels, shape ``(nwindow, nframe, nchannel)``.
+        """
+        rows = zip(self.channel_kinds, self.channel_data, others, strict=True)
         return np.concatenate([measure.substitute_data(kept, other) for measure, kept, other in rows], axis=-1)
 
     def take(self, rows: ArrayLike) -> ReplayLogs:
-        """Return some of the windows, by position."""
+        """Return the windows with the given indices."""
         index = np.asarray(rows, dtype=np.intp)
         return replace(
             self,
             commands=self.commands[index],
             measured=self.measured[index],
-            kept=tuple(values[index] for values in self.kept),
+            channel_data=tuple(values[index] for values in self.channel_data),
             start=self.start.take(index),
             conditions={name: values[index] for name, values in self.conditions.items()},
-            numbers=tuple(self.numbers[i] for i in index),
-            begins=self.begins[index],
+            episode_numbers=tuple(self.episode_numbers[i] for i in index),
+            start_times=self.start_times[index],
         )
 
     def trim_frames(self) -> ReplayLogs:
-        """Return the same windows without the frames after the end of the longest one."""
+        """Return the same windows with the frames after the end of the longest window removed."""
         frames = slice(0, int(self.ends.max(initial=_TWO)))
         return replace(
             self,
             commands=self.commands[:, frames],
             measured=self.measured[:, frames],
-            kept=tuple(values[:, frames] for values in self.kept),
+            channel_data=tuple(values[:, frames] for values in self.channel_data),
         )
 
     def select_episodes(self, numbers: Sequence[int]) -> ReplayLogs:
-        """Return the windows of some episodes."""
-        wanted = set(numbers)
-        return self.take([row for row, number in enumerate(self.numbers) if number in wanted])
+        """Return the windows of the episodes with the given numbers."""
+        selected = set(numbers)
+        return self.take([row for row, number in enumerate(self.episode_numbers) if number in selected])
 
 
 def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions | None = None) -> ReplayLogs:
-    """Return the windows of episodes, with columns in the order of the twin's joints.
+    """Cut episodes into windows and prepare them for a replay in a twin, with columns in the twin's joint order.
 
-    If the log has no calibration of its units in radians, the twin's joint ranges replace it.
+    If the log lacks the conversion of its joint units to radians (calibration), it is derived from the twin's joint
+    ranges.
+
+    Args:
+        twin: the twin.
+        episodes: recorded episodes of one log.
+        options: options of the replay; by default those of `ReplayOptions`.
 
     Raises:
-        LogError: no episodes, a missing joint or signal, episodes of different units or rates, one of a single frame, a
-            condition that an episode does not state.
-        InputError: the twin lacks a compared channel.
+        LogError: If there are no episodes, a joint or a signal is missing, units or rates differ between episodes, an
+            episode has a single frame, or an episode lacks the value of a parameter in `ReplayOptions.conditions`.
+        InputError: If the twin lacks a compared channel, or the windows are longer than every episode.
     """
     options = options or ReplayOptions()
     if not episodes:
-        raise LogError("There is no episode to replay. Give a log with at least one.")
+        raise LogError("There is no episode to replay. Give a log with at least one episode.")
     first = episodes[0]
     joints = list(twin.robot.joints) if twin.spec.robot is not None else []
-    columns = require_joints(joints, first.joints, where=first.origin or "The log")
+    columns = find_joint_columns(joints, first.joints, where=first.origin or "The log")
     for episode in episodes:
         if episode.units != first.units:
             raise LogError(
-                f"Episode {episode.index} has other units or joints than episode {first.index}. Split the log."
+                f"Episode {episode.index} has other units or joints than episode {first.index}. "
+                "Give the episodes of each kind as a separate log."
             )
         if len(episode) < _TWO:
-            raise LogError(f"Episode {episode.index} has a single frame; there is nothing to replay. Leave it out.")
+            raise LogError(f"Episode {episode.index} has a single frame, so it cannot be replayed. Exclude it.")
     chosen = tuple(first.units.joints[i] for i in columns)
     calibrated = all(unit.known for unit in chosen)
     known = UnitMap(joints=chosen, source=first.units.source)
@@ -220,8 +259,8 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptio
         measured=np.concatenate(
             [m.compute_measured(values) for m, values in zip(compared, arrays, strict=True)], axis=-1
         ),
-        kept=arrays,
-        measures=compared,
+        channel_data=arrays,
+        channel_kinds=compared,
         start=read_starts(
             replayed,
             [(e, cut.start) for e, cut in cuts],
@@ -233,14 +272,14 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptio
             history=math.ceil(options.history * replayed.control_hz),
         ),
         conditions={name: _condition([e for e, _ in cuts], key) for name, key in options.conditions.items()},
-        numbers=tuple(e.index for e, _ in cuts),
-        begins=np.array([e.time[cut.start] for e, cut in cuts]),
+        episode_numbers=tuple(e.index for e, _ in cuts),
+        start_times=np.array([e.time[cut.start] for e, cut in cuts]),
         calibrated=calibrated,
     )
 
 
 def _refuse_window(episodes: Sequence[Episode], options: ReplayOptions) -> None:
-    """Refuse windows that are longer than every episode."""
+    """Raise InputError if the windows are longer than every episode."""
     longest = max(float(episode.time[-1] - episode.time[0]) for episode in episodes)
     if options.window is not None and not 0 < options.window <= longest * (1 + _RATE_TOLERANCE):
         raise InputError(
@@ -250,13 +289,16 @@ def _refuse_window(episodes: Sequence[Episode], options: ReplayOptions) -> None:
 
 
 def _cut_windows(episode: Episode, options: ReplayOptions, hz: float) -> list[tuple[int, int]]:
-    """Return first and end frame of an episode's windows, up to the frame at which its motors are switched off."""
+    """Return first frame and end frame (exclusive) of an episode's windows.
+
+    Windows end at the latest at the frame where the motors are switched off. ``hz`` is the frame rate.
+    """
     last = len(episode)
     if "enabled" in episode.signals:
         off = np.flatnonzero(interpolate_at_frames(episode, "enabled")[:, 0] < 1.0)
         last = int(off[0]) if len(off) else last
     if last < _TWO:
-        raise LogError(f"The motors of episode {episode.index} are off from its beginning. Leave it out.")
+        raise LogError(f"The motors of episode {episode.index} are off from its beginning. Exclude this episode.")
     if options.window is None:
         return [(0, last)]
     length = min(max(_TWO, round(options.window * hz) + 1), last)
@@ -265,7 +307,15 @@ def _cut_windows(episode: Episode, options: ReplayOptions, hz: float) -> list[tu
 
 
 def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitMap, options: ReplayOptions) -> Array:
-    """Return the commands at the actuators, ``(T, nu)`` in their units."""
+    """Return the commands of an episode in the actuators' units, shape ``(T, nu)`` for T frames.
+
+    Args:
+        twin: the twin.
+        episode: the episode.
+        columns: for each joint of the twin, its column in the log.
+        units: units of the joints in the log.
+        options: options of the replay.
+    """
     if twin.spec.robot is None:
         return interpolate_at_frames(episode, "motor") if twin.model.nu else np.zeros((len(episode), 0))
     _refuse_command(twin, episode, options)
@@ -277,7 +327,7 @@ def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitM
 
 
 def _refuse_command(twin: Twin, episode: Episode, options: ReplayOptions) -> None:
-    """Refuse an episode whose kind of command does not fit the twin's actuators."""
+    """Raise LogError if an episode has no commands, or torque commands for a twin that takes positions."""
     takes, where = twin.robot.control, f"Episode {episode.index}" + (f" of {episode.origin}" if episode.origin else "")
     if takes == "torque" and options.torque == "measured":
         return
@@ -294,8 +344,10 @@ def _refuse_command(twin: Twin, episode: Episode, options: ReplayOptions) -> Non
 def _condition(episodes: Sequence[Episode], key: str) -> Array:
     for episode in episodes:
         if key not in episode.conditions:
-            has = ", ".join(episode.conditions) or "none"
-            raise LogError(f"Episode {episode.index} does not state {key}. Its conditions are: {has}.")
+            existing = ", ".join(episode.conditions) or "none"
+            raise LogError(
+                f"Episode {episode.index} does not state the condition {key}. Its conditions are: {existing}."
+            )
     return np.array([episode.conditions[key] for episode in episodes])
 
 
@@ -306,22 +358,27 @@ def _pad(values: Array, nframe: int, *, hold: bool) -> Array:
 
 def _log_rate(episodes: Sequence[Episode]) -> float:
     rates = np.array([(len(episode) - 1) / (episode.time[-1] - episode.time[0]) for episode in episodes])
-    odd = int(np.argmax(np.abs(rates / np.median(rates) - 1.0)))
-    if abs(rates[odd] / np.median(rates) - 1.0) > _RATE_TOLERANCE:
+    outlier = int(np.argmax(np.abs(rates / np.median(rates) - 1.0)))
+    if abs(rates[outlier] / np.median(rates) - 1.0) > _RATE_TOLERANCE:
         raise LogError(
-            f"Episode {episodes[odd].index} runs at {rates[odd]:.2f} Hz, the log at {np.median(rates):.2f} Hz. "
-            "Resample it or leave it out."
+            f"Episode {episodes[outlier].index} runs at {rates[outlier]:.2f} Hz, the log at {np.median(rates):.2f} Hz. "
+            "Resample or exclude this episode."
         )
     return float(np.median(rates))
 
 
 def _make_variant(twin: Twin, log_hz: float, *, contacts: bool) -> Twin:
-    """Return the twin at the log's rate with nearly its physics step, with contacts and joint stops if requested."""
+    """Return the twin at the log's control rate, with a physics step that is not longer than the twin's.
+
+    Contacts and joint limits are disabled unless ``contacts`` is true.
+    """
     control_hz = twin.control_hz if abs(log_hz / twin.control_hz - 1.0) < _RATE_TOLERANCE else log_hz
     substeps = max(1, math.ceil(1.0 / (control_hz * twin.dt) - 1e-6))
     if twin.spec.robot is not None and twin.model.nu != len(twin.robot.joints):
         n = len(twin.robot.joints)
-        raise InputError(f"The twin {twin.name} has {twin.model.nu} actuators for {n} joints of the log.")
+        raise InputError(
+            f"The twin {twin.name} has {twin.model.nu} actuators for {n} joints. A replay needs one actuator per joint."
+        )
     model = copy.copy(twin.model)
     if not contacts:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)

@@ -1,4 +1,4 @@
-"""Determine the initial states of a log's windows: measured positions and velocities, and their corrections."""
+"""Determine the initial states of a log's windows from measurements, and apply a fit's corrections to them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,21 @@ _LOCAL = ("position", "rotation", "velocity", "spin")
 
 @dataclass(frozen=True, kw_only=True)
 class WindowStart:
-    """Initial states of windows, and which of their components a fit may correct.
+    """Initial states of windows, and the components of these states that a fit may correct.
 
-    ``rest`` holds everything but the robot's joints, whose measured ``joints`` and ``speeds`` ``(nwindow, n)`` in SI
-    still pass through the encoders' offset and scale. ``dofs`` ``(m,)`` are the components that may be corrected, of
-    the positions (in the tangent space) before ``nposition`` and of the velocities from there; ``sd`` ``(m,)`` are
-    the standard deviations of the corrections.
+    There are m correctable components, first positions and then velocities.
+
+    Attributes:
+        initial: initial states of everything except the robot's joints.
+        joints: encoder readings of the joint positions in SI units, shape ``(nwindow, n)``. The true positions follow
+            from them with the encoders' offset and scale, which are parameters.
+        speeds: joint velocities in SI units, as measured by the same encoders, shape ``(nwindow, n)``.
+        dofs: degree of freedom of each correctable component, shape ``(m,)``.
+        nposition: number of correctable components that are positions (in MuJoCo's tangent space).
+        sd: prior standard deviation of each correction, shape ``(m,)``.
     """
 
-    rest: InitialState
+    initial: InitialState
     joints: Array
     speeds: Array
     dofs: NDArray[np.intp]
@@ -40,29 +46,30 @@ class WindowStart:
     sd: Array
 
     def take(self, rows: NDArray[np.intp]) -> WindowStart:
-        """Return the starts of some windows."""
-        return replace(self, rest=self.rest.take(rows), joints=self.joints[rows], speeds=self.speeds[rows])
+        """Return the initial states of the windows with the given indices."""
+        return replace(self, initial=self.initial.take(rows), joints=self.joints[rows], speeds=self.speeds[rows])
 
     def make_initial_states(self, twin: Twin, table: ParamTable, local: Array) -> InitialState:
-        """Return the initial states of worlds: all windows in order, repeated for each set of parameters.
+        """Return the initial states of simulated worlds: all windows in order, repeated for each set of parameters.
 
         Args:
             twin: the twin.
-            table: a row for each world.
-            local: corrections ``(nworld, m)``.
+            table: parameters, one row per simulated world.
+            local: corrections of the m correctable components (positions, then velocities) of each world's initial
+                state, shape ``(nworld, m)``.
         """
-        repeats = table.nworld // self.rest.nworld
-        initial = self.rest.take(np.tile(np.arange(self.rest.nworld), repeats))
+        repeats = table.nworld // self.initial.nworld
+        initial = self.initial.take(np.tile(np.arange(self.initial.nworld), repeats))
         qpos, qvel = initial.qpos.copy(), initial.qvel.copy()
         if twin.spec.robot is not None:
             offset, scale = (twin.column(table, "sensor", name) for name in ("offset", "scale"))
             qpos[:, twin.joint_qpos] = np.tile(self.joints, (repeats, 1)) * scale + offset
             qvel[:, twin.joint_qvel] = np.tile(self.speeds, (repeats, 1)) * scale
         if len(self.sd):
-            moved = np.zeros((2, table.nworld, twin.model.nv))
-            moved[0][:, self.dofs[: self.nposition]] = local[:, : self.nposition]
-            moved[1][:, self.dofs[self.nposition :]] = local[:, self.nposition :]
-            qpos, qvel = integrate_positions(twin.model, qpos, moved[0]), qvel + moved[1]
+            corrections = np.zeros((2, table.nworld, twin.model.nv))
+            corrections[0][:, self.dofs[: self.nposition]] = local[:, : self.nposition]
+            corrections[1][:, self.dofs[self.nposition :]] = local[:, self.nposition :]
+            qpos, qvel = integrate_positions(twin.model, qpos, corrections[0]), qvel + corrections[1]
         if twin.spec.robot is not None:
             qpos = twin.align_motors(qpos)
             qvel[:, twin.motor_qvel] = qvel[:, twin.joint_qvel]
@@ -70,21 +77,24 @@ class WindowStart:
 
 
 def integrate_positions(model: mujoco.MjModel, qpos: Array, move: Array) -> Array:
-    """Return positions ``(nworld, nq)`` after a move ``(nworld, nv)`` in their tangent space (``mj_integratePos``)."""
-    moved = qpos.copy()
+    """Return positions ``(nworld, nq)`` after a displacement in tangent space, as ``mj_integratePos`` does.
+
+    The displacement ``move`` has the shape ``(nworld, nv)``.
+    """
+    result = qpos.copy()
     for joint in range(model.njnt):
         kind, at, dof = int(model.jnt_type[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
         free = kind == int(mujoco.mjtJoint.mjJNT_FREE)
         if not free and kind != int(mujoco.mjtJoint.mjJNT_BALL):
-            moved[:, at] += move[:, dof]
+            result[:, at] += move[:, dof]
             continue
         if free:
-            moved[:, at : at + 3] += move[:, dof : dof + 3]
+            result[:, at : at + 3] += move[:, dof : dof + 3]
             at, dof = at + 3, dof + 3
         turn = Rotation.from_rotvec(move[:, dof : dof + 3])
-        turned = Rotation.from_quat(moved[:, at : at + 4], scalar_first=True) * turn
-        moved[:, at : at + 4] = turned.as_quat(scalar_first=True)
-    return moved
+        rotated = Rotation.from_quat(result[:, at : at + 4], scalar_first=True) * turn
+        result[:, at : at + 4] = rotated.as_quat(scalar_first=True)
+    return result
 
 
 def read_starts(
@@ -98,20 +108,20 @@ def read_starts(
     sd: Mapping[str, float],
     history: int,
 ) -> WindowStart:
-    """Return the initial states at frames of episodes.
+    """Determine the initial states of windows from the measurements at their first frames.
 
     Args:
         twin: the twin.
-        starts: episode and frame of each window.
-        joints: positions of the robot's joints in every episode by its number, ``(T, n)`` in SI.
-        columns: the log's column of each of the twin's joints.
-        commands: commands at the actuators, ``(T, nu)``, by episode.
-        resting: start with zero velocity.
-        sd: components that may be corrected, see `ReplayOptions.local`.
+        starts: episode and first frame of each window.
+        joints: for each episode number the positions of the robot's joints in SI units, shape ``(T, n)``.
+        columns: for each joint of the twin, its column in the log.
+        commands: for each episode number the commands in the actuators' units, shape ``(T, nu)``.
+        resting: whether to start with zero velocity.
+        sd: prior standard deviations of the components that may be corrected, see `ReplayOptions.local`.
         history: number of commands to keep from before a window.
 
     Raises:
-        UnknownNameError: an unknown key in ``sd``.
+        UnknownNameError: If a key of ``sd`` is unknown.
     """
     home = InitialState.home(twin, len(starts))
     qpos, qvel = home.qpos.copy(), home.qvel.copy()
@@ -127,7 +137,7 @@ def read_starts(
     dofs, nposition, widths = _select_correctable_dofs(twin, bodies if not n else [], sd)
     earlier = np.stack([_select_earlier_commands(commands[e.index], frame, history) for e, frame in starts])
     return WindowStart(
-        rest=replace(home, qpos=qpos, qvel=qvel, command=earlier[:, 0], earlier=earlier[:, 1:]),
+        initial=replace(home, qpos=qpos, qvel=qvel, command=earlier[:, 0], earlier=earlier[:, 1:]),
         joints=np.stack([joints[e.index][frame] for e, frame in starts]) if n else np.zeros((len(starts), 0)),
         speeds=np.stack([speeds[e.index][frame] for e, frame in starts]) if speeds else np.zeros((len(starts), n)),
         dofs=dofs,
@@ -144,7 +154,16 @@ def _free_bodies(model: mujoco.MjModel) -> list[str]:
 def _place(
     model: mujoco.MjModel, body: str, starts: Sequence[tuple[Episode, int]], qpos: Array, qvel: Array, *, resting: bool
 ) -> None:
-    """Set a free body to its logged pose and velocity; without a logged pose it stays at home."""
+    """Set a free body to its logged pose and velocity in all windows; it stays at home if its pose was not logged.
+
+    Args:
+        model: the model.
+        body: name of the body.
+        starts: episode and first frame of each window.
+        qpos: positions of all windows, changed in place.
+        qvel: velocities of all windows, changed in place.
+        resting: whether to keep the velocity at zero.
+    """
     at, dof = free_joint(model, body)
     for row, (episode, frame) in enumerate(starts):
         if f"pose/{body}" in episode.signals:
@@ -156,7 +175,7 @@ def _place(
 
 
 def _read_angular_velocity(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:
-    """Return the angular velocity of a gyroscope at a site of the body, in the body's axes; 0 without one."""
+    """Return the angular velocity that a gyroscope on the body measured, in the body's axes; 0 if there is none."""
     for site in np.flatnonzero(model.site_bodyid == model.body(body).id):
         signal = f"angular_velocity/{model.site(int(site)).name}"
         if signal in episode.signals:
@@ -165,14 +184,20 @@ def _read_angular_velocity(model: mujoco.MjModel, body: str, episode: Episode, f
 
 
 def _read_joint_velocities(episode: Episode, positions: Array, columns: Sequence[int]) -> Array:
-    """Return measured joint velocities, or differences of positions if the log has none, ``(T, n)``."""
+    """Return the measured joint velocities, shape ``(T, n)`` for T frames of n joints.
+
+    If the log has none, they are finite differences of the positions.
+    """
     if "joint_velocity" in episode.signals:
         return interpolate_at_frames(episode, "joint_velocity")[:, list(columns)]
     return np.gradient(positions, episode.time, axis=0)
 
 
 def _select_earlier_commands(commands: Array, frame: int, history: int) -> Array:
-    """Return the command in force before the window, and those of the last steps, ``(1 + history, nu)``."""
+    """Return the last ``1 + history`` commands before the frame ``frame``, oldest first, shape ``(1 + history, nu)``.
+
+    Before the first command of the episode, the first command is repeated.
+    """
     rows = np.arange(frame - history - 1, frame)
     return commands[np.maximum(rows, 0)]
 
@@ -180,7 +205,16 @@ def _select_earlier_commands(commands: Array, frame: int, history: int) -> Array
 def _select_correctable_dofs(
     twin: Twin, bodies: Sequence[str], sd: Mapping[str, float]
 ) -> tuple[NDArray[np.intp], int, Array]:
-    """Return the correctable degrees of freedom, how many of them are positions, and their standard deviations."""
+    """Return the degrees of freedom whose initial position or velocity a fit may correct.
+
+    Args:
+        twin: the twin.
+        bodies: names of the free bodies; the robot's joints are included in addition.
+        sd: prior standard deviations by kind of correction, see `ReplayOptions.local`.
+
+    Returns:
+        Degrees of freedom (positions, then velocities), number of positions among them, and their standard deviations.
+    """
     for key in sd:
         if key not in _LOCAL:
             raise UnknownNameError("correction of a first state", key, _LOCAL)

@@ -1,4 +1,4 @@
-"""Run worlds under a controller from start to end, record them, and detect divergence."""
+"""Simulate worlds under a controller from start to end, record them, and detect divergence."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ BACKENDS: Registry[Callable[..., Backend]] = Registry(
         "warp": "twinloop.simulate.warp:BackendWarp [gpu]",
     },
     group="twinloop.backends",
-    shown=lambda: ("reference", "threads", "warp", "warp:cpu", "warp:cuda:1"),
+    listed_names=lambda: ("reference", "threads", "warp", "warp:cpu", "warp:cuda:1"),
 )
 
 
 class DivergenceMonitor:
-    """Detect worlds whose warning counters rise or whose state is not finite.
+    """Detector of invalid worlds: those with a new warning of the simulator or a state that is not finite.
 
-    The check runs on the simulation's own arrays, also on a device, and copies nothing to the host until a result is
-    read.
+    The check runs on the arrays of the simulation, also on a GPU, and copies nothing to the main memory until a
+    result is read.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -52,17 +52,17 @@ class DivergenceMonitor:
 
     @property
     def invalid_step(self) -> NDArray[np.int64]:
-        """Control step after which each world became invalid (-1: never), ``(nworld,)``."""
+        """Control step after which each world became invalid, shape ``(nworld,)``; -1 for a valid world."""
         return to_host(self._step).copy()
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Worlds without divergence so far, ``(nworld,)``."""
+        """Whether each world is valid so far, shape ``(nworld,)``."""
         return self.invalid_step < 0
 
     @property
     def reason(self) -> list[str]:
-        """Reason per world, empty for a valid world."""
+        """Reason for each invalid world: its warnings, or that its state is not finite; empty for a valid world."""
         kinds, reasons = to_host(self._kinds), [""] * len(self.invalid_step)
         for world in np.flatnonzero(self.invalid_step >= 0):
             names = [WARNINGS[kind] for kind in np.flatnonzero(kinds[world])]
@@ -70,16 +70,19 @@ class DivergenceMonitor:
         return reasons
 
     def check_worlds(self, simulation: Simulation, state: Array) -> None:
-        """Check every world after a control step by its counters and its ``state`` ``(nworld, nstate)``."""
+        """Check every world after a control step for new warnings and for values that are not finite.
+
+        ``state`` is the state of all worlds, shape ``(nworld, nstate)``.
+        """
         xp = array_namespace(state)
-        risen = simulation.warnings() > self._before
-        lost = ~xp.all(xp.isfinite(state), axis=1)
-        fresh = (xp.any(risen, axis=1) | lost) & (self._step < 0)
+        has_warning = simulation.warnings() > self._before
+        not_finite = ~xp.all(xp.isfinite(state), axis=1)
+        fresh = (xp.any(has_warning, axis=1) | not_finite) & (self._step < 0)
         self._step = xp.where(fresh, simulation.step_index - 1, self._step)
-        self._kinds = xp.where(fresh[:, None], risen, self._kinds)
+        self._kinds = xp.where(fresh[:, None], has_warning, self._kinds)
 
     def restart(self, simulation: Simulation, worlds: ArrayLike) -> None:
-        """Mark worlds as valid again after the simulation restarted them."""
+        """Mark some worlds as valid again after the simulation has restarted them."""
         index = ArrayLibrary.of(self._before).asarray(worlds)
         self._before[index] = simulation.warnings()[index]
         self._step[index] = -1
@@ -87,25 +90,25 @@ class DivergenceMonitor:
 
 
 def open_backend(name: str = "threads", *, nthread: int = 0) -> Backend:
-    """Return the backend of that name.
+    """Create the backend of the given name.
 
     Args:
-        name: ``threads``, ``reference``, or ``warp``, the first CUDA device; ``warp:DEVICE`` is another of Warp's,
-            such as ``warp:cpu``. A backend of an installed package takes ``:DEVICE`` and threads if its class has
-            parameters ``device`` and ``nthread``.
-        nthread: C threads of ``threads`` (0: every core).
+        name: ``threads``, ``reference``, or ``warp`` for the first CUDA device. ``warp:DEVICE`` is another device
+            of Warp, such as ``warp:cpu``. A backend of an installed package takes ``:DEVICE`` and ``nthread`` if
+            its class has the parameters ``device`` and ``nthread``.
+        nthread: number of C threads of the backend ``threads``; 0 for every core.
 
     Raises:
-        UnknownNameError: there is no backend of that name.
-        MissingDependencyError: it lacks a package or a CUDA device.
+        UnknownNameError: If there is no backend of that name.
+        MissingDependencyError: If the backend needs a package or a CUDA device that is missing.
     """
     kind, colon, device = name.partition(":")
-    made = BACKENDS[kind]
-    takes = signature(made).parameters
-    if colon and "device" not in takes:
+    factory = BACKENDS[kind]
+    accepted = signature(factory).parameters
+    if colon and "device" not in accepted:
         BACKENDS.find(name)
-    given = {"device": device, "nthread": nthread}
-    return made(**{key: value for key, value in given.items() if value and key in takes})
+    options = {"device": device, "nthread": nthread}
+    return factory(**{key: value for key, value in options.items() if value and key in accepted})
 
 
 def rollout(
@@ -118,29 +121,35 @@ def rollout(
     *,
     record: Sequence[str] = (),
 ) -> Trajectories:
-    """Run every world for ``nstep`` control steps.
+    """Simulate every world for ``nstep`` control steps and return its trajectories.
 
     Args:
-        controller: commands ``(nworld, nstep, nu)``, or a callable that is called at every step.
-        record: derived MjData fields to keep, one physics step behind the state.
+        backend: backend that runs the worlds.
+        twin: the twin.
+        params: parameters, one row per world.
+        initial: initial states of all worlds.
+        controller: commands of shape ``(nworld, nstep, nu)``, or a function that is called at every control step.
+        nstep: number of control steps.
+        record: names of computed MjData fields to record. They are one physics step older than the state, because
+            ``mj_step`` computes them before it integrates the state.
 
     Raises:
-        InputError: the shapes do not fit each other.
+        InputError: If the shapes do not fit each other.
     """
     _check_shapes(twin, params, initial, controller, nstep)
     simulation = backend.start(twin, params, initial, nstep, derived=record)
-    seen, act = _place_on_device(simulation, controller)
-    monitor, commands = DivergenceMonitor(seen), _RecordedSeries(seen.qpos, nstep, (twin.model.nu,))
-    states = _RecordedSeries.begin(seen.state, nstep)
-    records = {name: _RecordedSeries.begin(seen.read_derived(name), nstep) for name in record}
+    on_device, get_command = _place_on_device(simulation, controller)
+    monitor, commands = DivergenceMonitor(on_device), _RecordedSeries(on_device.qpos, nstep, (twin.model.nu,))
+    states = _RecordedSeries.begin(on_device.state, nstep)
+    records = {name: _RecordedSeries.begin(on_device.read_derived(name), nstep) for name in record}
     for step in range(nstep):
         with span("expert"):
-            command = act(step)
+            command = get_command(step)
         commands.put(command)
-        seen.advance(command)
-        monitor.check_worlds(seen, states.put(seen.state))
+        on_device.advance(command)
+        monitor.check_worlds(on_device, states.put(on_device.state))
         for name, series in records.items():
-            series.put(seen.read_derived(name))
+            series.put(on_device.read_derived(name))
     return Trajectories(
         model=twin.model,
         states=states.copy_to_host(),
@@ -154,38 +163,41 @@ def rollout(
 def _place_on_device(
     simulation: Simulation, controller: NDArray[np.float64] | Controller
 ) -> tuple[Simulation, Callable[[int], Array]]:
-    """Return the simulation on its device and a function that returns a step's command there.
+    """Return the simulation on its device, and a function from a step number to the step's commands on that device.
 
-    A controller with ``on(arrays)`` runs on the device; any other gets the simulation's arrays on the host.
+    A `DeviceController` runs on the device. Any other controller gets the simulation's arrays in main memory.
     """
-    seen = getattr(simulation, "device", simulation)
-    arrays = getattr(seen, "arrays", HOST)
+    on_device = getattr(simulation, "device", simulation)
+    arrays = getattr(on_device, "arrays", HOST)
     if isinstance(controller, np.ndarray):
-        return seen, lambda step: arrays.asarray(controller[:, step])
+        return on_device, lambda step: arrays.asarray(controller[:, step])
     if isinstance(controller, DeviceController) and not arrays.on_host:
-        at_home = controller.to_library(arrays)
-        return seen, lambda _: at_home(seen)
-    return seen, lambda _: arrays.asarray(controller(simulation))
+        device_controller = controller.to_library(arrays)
+        return on_device, lambda _: device_controller(on_device)
+    return on_device, lambda _: arrays.asarray(controller(simulation))
 
 
 class _RecordedSeries:
-    """One quantity over time, stored on its own device and copied to the host once, at the end."""
+    """Recorded values of one quantity over time, stored on the device and copied to main memory once, at the end."""
 
     def __init__(self, like: Array, length: int, shape: tuple[int, ...]) -> None:
-        """Allocate ``length`` values of a shape, with the type and on the device of ``like``."""
+        """Allocate ``length`` values of the given shape.
+
+        The data type, the device and the number of worlds are those of ``like``.
+        """
         arrays = ArrayLibrary.of(like)
         self._rows = arrays.xp.empty((like.shape[0], length, *shape), dtype=like.dtype, device=arrays.device)
         self._count = 0
 
     @classmethod
     def begin(cls, first: Array, nstep: int) -> _RecordedSeries:
-        """Return a series with its first value, and room for one after each of ``nstep`` steps."""
+        """Create a series with its first value and with room for one value after each of ``nstep`` steps."""
         series = cls(first, nstep + 1, tuple(first.shape[1:]))
         series.put(first)
         return series
 
     def put(self, values: Array) -> Array:
-        """Store the next value and return it."""
+        """Store the next value, shape ``(nworld, …)``, and return it."""
         self._rows[:, self._count] = values
         self._count += 1
         return values
@@ -202,7 +214,10 @@ def _check_shapes(
     nstep: int,
 ) -> None:
     if params.nworld != initial.nworld:
-        raise InputError(f"{params.nworld} worlds of parameters for {initial.nworld} initial states.")
-    wanted = (initial.nworld, nstep, twin.model.nu)
-    if isinstance(controller, np.ndarray) and controller.shape != wanted:
-        raise InputError(f"Commands have shape {controller.shape}, expected {wanted} (worlds, steps, actuators).")
+        raise InputError(
+            f"The parameters are for {params.nworld} worlds, but there are {initial.nworld} initial states. "
+            "Give one per world."
+        )
+    expected = (initial.nworld, nstep, twin.model.nu)
+    if isinstance(controller, np.ndarray) and controller.shape != expected:
+        raise InputError(f"Commands have shape {controller.shape}, expected {expected} (worlds, steps, actuators).")

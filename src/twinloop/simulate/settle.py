@@ -1,4 +1,4 @@
-"""Simulate falling objects until they rest, and determine their contacts."""
+"""Simulate falling objects until they are at rest, and determine their contacts."""
 
 from __future__ import annotations
 
@@ -32,46 +32,55 @@ _NOT_YET = ("push/", "timing/")  # effects that start with the episode, not befo
 class SettledWorlds:
     """Worlds after their objects have fallen.
 
-    ``qpos`` ``(nworld, nq)`` are the final positions, ``at_rest`` ``(nworld,)`` is whether a world is at rest, ``time``
-    ``(nworld,)`` since when, in s (NaN: not), ``contacts`` its final contacts, one per world.
+    Attributes:
+        qpos: final positions, shape ``(nworld, nq)``.
+        at_rest: whether all objects of a world are at rest, shape ``(nworld,)``.
+        rest_time: simulated time in s after which they were at rest, NaN if they are not, shape ``(nworld,)``.
+        contacts: final contacts, one `Contacts` instance per world.
     """
 
     qpos: NDArray[np.float64]
     at_rest: NDArray[np.bool_]
-    time: NDArray[np.float64]
+    rest_time: NDArray[np.float64]
     contacts: tuple[Contacts, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contacts:
-    """Contacts in one world: pairs of bodies and of geoms ``(ncon, 2)``, and depths in m, positive inside."""
+    """Contacts of one world.
+
+    Attributes:
+        bodies: ids of the two bodies of each contact, shape ``(ncon, 2)``.
+        geoms: ids of the two geoms, shape ``(ncon, 2)``.
+        depth: penetration depth in m, positive if the geoms overlap, shape ``(ncon,)``.
+    """
 
     bodies: NDArray[np.intp]
     geoms: NDArray[np.intp]
     depth: NDArray[np.float64]
 
     def deepest(self, bodies: Iterable[int]) -> float:
-        """Return the depth of the deepest contact of any of these bodies, in m; 0 without contacts."""
-        part = np.isin(self.bodies, list(bodies)).any(axis=1)
-        return float(self.depth[part].max(initial=0.0))
+        """Return the largest penetration depth of the given bodies in m; 0 if they have no contacts."""
+        involved = np.isin(self.bodies, list(bodies)).any(axis=1)
+        return float(self.depth[involved].max(initial=0.0))
 
     def find_supported(self, ground: int) -> set[int]:
-        """Return the bodies that a chain of contacts joins to the geom ``ground``."""
+        """Return the ids of all bodies that touch the geom ``ground``, directly or through other bodies."""
         reached = {int(body) for pair, at in zip(self.bodies, self.geoms, strict=True) if ground in at for body in pair}
         reached.discard(0)
         while True:
-            near = np.isin(self.bodies, list(reached)).any(axis=1)
-            more = reached | {int(body) for body in self.bodies[near].ravel() if body}
-            if more == reached:
+            touching = np.isin(self.bodies, list(reached)).any(axis=1)
+            extended = reached | {int(body) for body in self.bodies[touching].ravel() if body}
+            if extended == reached:
                 return reached
-            reached = more
+            reached = extended
 
     def find_partners(self, body: int) -> set[tuple[int, int]]:
-        """Return (body, geom) of everything that touches a body."""
-        found = (self.bodies == body).any(axis=1)
+        """Return body id and geom id of everything that touches the given body."""
+        involved = (self.bodies == body).any(axis=1)
         return {
             (int(pair[side]), int(geoms[side]))
-            for pair, geoms in zip(self.bodies[found], self.geoms[found], strict=True)
+            for pair, geoms in zip(self.bodies[involved], self.geoms[involved], strict=True)
             for side in (0, 1)
             if pair[side] != body
         }
@@ -87,16 +96,20 @@ def settle(
     longest: float = 3.0,
     nthread: int = 0,
 ) -> SettledWorlds:
-    """Simulate free bodies until they rest, each world separately, with the robot held by its initial command.
+    """Simulate free bodies until they are at rest; the robot is held by its initial command.
 
-    A world first runs with drag on the falling bodies, which soon ends rolling and rocking. Then they are pushed
-    slightly in several directions, and the simulation continues without drag: a body balanced on an edge falls over. A
-    world is at rest if all bodies rest again after each push.
+    Each world first runs with additional drag on the falling bodies, which soon ends rolling and rocking. Then the
+    bodies are pushed slightly in several directions, and the simulation continues without drag, so that a body
+    balanced on an edge falls over. A world is at rest if all its bodies come to rest again after each push.
 
     Args:
-        joints: ids of the ``n`` free joints that are checked.
-        falling: whether a body is dropped in a world, ``(nworld, n)``.
-        longest: maximum time, in s.
+        twin: the twin.
+        params: parameters, one row per world; pushes and timing errors are ignored.
+        initial: initial states of all worlds.
+        joints: ids of the n free joints whose bodies are checked.
+        falling: whether each body is dropped in each world, shape ``(nworld, n)``.
+        longest: maximum simulated time, in s.
+        nthread: number of C threads; 0 for every core.
     """
     table = _drop_timed_effects(params)
     batch = make_batch(twin, table, initial, nthread)
@@ -108,24 +121,27 @@ def settle(
     qpos, qvel, phase = batch.bind("qpos"), batch.bind("qvel"), np.zeros(initial.nworld, dtype=np.int64)
     time = np.full(initial.nworld, np.nan)
     running = np.arange(initial.nworld, dtype=np.int32)
-    for look in range(1, round(longest / _LOOK) + 1):
+    for check in range(1, round(longest / _LOOK) + 1):
         batch.rollout(every, np.repeat(controls[running], every, axis=1), record=(), ids=running)
-        still = _are_at_rest(qvel[running[:, None, None], dofs]) | (phase[running] == 0) & (look >= _DRAGGED)
-        nudged = running[still & (phase[running] < len(_NUDGES))]
-        damping[nudged[:, None, None], dofs] = undamped
-        qvel[nudged[:, None, None], dofs] += _NUDGES[phase[nudged]][:, None] * falling[nudged][..., None]
-        phase[running] += still
-        time[running[phase[running] > len(_NUDGES)]] = look * every * twin.dt
+        at_rest_now = _are_at_rest(qvel[running[:, None, None], dofs]) | (phase[running] == 0) & (check >= _DRAGGED)
+        pushed = running[at_rest_now & (phase[running] < len(_NUDGES))]
+        damping[pushed[:, None, None], dofs] = undamped
+        qvel[pushed[:, None, None], dofs] += _NUDGES[phase[pushed]][:, None] * falling[pushed][..., None]
+        phase[running] += at_rest_now
+        time[running[phase[running] > len(_NUDGES)]] = check * every * twin.dt
         running = running[phase[running] <= len(_NUDGES)]
         if not len(running):
             break
     settled = qpos.copy()
     contacts = find_contacts(twin, table, initial, settled)
-    return SettledWorlds(qpos=settled, at_rest=~np.isnan(time), time=time, contacts=contacts)
+    return SettledWorlds(qpos=settled, at_rest=~np.isnan(time), rest_time=time, contacts=contacts)
 
 
 def _compute_drag(twin: Twin, batch: Batch, joints: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the damping ``(nworld, n, 6)`` that slows each body with the time constant ``_SLOWED``."""
+    """Return damping coefficients that slow each body with a time constant of 0.1 s, shape ``(nworld, n, 6)``.
+
+    ``joints`` are the ids of the n free joints.
+    """
     bodies = twin.model.jnt_bodyid[joints]
     mass, inertia = (batch.expand(name)[:, bodies] for name in ("body_mass", "body_inertia"))
     return np.concatenate([np.repeat(mass[..., None], 3, axis=2), inertia], axis=2) / _SLOWED
@@ -134,7 +150,7 @@ def _compute_drag(twin: Twin, batch: Batch, joints: NDArray[np.intp]) -> NDArray
 def find_contacts(
     twin: Twin, params: ParamTable, initial: InitialState, qpos: NDArray[np.float64]
 ) -> tuple[Contacts, ...]:
-    """Return the contacts of every world at positions ``(nworld, nq)``."""
+    """Return the contacts of every world at the positions ``qpos`` of shape ``(nworld, nq)``."""
     batch = make_batch(twin, params, initial, 1)
     batch.bind("qpos")[...] = np.where(np.isfinite(qpos), qpos, 0.0)
     data = mujoco.MjData(twin.model)
@@ -149,13 +165,19 @@ def _contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Contacts:
 
 
 def _are_at_rest(velocity: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return whether all free bodies with velocities ``(nworld, n, 6)`` are at rest, ``(nworld,)``."""
+    """Return for each world whether all its free bodies are at rest, shape ``(nworld,)``.
+
+    ``velocity`` is linear and angular, shape ``(nworld, n, 6)`` for n bodies.
+    """
     speed = np.sqrt((velocity[..., :3] ** 2).sum(axis=-1))
     spin = np.sqrt((velocity[..., 3:] ** 2).sum(axis=-1))
     return ((speed < REST_SPEED) & (spin < REST_SPIN)).all(axis=1)
 
 
 def _drop_timed_effects(params: ParamTable) -> ParamTable:
-    """Return the table without pushes and timing errors."""
-    kept = [i for i, name in enumerate(params.names) if not name.startswith(_NOT_YET)]
-    return ParamTable(names=tuple(params.names[i] for i in kept), values=params.values[:, kept])
+    """Return the parameters excluding pushes and errors of the timing, because these effects begin with the episode.
+
+    Errors of the timing are a wrong period or jitter of the control clock, and late or lost commands.
+    """
+    columns = [i for i, name in enumerate(params.names) if not name.startswith(_NOT_YET)]
+    return ParamTable(names=tuple(params.names[i] for i in columns), values=params.values[:, columns])

@@ -1,4 +1,4 @@
-"""Simulate worlds on C threads with ``mujoco.batch.Batch``, bit for bit equal to the reference."""
+"""Simulate worlds on CPU threads with ``mujoco.batch.Batch``; results equal the reference backend bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ _PUSHED = int(mujoco.mjtState.mjSTATE_CTRL | mujoco.mjtState.mjSTATE_XFRC_APPLIE
 
 
 class BackendThreads:
-    """Backend on ``nthread`` C threads (0: every core)."""
+    """Backend that simulates worlds on C threads of the CPU.
+
+    Attributes:
+        nthread: number of threads; 0 for every core.
+    """
 
     name = "threads"
 
@@ -41,12 +45,12 @@ class BackendThreads:
         *,
         derived: Sequence[str] = (),
     ) -> SimulationThreads:
-        """Return a simulation with all worlds in their initial states."""
+        """Start a simulation of all worlds in their initial states; arguments are those of `Backend.start`."""
         return SimulationThreads(twin, params, initial, derived=derived, nthread=self.nthread)
 
 
 class SimulationThreads:
-    """`Simulation` of worlds in one ``mujoco.batch.Batch``."""
+    """Running simulation of worlds in one ``mujoco.batch.Batch``; see `Simulation`."""
 
     def __init__(
         self,
@@ -71,29 +75,40 @@ class SimulationThreads:
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """Present state of every world, ``(nworld, nstate)``."""
+        """Current state of every world, shape ``(nworld, nstate)``."""
         return self.batch.state[:, self._columns]
 
     @property
     def qpos(self) -> NDArray[np.float64]:
-        """Positions ``(nworld, nq)``."""
+        """Current positions, shape ``(nworld, nq)``."""
         return self.batch.bind("qpos").copy()
 
     @property
     def qvel(self) -> NDArray[np.float64]:
-        """Velocities ``(nworld, nv)``."""
+        """Current velocities, shape ``(nworld, nv)``."""
         return self.batch.bind("qvel").copy()
 
     def read_derived(self, name: str) -> NDArray[np.float64]:
-        """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
+        """Return an MjData field requested at the start, shape ``(nworld, …)``.
+
+        Its values are one physics step older than the state.
+        """
         return self._derived[name]
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the batch's Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
+        """Return the linear and angular Jacobians of points on a body, each of shape ``(nworld, 3, nv)``.
+
+        Args:
+            body: id of the body.
+            point: points in world coordinates in m, shape ``(nworld, 3)``.
+        """
         return self.batch.jac(body, point)
 
     def advance(self, command: ArrayLike) -> None:
-        """Run one control step: one call for all physics steps, or step by step if drives act between them."""
+        """Run one control step under commands ``(nworld, nu)``.
+
+        All physics steps run in one call of MuJoCo, unless drive effects must act between them.
+        """
         step, clock = self._commands.step, self._commands.clock
         with span("command path"):
             controls = self._commands.compute_controls(np.asarray(command, dtype=np.float64))
@@ -103,7 +118,7 @@ class SimulationThreads:
             _write(self.batch, changes)
         if not clock.steady:
             self.batch.expand("opt.timestep")[...] = clock.timestep
-        self._drives.begin()
+        self._drives.begin_step()
         with span("physics"):
             if self._drives.active:
                 self._step_with_drives(controls, wrenches)
@@ -117,7 +132,12 @@ class SimulationThreads:
         self.step_index += 1
 
     def _step_with_drives(self, controls: NDArray[np.float64], wrenches: NDArray[np.float64] | None) -> None:
-        """Run physics steps one by one, with drives before each; a world with a warning stops, as in a rollout."""
+        """Run the physics steps one by one, with drive effects before each; a world with a new warning stops early.
+
+        Args:
+            controls: controls, shape ``(nworld, substeps, nu)``.
+            wrenches: pushes, shape ``(nworld, substeps, nbody, 6)``, or None.
+        """
         batch, worlds, before = self.batch, np.arange(self.nworld, dtype=np.int32), self.warnings()
         qpos, qvel, ctrl, force, pushed = (batch.bind(name) for name in _DRIVEN)
         timestep = np.broadcast_to(self._commands.clock.timestep, self.nworld)
@@ -135,11 +155,17 @@ class SimulationThreads:
             worlds = np.flatnonzero((self.warnings() <= before).all(axis=1)).astype(np.int32)
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """Restart some worlds with their new parameters and initial states."""
+        """Restart some worlds with new parameters and initial states.
+
+        Args:
+            worlds: indices of the k worlds, shape ``(k,)``.
+            params: parameters, one row per restarted world.
+            initial: initial states, one row per restarted world.
+        """
         index = np.asarray(worlds, dtype=np.int32)
         self._commands.restart(index, params, initial.command)
         self._drives.restart(index, params)
-        self._params = self._params.put(index, params)
+        self._params = self._params.replace_worlds(index, params)
         self._pushes.restart(self._params)
         self._moved |= self._twin.find_changed_params(params)
         _write(self.batch, self._twin.fields(params, always=self._moved), index)
@@ -149,14 +175,20 @@ class SimulationThreads:
             self.batch.forward(index, stage=mujoco.mjtStage.mjSTAGE_POS.value)
 
     def warnings(self) -> NDArray[np.int64]:
-        """Return MuJoCo's warning counters ``(nworld, nwarning)``, including steps that it stopped."""
+        """Return how often each MuJoCo warning has occurred in each world, shape ``(nworld, nwarning)``.
+
+        A physics step that MuJoCo stopped with an error counts as a warning.
+        """
         counts = self.batch.warning[..., -1].astype(np.int64)
         counts[:, OUT_OF_MEMORY] += self._stops
         return counts
 
     @contextmanager
     def _count_stops(self) -> Iterator[None]:
-        """Count a warning for each world in which MuJoCo stopped; it keeps its state, and the others continue."""
+        """Return a context manager that counts one warning for each world in which MuJoCo raises a fatal error.
+
+        Such a world keeps its state, and the other worlds continue.
+        """
         try:
             yield
         except SimulationError as error:
@@ -164,7 +196,7 @@ class SimulationThreads:
 
 
 def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: int) -> Batch:
-    """Return a batch with each world's parameters and initial state."""
+    """Create a batch of worlds with their parameters and initial states, on ``nthread`` C threads."""
     batch = Batch(twin.model, initial.nworld, nthread)
     _write(batch, twin.fields(params))
     _begin(batch, initial, np.arange(initial.nworld, dtype=np.int32))
@@ -172,14 +204,20 @@ def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: i
 
 
 def _begin(batch: Batch, initial: InitialState, worlds: NDArray[np.int32]) -> None:
-    """Set some worlds to their initial states, one row of ``initial`` each."""
+    """Set some worlds of a batch to their initial states, one row of ``initial`` per world."""
     batch.reset(worlds, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
     for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
         batch.bind(name)[worlds] = getattr(initial, name)
 
 
 def _write(batch: Batch, fields: FieldValues, worlds: NDArray[np.int32] | None = None) -> None:
-    """Write fields of all worlds, or of some, one row each."""
+    """Write model fields into a batch, one row per world.
+
+    Args:
+        batch: the worlds.
+        fields: values of model fields.
+        worlds: indices of the worlds; None for all worlds.
+    """
     for field, values in fields.arrays.items():
         batch.expand(field)[slice(None) if worlds is None else worlds] = values
     if fields.set_const:
@@ -187,7 +225,10 @@ def _write(batch: Batch, fields: FieldValues, worlds: NDArray[np.int32] | None =
 
 
 def _integration_columns(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return the columns of the recorded state in a row of the batch."""
+    """Return the indices of the recorded state's components in the full state (``mjSTATE_INTEGRATION``).
+
+    With the result ``columns``, ``full[:, columns]`` is the recorded state of every world of a batch.
+    """
     whole = int(mujoco.mjtState.mjSTATE_INTEGRATION)
     source = np.arange(mujoco.mj_stateSize(model, whole), dtype=np.float64)
     columns = np.zeros(mujoco.mj_stateSize(model, STATE_SPEC))

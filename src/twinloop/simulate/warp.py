@@ -1,7 +1,7 @@
-"""Simulate worlds on a GPU with ``mujoco_warp``, or on the CPU, where the same code is tested.
+"""Simulate worlds on a GPU with ``mujoco_warp``, or with the same code on the CPU for tests.
 
-Equal to the reference within float32: see the tolerances in the tests. Only the files ``warp*.py`` use ``mujoco_warp``
-for simulation.
+Results equal the reference backend within the accuracy of float32; the tests contain the tolerances. Only the
+files ``warp*.py`` use ``mujoco_warp`` for simulation.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _HEADROOM = 4  # times the contacts of the home pose
 
 
 class BackendWarp:
-    """The backend ``mujoco_warp`` on one device.
+    """Backend that simulates worlds with ``mujoco_warp`` on one device.
 
     Args:
         device: Warp's name of the device: ``cuda``, ``cuda:1`` or ``cpu``.
-        deterministic: contacts, constraints and sums in a fixed order, so that a GPU repeats a run bit for bit. On by
-            default, because episodes must be reproducible; it makes a GPU slower (a factor of three on a humanoid by
-            the makers' measurement). The CPU always computes in order.
-        nconmax: size of the contact buffer, per world. All worlds share the buffer; if it is full, it is unknown which
-            world lost contacts, so every world becomes invalid.
-        njmax: number of constraint rows in each world.
+        deterministic: whether contacts, constraints and sums are computed in a fixed order, so that a GPU repeats a
+            run bit for bit. It is on by default, because episodes must be reproducible; it makes a GPU slower (a
+            factor of three on a humanoid by the makers' measurement). The CPU always computes in order.
+        nconmax: size of the contact buffer per world; 0 for an estimate from the model. All worlds share the
+            buffer. If it is full, it is unknown which world lost contacts, so every world becomes invalid.
+        njmax: number of constraint rows in each world; 0 for an estimate.
 
     Attributes:
         versions: versions of the packages that determine the numbers, for the provenance of episodes.
 
     Raises:
-        MissingDependencyError: there is no such device.
+        MissingDependencyError: If there is no such device.
     """
 
     name = "warp"
@@ -60,7 +60,7 @@ class BackendWarp:
         *,
         derived: Sequence[str] = (),
     ) -> SimulationWarp:
-        """Return a simulation with all worlds in their initial states."""
+        """Start a simulation of all worlds in their initial states; arguments are those of `Backend.start`."""
         nconmax = self.nconmax or estimate_max_contacts(twin)
         worlds = WarpWorlds(
             twin,
@@ -74,16 +74,21 @@ class BackendWarp:
         return SimulationWarp(worlds)
 
     def measure_bare_seconds(self, simulation: SimulationWarp, commands: NDArray[np.float64]) -> float:
-        """Return the seconds that ``mujoco_warp`` alone takes for the same steps."""
+        """Return the time in s of a rollout's physics steps alone, excluding control, transfers and recording.
+
+        Args:
+            simulation: the simulation, which continues from its current states.
+            commands: commands, shape ``(nworld, nstep, nu)``.
+        """
         return measure_bare_seconds(simulation.device, commands)
 
     def memory_used(self) -> int | None:
-        """Return the memory of a CUDA device that all processes use, in bytes; None on the CPU."""
+        """Return the memory of the CUDA device in use by all processes, in bytes; None on the CPU."""
         return memory_used(self.device)
 
 
 class SimulationWarp:
-    """`Simulation` of worlds on a device, with results copied to the host.
+    """Running simulation on a device, whose results are copied to NumPy arrays; see `Simulation`.
 
     Attributes:
         device: the same worlds with their arrays on the device.
@@ -95,30 +100,38 @@ class SimulationWarp:
 
     @property
     def step_index(self) -> int:
-        """Number of control steps since the start."""
+        """Number of control steps since the start of the simulation."""
         return self.device.step_index
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """Present state of every world, ``(nworld, nstate)``, computed in float32."""
+        """Current state of every world, shape ``(nworld, nstate)``; its numbers were computed in float32."""
         return to_host(self.device.state).astype(np.float64)
 
     @property
     def qpos(self) -> NDArray[np.float64]:
-        """Positions ``(nworld, nq)``."""
+        """Current positions, shape ``(nworld, nq)``."""
         return to_host(self.device.qpos)
 
     @property
     def qvel(self) -> NDArray[np.float64]:
-        """Velocities ``(nworld, nv)``."""
+        """Current velocities, shape ``(nworld, nv)``."""
         return to_host(self.device.qvel)
 
     def read_derived(self, name: str) -> NDArray[np.float64]:
-        """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
+        """Return an MjData field requested at the start, shape ``(nworld, …)``.
+
+        Its values are one physics step older than the state.
+        """
         return to_host(self.device.read_derived(name))
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return linear and angular Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
+        """Return the linear and angular Jacobians of points on a body, each of shape ``(nworld, 3, nv)``.
+
+        Args:
+            body: id of the body.
+            point: points in world coordinates in m, shape ``(nworld, 3)``.
+        """
         linear, angular = self.device.jacobian(body, point)
         return to_host(linear), to_host(angular)
 
@@ -127,16 +140,25 @@ class SimulationWarp:
         self.device.advance(self.device.arrays.asarray(np.asarray(command, dtype=np.float64)))
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """Restart some worlds with their new parameters and initial states."""
+        """Restart some worlds with new parameters and initial states.
+
+        Args:
+            worlds: indices of the k worlds, shape ``(k,)``.
+            params: parameters, one row per restarted world.
+            initial: initial states, one row per restarted world.
+        """
         self.device.restart(worlds, params, initial)
 
     def warnings(self) -> NDArray[np.int64]:
-        """Return the warning counters, ``(nworld, nwarning)``."""
+        """Return how often each warning has occurred in each world, shape ``(nworld, nwarning)``."""
         return to_host(self.device.warnings())
 
 
 def estimate_max_contacts(twin: Twin) -> int:
-    """Return the contact buffer's size per world of a twin."""
+    """Estimate how many contacts one world needs in the contact buffer.
+
+    The estimate is four times the number of contacts of the home pose, at least 48.
+    """
     data = mujoco.MjData(twin.model)
     data.qpos[:], _ = twin.home()
     mujoco.mj_forward(twin.model, data)
@@ -144,7 +166,11 @@ def estimate_max_contacts(twin: Twin) -> int:
 
 
 def estimate_max_rows(model: mujoco.MjModel, nconmax: int) -> int:
-    """Return the constraint rows of ``nconmax`` contacts of the model's largest dimension, and of all else acting."""
+    """Return an upper bound of the constraint rows of one world.
+
+    It counts ``nconmax`` contacts of the model's largest contact dimension, and all equality, friction and limit
+    constraints.
+    """
     kinds = {mujoco.mjtEq.mjEQ_CONNECT: 3, mujoco.mjtEq.mjEQ_WELD: 6}
     equalities = sum(kinds.get(mujoco.mjtEq(int(kind)), 1) for kind in model.eq_type)
     largest = int(max(model.geom_condim.max(initial=1), model.pair_dim.max(initial=1)))

@@ -1,4 +1,4 @@
-"""Put one model on a device of Warp, with fields that differ from world to world."""
+"""Copy a twin's model to a device of Warp, with model fields that differ between worlds."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from twinloop.twin.quantities.rotation import quat_multiply
 
 
 def find_device(name: str) -> wp.Device:
-    """Return Warp's device of that name.
+    """Return the device of Warp with the given name, such as ``cuda``, ``cuda:1`` or ``cpu``.
 
     Raises:
-        MissingDependencyError: the machine has no such device.
-        InputError: no device has that name.
+        MissingDependencyError: If the machine has no CUDA device.
+        InputError: If no device has that name.
     """
     if not name.startswith(("cuda", "cpu")):
-        raise InputError(f"Unknown Warp device {name!r}. Name cuda, cuda:0, cuda:1 … or cpu.")
+        raise InputError(f"Unknown Warp device {name!r}. Use cuda, cuda:0, cuda:1 … or cpu.")
     if name.startswith("cuda") and not wp.is_cuda_available():
         raise MissingDependencyError(
             "The backend warp finds no CUDA device.",
@@ -41,12 +41,15 @@ def find_device(name: str) -> wp.Device:
     try:
         return wp.get_device(name)
     except ValueError as error:
-        raise InputError(f"Unknown Warp device {name!r}. There are {', '.join(map(str, wp.get_devices()))}.") from error
+        raise InputError(f"Unknown Warp device {name!r}. Devices: {', '.join(map(str, wp.get_devices()))}.") from error
 
 
 @contextmanager
 def use_device(device: wp.Device) -> Generator[None]:
-    """Set Warp's device for the block and, on a CUDA device, torch's stream for Warp, so that neither waits."""
+    """Return a context manager that makes a device current for Warp.
+
+    On a CUDA device Warp also uses torch's stream, so that the two libraries need not wait for each other.
+    """
     stream = nullcontext()
     if device.is_cuda:
         stream = wp.ScopedStream(wp.stream_from_torch(torch.cuda.current_stream(wp.device_to_torch(device))))
@@ -55,17 +58,25 @@ def use_device(device: wp.Device) -> Generator[None]:
 
 
 class GraphCache:
-    """Cache of repeated work as captured graphs, on a CUDA device and on the CPU."""
+    """Cache of repeated device work as captured graphs, which launch faster than single kernels.
+
+    Graphs are used on a CUDA device and on the CPU.
+    """
 
     def __init__(self, device: wp.Device) -> None:
         self._device = device
         self._captured: dict[str, tuple[Any, Any]] = {}
 
     def run(self, name: str, layout: Any, work: Callable[[], None]) -> None:
-        """Run work: directly the first time, which compiles its kernels, and later as a graph.
+        """Run a function that launches kernels: directly the first time, and later as a captured graph.
+
+        The first call compiles the kernels.
 
         Args:
-            layout: any value that changes when ``work`` uses other arrays than before.
+            name: name of the function in the cache.
+            layout: cache key of the arrays that the function uses. If it differs from the last key, the graph is
+                captured again.
+            work: function that launches kernels.
         """
         if name not in self._captured:
             self._captured[name] = (None, None)
@@ -75,21 +86,32 @@ class GraphCache:
             wp.capture_launch(self._captured[name][1])
 
     def prepare(self, name: str, layout: Any, work: Callable[[], None]) -> None:
-        """Capture work as a graph without running it, unless done for this layout; its kernels must be compiled."""
+        """Capture kernel launches as a graph (CUDA graph, or Warp's counterpart on the CPU), but do not run it.
+
+        Nothing happens if the graph exists for this layout. The kernels must be compiled already.
+
+        Args:
+            name: name of the function in the cache.
+            layout: cache key of the arrays that the function uses.
+            work: function that launches kernels.
+        """
         if self._captured.get(name, (None, None))[0] != layout:
             self._captured[name] = (layout, _capture_graph(self._device, work))
 
 
 def _capture_graph(device: wp.Device, work: Callable[[], None]) -> Any:
-    """Capture the launches of ``work`` as a graph. Torch's own stream cannot be captured on a CUDA device."""
-    apart = wp.ScopedStream(wp.Stream(device)) if device.is_cuda else nullcontext()
-    with wp.ScopedDevice(device), apart, wp.ScopedCapture(device) as capture:
+    """Capture the kernel launches of ``work`` as a graph.
+
+    On a CUDA device a new stream is used, because torch's own stream cannot be captured.
+    """
+    stream = wp.ScopedStream(wp.Stream(device)) if device.is_cuda else nullcontext()
+    with wp.ScopedDevice(device), stream, wp.ScopedCapture(device) as capture:
         work()
     return capture.graph
 
 
 def memory_used(device: wp.Device) -> int | None:
-    """Return the memory of a CUDA device that all processes use, in bytes; None on the CPU."""
+    """Return the memory of a CUDA device in use by all processes, in bytes; None on the CPU."""
     return device.total_memory - device.free_memory if device.is_cuda else None
 
 
@@ -125,15 +147,16 @@ _SWITCHES = {
 
 
 class WarpModel:
-    """A twin's model on Warp's current device; a field becomes per world when it is first written.
+    """Model of a twin on Warp's current device. A model field gets a value for each world when it is first written.
 
     Attributes:
-        host: the model as MuJoCo has it, but for two flags. That for no automatic reset is off, because
-            ``mujoco_warp`` never resets. That for native convex collision is set, which gives box pairs the analytic
-            collider that MuJoCo always uses: in float32 the convex one turns the normal of a 0.1 mm deep contact with
-            a table by 4° (measured; see also mujoco_warp's issues 1430 and 1526).
-        device: the ``mujoco_warp`` model.
-        version: grows whenever the device model gets another array, so that a captured graph is out of date.
+        host: MuJoCo's model with two flags changed: automatic reset is enabled again, because ``mujoco_warp`` never
+            resets; native convex collision is disabled, so that pairs of boxes use MuJoCo's analytic collider. (In
+            float32 the convex collider turns the normal of a 0.1 mm deep contact with a table by 4°, as measured; see
+            also mujoco_warp's issues 1430 and 1526.)
+        device: model of ``mujoco_warp``.
+        version: number that increases whenever an array of the device model is replaced, so that a captured graph
+            is out of date.
     """
 
     def __init__(self, twin: Twin, nworld: int) -> None:
@@ -149,7 +172,7 @@ class WarpModel:
             self.device = mjw.put_model(self.host)
         except (NotImplementedError, ValueError) as error:
             raise InputError(
-                f"mujoco_warp does not take the model of {twin.name}: {error} Use the backend threads."
+                f"mujoco_warp cannot simulate the model of {twin.name}: {error} Use the backend threads."
             ) from error
         self.device.opt.warn_overflow = 0  # reported per world, see `WarningCounters`
         if wp.get_device().is_cuda:  # without it the solver's loop is unrolled to its iteration limit
@@ -161,38 +184,45 @@ class WarpModel:
 
     @property
     def scratch(self) -> Any:
-        """Data without contacts, for computations that must not change the worlds."""
+        """Data of ``mujoco_warp`` without contacts, for computations that must not change the worlds."""
         if self._scratch is None:
             self._scratch = mjw.make_data(self.host, nworld=self._nworld, nconmax=1, njmax=1)
         return self._scratch
 
     def check(self, params: ParamTable, names: Iterable[str]) -> None:
-        """Refuse parameters whose fields ``mujoco_warp`` shares between worlds.
+        """Check that ``mujoco_warp`` can store the given model fields separately for each world.
+
+        Args:
+            params: parameters of the worlds, to name the affected ones in the error.
+            names: names of the model fields.
 
         Raises:
-            InputError: with the parameters, their field and the next step.
+            InputError: If ``mujoco_warp`` shares a field between worlds.
         """
         for name in names:
             if self._find_batched_type(name) is None:
-                moved = (
+                changed = (
                     self._twin.params[each]
                     for each in sorted(self._twin.find_changed_params(params) | set(params.steps))
                 )
-                guilty = [p.name for p in moved if name in p.quantity.fields]
+                affected = [p.name for p in changed if name in p.quantity.fields]
                 raise InputError(
-                    f"{', '.join(guilty) or name}: the backend warp cannot vary this between worlds, because "
+                    f"{', '.join(affected) or name}: the backend warp cannot vary this between worlds, because "
                     f"mujoco_warp keeps one {name} for all of them. Keep it nominal, or use the backend threads."
                 )
 
     def view(self, name: str) -> torch.Tensor:
-        """Return a per-world field as a tensor ``(nworld, …)`` that shares its memory; expand a shared field first."""
+        """Return a model field as a tensor ``(nworld, …)`` that shares its memory.
+
+        If all worlds share the field, it is first copied to one value per world.
+        """
         owner, attribute = self._locate_field(name)
         if name not in self._expanded:
             shared = getattr(owner, attribute)
-            own = wp.empty((self._nworld, *shared.shape[1:]), dtype=shared.dtype)
-            setattr(owner, attribute, own)
-            if own.size:
-                wp.to_torch(own).copy_(wp.to_torch(shared)[:1].expand(wp.to_torch(own).shape))
+            expanded = wp.empty((self._nworld, *shared.shape[1:]), dtype=shared.dtype)
+            setattr(owner, attribute, expanded)
+            if expanded.size:
+                wp.to_torch(expanded).copy_(wp.to_torch(shared)[:1].expand(wp.to_torch(expanded).shape))
             if name in _SWITCHES:
                 setattr(self.device, _SWITCHES[name], True)
             self._expanded.add(name)
@@ -200,7 +230,12 @@ class WarpModel:
         return wp.to_torch(getattr(owner, attribute))
 
     def write(self, fields: FieldValues, worlds: NDArray[np.intp] | None = None) -> None:
-        """Write fields of all worlds, or of some, one row each, and recompute the constants derived from them."""
+        """Write model fields, one row per world, and recompute the constants derived from them.
+
+        Args:
+            fields: values of model fields.
+            worlds: indices of the worlds; None for all worlds.
+        """
         for name, values in fields.arrays.items():
             target = self.view(name)
             rows = torch.as_tensor(values.reshape(len(values), *target.shape[1:]), device=target.device)
@@ -212,8 +247,15 @@ class WarpModel:
                 self.view(name)
             self._graphs.run("constants", self.version, lambda: mjw.set_const(self.device, self.scratch, restore=False))
 
-    def place(self, data: Any, fields: FieldValues) -> None:
-        """Set the poses of geoms without joints from their world's fields; ``mujoco_warp`` itself does so only once."""
+    def update_fixed_geoms(self, data: Any, fields: FieldValues) -> None:
+        """Set the poses of geoms that never move from each world's model fields.
+
+        It is needed because ``mujoco_warp`` computes these poses only once.
+
+        Args:
+            data: data of ``mujoco_warp``, changed in place.
+            fields: model fields that were written.
+        """
         if not self._still.size or not _PLACES & set(fields.arrays):
             return
         scratch, geoms = self.scratch, torch.as_tensor(self._still)
@@ -237,7 +279,7 @@ class WarpModel:
 
 
 def _matrix(quaternion: torch.Tensor) -> torch.Tensor:
-    """Return the rotation matrices ``(…, 3, 3)`` of unit quaternions wxyz."""
+    """Convert unit quaternions wxyz to rotation matrices, shape ``(…, 3, 3)``."""
     w, x, y, z = quaternion.unbind(-1)
     rows = [
         torch.stack([1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)], dim=-1),

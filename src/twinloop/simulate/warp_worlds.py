@@ -1,4 +1,4 @@
-"""Run worlds of ``mujoco_warp`` in a rollout as torch tensors, with warnings counted per world."""
+"""Simulate worlds with ``mujoco_warp`` as torch tensors on a device, and count warnings per world."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from twinloop.simulate.warp_model import GraphCache, WarpModel, use_device
 from twinloop.twin import Twin
 
 _BAD = {"qpos": "mjWARN_BADQPOS", "qvel": "mjWARN_BADQVEL", "qacc": "mjWARN_BADQACC"}
-# The solver's iteration limits are no overflow: MuJoCo continues with its result, without a warning.
+# The solver's iteration limits are not an overflow: MuJoCo continues with its result, without a warning.
 _OVERFLOWS = {
     mjw.OverflowType.NEFC: "mjWARN_CNSTRFULL",
     mjw.OverflowType.NJMAX_NNZ: "mjWARN_CNSTRFULL",
@@ -40,7 +40,11 @@ _OVERFLOWS = {
 
 
 class WarningCounters:
-    """Counters ``(nworld, len(WARNINGS))`` since each world's start, raised at most once per control step."""
+    """Counters of warnings since each world's start; a counter increases by at most one per control step and cause.
+
+    Attributes:
+        counts: counters, shape ``(nworld, len(WARNINGS))``.
+    """
 
     def __init__(self, nworld: int, device: torch.device) -> None:
         self.counts = torch.zeros((nworld, len(WARNINGS)), dtype=torch.int64, device=device)
@@ -49,13 +53,19 @@ class WarningCounters:
         self._columns = torch.tensor([WARNINGS.index(name) for name in _OVERFLOWS.values()], device=device)
 
     def zero_invalid_controls(self, controls: torch.Tensor) -> torch.Tensor:
-        """Return controls ``(nworld, substeps, nu)``, with invalid steps set to zero and counted, as in MuJoCo."""
-        sound = _is_valid(controls).all(dim=2, keepdim=True)
-        self._increment_counter("mjWARN_BADCTRL", ~sound.flatten(1).all(dim=1))
-        return torch.where(sound, controls, 0.0)
+        """Set the controls of physics steps with invalid values to zero, as MuJoCo does, and count a warning.
+
+        ``controls`` have the shape ``(nworld, substeps, nu)``; the result is a new tensor.
+        """
+        valid = _is_valid(controls).all(dim=2, keepdim=True)
+        self._increment_counter("mjWARN_BADCTRL", ~valid.flatten(1).all(dim=1))
+        return torch.where(valid, controls, 0.0)
 
     def count_warnings(self, data: Any) -> None:
-        """Count the warnings of a control step in a Data, and reset its overflow flags."""
+        """Count the warnings of a control step and reset the overflow flags of ``data`` in place.
+
+        ``data`` is the data of ``mujoco_warp``.
+        """
         for name, kind in _BAD.items():
             self._increment_counter(kind, ~_is_valid(wp.to_torch(getattr(data, name))).all(dim=1))
         overflow = wp.to_torch(data.overflow)
@@ -84,16 +94,18 @@ _STATE = {
 
 
 class WarpWorlds:
-    """A `Simulation` whose arrays are torch tensors, float64 except ``state`` (float32, as computed).
+    """Running simulation whose arrays are torch tensors on a device; see `Simulation`.
 
-    The physics steps of a control step are captured as a graph at the start, on a CUDA device and on the CPU, and
-    again only when a parameter first departs from nominal in any world. On a CUDA device Warp works in torch's
-    stream, so that neither has to wait for the other.
+    Tensors are float64, except ``state``, which is float32 as computed. On a CUDA device and on the CPU, the physics
+    steps of a control step are recorded once at the start (captured as a Warp graph) and then replayed. They are
+    captured again only when a parameter gets a value other than its nominal one for the first time in any world. On a
+    CUDA device Warp works in torch's stream, so that neither library has to wait for the other.
 
     Attributes:
-        on: Warp's device.
+        device: device of Warp.
         arrays: array library of the tensors.
-        model, data: the model and data of ``mujoco_warp``.
+        model: model of ``mujoco_warp`` with fields per world.
+        data: data of ``mujoco_warp``.
         substeps: physics steps per control step.
     """
 
@@ -108,17 +120,27 @@ class WarpWorlds:
         deterministic: bool,
         buffers: tuple[int, int],
     ) -> None:
-        """Create the worlds; ``buffers`` are the contacts and the constraint rows that a world has room for."""
+        """Create the worlds in their initial states and capture the graphs of their physics steps.
+
+        Args:
+            twin: the twin.
+            params: parameters, one row per world.
+            initial: initial states of all worlds.
+            derived: names of the computed MjData fields that will be read.
+            device: device of Warp.
+            deterministic: whether to compute in a fixed order, so that a GPU repeats a run bit for bit.
+            buffers: maximum number of contacts and of constraint rows per world.
+        """
         self.nworld, self.step_index, self.substeps = initial.nworld, 0, twin.substeps
         self.arrays = ArrayLibrary.of(torch.zeros(0, device=wp.device_to_torch(device)))
         self._graphs = GraphCache(device)
-        self.on, self._twin, self._params, self._moved = device, twin, params, twin.find_changed_params(params)
+        self.device, self._twin, self._params, self._moved = device, twin, params, twin.find_changed_params(params)
         self._commands = CommandPath(
             twin, params, initial.command, earlier=initial.earlier, as_array=self.arrays.asarray
         )
         self._pushes = Pushes(twin, params)
         self._drives = DriveStages(twin, params, as_array=self.arrays.asarray)
-        with use_device(self.on):
+        with use_device(self.device):
             self.model = WarpModel(twin, self.nworld)
             if deterministic:
                 self.model.device.opt.deterministic = int(mjw.DeterminismType.ALL)
@@ -139,33 +161,41 @@ class WarpWorlds:
 
     @property
     def state(self) -> torch.Tensor:
-        """Present state of every world, ``(nworld, nstate)``, float32."""
-        with use_device(self.on):
+        """Current state of every world, float32, shape ``(nworld, nstate)``."""
+        with use_device(self.device):
             parts = [self._tensor(name).reshape(self.nworld, -1) for name in self._columns]
             return torch.cat(parts, dim=1)
 
     @property
     def qpos(self) -> torch.Tensor:
-        """Positions ``(nworld, nq)``."""
-        with use_device(self.on):
+        """Current positions, shape ``(nworld, nq)``."""
+        with use_device(self.device):
             return self._tensor("qpos").double()
 
     @property
     def qvel(self) -> torch.Tensor:
-        """Velocities ``(nworld, nv)``."""
-        with use_device(self.on):
+        """Current velocities, shape ``(nworld, nv)``."""
+        with use_device(self.device):
             return self._tensor("qvel").double()
 
     def read_derived(self, name: str) -> torch.Tensor:
-        """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
-        with use_device(self.on):
+        """Return an MjData field requested at the start, shape ``(nworld, …)``.
+
+        Its values are one physics step older than the state.
+        """
+        with use_device(self.device):
             return self._tensor(name).reshape(self.nworld, *self._sizes[name]).double()
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return linear and angular Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
+        """Return the linear and angular Jacobians of points on a body, each of shape ``(nworld, 3, nv)``.
+
+        Args:
+            body: id of the body.
+            point: points in world coordinates in m, shape ``(nworld, 3)``.
+        """
         scratch, nv = self.model.scratch, self.model.host.nv
         points = self.arrays.asarray(np.broadcast_to(np.asarray(point, dtype=np.float32), (self.nworld, 3)).copy())
-        with use_device(self.on):
+        with use_device(self.device):
             for name in ("qpos", "mocap_pos", "mocap_quat"):
                 wp.copy(getattr(scratch, name), getattr(self.data, name))
             mjw.kinematics(self.model.device, scratch)
@@ -176,20 +206,23 @@ class WarpWorlds:
             return wp.to_torch(linear).double(), wp.to_torch(angular).double()
 
     def advance(self, command: torch.Tensor) -> None:
-        """Run one control step under commands ``(nworld, nu)``, as a captured graph unless drives act."""
+        """Run one control step under commands ``(nworld, nu)``.
+
+        The physics steps run as a captured graph, unless drive effects must act between them.
+        """
         step, clock = self._commands.step, self._commands.clock
         controls = self._commands.compute_controls(command)
         changes = self._twin.stepped_fields(self._params, step)
-        with use_device(self.on):
+        with use_device(self.device):
             if changes:
                 self.model.write(changes)
-                self.model.place(self.data, changes)
+                self.model.update_fixed_geoms(self.data, changes)
             if not clock.steady:
                 self.model.view("opt.timestep").copy_(clock.timestep)
             controls = self._faults.zero_invalid_controls(controls)
             wp.to_torch(self._controls).copy_(controls.transpose(0, 1))
             self._push(step)
-            self._drives.begin()
+            self._drives.begin_step()
             if self._drives.active:
                 self._step_with_drives(controls)
             else:
@@ -198,47 +231,63 @@ class WarpWorlds:
         self.step_index += 1
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """Restart some worlds with their new parameters and initial states."""
+        """Restart some worlds with new parameters and initial states.
+
+        Args:
+            worlds: indices of the k worlds, shape ``(k,)``.
+            params: parameters, one row per restarted world.
+            initial: initial states, one row per restarted world.
+        """
         index = np.asarray(worlds)
         self._commands.restart(index, params, initial.command)
         self._drives.restart(index, params)
-        self._params = self._params.put(index, params)
+        self._params = self._params.replace_worlds(index, params)
         self._pushes.restart(self._params)
         self._moved |= self._twin.find_changed_params(params)
         self._write(params, index)
         self._begin(index, initial)
 
     def warnings(self) -> torch.Tensor:
-        """Return the warning counters, raised at most once per control step since a world's start."""
+        """Return how often each warning has occurred in each world since its start, shape ``(nworld, nwarning)``."""
         return self._faults.counts.clone()
 
     def _write(self, params: ParamTable, worlds: NDArray[np.intp] | None = None) -> None:
-        """Write the fields of all worlds, or of some, one row each."""
+        """Write the model fields of the parameters to the device, one row per world.
+
+        Args:
+            params: parameters of the worlds.
+            worlds: indices of the worlds; None for all worlds.
+        """
         fields = self._twin.fields(params, always=self._moved)
         self.model.check(params, fields.arrays)
-        with use_device(self.on):
+        with use_device(self.device):
             self.model.write(fields, worlds)
             if not self._commands.clock.steady:
                 self.model.view("opt.timestep")
-            self.model.place(self.data, fields)
+            self.model.update_fixed_geoms(self.data, fields)
 
     def _begin(self, worlds: NDArray[np.intp], initial: InitialState) -> None:
-        """Set some worlds to their initial states, one row of ``initial`` each."""
+        """Set some worlds to their initial states.
+
+        Args:
+            worlds: indices of the worlds.
+            initial: initial states, one row for each index in ``worlds``.
+        """
         index = torch.as_tensor(worlds, device=self.arrays.device)
         self._fresh.zero_()
         self._fresh[index] = True
-        kept = {name: self._tensor(name).clone() for name in self._sizes}
-        with use_device(self.on):
+        previous = {name: self._tensor(name).clone() for name in self._sizes}
+        with use_device(self.device):
             self._graphs.run("reset", self.model.version, self._reset)
             for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
                 rows = self.arrays.asarray(getattr(initial, name))
                 target = self._tensor(name)
                 target[index] = rows.reshape(len(worlds), *target.shape[1:]).to(target.dtype)
-            for name, first in self._first.items():
-                self._tensor(name)[index] = first[index]
-            if kept:
+            for name, initial_value in self._first.items():
+                self._tensor(name)[index] = initial_value[index]
+            if previous:
                 mjw.fwd_position(self.model.device, self.data)
-            for name, before in kept.items():  # worlds that continue keep theirs, one step behind their state
+            for name, before in previous.items():  # worlds that continue keep theirs, one step behind their state
                 now = self._tensor(name)
                 now[~self._fresh] = before[~self._fresh]
         self._faults.counts[index] = 0
@@ -251,7 +300,7 @@ class WarpWorlds:
         stepped = self._twin.stepped_fields(params, 0)
         names = [*(stepped.arrays if stepped else ()), *self._drives.fields]
         self.model.check(params, names)
-        with use_device(self.on):
+        with use_device(self.device):
             for name in names:
                 self.model.view(name)
             if self._pushes.active:
@@ -266,7 +315,10 @@ class WarpWorlds:
         return wp.to_torch(self._wrenches)
 
     def _push(self, step: NDArray[np.int64]) -> None:
-        """Set the pushes of the coming control step; they are few, so they are computed on the host."""
+        """Write the pushes of the coming control step; they are few, so they are computed on the CPU.
+
+        ``step`` is the number of the control step in each world.
+        """
         clock = self._commands.clock
         wrenches = None
         if self._pushes.active:
@@ -277,7 +329,13 @@ class WarpWorlds:
             self._wrenches.zero_()
 
     def _step_with_drives(self, controls: torch.Tensor) -> None:
-        """Run physics steps one by one from the first row of the inputs, with drives before each."""
+        """Run the physics steps one by one, with drive effects before each.
+
+        Args:
+            controls: controls of the control step, shape ``(nworld, substeps, nu)``. The controls and wrenches of each
+                physics step are copied to row 0 of the device arrays, because the captured graph of one step reads only
+                that row.
+        """
         state = [self._tensor(name) for name in ("qpos", "qvel", "actuator_force")]
         inputs = [wp.to_torch(rows) for rows in (self._controls, self._wrenches) if rows is not None]
         for substep in range(self.substeps):
@@ -297,7 +355,7 @@ class WarpWorlds:
             self._graphs.run(*self._make_physics_work(1))
 
     def _make_physics_work(self, count: int) -> tuple[str, Any, Callable[[], None]]:
-        """Return some physics steps as work for `GraphCache`."""
+        """Return the arguments of `GraphCache.run` that run ``count`` physics steps: name, cache key and function."""
         return "physics", (count, self.model.version, self._wrenches is not None), lambda: self._run_substeps(count)
 
     def _run_substeps(self, count: int) -> None:
@@ -313,37 +371,45 @@ class WarpWorlds:
 
 
 def _order_components(model: mujoco.MjModel) -> list[str]:
-    """Return the components of a recorded state in column order, without those that this model lacks."""
+    """Return the names of the components of a recorded state in column order, as far as the model has them."""
     first = {name: state_columns(model, int(part))[:1] for name, part in _STATE.items()}
     present = {name: int(column[0]) for name, column in first.items() if len(column)}
     return sorted(present, key=present.__getitem__)
 
 
 def _derived_shapes(model: mujoco.MjModel, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of computed fields of MjData."""
+    """Return the shapes of the named MjData fields, for one world.
+
+    Raises:
+        UnknownNameError: If MuJoCo or ``mujoco_warp`` has no such field.
+    """
     data = mujoco.MjData(model)
-    both = {field for field in mjw.Data.__dataclass_fields__ if isinstance(getattr(data, field, None), np.ndarray)}
+    available = {field for field in mjw.Data.__dataclass_fields__ if isinstance(getattr(data, field, None), np.ndarray)}
     for name in names:
-        if name not in both:
-            raise UnknownNameError("derived field", name, both, where="the backend warp")
+        if name not in available:
+            raise UnknownNameError("derived field", name, available, where="the backend warp")
     return {name: getattr(data, name).shape for name in names}
 
 
 def measure_bare_seconds(worlds: WarpWorlds, commands: NDArray[np.float64]) -> float:
-    """Measure the seconds of a rollout's physics steps from the current states, without anything around the physics.
+    """Measure the time in s of a rollout's physics steps alone, from the current states.
 
-    It uses the same model with the same parameters, the same contact buffer, and the same graph of physics steps.
-    Commands ``(nworld, nstep, nu)`` are on the device before the start and act without delay; no controller, checks or
-    recording.
+    Model, parameters and contact buffer are those of the simulation, and the physics steps also run as a captured graph
+    of kernel launches (CUDA graph on a GPU). Commands are on the device before the start and act without delay. There
+    is no controller, no check and no recording.
+
+    Args:
+        worlds: the simulation.
+        commands: commands, shape ``(nworld, nstep, nu)``.
     """
 
     def physics() -> None:
         for _ in range(worlds.substeps):
             mjw.step(worlds.model.device, worlds.data)
 
-    with use_device(worlds.on):
+    with use_device(worlds.device):
         rows: Any = wp.array(commands.swapaxes(0, 1).astype(np.float32), dtype=float)
-        graphs = GraphCache(worlds.on)
+        graphs = GraphCache(worlds.device)
         graphs.prepare("physics", worlds.model.version, physics)
         wp.synchronize_device()
         began = time.perf_counter()

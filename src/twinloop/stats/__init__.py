@@ -1,4 +1,4 @@
-"""Intervals, tests and resampling, independent of robots."""
+"""Statistics of trials, episodes and time series: intervals, tests, distances and resampling, independent of robots."""
 
 from twinloop.stats.agreement import cohens_kappa, krippendorff_alpha
 from twinloop.stats.allan import AllanCurve, allan_curve, allan_noise
@@ -14,13 +14,20 @@ from twinloop.stats.bootstrap import (
 )
 from twinloop.stats.change_points import match_times, slope_change
 from twinloop.stats.classifier import ClassifierTest, classifier_test
-from twinloop.stats.conformal import conformal_band, conformal_threshold, least_clips, least_values, quantile_upper
+from twinloop.stats.conformal import (
+    conformal_band,
+    conformal_threshold,
+    min_clip_count,
+    min_value_count,
+    quantile_upper,
+)
 from twinloop.stats.distances import ColumnDistances, energy_distance, kid, mmd, wasserstein
 from twinloop.stats.equivalence import (
     Answer,
     Equivalence,
     TrialsNeeded,
     check_margin,
+    classify_difference,
     equivalent_means,
     equivalent_rates,
     power_of_equivalence,
@@ -30,12 +37,11 @@ from twinloop.stats.equivalence import (
     trials_for_equivalence,
     trials_for_pairs,
     trials_for_rates,
-    verdict,
 )
 from twinloop.stats.interval import Interval, holm
 from twinloop.stats.kernel_distance import KernelDistance
 from twinloop.stats.matched_trials import (
-    MOST_PAIRS,
+    MAX_PAIRS,
     PairedCounts,
     mantel_haenszel,
     mcnemar,
@@ -104,13 +110,13 @@ from twinloop.stats.time_alignment import (
     delay_series,
     following_lag,
     mae,
-    raw_correlation,
+    uncentered_correlation,
     warped_correlation,
 )
 from twinloop.stats.two_by_two import ContingencyTable, barnard, difference_interval, exact_p_value, fisher
 
 __all__ = [
-    "MOST_PAIRS",
+    "MAX_PAIRS",
     "AllanCurve",
     "Answer",
     "ClassifierTest",
@@ -144,6 +150,7 @@ __all__ = [
     "bounded_mean",
     "check_margin",
     "classifier_test",
+    "classify_difference",
     "clopper_pearson",
     "cluster_weights",
     "cohens_kappa",
@@ -170,8 +177,6 @@ __all__ = [
     "is_on_grid",
     "kid",
     "krippendorff_alpha",
-    "least_clips",
-    "least_values",
     "ljung_box",
     "log_e_mean",
     "log_e_rates",
@@ -180,6 +185,8 @@ __all__ = [
     "mantel_haenszel",
     "match_times",
     "mcnemar",
+    "min_clip_count",
+    "min_value_count",
     "mmd",
     "octave_edges",
     "paired_difference_interval",
@@ -196,7 +203,6 @@ __all__ = [
     "prediction_powered",
     "quantile_upper",
     "quantization_step",
-    "raw_correlation",
     "ridge_predictions",
     "score_bootstrap",
     "sequential_power",
@@ -216,7 +222,7 @@ __all__ = [
     "trials_for_pairs",
     "trials_for_rates",
     "trials_saved",
-    "verdict",
+    "uncentered_correlation",
     "warped_correlation",
     "wasserstein",
     "welch_test",

@@ -1,9 +1,9 @@
-"""Measure the agreement of observers on the same units, corrected for chance.
+"""Measure how well observers agree who labelled the same units, corrected for agreement by chance.
 
-Cohen's kappa of two observers (Cohen, "A coefficient of agreement for nominal scales", Educational and Psychological
-Measurement 20, 1960) and Krippendorff's alpha of any number of observers, who need not label every unit (Krippendorff,
-"Computing Krippendorff's Alpha-Reliability", 2011). Both are smooth functions of sums over units, so a bootstrap or
-jackknife over units costs one matrix product.
+Cohen's kappa is for two observers (Cohen, "A coefficient of agreement for nominal scales", Educational and
+Psychological Measurement 20, 1960). Krippendorff's alpha is for any number of observers, who need not label every unit
+(Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011). Both are functions of sums over units. A bootstrap
+or jackknife therefore only needs the sums of each resample, which one matrix product computes for all resamples.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from twinloop.stats.proportion import clopper_pearson
 Metric = Literal["nominal", "interval"]
 Array = NDArray[np.float64]
 _FEWEST = 2  # units that are needed to estimate their spread
-_MOST_RESAMPLED = 1000  # units; with more, the jackknife's normal interval is as good, at a thousandth of the cost
+_MOST_RESAMPLED = 1000  # units; more units: the jackknife's normal interval is as good and much cheaper
 
 
 def cohens_kappa(first: ArrayLike, second: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """Return Cohen's kappa of two observers on nominal values: (observed − expected) / (1 − expected).
+    """Return Cohen's kappa of two observers on nominal values: (observed − expected) / (1 − expected agreement).
 
     Args:
-        first: values ``(nunit,)`` of the first observer, codes or words; NaN, None or "" for a missing value. Units
-            with a missing value of either observer do not count.
-        second: values of the second observer.
-        level: confidence level of the interval over units.
-        seed: seed of the resamples.
+        first: Values of the first observer, shape ``(nunit,)``, codes or words; NaN, None or "" for a missing value.
+            Units with a missing value of either observer do not count.
+        second: Values of the second observer for the same units.
+        level: Confidence level of the interval over units.
+        seed: Seed of the bootstrap resamples.
 
     Returns:
-        The interval; its estimate is NaN if both observers give one and the same value for every unit.
+        Kappa with its interval; the estimate is NaN if both observers give the same single value to all units.
 
     Raises:
-        InputError: unequal lengths, or fewer than two units with both values.
+        InputError: If the lengths are unequal, or fewer than two units have both values.
     """
     codes, size = _encode_values(_stack_observers(first, second))
     codes = codes[(codes >= 0).all(axis=1)]
@@ -67,18 +67,18 @@ def krippendorff_alpha(
     """Return Krippendorff's alpha of any number of observers: 1 − observed / expected disagreement.
 
     Args:
-        values: ``(nunit, nobserver)``, codes or words with metric ``nominal``, numbers with ``interval``; NaN, None or
-            "" for a missing value. Units with fewer than two values do not count.
-        metric: measure of disagreement: 1 between unequal values (``nominal``), or the squared difference
+        values: Values, shape ``(nunit, nobserver)``: codes or words with metric ``nominal``, numbers with ``interval``;
+            NaN, None or "" for a missing value. Units with fewer than two values do not count.
+        metric: Measure of disagreement: 1 between unequal values (``nominal``), or the squared difference
             (``interval``).
-        level: confidence level of the interval over units.
-        seed: seed of the resamples.
+        level: Confidence level of the interval over units.
+        seed: Seed of the bootstrap resamples.
 
     Returns:
-        The interval; its estimate is NaN if only one value occurs.
+        Alpha with its interval; the estimate is NaN if only one value occurs.
 
     Raises:
-        InputError: fewer than two units have two values.
+        InputError: If fewer than two units have two values.
     """
     table = np.asarray(values, dtype=object)
     if table.ndim != 2:
@@ -111,43 +111,53 @@ def _alpha_interval(table: NDArray[np.object_], *, level: float, seed: int) -> I
     numbers = numbers - np.nanmean(numbers)  # a difference of squares of large numbers would lose digits
     given = np.isfinite(numbers).sum(axis=1).astype(np.float64)
     plain, square = np.nansum(numbers, axis=1), np.nansum(numbers**2, axis=1)
-    apart = np.maximum(given * square - plain**2, 0.0) / (given - 1.0)  # half the squared differences of all pairs
-    sums = np.stack([apart, given, plain, square], axis=1)
+    disagreement = np.maximum(given * square - plain**2, 0.0) / (
+        given - 1.0
+    )  # half the squared differences of all pairs
+    sums = np.stack([disagreement, given, plain, square], axis=1)
 
     def alpha(total: Array) -> Array:
-        apart, given, plain, square = total.T
-        return _beyond_chance(apart, np.maximum(given * square - plain**2, 0.0) / np.maximum(given - 1.0, 1.0))
+        disagreement, given, plain, square = total.T
+        return _beyond_chance(disagreement, np.maximum(given * square - plain**2, 0.0) / np.maximum(given - 1.0, 1.0))
 
-    alike = np.nanmax(numbers, axis=1) == np.nanmin(numbers, axis=1)
-    return _interval(alpha, sums, alike, 1.0, level=level, seed=seed)
+    agrees = np.nanmax(numbers, axis=1) == np.nanmin(numbers, axis=1)
+    return _interval(alpha, sums, agrees, 1.0, level=level, seed=seed)
 
 
 def _interval(
-    figure: Callable[[Array], Array],
+    statistic: Callable[[Array], Array],
     sums: Array,
-    alike: NDArray[np.bool_],
+    agrees: NDArray[np.bool_],
     chance: float,
     *,
     level: float,
     seed: int,
 ) -> Interval:
-    """Return the interval of a function of sums ``(k, nsum)`` over units ``(nunit, nsum)``.
+    """Return the confidence interval of an agreement statistic, which is a function of sums over units.
 
-    If no unit disagrees, all resamples agree too and have no spread. The lower limit is then that of the exact binomial
-    interval for the number of disagreeing units; each of them would disagree by 1 where ``chance`` is expected. A
-    resample with only one value has no agreement beyond chance, and counts as 0.
+    If the observers agree on all units, all resamples are equal. The lower limit is then 1 − q / ``chance``, where q is
+    the exact binomial upper limit of the share of units on which they disagree. Agreement is not defined for a resample
+    in which only one value occurs; it counts as 0.
+
+    Args:
+        statistic: Function from sums ``(k, nsum)`` of k resamples to agreements ``(k,)``.
+        sums: Terms of the sums for each unit, shape ``(nunit, nsum)``.
+        agrees: Whether all values of a unit are equal, shape ``(nunit,)``.
+        chance: Expected disagreement if labels were assigned by chance.
+        level: Confidence level.
+        seed: Seed of the resamples.
     """
     check_level(level)
     count = len(sums)
-    estimate = figure(sums.sum(axis=0, keepdims=True))[0]
+    estimate = statistic(sums.sum(axis=0, keepdims=True))[0]
     if np.isnan(estimate):
         return Interval.of(estimate, np.nan, np.nan, level=level, method="only one value occurs")
-    if alike.all():
+    if agrees.all():
         most = 1.0 - float(clopper_pearson(count, count, level=level).low)
         low = max(1.0 - most / chance, -1.0)
         return Interval.of(estimate, low, 1.0, level=level, method="exact binomial, as no unit disagrees")
     if count > _MOST_RESAMPLED:
-        left_out = np.nan_to_num(figure(sums.sum(axis=0) - sums))
+        left_out = np.nan_to_num(statistic(sums.sum(axis=0) - sums))
         spread = np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum())
         half = ndtri((1 + level) / 2) * spread
         ends = (estimate - half, min(estimate + half, 1.0))
@@ -155,20 +165,20 @@ def _interval(
 
     def resample_statistic(rows: NDArray[np.intp]) -> Array:
         weights = np.stack([np.bincount(row, minlength=count) for row in rows]).astype(np.float64)
-        return np.nan_to_num(figure(weights @ sums))
+        return np.nan_to_num(statistic(weights @ sums))
 
-    found = bootstrap(resample_statistic, count, level=level, seed=seed)
-    return Interval.of(estimate, found.low, found.high, level=level, method="bca bootstrap over units")
+    resampled = bootstrap(resample_statistic, count, level=level, seed=seed)
+    return Interval.of(estimate, resampled.low, resampled.high, level=level, method="bca bootstrap over units")
 
 
 def _beyond_chance(observed: Array, expected: Array) -> Array:
-    """Return 1 − observed / expected disagreement; NaN if the expected one is 0."""
+    """Return 1 − observed / expected disagreement; NaN if the expected disagreement is 0."""
     some = expected > 1e-12
     return np.where(some, 1.0 - observed / np.where(some, expected, 1.0), np.nan)
 
 
 def _expected_disagreement(counts: NDArray[np.generic]) -> float:
-    """Return the expected disagreement of two values drawn from the observed ones."""
+    """Return the chance that two values drawn from the observed values, given by their counts, are unequal."""
     share = np.asarray(counts, dtype=np.float64) / max(float(np.sum(counts)), 1.0)
     return max(1.0 - float((share**2).sum()), 1e-12)
 
@@ -183,7 +193,7 @@ def _stack_observers(first: ArrayLike, second: ArrayLike) -> NDArray[np.object_]
 
 
 def _encode_values(table: NDArray[np.object_]) -> tuple[NDArray[np.intp], int]:
-    """Return codes from 0, with -1 for missing values, and the number of different values."""
+    """Return a table of integer codes from 0, with -1 for missing values, and the number of different values."""
     words = sorted({str(value) for value in table.ravel() if not _is_missing(value)})
     number = {word: code for code, word in enumerate(words)}
     codes = [-1 if _is_missing(value) else number[str(value)] for value in table.ravel()]

@@ -1,7 +1,8 @@
-"""Compute Allan deviations: differences of averages over neighbouring intervals, by averaging time.
+"""Compute Allan deviations of sensor noise, and fit noise coefficients (white noise, bias instability, random walk).
 
-Formulas: D. W. Allan, Proc. IEEE 54 (1966); IEEE Std 952-1997, annex C; W. Riley, NIST Special Publication 1065 (2008),
-sections 5.2.4 and 5.4.1.
+The Allan deviation at an averaging time describes the differences between averages over neighbouring intervals of that
+duration. Formulas: D. W. Allan, Proc. IEEE 54 (1966); IEEE Std 952-1997, annex C; W. Riley, NIST Special Publication
+1065 (2008), sections 5.2.4 and 5.4.1.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from scipy.special import chdtri
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import Interval, check_level
 
-_FEWEST = 9  # samples of a record
-_PER_DECADE = 10  # averaging times, evenly spaced in their logarithm
+_FEWEST = 9  # smallest number of samples of a record
+_PER_DECADE = 10  # averaging times per factor of ten
 _FLICKER = 2.0 * math.log(2.0) / math.pi  # Allan variance of flicker noise over its coefficient squared
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllanCurve:
-    """Overlapping Allan deviation of one record.
+    """Overlapping Allan deviation of one record, by averaging time.
 
-    ``time`` ``(m,)`` are the averaging times in s. ``deviation`` is the Allan deviation there with its interval.
-    ``freedom`` ``(m,)`` are the equivalent degrees of freedom of the variance.
+    Attributes:
+        time: Averaging times in s, shape ``(ntime,)``.
+        deviation: Allan deviation at each averaging time in the unit of the record, with its interval.
+        freedom: Equivalent degrees of freedom of each Allan variance (square of the deviation), shape ``(ntime,)``.
+            They determine the chi-square interval: more degrees give a narrower interval.
     """
 
     time: NDArray[np.float64]
@@ -35,7 +39,10 @@ class AllanCurve:
 
     @property
     def slope(self) -> NDArray[np.float64]:
-        """Exponent e of σ ∝ τᵉ at each averaging time: −1/2 for white noise, 0 for flicker, 1/2 for a random walk."""
+        """Exponent e of the deviation σ ∝ τᵉ at each averaging time τ, shape ``(ntime,)``.
+
+        It is −1/2 for white noise, 0 for flicker noise, and 1/2 for a random walk.
+        """
         return np.gradient(np.log(self.deviation.estimate), np.log(self.time))
 
 
@@ -43,8 +50,16 @@ class AllanCurve:
 class AllanNoise:
     """Noise coefficients of a record after IEEE 952, with intervals.
 
-    σ²(τ) = white²/τ + (2 ln 2/π) · instability² + walk² τ/3: ``white`` in unit/√Hz (N), ``instability`` in the unit
-    (B), ``walk`` in unit/√s (K).
+    They describe the Allan variance σ² at the averaging time τ::
+
+        σ²(τ) = white² / τ + (2 ln 2 / π) · instability² + walk² · τ / 3
+
+    The factor 2 ln 2 / π is the Allan variance of flicker noise with coefficient 1 (IEEE 952).
+
+    Attributes:
+        white: White noise in unit/√Hz (coefficient N).
+        instability: Bias instability (flicker noise) in the unit of the record (coefficient B).
+        walk: Random walk in unit/√s (coefficient K).
     """
 
     white: Interval
@@ -60,19 +75,22 @@ def allan_curve(
     shortest: float = 0.0,
     longest: float = 0.1,
 ) -> AllanCurve:
-    """Return the overlapping Allan deviation of a record of rates ``(n,)``, sampled every ``period`` s.
+    """Return the overlapping Allan deviation of a record that was sampled at a constant rate.
 
-    Intervals use chi-square, with the degrees of freedom of the noise type that the local slope indicates.
+    Intervals use the chi-square distribution. Its degrees of freedom depend on the type of noise, which is inferred
+    from the slope of the curve.
 
     Args:
-        values: samples of a rate (not of its integral).
-        period: sampling period, s.
-        level: confidence level of the intervals.
-        shortest: shortest averaging time, s; a filter distorts the curve up to about a hundred times its lag.
-        longest: longest averaging time, as a fraction of the record.
+        values: Samples of the quantity itself, for example an angular rate (not its integral), shape ``(n,)``.
+        period: Sampling period in s.
+        level: Confidence level of the intervals.
+        shortest: Shortest averaging time in s. If the sensor filters its signal, use about a hundred times the filter's
+            time constant, because the filter distorts the curve at shorter times.
+        longest: Longest averaging time, as a fraction of the record.
 
     Raises:
-        InputError: fewer than 9 samples, a sample that is not finite, or too few samples for the shortest time.
+        InputError: If there are fewer than 9 samples, a sample is not finite, or the record is too short for the
+            shortest time.
     """
     check_level(level)
     record = np.asarray(values, dtype=np.float64)
@@ -104,10 +122,12 @@ def allan_curve(
 
 
 def allan_noise(curve: AllanCurve) -> AllanNoise:
-    """Fit white noise, flicker and random walk to a curve, by least squares of relative variances.
+    """Fit white noise, flicker noise and random walk to an Allan curve, by weighted least squares.
 
-    Each coefficient's interval is that of the curve at the averaging time where its part is largest, minus the other
-    parts. A coefficient of 0 has an interval from 0 to the largest value that the curve's upper limit allows.
+    Residuals are relative to the Allan variance. The interval of a coefficient comes from one point of the curve: the
+    averaging time at which this type of noise has the largest share of the variance. The variances of the other two
+    types are subtracted from the limits there. A coefficient of 0 has an interval from 0 to the largest value that the
+    curve's upper limit allows.
     """
     from scipy.optimize import nnls  # slow to load
 
@@ -124,13 +144,24 @@ def allan_noise(curve: AllanCurve) -> AllanNoise:
 
 
 def _allan_variance(phase: NDArray[np.float64], m: int) -> float:
-    """Return half the mean square of the second differences of the integral over ``m`` samples."""
+    """Return half the mean square of the second differences of a record's integral.
+
+    Args:
+        phase: Integral of the record.
+        m: Averaging time in samples.
+    """
     second = phase[2 * m :] - 2.0 * phase[m:-m] + phase[: -2 * m]
     return float(np.mean(second * second)) / 2.0
 
 
 def _degrees_of_freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Return the equivalent degrees of freedom for ``n`` points of the integral (NIST SP 1065, table 5)."""
+    """Return the equivalent degrees of freedom of Allan variances (NIST SP 1065, table 5).
+
+    Args:
+        slope: Local exponent of the deviation, which selects the noise type.
+        m: Averaging times in samples.
+        n: Number of samples of the integrated record (one more than the record).
+    """
     white = (3.0 * (n - 1) / (2.0 * m) - 2.0 * (n - 2) / n) * 4.0 * m**2 / (4.0 * m**2 + 5.0)
     first = 2.0 * (n - 2) ** 2 / (2.3 * n - 4.9)
     flicker = np.where(m > 1, 5.0 * n**2 / (4.0 * m * (n + 3.0 * m)), first)
@@ -144,7 +175,18 @@ def _degrees_of_freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: i
 def _coefficient(
     curve: AllanCurve, basis: NDArray[np.float64], squares: NDArray[np.float64], which: int, level: float
 ) -> Interval:
-    """Return one coefficient, with the interval of the curve at the averaging time at which its part is largest."""
+    """Return one noise coefficient with its interval.
+
+    The interval comes from the averaging time at which this type of noise has the largest share of the variance.
+
+    Args:
+        curve: The Allan curve.
+        basis: Allan variance at each averaging time if one squared coefficient is 1 and the others are 0, shape
+            ``(ntime, 3)``: 1/τ for white noise, 2 ln 2 / π for bias instability, τ/3 for random walk.
+        squares: The fitted squared coefficients, shape ``(3,)``.
+        which: Index of the coefficient: 0 white noise, 1 bias instability, 2 random walk.
+        level: Confidence level.
+    """
     model = basis @ squares
     share = basis[:, which] * squares[which] / model
     method = "least squares of the Allan variance, chi-square where the part is largest"
@@ -152,14 +194,14 @@ def _coefficient(
         allowed = (curve.deviation.high**2 / basis[:, which]).min()
         return Interval.of(0.0, 0.0, math.sqrt(allowed), level=level, method=method)
     # Among the times where its part is nearly the largest, take the most accurate one.
-    near = share > share.max() - 0.05  # the loss of a twentieth is less than any interval here
+    near = share > share.max() - 0.05  # 5 % less is less than any interval here
     place = int(np.argmax(np.where(near, curve.freedom, 0.0)))
     rest = model[place] - basis[place, which] * squares[which]
-    found, low, high = (
+    estimate, low, high = (
         float(end[place]) ** 2 for end in (curve.deviation.estimate, curve.deviation.low, curve.deviation.high)
     )
-    # The rest is as uncertain as the whole: it is largest where the part is smallest.
-    ends = [max(end, 0.0) / basis[place, which] for end in (low - rest * high / found, high - rest * low / found)]
+    # The other parts have the relative uncertainty of the whole variance, and are largest if this part is smallest.
+    ends = [max(end, 0.0) / basis[place, which] for end in (low - rest * high / estimate, high - rest * low / estimate)]
     return Interval.of(
         math.sqrt(squares[which]),
         math.sqrt(min(ends[0], squares[which])),

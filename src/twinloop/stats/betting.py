@@ -1,9 +1,12 @@
 """Test and bound the mean of bounded values by betting; valid for any sample size and any bounded distribution.
 
-After Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86 (2024). A
-wealth Π (1 + λ (x − m)) that starts at 1 bets that the mean is above m (below m for negative λ). If that is false, the
-wealth reaches 1/α with a chance of at most α, at any stopping time (Ville's inequality). Bets may depend on earlier
-values, and so may the bounds of the next value.
+The method is that of Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", J. R. Stat. Soc.
+B 86 (2024). The test statistic is called the wealth. To test the hypothesis that the mean is at most m, the wealth
+starts at 1 and is multiplied by 1 + λ (x − m) for each value x. The factor λ ≥ 0 is called the bet. (λ < 0 tests the
+hypothesis that the mean is at least m.) If the hypothesis is true, the wealth ever reaches 1/α with a chance of at most
+α, so the test may be evaluated after every value (Ville's inequality). A large wealth is therefore evidence against the
+hypothesis. Such a process is called an e-process, hence ``log_e`` for the logarithm of a wealth. The bet on a value,
+and the bounds of the value, may depend on all earlier values.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from twinloop.stats.two_by_two import Alternative
 
 Array = NDArray[np.float64]
 Bets = Literal["spread", "even"]
-_FRACTIONS = np.geomspace(0.02, 0.98, 12)  # of the largest bet: from the best for a thousand values to nearly all
+_FRACTIONS = np.geomspace(0.02, 0.98, 12)  # of the largest bet; the smallest is the best for 1000 values
 # Gauss-Legendre nodes for the mean over all fractions: exact up to 63 values, log E within 10⁻⁶ for a thousand.
 _EVEN = 32
 _MOST = 0.75  # of the largest bet, the limit of adaptive bets (Waudby-Smith & Ramdas 2024, appendix B.1: 1/2 or 3/4)
 _NARROWEST = 1e-12
-_GRID = 1000  # means that are tested for an interval
+_GRID = 1000  # number of hypothetical means that are tested for an interval
 
 
 def log_e_mean(
@@ -37,27 +40,32 @@ def log_e_mean(
     alternative: Alternative = "two-sided",
     bets: Bets = "spread",
 ) -> Array:
-    """Return the logarithm of the wealth after each value, ``(…, n)``, in bets against ``mean``.
+    """Return the logarithm of the wealth (test statistic, see the module) against a mean of ``mean``, after each value.
 
-    The wealth is the mean over constant fractions of the largest bet ("diversified Kelly betting"), so it does not
-    depend on the order of the values. Two-sided it is the mean of both sides.
+    The test is valid after every value. For example, the hypothesis is rejected at level 5 % as soon as the wealth
+    reaches 20. The wealth is the average over several constant bets, each a fraction of the largest possible bet
+    ("diversified Kelly betting"). It therefore does not depend on the order of the values. For the two-sided
+    alternative it is the average of both one-sided wealths.
 
-    Since every bet is constant, the expected wealth is Π (1 + λ (μᵢ − m)) ≤ (1 + λ (μ̄ − m))ⁿ for values of different
-    means μᵢ: as long as their average is at most m it is at most 1. Values may therefore come from slices with
-    different success rates, if the wealth is only checked after complete rounds over all slices.
+    Values may come from several conditions with different means μᵢ, for example different success rates, if the wealth
+    is only checked when every condition has equally many values. The reason is that every bet is constant: the expected
+    wealth is Π (1 + λ (μᵢ − m)) ≤ (1 + λ (μ̄ − m))ⁿ, which is at most 1 as long as the average mean μ̄ is at most m.
 
     Args:
-        values: ``(…, n)``.
-        mean: the hypothesis, broadcast against ``(…,)``.
-        low: lower bound of each value, known before the value.
-        high: upper bound of each value, known before the value.
-        alternative: ``greater`` bets against a mean of at most ``mean``, ``less`` against one of at least ``mean``.
-        bets: ``spread`` for twelve fractions in geometric progression; ``even`` for a uniform mixture of all fractions.
-            For differences of paired successes against 0, ``even`` is the e-process of wins and losses 2^(d+1) B(w+1,
-            l+1) (1 − I_½(w+1, l+1)).
+        values: Values, shape ``(…, n)``.
+        mean: Hypothetical mean m, broadcast against the shape ``(…,)``.
+        low: Lower bound of each value, known before the value.
+        high: Upper bound of each value, known before the value.
+        alternative: ``greater`` to reject that the mean is at most ``mean``, ``less`` to reject that it is at least
+            ``mean``, ``two-sided`` for either.
+        bets: ``spread`` for twelve fractions in geometric progression; ``even`` for a uniform mixture of all fractions,
+            which is best for differences of paired successes (see `stats.sequential`).
+
+    Returns:
+        Shape ``(…, n)``. The hypothesis is rejected at level α when the wealth reaches 1/α.
 
     Raises:
-        InputError: a value outside its bounds, or no value.
+        InputError: If a value is outside its bounds, or there is no value.
     """
     x, m, below, above = _distances_to_bounds(values, mean, low, high)
     sides = {
@@ -73,11 +81,25 @@ def log_e_mean(
 def log_e_adaptive(
     values: ArrayLike, mean: ArrayLike, *, alpha: float, low: ArrayLike = 0.0, high: ArrayLike = 1.0
 ) -> Array:
-    """Return the logarithm of the hedged wealth against ``mean`` after each of a fixed number of values, ``(…, n)``.
+    """Return the logarithm of a test statistic (wealth) that grows if the true mean differs from ``mean``.
 
-    Bets are optimized for a decision at the last value: λ = √(2 log(2/α) / (n σ̂²)), with the variance of the earlier
-    values (Waudby-Smith & Ramdas 2024, section 4.2 and eq. 26), and half of the wealth on each side. Intervals are
-    narrower than those of `log_e_mean` if the number of values is fixed.
+    The hypothesis that the true mean is ``mean`` is rejected at level α when the wealth reaches 1/α.
+
+    Use it for an interval from a number n of values that is fixed in advance, because the interval is narrower than
+    with `log_e_mean`. For each value x, the one-sided wealth is multiplied by 1 + λ (x − mean), or by 1 − λ (x − mean)
+    for the other side. The test is valid after every value, but the factor λ (bet) is optimized for the last one: λ =
+    √(2 log(2/α) / (n σ̂²)), with the variance σ̂² of the earlier values (Waudby-Smith & Ramdas 2024, section 4.2 and
+    eq. 26). The result is the average of both one-sided wealths ("hedged").
+
+    Args:
+        values: Values, shape ``(…, n)``.
+        mean: Hypothetical mean, broadcast against the shape ``(…,)``.
+        alpha: Level α of the test for which λ is optimized.
+        low: Lower bound of each value.
+        high: Upper bound of each value.
+
+    Returns:
+        Logarithm of the wealth after each value, shape ``(…, n)``.
     """
     x, m, below, above = _distances_to_bounds(values, mean, low, high)
     bet = _adaptive_bets(x, alpha)
@@ -94,42 +116,42 @@ def bounded_mean(
     high: ArrayLike = 1.0,
     within: tuple[float, float] | None = None,
 ) -> Interval:
-    """Return a finite-sample valid interval of the mean of independent bounded values ``(n,)``, by sequential bets.
+    """Return a betting confidence interval of the mean of independent bounded values, valid for any number of values.
 
     Args:
-        values: ``(n,)``.
-        level: confidence level.
-        low: lower bound of all values, or of each.
-        high: upper bound of all values, or of each.
-        within: known limits of the mean; by default the bounds.
+        values: Values, shape ``(n,)``.
+        level: Confidence level.
+        low: Lower bound of all values, or of each value.
+        high: Upper bound of all values, or of each value.
+        within: Known limits of the mean, if they are narrower than the bounds of the values; by default these bounds.
 
     Raises:
-        InputError: a value outside its bounds, or no value.
+        InputError: If a value is outside its bounds, or there is no value.
     """
     check_level(level)
     x = check_bounded(values, low, high)
     ends = within or (float(np.min(low)), float(np.max(high)))
     grid = np.linspace(*ends, _GRID + 2)[1:-1]
     wealth = log_e_adaptive(x[None], grid, alpha=1 - level, low=low, high=high).max(axis=-1)
-    kept = np.flatnonzero(wealth < -np.log(1 - level))
+    accepted = np.flatnonzero(wealth < -np.log(1 - level))
     centre = float(np.clip(x.mean(), *ends))
-    if not len(kept):  # contradictory values, which have a chance of at most α
-        kept = np.array([int(np.argmin(wealth))])
+    if not len(accepted):  # contradictory values, which have a chance of at most α
+        accepted = np.array([int(np.argmin(wealth))])
     step = grid[1] - grid[0]
     return Interval.of(
         centre,
-        max(grid[kept[0]] - step, ends[0]),
-        min(grid[kept[-1]] + step, ends[1]),
+        max(grid[accepted[0]] - step, ends[0]),
+        min(grid[accepted[-1]] + step, ends[1]),
         level=level,
         method="betting, finite-sample valid",
     )
 
 
 def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
-    """Return the values as an array after checking their bounds.
+    """Return the values as an array after checking that they are within their bounds.
 
     Raises:
-        InputError: a value is outside its bounds, or there is none.
+        InputError: If a value is outside its bounds, or there is no value.
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim < 1 or x.shape[-1] < 1:
@@ -138,8 +160,8 @@ def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
     if outside.any():
         at = np.unravel_index(int(np.argmax(outside)), outside.shape)
         raise InputError(
-            f"Value {x[at]:g} (number {int(at[-1])}) is outside its bounds {np.min(low):g} to {np.max(high):g}, which "
-            "the guarantee requires. Divide scores by the full score."
+            f"Value {x[at]:g} (number {int(at[-1])}) is outside its bounds {np.min(low):g} to {np.max(high):g}. The "
+            "test is only valid within these bounds. Divide scores by the full score."
         )
     return x
 
@@ -147,14 +169,34 @@ def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
 def _distances_to_bounds(
     values: ArrayLike, mean: ArrayLike, low: ArrayLike, high: ArrayLike
 ) -> tuple[Array, Array, Array, Array]:
-    """Return the checked values, the hypothesis, and its distances from both bounds."""
+    """Check the values, and return the distances of the hypothetical mean from their bounds.
+
+    Args:
+        values: Values, shape ``(…, n)``.
+        mean: Hypothetical mean, shape ``(…,)``.
+        low: Lower bound of each value.
+        high: Upper bound of each value.
+
+    Returns:
+        The values, the mean with a trailing axis, mean − ``low``, and ``high`` − mean; they broadcast to ``(…, n)``.
+    """
     x, m = check_bounded(values, low, high), np.asarray(mean, dtype=np.float64)[..., None]
     return x, m, m - np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64) - m
 
 
-def _mixture_wealth(gain: Array, room: ArrayLike, bets: Bets) -> Array:
-    """Return the mean wealth over constant fractions of the largest bet, 1 / ``room``; gains are at least −room."""
-    share = gain / np.maximum(room, _NARROWEST)
+def _mixture_wealth(deviation: Array, distance: ArrayLike, bets: Bets) -> Array:
+    """Return the logarithm of the wealth (statistic of the betting test), averaged over several constant bets.
+
+    The wealth of a bet λ is the product of 1 + λ · ``deviation`` over the values so far.
+
+    Args:
+        deviation: Value minus hypothetical mean to test against larger means, or the negative of it to test against
+            smaller means, shape ``(…, n)``.
+        distance: Distance of the hypothetical mean from the lower bound of the values, or from the upper bound to test
+            against smaller means. The largest possible bet is 1 / ``distance``.
+        bets: Set of bets, as fractions of the largest: ``spread`` or ``even``, see `log_e_mean`.
+    """
+    share = deviation / np.maximum(distance, _NARROWEST)
     total = np.full(share.shape, -np.inf)
     for fraction, weight in zip(
         *_bet_fractions(bets), strict=True
@@ -164,7 +206,15 @@ def _mixture_wealth(gain: Array, room: ArrayLike, bets: Bets) -> Array:
 
 
 def _bet_fractions(bets: Bets) -> tuple[Array, Array]:
-    """Return fractions of the largest bet and the share of the wealth for each."""
+    """Return the constant bets of a mixture, as fractions of the largest possible bet, and the weight of each.
+
+    With the bet λ, the test statistic (wealth) is multiplied by 1 + λ (value − mean) for each value. The wealth of the
+    mixture is the weighted mean of the wealths of all bets.
+
+    Args:
+        bets: ``spread`` for twelve fractions in geometric progression with equal weights. ``even`` for a uniform
+            mixture of all fractions, approximated by Gauss-Legendre quadrature.
+    """
     if bets == "spread":
         return _FRACTIONS, np.full(len(_FRACTIONS), 1 / len(_FRACTIONS))
     nodes, weights = _gauss_legendre_nodes(_EVEN)
@@ -177,7 +227,15 @@ def _gauss_legendre_nodes(count: int) -> tuple[Array, Array]:
 
 
 def _adaptive_bets(x: Array, alpha: float) -> Array:
-    """Return λ for each value from the variance of the earlier ones, which starts as if ¼ had been observed once."""
+    """Return the bet λ (factor of the betting test) for each value, computed from the variance of the earlier values.
+
+    The variance is computed as if one further earlier value had deviated from the mean by ½, the largest standard
+    deviation in [0, 1].
+
+    Args:
+        x: Values in [0, 1], shape ``(…, n)``.
+        alpha: Level α for which the bets are optimized.
+    """
     n = x.shape[-1]
     count = np.arange(1, n + 1)
     mean = (0.5 + np.cumsum(x, axis=-1)) / (count + 1)

@@ -1,16 +1,20 @@
 """Compute bootstrap intervals over clusters (whole episodes, never frames) and cluster-robust covariances.
 
-Percentile and BCa intervals after Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 13 and 14,
-with tail probabilities widened for few clusters after Hesterberg, "What teachers should know about the bootstrap", The
+Percentile and BCa intervals follow Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 13 and 14.
+Tail probabilities are widened for few clusters after Hesterberg, "What teachers should know about the bootstrap", The
 American Statistician 69 (2015), section 5.3 ("expanded percentile interval"). SciPy's bootstrap has no clusters, no
-widening for few of them, and no seed per stream.
+widening for few of them, and no seed per random stream.
 
-For the sandwich, a cluster is described by its curvature ``G_c`` (its part of the loss's second derivative) and its
-score ``s_c`` (its part of the gradient). Residuals of a fit are smaller than the errors, most in clusters with high
-leverage; CR2 corrects for it (Bell & McCaffrey, Survey Methodology 28, 2002). The t quantile has their Satterthwaite
-degrees of freedom, computed for independent errors (Pustejovsky & Tipton, Journal of Business & Economic Statistics 36,
-2018). Everything is computed in the parameter space: Xᵀ (I − X M Xᵀ)^(−½) = (I − G M)^(−½) Xᵀ for any cluster's rows X
-with G = XᵀX.
+The cluster-robust ("sandwich") covariance of a fitted parameter vector is valid if the errors within a cluster depend
+on each other. It is computed from each cluster's part of the gradient and of the second derivative of the loss.
+Residuals of a fit are smaller than the true errors, most in clusters that have much influence on the fit (high
+leverage). The method CR2 corrects for it (Bell & McCaffrey, Survey Methodology 28, 2002). Intervals use Student's t
+with the degrees of freedom of Bell & McCaffrey, a Satterthwaite approximation for independent errors (Pustejovsky &
+Tipton, Journal of Business & Economic Statistics 36, 2018).
+
+Everything is computed with matrices of the size of the parameter vector. For a cluster with regressors X, G = XᵀX, and
+the inverse M of the loss's second derivative, the identity Xᵀ (I − X M Xᵀ)^(−½) = (I − G M)^(−½) Xᵀ makes this
+possible.
 """
 
 from __future__ import annotations
@@ -44,19 +48,20 @@ def bootstrap(
     method: Method = "bca",
     seed: int = 0,
 ) -> Interval:
-    """Return the bootstrap interval of any statistic of clusters.
+    """Return the bootstrap interval of any statistic of clusters (episodes).
 
     Args:
-        statistic: maps cluster indices ``(k, nclusters)``, one resample per row, to values ``(k, …)``. The jackknife of
-            BCa also calls it with rows of ``nclusters - 1`` indices.
-        nclusters: number of clusters.
-        level: confidence level.
-        draws: number of resamples.
+        statistic: Function from cluster indices to values. It gets indices of shape ``(k, ncluster)``, one resample per
+            row, and returns values of shape ``(k, …)``. With ``bca`` it is also called with rows of ``ncluster - 1``
+            indices, because the acceleration is estimated by a jackknife (one cluster left out at a time).
+        nclusters: Number of clusters.
+        level: Confidence level.
+        draws: Number of resamples.
         method: ``percentile``, or ``bca`` (bias-corrected and accelerated, second-order accurate).
-        seed: run seed of the resamples.
+        seed: Run seed of the resamples.
 
     Raises:
-        InputError: fewer than two clusters, from which their spread cannot be estimated.
+        InputError: If there are fewer than two clusters, from which their spread cannot be estimated.
     """
     check_level(level)
     resamples = _draw_resamples(nclusters, draws, seed)
@@ -80,7 +85,16 @@ def bootstrap_mean(
     method: Method = "bca",
     seed: int = 0,
 ) -> Interval:
-    """Return the interval of the mean of cluster values ``(nclusters, …)``; ``weights`` has shape ``(nclusters,)``."""
+    """Return the bootstrap interval of the mean over clusters (episodes).
+
+    Args:
+        values: Value of each cluster, shape ``(ncluster, …)``.
+        weights: Weight of each cluster, shape ``(ncluster,)``; equal by default.
+        level: Confidence level.
+        draws: Number of resamples.
+        method: ``percentile`` or ``bca``, see `bootstrap`.
+        seed: Run seed of the resamples.
+    """
     table = np.asarray(values, dtype=np.float64)
     weight = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
     columns = table.reshape(len(table), -1)
@@ -94,10 +108,16 @@ def bootstrap_mean(
 
 
 def bootstrap_paired(before: ArrayLike, after: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """Return the interval of mean(``after`` − ``before``); row ``c`` of both ``(nclusters, …)`` is the same cluster.
+    """Return the bootstrap interval of the mean of ``after`` − ``before`` over clusters (episodes).
+
+    Args:
+        before: Value of each cluster, shape ``(ncluster, …)``.
+        after: Value of the same clusters in the same order, same shape.
+        level: Confidence level.
+        seed: Run seed of the resamples.
 
     Raises:
-        InputError: the shapes differ.
+        InputError: If the shapes differ.
     """
     first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     if first.shape != second.shape:
@@ -106,7 +126,11 @@ def bootstrap_paired(before: ArrayLike, after: ArrayLike, *, level: float = 0.95
 
 
 def _expanded_tails(level: float, nclusters: int) -> NDArray[np.float64]:
-    """Return normal quantiles that widen a normal bootstrap distribution to Student's t of C − 1 degrees of freedom."""
+    """Return the standard normal quantiles (z-values) of the lower and upper percentile, widened for few clusters.
+
+    With these percentiles a normal bootstrap distribution gives the interval of Student's t with ``nclusters`` − 1
+    degrees of freedom.
+    """
     quantile = stdtrit(nclusters - 1, (1 + level) / 2) * np.sqrt(nclusters / (nclusters - 1))
     return np.array([-quantile, quantile])
 
@@ -117,7 +141,14 @@ def _bca(
     jackknife: NDArray[np.float64],
     tails: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return BCa limits (Efron & Tibshirani 1993, eq. 14.9–14.15), elementwise over the trailing axes."""
+    """Return lower and upper BCa limits (Efron & Tibshirani 1993, eq. 14.9–14.15), elementwise over the trailing axes.
+
+    Args:
+        estimate: Statistic of all clusters, shape ``(…)``.
+        values: Statistic of each resample, shape ``(ndraw, …)``.
+        jackknife: Statistic without each cluster, shape ``(ncluster, …)``.
+        tails: Normal quantiles of both limits, shape ``(2,)``.
+    """
     draws = len(values)
     below = (np.sum(values < estimate, axis=0) + 0.5 * np.sum(values == estimate, axis=0)) / draws
     correction = ndtri(np.clip(below, 0.5 / draws, 1 - 0.5 / draws))
@@ -133,7 +164,12 @@ def _bca(
 
 
 def _quantile_each(values: NDArray[np.float64], probability: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return quantiles of ``values`` over axis 0 at one probability per element, linearly interpolated."""
+    """Return one quantile per element of ``values`` over axis 0, linearly interpolated.
+
+    Args:
+        values: Shape ``(ndraw, …)``.
+        probability: Probability of each element's quantile, shape ``(…)``.
+    """
     ordered = np.sort(values, axis=0)
     position = np.asarray(probability) * (len(values) - 1)
     lower = np.floor(position).astype(np.intp)
@@ -147,36 +183,42 @@ def _quantile_each(values: NDArray[np.float64], probability: NDArray[np.float64]
 def score_bootstrap(
     curvatures: ArrayLike,
     scores: ArrayLike,
-    penalty: ArrayLike,
-    pull: ArrayLike,
+    prior_curvature: ArrayLike,
+    prior_gradient: ArrayLike,
     *,
     draws: int = 2000,
 ) -> NDArray[np.float64]:
-    """Return bootstrap errors of an M-estimate over resampled clusters, one Newton step each: ``(draws, p)``.
+    """Return bootstrap deviations of parameters that minimize a loss, without a new fit for each resample.
 
-    Curvature and gradient are resampled together, which accounts for unequal clusters (Hu & Kalbfleisch, "The
-    estimating function bootstrap", Canadian Journal of Statistics 28, 2000). Unlike a sandwich it has full rank with
-    few clusters.
+    The clusters' gradients (scores) and second derivatives of the loss are resampled together. One Newton step with
+    their sums approximates the fit to the resample. This accounts for clusters of unequal size (Hu & Kalbfleisch, "The
+    estimating function bootstrap", Canadian Journal of Statistics 28, 2000). Unlike the cluster-robust covariance of
+    `bias_reduced_sandwich`, the covariance of the deviations has full rank even with few clusters.
 
     Args:
-        curvatures: curvature ``(C, p, p)`` of each cluster's loss.
-        scores: gradient ``(C, p)`` of each cluster's loss.
-        penalty: curvature ``(p, p)`` of a prior.
-        pull: gradient ``(p,)`` of a prior.
-        draws: number of resamples.
+        curvatures: Second derivative of each of C clusters' loss with respect to the p parameters, shape ``(C, p, p)``.
+        scores: Gradient of each cluster's loss, shape ``(C, p)``.
+        prior_curvature: Second derivative of the prior's loss, shape ``(p, p)``.
+        prior_gradient: Gradient of the prior's loss, shape ``(p,)``.
+        draws: Number of resamples.
+
+    Returns:
+        Deviation of the parameters from the estimate in each resample, shape ``(ndraw, p)``.
     """
     gradient = np.asarray(scores, dtype=np.float64)
     weights = cluster_weights(len(gradient), draws)
-    matrix = np.tensordot(weights, np.asarray(curvatures, dtype=np.float64), axes=1) + np.asarray(penalty)
-    slope = weights @ gradient + np.asarray(pull)
+    matrix = np.tensordot(weights, np.asarray(curvatures, dtype=np.float64), axes=1) + np.asarray(prior_curvature)
+    slope = weights @ gradient + np.asarray(prior_gradient)
     return -np.asarray(np.linalg.solve(matrix, slope[..., None])[..., 0], dtype=np.float64)
 
 
 def cluster_weights(nclusters: int, draws: int, *, seed: int = 0) -> NDArray[np.float64]:
-    """Return the number of times that each cluster is drawn in each resample, ``(draws, nclusters)``.
+    """Return the number of times that each cluster occurs in each bootstrap resample, shape ``(ndraw, ncluster)``.
+
+    The numbers are the weights of the clusters in sums over a resample.
 
     Raises:
-        InputError: fewer than two clusters.
+        InputError: If there are fewer than two clusters.
     """
     rows = _draw_resamples(nclusters, draws, seed)
     return np.stack([np.bincount(row, minlength=nclusters) for row in rows]).astype(np.float64)
@@ -191,16 +233,19 @@ def _draw_resamples(nclusters: int, draws: int, seed: int) -> NDArray[np.intp]:
 def stretched_percentile(
     values: ArrayLike, nclusters: int, df: ArrayLike, *, level: float = 0.95
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return percentile limits of bootstrap values ``(draws, …)``, widened about their median for few clusters.
+    """Return lower and upper percentile limits of bootstrap values, widened about their median for few clusters.
 
-    The factors are √(C / (C − 1)) and the ratio of Student's quantile to the normal one, as in `bootstrap`. Unlike
-    there, no extreme percentile is needed, so a hundred draws suffice instead of ten thousand.
+    The distances of both percentiles from the median are multiplied by √(C / (C − 1)) for C clusters, and by the ratio
+    of Student's quantile to the normal quantile.
+
+    A hundred draws suffice. `bootstrap` uses another method: it takes more extreme percentiles, such as 0.1 % for five
+    clusters. They need thousands of draws.
 
     Args:
-        values: values of the statistic in each resample.
-        nclusters: number C of clusters.
-        df: degrees of freedom ``(…)``: C − 1, or fewer for unequal clusters.
-        level: confidence level.
+        values: Statistic of each resample, shape ``(ndraw, …)``.
+        nclusters: Number C of clusters.
+        df: Degrees of freedom, shape ``(…)``: C − 1, or fewer for unequal clusters.
+        level: Confidence level.
     """
     check_level(level)
     tail = (1 + level) / 2
@@ -215,10 +260,15 @@ _MOST_LEVERAGE = 1 - 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class SandwichCovariance:
-    """Covariance ``(p, p)`` of an estimate, and degrees of freedom ``(p,)`` of each parameter's t quantile.
+    """Cluster-robust ("sandwich") covariance of an estimate of p parameters from C clusters.
 
-    ``rank`` is the number of directions whose spread C clusters can estimate: at most C − 1. ``influence`` ``(C, p)``
-    is each cluster's contribution to the estimate's error; the covariance is the sum of their outer products.
+    Attributes:
+        covariance: Covariance of the estimate, shape ``(p, p)``.
+        df: Degrees of freedom of each parameter's t quantile, shape ``(p,)``.
+        rank: Rank of the covariance, at most C − 1: C clusters cannot estimate the variances of more combinations of
+            parameters.
+        influence: Contribution of each cluster to the error of the estimate, shape ``(C, p)``; the covariance is the
+            sum of their outer products.
     """
 
     covariance: Array
@@ -230,15 +280,18 @@ class SandwichCovariance:
 def bias_reduced_sandwich(
     curvatures: ArrayLike, scores: ArrayLike, penalty: ArrayLike | None = None
 ) -> SandwichCovariance:
-    """Return the CR2 sandwich with Bell–McCaffrey degrees of freedom.
+    """Return the cluster-robust covariance of fitted parameters, with a correction for few clusters (CR2).
+
+    Use it for confidence intervals of parameters if the errors within a cluster (episode) depend on each other. Its
+    degrees of freedom for Student's t are those of Bell and McCaffrey; see the module.
 
     Args:
-        curvatures: ``(C, p, p)`` second derivative of the summed loss of each cluster at the estimate.
-        scores: ``(C, p)`` gradient of the loss summed over each cluster.
-        penalty: ``(p, p)`` second derivative of the other terms of the loss, for example a prior.
+        curvatures: Second derivative of each of C clusters' loss at the estimate, shape ``(C, p, p)`` for p parameters.
+        scores: Gradient of each cluster's loss, shape ``(C, p)``.
+        penalty: Second derivative of the other terms of the loss, for example a prior, shape ``(p, p)``.
 
     Raises:
-        InputError: fewer than two clusters, or a direction that neither clusters nor penalty determine.
+        InputError: If there are fewer than two clusters, or neither clusters nor penalty determine a direction.
     """
     parts, gradient = np.asarray(curvatures, dtype=np.float64), np.asarray(scores, dtype=np.float64)
     count, p = gradient.shape
@@ -262,9 +315,11 @@ def bias_reduced_sandwich(
 
 
 def _inverse_root(matrix: Array) -> Array:
-    """Return a root of the inverse of a positive definite matrix: the inverse is root @ root.T."""
+    """Return a matrix R such that R Rᵀ is the inverse of a positive definite ``matrix``."""
     size = np.sqrt(np.maximum(np.diag(matrix), 0.0))  # unit columns: parameters have different units
-    undetermined = InputError("A direction is determined neither by the clusters nor by a prior. Fix a parameter.")
+    undetermined = InputError(
+        "A combination of parameters is determined neither by the data nor by a prior. Fix one of the parameters."
+    )
     if not size.all():
         raise undetermined
     try:
@@ -275,7 +330,18 @@ def _inverse_root(matrix: Array) -> Array:
 
 
 def _satterthwaite(weights: Array, leverage: Array, inner: Array) -> float:
-    """Return tr(Ω)² / tr(Ω²) for the covariance Ω ``(C, C)`` of cluster contributions under independent errors."""
+    """Return the Satterthwaite degrees of freedom tr(Ω)² / tr(Ω²) of one parameter's variance.
+
+    Ω is the covariance ``(C, C)`` of the contributions of C clusters to the parameter, if errors are independent. Its
+    entries are Ω_ij = δ_ij w_iᵀ L_i w_i − w_iᵀ L_i B L_j w_j. The second term exists because all clusters share one
+    fit. All arrays are in coordinates in which the second derivative of the total loss is the identity.
+
+    Args:
+        weights: Vectors w_i: the contribution of cluster i to the parameter is w_i · gradient of its loss, shape ``(C,
+            p)`` for p parameters.
+        leverage: Matrices L_i: second derivative of each cluster's loss, shape ``(C, p, p)``.
+        inner: Matrix B, shape ``(p, p)``; the identity if the fit has no penalty.
+    """
     through = np.einsum("cij,cj->ci", leverage, weights)
     own = np.einsum("ci,ci->c", weights, through)
     common = through @ inner @ through.T

@@ -1,13 +1,15 @@
-"""Find changes in series: a change of slope, lasting shifts of a mean; and match two lists of change times.
+"""Find changes in series (a change of slope, a lasting shift of the mean), and match two lists of change times.
 
-Page's CUSUM of standardized values is S ← max(0, S + z − k), an alarm where S ≥ h (Page, "Continuous inspection
-schemes", Biometrika 41, 1954). k is half of the shift to detect. Its mean run length is that of a Markov chain on
-cells of [0, h) (Brook & Evans, "An approach to the probability distribution of CUSUM run length", Biometrika 59, 1972).
+Page's CUSUM (cumulative sum) S of standardized values z starts at 0 and becomes max(0, S + z − k) with each value.
+There is an alarm if S ≥ h (Page, "Continuous inspection schemes", Biometrika 41, 1954). k is half of the shift to
+detect. The mean number of values until an alarm (run length) is computed with a Markov chain, whose states are small
+intervals of S in [0, h) (Brook & Evans, "An approach to the probability distribution of CUSUM run length", Biometrika
+59, 1972).
 
-With mean and spread estimated from few values, false alarms are far more frequent than the chain predicts. The
-self-starting CUSUM (Hawkins, "Self-starting CUSUM charts for location and scale", The Statistician 36, 1987)
-standardizes each value by the values before it. For independent normal values the result is exactly standard normal and
-independent, for any number of values.
+If mean and standard deviation are estimated from few values, false alarms are far more frequent than this calculation
+predicts. The self-starting CUSUM (Hawkins, "Self-starting CUSUM charts for location and scale", The Statistician 36,
+1987) standardizes each value by the values before it. For independent normal values, the standardized values are
+independent and exactly standard normal, from the first ones on.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class ChangePoint:
-    """A change at row ``index`` (the first row after it), or none (``index`` 0, ``before`` equals ``after``).
+    """A change of slope in a series, or none.
 
-    ``gain`` is the part of the squared residuals of the fit without a change that the change explains, 0 to 1.
+    Attributes:
+        index: First row after the change; 0 if there is none.
+        before: Slope before the change.
+        after: Slope after the change; equals ``before`` if there is none.
+        gain: Relative reduction of the sum of squared residuals by the change, from 0 (no reduction) to 1.
     """
 
     index: int
@@ -38,12 +44,12 @@ class ChangePoint:
 
 
 def slope_change(x: ArrayLike, y: ArrayLike, *, least: int) -> ChangePoint:
-    """Return the row at which ``y = slope · x`` changes its slope, by least squares over all splits.
+    """Find the row at which ``y = slope · x`` changes its slope, by least squares over all splits into two parts.
 
     Args:
-        x: ``(n,)``, about zero: no intercept is fitted.
-        y: ``(n,)``.
-        least: minimum number of rows on each side.
+        x: Independent variable (regressor), shape ``(n,)``, centred on zero, because no intercept is fitted.
+        y: Dependent variable (response), shape ``(n,)``.
+        least: Smallest number of rows on each side of the change.
     """
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     xx, xy = np.cumsum(a * a), np.cumsum(a * b)
@@ -69,8 +75,14 @@ def _ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchedMoments:
-    """Matched times of two lists: indices of the matched times in each list, ``(n,)``, and the lengths of the lists."""
+class MatchedTimes:
+    """Pairs of matching times in two lists of times.
+
+    Attributes:
+        first: Index of each matched time in the first list, shape ``(npair,)``.
+        second: Index of its partner in the second list, same shape.
+        sizes: Lengths of both lists.
+    """
 
     first: NDArray[np.intp]
     second: NDArray[np.intp]
@@ -78,20 +90,23 @@ class MatchedMoments:
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall: 2 matches / total length of both lists; 1 if both are empty."""
+        """F1 score (harmonic mean of precision and recall); 1 if both lists are empty.
+
+        It is twice the number of pairs divided by the total length of both lists.
+        """
         total = sum(self.sizes)
         return 2.0 * len(self.first) / total if total else 1.0
 
 
-def match_times(first: ArrayLike, second: ArrayLike, tolerance: float) -> MatchedMoments:
+def match_times(first: ArrayLike, second: ArrayLike, tolerance: float) -> MatchedTimes:
     """Return the largest set of pairs of times within ``tolerance``; each time is used once, and the order is kept.
 
-    On a line, taking pairs greedily from the left gives the largest matching.
+    Pairs are taken greedily in ascending order, which gives the largest matching of sorted times.
 
     Args:
-        first: times ``(n,)`` in any unit, ascending.
-        second: the other times, ascending, in the same unit.
-        tolerance: largest distance of a pair, inclusive.
+        first: Times in any unit, ascending, shape ``(n,)``.
+        second: The other times in the same unit, ascending, shape ``(m,)``.
+        tolerance: Largest difference of a pair, inclusive.
     """
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     pairs, i, j = list[tuple[int, int]](), 0, 0
@@ -104,16 +119,28 @@ def match_times(first: ArrayLike, second: ArrayLike, tolerance: float) -> Matche
         else:
             j += 1
     left, right = (np.array([pair[side] for pair in pairs], dtype=np.intp) for side in (0, 1))
-    return MatchedMoments(first=left, second=right, sizes=(len(one), len(other)))
+    return MatchedTimes(first=left, second=right, sizes=(len(one), len(other)))
 
 
 REFERENCE = 0.5  # k: half of a shift by one standard deviation, the textbook's choice
-_CELLS = 101  # of the chain with normal values: run lengths up to 10,000 within 0.5 %
+_CELLS = 101  # states of the Markov chain: run lengths up to 10,000 are accurate within 0.5 %
 _LONGEST = 20.0  # largest threshold; its run length at k = 0.5 exceeds a billion values
 
 
 def cusum(values: ArrayLike) -> Array:
-    """Return the upper CUSUM after each standardized value ``(…, n)``, with k = `REFERENCE`; −z gives the lower one."""
+    """Return Page's CUSUM (cumulative sum) after each standardized value, to detect upward shifts.
+
+    The sum after value z_t is S_t = max(0, S_{t−1} + z_t − ½), from S_0 = 0. Subtracting ½ is best for shifts of one
+    standard deviation.
+
+    Apply it to the negated values for downward shifts.
+
+    Args:
+        values: Deviations from the mean before the shift, in standard deviations, shape ``(…, n)``.
+
+    Returns:
+        Sums S_t, shape ``(…, n)``.
+    """
     z = np.asarray(values, dtype=np.float64)
     path, total = np.empty_like(z), np.zeros(z.shape[:-1])
     for i in range(z.shape[-1]):
@@ -123,7 +150,15 @@ def cusum(values: ArrayLike) -> Array:
 
 
 def cusum_run_length(threshold: float, *, shift: float = 0.0) -> float:
-    """Return the mean number of values until an alarm, for independent normal values of mean ``shift``, variance 1."""
+    """Return the mean number of values until a CUSUM alarm, for independent normal values of variance 1.
+
+    Args:
+        threshold: The alarm threshold h.
+        shift: Mean of the values in standard deviations; 0 gives the mean number of values between false alarms.
+
+    Raises:
+        InputError: If the threshold is not above 0.
+    """
     if threshold <= 0:
         raise InputError(
             f"A CUSUM's threshold of {threshold:g} alarms immediately. Give a number above 0; 4 or 5 is usual."
@@ -139,10 +174,12 @@ def cusum_run_length(threshold: float, *, shift: float = 0.0) -> float:
 
 @cache
 def cusum_threshold(run_length: float) -> float:
-    """Return the threshold with this mean run length if the mean does not shift; 4.10 for 370 values at k = 0.5.
+    """Return the CUSUM threshold whose mean number of values between false alarms is ``run_length``.
+
+    For example, it is 4.10 for 370 values at k = 0.5.
 
     Raises:
-        InputError: a run length outside the computable range.
+        InputError: If the run length is outside the range that can be computed.
     """
     from scipy.optimize import brentq
 
@@ -152,19 +189,25 @@ def cusum_threshold(run_length: float) -> float:
             f"No CUSUM with k = {REFERENCE:g} has a mean run length of {run_length:g} values; it can be from "
             f"{least:.3g} to {most:.3g}."
         )
-    found = brentq(lambda h: np.log(cusum_run_length(h) / run_length), 1e-6, _LONGEST)
-    return float(found)  # pyright: ignore[reportArgumentType]
+    threshold = brentq(lambda h: np.log(cusum_run_length(h) / run_length), 1e-6, _LONGEST)
+    return float(threshold)  # pyright: ignore[reportArgumentType]
 
 
 def self_starting_scores(before: ArrayLike, values: ArrayLike) -> Array:
-    """Convert values ``(n,)`` to standard normal scores relative to all earlier values.
+    """Convert values to standard normal scores relative to all earlier values, for a self-starting CUSUM.
+
+    Each value is compared with the mean and standard deviation of all earlier values, which gives a Student t
+    statistic. The score is the standard normal quantile with the same tail probability (Hawkins 1987).
 
     Args:
-        before: at least two values from normal operation.
-        values: the following values, in order.
+        before: At least two values from normal operation.
+        values: The following values in order, shape ``(n,)``.
+
+    Returns:
+        Scores of ``values``, shape ``(n,)``.
 
     Raises:
-        InputError: fewer than two values in ``before``, or all of them equal.
+        InputError: If ``before`` has fewer than two values, or all of them are equal.
     """
     known, given = np.asarray(before, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if len(known) < 2 or np.ptp(known) == 0:

@@ -1,16 +1,18 @@
-"""Set thresholds with finite-sample guarantees, by order statistics: for quantiles, scores, and whole curves.
+"""Set alarm thresholds with finite-sample guarantees from calibration data (conformal prediction).
 
-If the scores of n calibration clips and of a new one are exchangeable, the new score is at most the ⌈(n + 1) level⌉-th
-smallest of the n with a probability of at least ``level``, and without ties of less than level + 1 / (n + 1). This
-holds for any distribution and any model that made the scores (Vovk, Gammerman & Shafer, "Algorithmic Learning in a
-Random World", 2005; Lei, G'Sell, Rinaldo, Tibshirani & Wasserman, J. Am. Stat. Assoc. 113, 2018, theorem 2.1).
+Every calibration clip has a score, such as its largest error. The threshold is the k-th smallest of the n scores, with
+k = (n + 1) · level, rounded up. The score of a new clip is at most the threshold with a probability of at least
+``level``, and of less than ``level`` + 1 / (n + 1) if no scores are equal. The condition is that the new clip and the
+calibration clips are exchangeable, for example independent draws from one distribution. The guarantee holds for any
+distribution and any model that computed the scores (Vovk, Gammerman & Shafer, "Algorithmic Learning in a Random World",
+2005; Lei, G'Sell, Rinaldo, Tibshirani & Wasserman, J. Am. Stat. Assoc. 113, 2018, theorem 2.1).
 
-A curve's score is the largest (value − centre) / width over its time. Centre and width are estimated from one set of
-curves; the threshold is the conformal quantile of the scores of another set (Diquigiovanni, Fontana & Vantini,
-"Conformal prediction bands for multivariate functional data", J. Multivar. Anal. 189, 2022). A new curve that is
-exchangeable with those leaves the band anywhere with a chance of at most 1 − level, in finite samples, for any centre
-and width. With several signals the score is the largest of all signals, each scaled by its own spread, so that all
-bands hold together.
+The score of a curve (a signal over time) is the largest (value − centre) / width over its time. Centre and width are
+estimated from one set of curves; the threshold is the conformal quantile of the scores of another set (Diquigiovanni,
+Fontana & Vantini, "Conformal prediction bands for multivariate functional data", J. Multivar. Anal. 189, 2022). A new
+curve that is exchangeable with those curves leaves the band at any time with a chance of at most 1 − level, in finite
+samples, for any centre and width. With several signals the score is the largest over all signals, each scaled by its
+own spread, so that all bands hold together.
 """
 
 from __future__ import annotations
@@ -31,69 +33,100 @@ Array = NDArray[np.float64]
 
 
 def quantile_upper(values: ArrayLike, quantile: float, *, level: float = 0.95) -> float | None:
-    """Return an upper bound of the quantile, wrong with a chance of at most 1 − ``level``; None with too few values.
+    """Return an upper confidence bound of a quantile of the distribution of ``values``, for any distribution.
 
-    The k-th smallest value is above the quantile unless k or more values are below it, which has a binomial probability
-    (Conover, Practical Nonparametric Statistics, 1999, section 3.2).
+    The bound is the k-th smallest value. It is too low only if k or more values are below the quantile. The number of
+    values below the quantile has a binomial distribution, so k is chosen as the smallest number for which this happens
+    with a chance of at most 1 − ``level`` (Conover, Practical Nonparametric Statistics, 1999, section 3.2).
+
+    Args:
+        values: Independent values, shape ``(n,)``.
+        quantile: The quantile, for example 0.99.
+        level: Confidence: the bound is too low with a chance of at most 1 − ``level``.
+
+    Returns:
+        The bound; None if there are too few values.
 
     Raises:
-        InputError: no values, a value that is not a finite number, or a quantile outside (0, 1).
+        InputError: If there are no values, a value is not finite, or the quantile is outside (0, 1).
     """
     check_level(level)
     x = np.sort(np.asarray(values, dtype=np.float64))
     if not 0 < quantile < 1 or not len(x) or not np.isfinite(x).all():
-        raise InputError(f"The {quantile:g} quantile of {len(x)} values: give numbers, and a quantile between 0 and 1.")
+        raise InputError(
+            f"Cannot bound the {quantile:g} quantile of {len(x)} values. Give finite numbers, and a quantile "
+            "between 0 and 1."
+        )
     rank = int(scipy.stats.binom.ppf(level, len(x), quantile)) + 1  # the least k with P(fewer than k below) ≥ level
     return float(x[rank - 1]) if rank <= len(x) else None
 
 
-def least_values(quantile: float, *, level: float = 0.95) -> int:
-    """Return the fewest values for which the largest one bounds the quantile: q^n ≤ 1 − level."""
+def min_value_count(quantile: float, *, level: float = 0.95) -> int:
+    """Return the smallest number of values whose maximum is an upper confidence bound of a quantile.
+
+    It is the smallest n with quantileⁿ ≤ 1 − level.
+    """
     return math.ceil(math.log(1 - level) / math.log(quantile))
 
 
 _ROUND_OFF = 1e-9  # tolerance for (n + 1) · level: float arithmetic misses integers
 
 
-def least_clips(level: float) -> int:
-    """Return the fewest calibration clips with a finite threshold at ``level``: 9 for 90 %, 19 for 95 %."""
+def min_clip_count(level: float) -> int:
+    """Return the smallest number of calibration clips with a finite threshold: 9 for 90 %, 19 for 95 %.
+
+    Args:
+        level: Probability with which a new score is at most the threshold.
+    """
     check_level(level)
     return math.ceil(level / (1.0 - level) - _ROUND_OFF)
 
 
 def conformal_threshold(scores: ArrayLike, level: float) -> float:
-    """Return the ⌈(n + 1) level⌉-th smallest score; infinity with fewer than `least_clips`.
+    """Return the conformal threshold: a new score exceeds it with a chance of at most 1 − ``level``.
+
+    It is the ⌈(n + 1) level⌉-th smallest of n scores, and infinity if there are fewer than `min_clip_count`.
+
+    Args:
+        scores: Scores of the calibration clips, shape ``(n,)``.
+        level: Chance that a new score is at most the threshold.
 
     Raises:
-        InputError: a score that is NaN, or a level outside (0, 1).
+        InputError: If a score is NaN, or the level is outside (0, 1).
     """
     check_level(level)
     values = np.sort(np.asarray(scores, dtype=np.float64))
     if np.isnan(values).any():
-        raise InputError("A score is NaN. Leave the clip out, or find out why it could not be replayed.")
+        raise InputError("A calibration score is NaN. Leave that clip out, or find out why it could not be replayed.")
     rank = math.ceil((len(values) + 1) * level - _ROUND_OFF)
     return float(values[rank - 1]) if rank <= len(values) else math.inf
 
 
 def coverage(inside: ArrayLike, *, level: float = 0.95) -> Interval:
-    """Return the share of clips ``(n,)`` inside, with the exact Clopper-Pearson interval."""
+    """Return the share of test clips inside their predicted bounds, with the exact Clopper-Pearson interval.
+
+    Args:
+        inside: Whether each clip is inside its bounds, shape ``(nclip,)``.
+        level: Confidence level of the interval.
+    """
     flags = np.asarray(inside, dtype=bool)
     return clopper_pearson(int(flags.sum()), len(flags), level=level)
 
 
 def conformal_band(level: NDArray[np.float64], calibration: int, test: int) -> tuple[NDArray, NDArray]:
-    """Return limits that contain 95 % of the empirical coverages of ``test`` clips if the calibration holds.
+    """Return the range in which the observed coverage of test clips is with a chance of 95 %, if calibration is valid.
 
-    Given n calibration clips the true coverage is Beta(k, n + 1 − k) with k = ⌈(n + 1) level⌉, and the count among
-    m test clips beta-binomial (Vovk, "Conditional validity of inductive conformal predictors", 2012).
+    Given n calibration clips the true coverage has the distribution Beta(r, n + 1 − r) with r = ⌈(n + 1) level⌉, and
+    the number of covered clips among m test clips is beta-binomial (Vovk, "Conditional validity of inductive conformal
+    predictors", 2012).
 
     Args:
-        level: nominal levels, ``(k,)``.
-        calibration: number n of calibration clips.
-        test: number m of test clips.
+        level: Nominal coverage levels, shape ``(nlevel,)``.
+        calibration: Number n of calibration clips.
+        test: Number m of test clips.
 
     Returns:
-        Lower and upper limits ``(k,)``; 1 if n clips give no finite threshold.
+        Lower and upper limits, shape ``(nlevel,)`` each; 1 if n clips give no finite threshold.
     """
     from scipy.stats import betabinom
 
@@ -106,30 +139,39 @@ def conformal_band(level: NDArray[np.float64], calibration: int, test: int) -> t
 
 
 def conformal_p_values(calibration: ArrayLike, scores: ArrayLike) -> NDArray[np.float64]:
-    """Return (1 + number of calibration scores at least as large) / (n + 1) for each of ``scores`` ``(m,)``.
+    """Return the p-value of each new score under the hypothesis that it has the distribution of the calibration scores.
 
-    This is a p-value of the hypothesis that a score has the distribution of the n calibration scores: at most α with a
-    chance of at most α. Several of them depend on each other positively, so that the Benjamini-Hochberg procedure is
+    It is (1 + number of calibration scores at least as large) / (n + 1) for n calibration scores, and at most α with a
+    chance of at most α. Several such p-values are positively dependent, so that the Benjamini-Hochberg procedure is
     valid (Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal p-values", Ann. Stat. 51, 2023,
     theorem 2).
 
+    Args:
+        calibration: Scores of the calibration clips, shape ``(n,)``.
+        scores: New scores, shape ``(m,)``.
+
     Raises:
-        InputError: no calibration score, or one that is NaN.
+        InputError: If there is no calibration score, or a score is NaN.
     """
     known, given = np.sort(np.asarray(calibration, dtype=np.float64)), np.asarray(scores, dtype=np.float64)
     if not len(known) or np.isnan(known).any() or np.isnan(given).any():
-        raise InputError("P-values need calibration scores, and none that is NaN. Leave such clips out.")
-    beaten = np.asarray(len(known) - np.searchsorted(known, given, side="left"), dtype=np.float64)
-    return (1.0 + beaten) / (1.0 + len(known))
+        raise InputError(
+            "P-values need at least one calibration score, and no score may be NaN. Leave out clips whose score is NaN."
+        )
+    larger = np.asarray(len(known) - np.searchsorted(known, given, side="left"), dtype=np.float64)
+    return (1.0 + larger) / (1.0 + len(known))
 
 
-_LEAST_WIDTH = 0.1  # minimum width, of the mean width: curves may agree at a time by chance (our choice)
+_LEAST_WIDTH = 0.1  # smallest width relative to the mean width: curves may agree at a step by chance (our choice)
 _SMOOTHED = 7  # steps over which centre and width are averaged: with tens of curves they are noisy (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurveBand:
-    """Expected range of curves at each time: ``centre`` and ``width`` ``(T,)``; later times use the last one."""
+    """Typical values of a signal at each time step: ``centre`` and ``width``, shape ``(nstep,)`` each.
+
+    Steps after the last one have the centre and the width of the last step.
+    """
 
     centre: Array
     width: Array
@@ -139,32 +181,49 @@ class CurveBand:
             object.__setattr__(self, name, freeze_array(getattr(self, name)))
 
     def standardize(self, values: ArrayLike, step: ArrayLike) -> Array:
-        """Return (value − centre) / width of values ``(…,)`` at their steps."""
+        """Return (value − centre) / width of values at their steps.
+
+        Args:
+            values: Values of the signal, shape ``(…,)``.
+            step: Step of each value, from 0.
+        """
         at = np.minimum(np.asarray(step), len(self.centre) - 1)
         return (np.asarray(values, dtype=np.float64) - self.centre[at]) / self.width[at]
 
     def largest_deviations(self, curves: ArrayLike) -> Array:
-        """Return the largest standardized value of each curve ``(n, T)``; NaN marks times after a curve's end."""
+        """Return the largest standardized value of each curve, shape ``(ncurve,)``.
+
+        Args:
+            curves: Curves from step 0, shape ``(ncurve, nstep)``; NaN after the end of a curve.
+        """
         values = np.asarray(curves, dtype=np.float64)
         standard = self.standardize(values, np.arange(values.shape[1])[None])
         return np.max(np.where(np.isnan(standard), -np.inf, standard), axis=1)
 
 
 def estimate_curve_band(curves: ArrayLike) -> CurveBand:
-    """Return smoothed mean and standard deviation of curves ``(n, T)`` at each time; NaN marks ended curves.
+    """Estimate mean and standard deviation of curves at each step.
 
-    Times with values of fewer than three curves, or of fewer than half, take the statistics of the nearest other time.
+    Mean and variance are smoothed by a moving average over 7 steps. The standard deviation is at least 10 % of its mean
+    over the steps.
+
+    Steps at which fewer than three curves, or fewer than half, have a value take the statistics of the nearest other
+    step.
+
+    Args:
+        curves: Curves (one signal over one episode each) from step 0, shape ``(ncurve, nstep)``; NaN after the end of a
+            curve.
 
     Raises:
-        InputError: fewer than three curves, or a value that is infinite.
+        InputError: If there are fewer than three curves, or a value is infinite.
     """
     values = np.asarray(curves, dtype=np.float64)
     if values.ndim != 2 or len(values) < 3 or np.isinf(values).any():
         raise InputError(f"An envelope needs at least three finite curves (n, T); given {values.shape}.")
-    there = np.flatnonzero(np.isfinite(values).sum(axis=0) >= max(3, len(values) / 2))
-    if not len(there):
+    usable = np.flatnonzero(np.isfinite(values).sum(axis=0) >= max(3, len(values) / 2))
+    if not len(usable):
         raise InputError("No three curves have a value at the same time.")
-    nearest = there[np.abs(np.arange(there[-1] + 1)[:, None] - there[None]).argmin(axis=1)]
+    nearest = usable[np.abs(np.arange(usable[-1] + 1)[:, None] - usable[None]).argmin(axis=1)]
     head = values[:, nearest]
     centre, width = np.nanmean(head, axis=0), np.nanstd(head, axis=0, ddof=1)
     centre, width = running_mean(centre, _SMOOTHED), np.sqrt(running_mean(width**2, _SMOOTHED))
@@ -172,17 +231,28 @@ def estimate_curve_band(curves: ArrayLike) -> CurveBand:
     return CurveBand(centre=centre, width=np.maximum(width, floor))
 
 
-def least_curves(rate: float) -> int:
-    """Return the fewest calibration curves with a finite threshold at a false-alarm rate: 19 for 5 %."""
-    return least_clips(1.0 - rate)
+def min_curve_count(rate: float) -> int:
+    """Return the smallest number of calibration curves (one per episode) that gives a finite alarm threshold.
+
+    Args:
+    rate: Required chance of a false alarm per episode; 5 % needs 19 curves.
+    """
+    return min_clip_count(1.0 - rate)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointBand:
-    """Thresholds of several signals by name, for standardized values.
+    """Alarm thresholds of several signals, by the name of the signal.
 
-    Thresholds ``alone`` hold for each signal separately, ``together`` for all signals at once. ``rate`` is the chance
-    of a false alarm per curve.
+    A curve is one signal over one episode. An alarm is raised if its largest standardized value, (value − centre) /
+    width of the `CurveBand` of the signal, exceeds the threshold.
+
+    Attributes:
+        alone: Thresholds if only one signal can raise an alarm.
+        together: Thresholds if every signal can raise an alarm. They are higher, so that the chance of any false alarm
+            is also ``rate``.
+        rate: Chance of a false alarm per episode.
+        count: Number of calibration episodes.
     """
 
     alone: dict[str, float]
@@ -191,25 +261,32 @@ class JointBand:
     count: int
 
 
-def joint_band(shape: dict[str, Array], calibration: dict[str, Array], *, rate: float) -> JointBand:
-    """Return thresholds from the largest standardized values of curves, ``(n,)`` by signal.
+def joint_band(band_deviations: dict[str, Array], calibration: dict[str, Array], *, rate: float) -> JointBand:
+    """Return alarm thresholds for several signals that have a given false-alarm rate, separately and together.
+
+    A curve is one signal over one episode. Its standardized values are (value − centre) / width of the `CurveBand` of
+    the signal.
 
     Args:
-        shape: values of the curves from which the envelopes were estimated; they set each signal's scale.
-        calibration: values of other curves, the same curves for every signal.
-        rate: chance of a false alarm per curve, for each signal alone and for all together.
+        band_deviations: For each signal, the largest standardized value of each curve from which the band was
+            estimated, shape ``(n,)``. The calibration values of a signal are divided by the quantile 1 − ``rate`` of
+            these values, so that signals can be compared.
+        calibration: For each signal, the largest standardized value in each of m other episodes, shape ``(m,)``; the
+            same episodes for every signal.
+        rate: Chance of a false alarm per episode, for each signal alone and for all signals together.
 
     Raises:
-        InputError: too few calibration curves for the rate; the message gives the required number.
+        InputError: If there are too few calibration episodes for the rate (the message has the required number), or a
+            calibration value is infinite.
     """
     count = len(next(iter(calibration.values()), ()))
-    if count < least_curves(rate):
+    if count < min_curve_count(rate):
         raise InputError(
-            f"A false-alarm rate of {100 * rate:g} % needs at least {least_curves(rate)} calibration episodes, and "
+            f"A false-alarm rate of {100 * rate:g} % needs at least {min_curve_count(rate)} calibration episodes, and "
             f"there are {count}. Give more successful episodes, or use a rate of "
             f"{math.ceil(1000 / (count + 1)) / 10:g} % or more."
         )
-    scale = {name: max(float(np.quantile(values, 1.0 - rate)), 1e-9) for name, values in shape.items()}
+    scale = {name: max(float(np.quantile(values, 1.0 - rate)), 1e-9) for name, values in band_deviations.items()}
     worst = np.max([calibration[name] / scale[name] for name in scale], axis=0)
     shared = conformal_threshold(worst, 1.0 - rate)
     if not math.isfinite(shared):
@@ -223,7 +300,7 @@ def joint_band(shape: dict[str, Array], calibration: dict[str, Array], *, rate: 
 
 
 def running_mean(values: ArrayLike, steps: int) -> Array:
-    """Return means of values ``(T, …)`` over ``steps`` neighbouring steps, over fewer at the ends."""
+    """Return the moving average of values ``(nstep, …)`` over ``steps`` neighbouring steps, over fewer at the ends."""
     given = np.asarray(values, dtype=np.float64)
     kernel = np.ones(min(steps, len(given)))
     flat = given.reshape(len(given), -1)

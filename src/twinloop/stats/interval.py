@@ -1,4 +1,4 @@
-"""Represent an estimate with its interval, and correct p-values for several tests."""
+"""Represent an estimate with its confidence interval, and adjust p-values of several tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from twinloop.core.records import freeze_array
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(JsonRecord):
-    """An estimate in [``low``, ``high``] at confidence ``level``, elementwise; ``method`` names the method."""
+    """An estimate with its confidence interval, as a number or elementwise for an array.
+
+    Attributes:
+        estimate: Estimate.
+        low: Lower limit; NaN if there is no interval.
+        high: Upper limit; NaN if there is no interval.
+        level: Confidence level, for example 0.95.
+        method: Name of the method, or the reason why there is no interval.
+    """
 
     estimate: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -30,20 +38,28 @@ class Interval(JsonRecord):
 
     @classmethod
     def of(cls, estimate: ArrayLike, low: ArrayLike, high: ArrayLike, *, level: float, method: str) -> Interval:
-        """Create an interval from numbers or arrays of one shape."""
+        """Create an interval from numbers, or from arrays of equal shape."""
         return cls(
             estimate=freeze_array(estimate), low=freeze_array(low), high=freeze_array(high), level=level, method=method
         )
 
     def covers(self, truth: ArrayLike) -> NDArray[np.bool_]:
-        """Return where the interval contains ``truth``."""
+        """Return whether the interval contains ``truth``, elementwise."""
         truth = np.asarray(truth, dtype=np.float64)
         return (self.low <= truth) & (truth <= self.high)
 
     def headline(
         self, name: str, at: int | tuple[int, ...] = (), *, unit: str = "", better: Better = "lower", meaning: str = ""
     ) -> HeadlineMetric:
-        """Return one element as a headline metric; ``at`` is its index, () for a single number."""
+        """Return one element of the interval as a headline metric, for reports and conditions of ``--fail-if``.
+
+        Args:
+            name: Name of the metric.
+            at: Index of the element in an array of intervals, one integer per axis; () for a single interval.
+            unit: Unit of the metric.
+            better: Whether lower or higher values are better.
+            meaning: Explanation in a few words.
+        """
         return HeadlineMetric(
             name=name,
             estimate=float(self.estimate[at]),
@@ -57,13 +73,17 @@ class Interval(JsonRecord):
         )
 
     def at(self, *index: int) -> Interval:
-        """Return one element of an interval of an array."""
+        """Return one element of an array of intervals, by its index."""
         return Interval.of(
             self.estimate[index], self.low[index], self.high[index], level=self.level, method=self.method
         )
 
     def percent(self, digits: int = 0) -> str:
-        """Return a single share with its interval as text, for example ``83% [72%, 91%]``."""
+        """Return a share with its interval as text, for example ``83% [72%, 91%]``.
+
+        Args:
+            digits: Number of digits after the decimal point.
+        """
         estimate, low, high = (f"{float(value):.{digits}%}" for value in (self.estimate, self.low, self.high))
         return f"{estimate} [{low}, {high}]"
 
@@ -72,20 +92,22 @@ def check_level(level: float) -> None:
     """Check that a confidence level is in (0, 1).
 
     Raises:
-        InputError: the level is outside; it may be a percentage or a tail probability.
+        InputError: If it is not, for example because it is a percentage.
     """
     if not 0.0 < level < 1.0:
         raise InputError(f"A confidence level must be between 0 and 1, not {level:g}. Write 95 % as 0.95.")
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Return p-values adjusted for the chance of any false alarm: reject those that are at most that chance.
+    """Return p-values adjusted by Holm's method for several tests.
 
-    p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j)) (Holm, Scandinavian Journal of Statistics 6, 1979). Valid for any
-    dependence between the tests. SciPy has no such function, and these lines do not justify statsmodels.
+    Reject the tests whose adjusted p-value is at most α; the chance of any false rejection is then at most α. For m
+    tests, the j-th smallest p-value is multiplied by m − j + 1, and limited to 1. An adjusted p-value is the largest of
+    these products for all p-values up to its own (Holm, Scandinavian Journal of Statistics 6, 1979). It is valid for
+    any dependence between the tests. SciPy has no such function.
 
     Raises:
-        InputError: a value outside [0, 1].
+        InputError: If a value is outside [0, 1].
     """
     p = _check_p_values(p_values)
     order = np.argsort(p, kind="stable")
@@ -95,12 +117,13 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 
 
 def benjamini_hochberg(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Return p-values adjusted for the false discovery rate: reject those that are at most that rate.
+    """Return p-values adjusted by the Benjamini-Hochberg method for the false discovery rate.
 
-    Valid for independent or positively dependent tests (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
+    Reject the tests whose adjusted p-value is at most q; the expected share of false rejections is then at most q. It
+    is valid for independent or positively dependent tests (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
 
     Raises:
-        InputError: a value outside [0, 1].
+        InputError: If a value is outside [0, 1].
     """
     p = _check_p_values(p_values)
     return np.asarray(scipy.stats.false_discovery_control(p), dtype=np.float64) if len(p) else p

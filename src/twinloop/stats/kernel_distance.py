@@ -1,12 +1,13 @@
-"""Compute distances between distributions from the mean of a kernel over pairs: MMD, KID, energy distance.
+"""Compute distances between distributions from the mean of a kernel over pairs of rows (MMD, KID, energy distance).
 
-D = E k(x, x′) + E k(y, y′) − 2 E k(x, y). The kernel is summed once over pairs of rows, block by block, to a matrix of
-episodes by episodes. The distance and its values under relabelling and resampling are quadratic forms of that matrix.
+D = E k(x, x′) + E k(y, y′) − 2 E k(x, y), for a kernel k, real rows x and simulated rows y. The kernel is summed once
+over all pairs of rows, one block of rows at a time, which gives a matrix of sums by pair of episodes. The distance,
+also under relabelling and resampling, is a weighted sum of the entries of that matrix.
 
-An episode is one observation of any length: its rows are a sample of one distribution. The U-statistic over
-pairs of different episodes is unbiased for the distance between the rows of a new real and a new simulated episode.
-Rows of one episode are not compared with each other, because they are similar and would increase the distance. If every
-row is a separate episode, this is the textbook estimate.
+An episode is one observation of any length: its rows are a sample of one distribution. The mean over pairs of different
+episodes (a U-statistic) is an unbiased estimate of the distance between the rows of a new real and a new simulated
+episode. Rows of one episode are not compared with each other, because they are similar and would increase the distance.
+If every row is a separate episode, the result is the usual unbiased estimate over all pairs of different rows.
 """
 
 from __future__ import annotations
@@ -38,26 +39,38 @@ _BLOCK_BYTES = 64e6
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A symmetric kernel of two rows.
+    """A symmetric kernel function of two rows (feature vectors).
 
-    ``values`` computes kernel values ``(b, n)``, possibly in place, from dot products ``(b, n)`` and squared norms
-    ``(b, 1)`` and ``(n,)``. ``shifts`` states that the kernel does not change if a constant is added to all rows; they
-    are then centred for numerical accuracy.
+    Attributes:
+        name: Name of the distance that the kernel gives.
+        values: Function that returns the kernel between b rows and n rows, shape ``(b, n)``, from their dot products
+            ``(b, n)`` and squared norms ``(b, 1)`` and ``(n,)``. It may overwrite the dot products.
+        shift_invariant: Whether the kernel is unchanged if a constant vector is added to all rows. Rows are then
+            centred, for numerical accuracy.
     """
 
     name: str
     values: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]]
-    shifts: bool
+    shift_invariant: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelDistance:
-    """Distance with its interval, and the p-value of the hypothesis that both samples come from one source.
+    """Distance between a real and a simulated sample, with its interval and a permutation test over episodes.
 
-    ``pooled`` is the textbook estimate over all pairs of rows, as other programs print it; it is too large if rows of
-    an episode are similar. ``p_value`` is NaN without a test (``draws=0``); ``exact`` states that all relabellings were
-    used. ``relabelled`` ``(ndraw,)`` are the distances under relabelling, that is, without a gap. ``subsets_sd`` is the
-    standard deviation over subsets of episodes, if requested.
+    Attributes:
+        name: Name of the distance.
+        distance: Distance over pairs of different episodes, with its interval.
+        pooled: Usual estimate over all pairs of different rows, for comparison with other programs. It is too large if
+            rows of an episode are similar.
+        p_value: P-value of the hypothesis that both samples come from one source; NaN without a test.
+        exact: Whether the test used all possible relabellings.
+        relabelled: Distances under random relabelling of episodes, that is, without a sim-to-real gap, shape
+            ``(ndraw,)``.
+        nreal: Number of real episodes.
+        nsim: Number of simulated episodes.
+        scale: Width σ of the kernel, if it has one; else NaN.
+        subsets_sd: Standard deviation of the distance over random subsets of episodes; NaN if not requested.
     """
 
     name: str
@@ -72,7 +85,7 @@ class KernelDistance:
     subsets_sd: float = float("nan")
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return a dictionary that can be written as JSON."""
         return {
             "name": self.name,
             "distance": self.distance.to_json(),
@@ -96,19 +109,20 @@ def kernel_distance(
     seed: int,
     subsets: tuple[int, int] = (0, 0),
 ) -> KernelDistance:
-    """Return the distance under a kernel, its interval over episodes, and the permutation test over episodes.
+    """Return the distance of two samples under a kernel, with its interval and permutation test over episodes.
 
     Args:
-        samples: the rows.
-        kernel: the kernel of two rows.
-        level: confidence level of the interval; the test is at 1 − ``level``.
-        draws: number of relabellings; 0 for no test.
-        resamples: number of bootstrap resamples of episodes.
-        seed: seed of relabellings and resamples.
-        subsets: rows per side and number of the subsets for ``subsets_sd``.
+        samples: The rows of both samples.
+        kernel: The kernel of two rows.
+        level: Confidence level of the interval; the test is at 1 − ``level``.
+        draws: Number of relabellings of episodes; 0 for no test.
+        resamples: Number of bootstrap resamples of episodes.
+        seed: Seed of relabellings and resamples.
+        subsets: Number of rows per side, and number of subsets, for the standard deviation of the distance over random
+            subsets (``subsets_sd``), which is usually published with KID. If the number of subsets is 0, it is NaN.
 
     Raises:
-        InputError: too few episodes for the test.
+        InputError: If there are too few episodes for the test.
     """
     check_level(level)
     if draws:
@@ -145,9 +159,12 @@ def kernel_distance(
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSums:
-    """Sums of a kernel over the rows of episodes: ``pairs`` ``(C, C)``, and ``own`` ``(C,)`` of rows with themselves.
+    """Sums of a kernel over pairs of rows, by episode.
 
-    ``rounding`` is the rounding error of a mean of kernel values: means that differ by less count as equal.
+    Attributes:
+        pairs: Sum over all pairs of a row of one and a row of another episode, shape ``(nepisode, nepisode)``.
+        own: Sum of the kernel of each row with itself, shape ``(nepisode,)``.
+        rounding: Bound on the rounding error of a mean of kernel values. Smaller differences of means count as 0.
     """
 
     pairs: Array
@@ -155,17 +172,21 @@ class EpisodeSums:
     rounding: float
 
     def means(self, sizes: NDArray[np.intp]) -> Array:
-        """Return the mean kernel between the rows of two episodes ``(C, C)``."""
+        """Return the mean kernel between the rows of two episodes, shape ``(nepisode, nepisode)``.
+
+        Args:
+            sizes: Number of rows of each episode, shape ``(nepisode,)``.
+        """
         return self.pairs / np.outer(sizes, sizes)
 
 
 def episode_sums(samples: TwoSampleRows, kernel: Kernel) -> EpisodeSums:
-    """Sum a symmetric kernel over all pairs of rows, by episodes, one block of rows at a time.
+    """Sum a symmetric kernel over all pairs of rows, by episode, one block of rows at a time.
 
-    Memory: one block of rows against all rows, at most 64 MB, and the matrix of episodes.
+    It needs memory for one block of rows against all rows, at most 64 MB, and for the matrix of episodes.
     """
     kind = np.float32 if len(samples.rows) >= _MANY_ROWS else np.float64
-    rows = samples.rows - samples.rows.mean(axis=0) if kernel.shifts else samples.rows
+    rows = samples.rows - samples.rows.mean(axis=0) if kernel.shift_invariant else samples.rows
     rows = rows.astype(kind)
     norms = np.einsum("nd,nd->n", rows, rows)
     n, c = len(rows), samples.nepisode
@@ -184,7 +205,13 @@ def episode_sums(samples: TwoSampleRows, kernel: Kernel) -> EpisodeSums:
 
 
 def squared_distances(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
-    """Return ‖x − y‖² from dot products, in place; rounding never makes it negative."""
+    """Return the squared distances ‖x − y‖² of rows; they overwrite the dot products, and are never negative.
+
+    Args:
+        dots: Dot products x·y, shape ``(b, n)``.
+        left: Squared norms of the rows x, shape ``(b, 1)``.
+        right: Squared norms of the rows y, shape ``(n,)``.
+    """
     dots *= -2
     dots += left
     dots += right
@@ -194,7 +221,15 @@ def squared_distances(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any
 def _add_sums(
     pairs: Array, values: NDArray[Any], left: NDArray[np.intp], right: NDArray[np.intp], *, both: bool = False
 ) -> None:
-    """Add a block's sums by episode; labels must be ascending. With ``both``, also add to the transposed entries."""
+    """Add the kernel values of a block of row pairs to the sums by episode, in place.
+
+    Args:
+        pairs: The sums, shape ``(nepisode, nepisode)``.
+        values: Kernel values of the block, shape ``(b, n)``.
+        left: Episode of each of the b rows, ascending.
+        right: Episode of each of the n rows, ascending.
+        both: Whether to add the values to the transposed entries too.
+    """
     columns = np.flatnonzero(np.diff(right, prepend=-1))
     lines = np.flatnonzero(np.diff(left, prepend=-1))
     by_column = np.add.reduceat(values, columns, axis=1).astype(np.float64)
@@ -206,7 +241,19 @@ def _add_sums(
 
 
 def _distances(samples: TwoSampleRows, sums: EpisodeSums, real: Array, sim: Array) -> Array:
-    """Return distances ``(k,)`` of weighted episodes ``(k, C)``: means over the comparable pairs."""
+    """Return the kernel distances (MMD², KID or energy distance) for k sets of episode weights, shape ``(k,)``.
+
+    The weights are 0 or 1 for an assignment of labels, and the number of draws for a bootstrap resample.
+
+    The distances are means over the pairs of different episodes, excluding the two episodes of a paired trial
+    (`TwoSampleRows.comparable_pairs`).
+
+    Args:
+        samples: Rows of both samples.
+        sums: Sums of the kernel by episode.
+        real: Weights of the episodes in the real sample, shape ``(k, nepisode)``.
+        sim: Weights of the episodes in the simulated sample, same shape.
+    """
     kernel = sums.means(samples.sizes) * samples.comparable_pairs
     of_real, of_sim = real @ kernel, sim @ kernel
     within_real = np.einsum("kc,kc->k", of_real, real) / samples.count_pairs(real, real)
@@ -216,7 +263,11 @@ def _distances(samples: TwoSampleRows, sums: EpisodeSums, real: Array, sim: Arra
 
 
 def _pooled_estimate(samples: TwoSampleRows, sums: EpisodeSums) -> float:
-    """Return the unbiased estimate over all pairs of different rows (Gretton et al. 2012, eq. 3)."""
+    """Return the usual unbiased estimate of the kernel distance, the mean over all pairs of different rows.
+
+    It ignores episodes (Gretton et al. 2012, eq. 3, for the squared maximum mean discrepancy MMD²). It is NaN if a
+    sample has fewer than two rows.
+    """
     r, n = samples.nreal, samples.real_rows
     m = len(samples.rows) - n
     if min(n, m) <= 1:
@@ -227,9 +278,16 @@ def _pooled_estimate(samples: TwoSampleRows, sums: EpisodeSums) -> float:
 
 
 def subsets_sd(samples: TwoSampleRows, sums: EpisodeSums, *, rows: int, count: int, seed: int = 0) -> float:
-    """Return the standard deviation of the distance over subsets of whole episodes with about ``rows`` rows per side.
+    """Return the standard deviation of the distance over random subsets of whole episodes.
 
     It is usually published with KID (Bińkowski et al. 2018: 100 subsets of 1000 images); here episodes stay whole.
+
+    Args:
+        samples: Rows of both samples.
+        sums: Sums of the kernel by episode.
+        rows: Approximate number of rows per side in a subset.
+        count: Number of subsets.
+        seed: Run seed.
     """
     rng = generator(seed, "stats/two-sample/subsets")
     n, r = samples.real_rows, samples.nreal

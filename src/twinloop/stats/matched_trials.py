@@ -1,7 +1,8 @@
-"""Compare two arms with matched trials: within strata, and from the same starts.
+"""Compare two arms (policies) with matched trials: in the same strata (conditions), or from the same initial states.
 
-Within strata: success rates (exact, Mantel–Haenszel) and mean scores (permutation, Welch). From the same starts:
-McNemar's exact test, Tango's interval, and exact tests against a margin.
+Within strata: success rates (exact, Mantel–Haenszel) and mean scores (permutation, Welch). From the same initial states
+(starts): McNemar's exact test, Tango's interval, and exact tests of whether the difference of the success rates is
+smaller than a margin.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ Array = NDArray[np.float64]
 
 
 def stratified_exact(tables: Sequence[ContingencyTable]) -> float:
-    """Return the two-sided exact p-value of equal rates within every stratum; with one stratum it is Fisher's.
+    """Return the two-sided exact p-value of equal success rates of a and b in every stratum.
 
-    Given the successes of each stratum, those of arm a are a sum of hypergeometric counts (Birch, J. R. Stat. Soc. B
-    26, 1964); outcomes that are at most as probable count as at least as extreme.
+    Given the total successes of each stratum, the successes of arm a are a sum of hypergeometric counts (Birch, J. R.
+    Stat. Soc. B 26, 1964). The p-value is the probability of all sums that are not more probable than the observed sum.
+    With one stratum this is Fisher's test.
+
+    Args:
+        tables: Successes and trials of both arms in each stratum.
 
     Raises:
-        InputError: no stratum.
+        InputError: If there is no stratum.
     """
     _check_strata(tables)
     chance, least = np.ones(1), 0
@@ -42,19 +47,20 @@ def stratified_exact(tables: Sequence[ContingencyTable]) -> float:
             chance, scipy.stats.hypergeom.pmf(won, table.trials_a + table.trials_b, total, table.trials_a)
         )
         least += low
-    seen = chance[sum(table.successes_a for table in tables) - least]
-    return float(min(chance[chance <= seen * (1 + 1e-7)].sum(), 1.0))
+    observed = chance[sum(table.successes_a for table in tables) - least]
+    return float(min(chance[chance <= observed * (1 + 1e-7)].sum(), 1.0))
 
 
 def mantel_haenszel(tables: Sequence[ContingencyTable], *, level: float = 0.95) -> Interval:
-    """Return the common difference p_a − p_b within strata, with Sato's interval (Biometrics 45, 1989).
+    """Return the common difference p_a − p_b of success rates within strata, with an asymptotic interval.
 
-    Weights are n_a n_b / (n_a + n_b). The variance holds both for many small strata and for few large ones. The
-    interval is asymptotic. If no stratum has both outcomes its width would be 0; its limits are then NaN, and
-    ``method`` has the reason.
+    The interval is Sato's (Biometrics 45, 1989). Weights are n_a n_b / (n_a + n_b), with the numbers of trials n_a and
+    n_b of a stratum. The variance is valid both for many small strata and for few large strata. If all trials of each
+    stratum have the same outcome, the variance is estimated as 0. The limits are then NaN, and ``method`` has the
+    reason.
 
     Raises:
-        InputError: no stratum.
+        InputError: If there is no stratum.
     """
     check_level(level)
     _check_strata(tables)
@@ -86,12 +92,16 @@ _FLIPS = 4999
 def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> Interval:
     """Return the weighted mean over strata of mean(a) − mean(b), with Student's interval.
 
-    Weights are n_a n_b / (n_a + n_b), as for Mantel-Haenszel. The variance within strata is pooled for each arm
-    separately, with Satterthwaite's degrees of freedom; with one stratum this is Welch's interval. The limits are NaN,
-    and ``method`` has the reason, if scores do not vary within strata or an arm has one trial in each.
+    Weights are n_a n_b / (n_a + n_b), as for Mantel-Haenszel. Each arm has one variance, estimated within its strata;
+    the degrees of freedom are Satterthwaite's. With one stratum this is Welch's interval. The limits are NaN, and
+    ``method`` has the reason, if scores do not vary within strata or an arm has one trial in each stratum.
+
+    Args:
+        strata: Scores of a and scores of b in each stratum.
+        level: Confidence level.
 
     Raises:
-        InputError: no stratum, or one without trials of an arm.
+        InputError: If there is no stratum, or an arm has no trials in a stratum.
     """
     check_level(level)
     rows, weight = _weigh_strata(strata)
@@ -116,37 +126,50 @@ def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> 
 
 
 def stratified_permutation(strata: Sequence[Stratum], *, draws: int = 4999, seed: int = 0) -> float:
-    """Return the two-sided p-value that a and b differ in no stratum: arms are permuted within strata.
+    """Return the two-sided p-value of a permutation test that a and b have equal scores in every stratum.
 
-    p = (1 + number at least as far from zero) / (1 + draws), exact for any distribution of the scores. SciPy's
-    ``permutation_test`` does not permute within strata.
+    Scores are permuted at random within strata. The p-value is (1 + number of permuted differences at least as far from
+    zero) / (1 + draws), exact for any distribution of the scores. SciPy's ``permutation_test`` does not permute within
+    strata.
+
+    Args:
+        strata: Scores of a and scores of b in each stratum.
+        draws: Number of permutations.
+        seed: Run seed.
 
     Raises:
-        InputError: no stratum, or one without trials of an arm.
+        InputError: If there is no stratum, or an arm has no trials in a stratum.
     """
     rows, weight = _weigh_strata(strata)
     rng = generator(seed, "stats/stratified_scores")
-    seen, drawn = 0.0, np.zeros(draws)
+    observed, drawn = 0.0, np.zeros(draws)
     for w, (a, b) in zip(weight, rows, strict=True):
         both, n = np.concatenate([a, b]), len(a)
-        seen += w * (a.mean() - b.mean())
+        observed += w * (a.mean() - b.mean())
         mixed = rng.permuted(np.tile(both, (draws, 1)), axis=1)
         drawn += w * (mixed[:, :n].mean(axis=1) - mixed[:, n:].mean(axis=1))
-    return float((1 + np.sum(np.abs(drawn) >= abs(seen) - 1e-12)) / (1 + draws))
+    return float((1 + np.sum(np.abs(drawn) >= abs(observed) - 1e-12)) / (1 + draws))
 
 
 def paired_scores(differences: ArrayLike, *, level: float = 0.95, seed: int = 0) -> tuple[Interval, float]:
-    """Return the mean of paired differences ``(n,)`` with Student's interval, and a two-sided sign-flip p-value.
+    """Return the mean of paired differences with Student's interval, and the p-value of a sign-flip permutation test.
 
-    The p-value uses 4,999 random sign flips.
+    The two-sided test changes the signs of the differences at random.
+
+    Args:
+        differences: Difference of each pair, shape ``(npair,)``.
+        level: Confidence level.
+        seed: Run seed of the 4,999 sign flips.
 
     Raises:
-        InputError: no pairs.
+        InputError: If there are no pairs.
     """
     check_level(level)
     d = np.asarray(differences, dtype=np.float64)
     if not len(d):
-        raise InputError("There are no pairs. Name the common start of a real and a simulated trial in a column pair.")
+        raise InputError(
+            "There are no pairs. Give the real and the simulated trial of one start the same name in the column pair."
+        )
     spread = d.std(ddof=1) if len(d) > 1 else 0.0
     half = stdtrit(len(d) - 1, (1 + level) / 2) * spread / np.sqrt(len(d)) if spread > 0 else np.nan
     method = "Student's t over pairs" if spread > 0 else "none: all pairs have the same difference"
@@ -171,10 +194,10 @@ _TIE = 1e-9  # counts that differ by less are equal
 
 @dataclass(frozen=True, kw_only=True)
 class PairedCounts:
-    """Counts of pairs of trials: both succeeded, only a, only b, neither.
+    """Numbers of pairs of trials in which both arms, only a, only b, or neither succeeded.
 
     Raises:
-        InputError: no pair, or a negative number.
+        InputError: If there is no pair, or a number is negative.
     """
 
     both: int
@@ -194,12 +217,12 @@ class PairedCounts:
 
     @property
     def difference(self) -> float:
-        """Observed p_a − p_b."""
+        """Observed p_a − p_b, the difference of the success rates."""
         return (self.only_a - self.only_b) / self.pairs
 
 
 def mcnemar(counts: PairedCounts, *, alternative: Alternative = "two-sided") -> float:
-    """Return McNemar's exact p-value of p_a = p_b (Psychometrika 12, 1947); 1 if no pair differs."""
+    """Return McNemar's exact p-value of p_a = p_b from paired trials (Psychometrika 12, 1947); 1 if no pair differs."""
     differing = counts.only_a + counts.only_b
     if differing == 0:
         return 1.0
@@ -207,7 +230,10 @@ def mcnemar(counts: PairedCounts, *, alternative: Alternative = "two-sided") -> 
 
 
 def paired_difference_interval(counts: PairedCounts, *, level: float = 0.95) -> Interval:
-    """Return Tango's score interval of p_a − p_b in pairs (Statistics in Medicine 17, 1998); approximate coverage."""
+    """Return Tango's score interval of p_a − p_b from paired trials (Statistics in Medicine 17, 1998).
+
+    Its coverage is approximate.
+    """
     check_level(level)
     z = float(ndtri((1 + level) / 2))
     low, high = _tango_limit(counts, z), _tango_limit(counts, -z)
@@ -215,20 +241,37 @@ def paired_difference_interval(counts: PairedCounts, *, level: float = 0.95) -> 
 
 
 def _tango_limit(counts: PairedCounts, z: float) -> float:
-    """Return the difference at which Tango's statistic equals ``z``; the statistic falls with the difference."""
+    """Return the difference of the rates at which Tango's statistic equals ``z``.
+
+    The solution is unique, because the statistic decreases with the difference.
+
+    Args:
+    counts: Numbers of pairs in which both arms, only one arm, or neither succeeded.
+    z: Standard normal quantile; positive for the lower limit.
+    """
     end = -1.0 if z > 0 else 1.0
-    seen = counts.difference
-    if seen == end:
+    observed = counts.difference
+    if observed == end:
         return end
 
     def above(shift: float) -> float:
         return float(tango_statistic(counts.only_a, counts.only_b, counts.pairs, shift)) - z
 
-    return float(scipy.optimize.brentq(above, end * (1 - 1e-12), seen, xtol=1e-10))  # pyright: ignore[reportArgumentType]
+    return float(scipy.optimize.brentq(above, end * (1 - 1e-12), observed, xtol=1e-10))  # pyright: ignore[reportArgumentType]
 
 
 def tango_statistic(only_a: ArrayLike, only_b: ArrayLike, pairs: int, difference: float) -> NDArray[np.float64]:
-    """Return Tango's score statistic of p_a − p_b against ``difference``, elementwise over counts; 0 at equality."""
+    """Return Tango's score statistic of p_a − p_b against a hypothetical difference, elementwise over counts.
+
+    It is approximately standard normal under the hypothesis, and 0 if the observed difference equals the hypothetical
+    one.
+
+    Args:
+        only_a: Number of pairs that only a won.
+        only_b: Number of pairs that only b won.
+        pairs: Number of pairs.
+        difference: Hypothetical difference.
+    """
     b, c = np.asarray(only_a, dtype=np.float64), np.asarray(only_b, dtype=np.float64)
     linear = -b - c + (2 * pairs - b + c) * difference
     root = np.sqrt(np.maximum(linear**2 + 8 * pairs * c * difference * (1 - difference), 0.0))
@@ -240,32 +283,40 @@ def tango_statistic(only_a: ArrayLike, only_b: ArrayLike, pairs: int, difference
     return np.where(variance > _TIE, off / np.sqrt(np.maximum(variance, _TIE)), infinite)
 
 
-MOST_PAIRS = 600  # the table of outcomes grows with the square of the pairs: 600 take three seconds
+MAX_PAIRS = 600  # the table of outcomes grows with the square of the pairs: 600 take three seconds
 _RATES = 60  # tested shares of differing pairs; twice as many change no p-value by 0.001
 
 
 def paired_p_value(counts: PairedCounts, *, difference: float = 0.0) -> float:
-    """Return the p-value of p_a − p_b ≤ ``difference`` from pairs, the largest over all rates of differing pairs.
+    """Return the exact p-value of the hypothesis p_a − p_b ≤ ``difference`` from paired trials.
 
-    Outcomes are ordered by Tango's statistic (Hsueh, Liu & Chen, Biometrics 57, 2001).
+    The p-value depends on the unknown rate of pairs with different outcomes; its largest value over all possible rates
+    is returned. Tango's statistic decides which outcomes are more extreme than the observed one (Hsueh, Liu & Chen,
+    Biometrics 57, 2001).
 
     Raises:
-        InputError: more than `MOST_PAIRS` pairs, or a difference outside (−1, 1).
+        InputError: If there are more than 600 pairs (`MAX_PAIRS`), or the difference is outside (−1, 1).
     """
     return float(paired_p_values(counts.pairs, difference=difference)[counts.only_a, counts.only_b])
 
 
 @lru_cache(maxsize=8)
 def paired_p_values(pairs: int, *, difference: float = 0.0) -> NDArray[np.float64]:
-    """Return `paired_p_value` of every outcome, ``(pairs + 1, pairs + 1)`` by only a and only b; 1 if impossible.
+    """Return the exact p-value of every possible outcome of ``pairs`` paired trials of arms a and b.
+
+    The tested hypothesis is p_a − p_b ≤ ``difference`` for the success rates p_a and p_b, see `paired_p_value`.
+
+    Returns:
+        Shape ``(pairs + 1, pairs + 1)``, indexed by the number of pairs that only a and that only b won; 1 for
+        impossible outcomes.
 
     Raises:
-        InputError: as `paired_p_value`.
+        InputError: If there are more than 600 pairs (`MAX_PAIRS`), or the difference is outside (−1, 1).
     """
     check_difference(difference)
-    if not 1 <= pairs <= MOST_PAIRS:
+    if not 1 <= pairs <= MAX_PAIRS:
         raise InputError(
-            f"The exact test of a margin takes 1 to {MOST_PAIRS} pairs, not {pairs}. Use the sequential test for more."
+            f"The exact test of a margin takes 1 to {MAX_PAIRS} pairs, not {pairs}. Use the sequential test for more."
         )
     first, second = np.nonzero(np.add.outer(np.arange(pairs + 1), np.arange(pairs + 1)) <= pairs)
     key = np.round(tango_statistic(first, second, pairs, difference), 9)

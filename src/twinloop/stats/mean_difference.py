@@ -1,8 +1,9 @@
 """Test differences of means at a fixed number of trials or clusters: permutation, Welch's t, paired, several groups.
 
-If the groups do not differ the values are exchangeable, and a permuted statistic is at least as large as the observed
-one with a known chance, for any distribution (Pitman, "Significance tests which may be applied to samples from any
-populations", Suppl. J. R. Stat. Soc. 4, 1937). p = (1 + number at least as large) / (1 + draws).
+If groups do not differ, their values are exchangeable. A statistic of permuted values is then at least as large as the
+observed one with a known chance, for any distribution (Pitman, "Significance tests which may be applied to samples from
+any populations", Suppl. J. R. Stat. Soc. 4, 1937). The p-value is (1 + number of permuted statistics at least as large)
+/ (1 + number of permutations).
 """
 
 from __future__ import annotations
@@ -28,14 +29,22 @@ _LEAST = 2
 def permutation_of_means(
     a: ArrayLike, b: ArrayLike, *, paired: bool = False, draws: int = 4999, seed: int = 0
 ) -> float:
-    """Return the two-sided permutation p-value that both arms have one distribution, or that pairs are exchangeable.
+    """Return the two-sided p-value of a permutation test of no difference between two arms.
 
-    The unpaired statistic is Welch's t, with which the test keeps its level also for equal means and unequal spreads as
-    the number of trials grows (Janssen, Statistics & Probability Letters 36, 1997). All permutations are used if there
-    are at most ``draws``. Unlike in SciPy's ``permutation_test``, the draws follow the run's seed.
+    The hypothesis is that both arms have the same distribution, or for pairs that the two values of a pair are
+    exchangeable. The unpaired statistic is Welch's t. With many trials, the test is therefore also valid for the
+    hypothesis of equal means and unequal variances (Janssen, Statistics & Probability Letters 36, 1997). Unlike SciPy's
+    ``permutation_test``, it uses the run's seed.
+
+    Args:
+        a: Values of arm a, shape ``(n,)``.
+        b: Values of arm b, shape ``(m,)``.
+        paired: Whether ``a[i]`` and ``b[i]`` belong together.
+        draws: Number of random permutations; all permutations are used if there are at most this many.
+        seed: Run seed.
 
     Raises:
-        InputError: fewer than two trials of an arm, or unequal numbers of paired values.
+        InputError: If an arm has fewer than two trials, or paired arms have unequal lengths.
     """
     first, second = check_two_arms(a, b, paired=paired)
     if paired:
@@ -43,7 +52,7 @@ def permutation_of_means(
             return 1.0
     elif np.ptp(np.concatenate([first, second])) == 0:
         return 1.0
-    found = scipy.stats.permutation_test(
+    result = scipy.stats.permutation_test(
         (first, second),
         _mean_difference if paired else _welch_t,
         permutation_type="samples" if paired else "independent",
@@ -51,16 +60,18 @@ def permutation_of_means(
         n_resamples=draws,
         rng=generator(seed, "stats/permutation"),
     )
-    return float(found.pvalue)
+    return float(result.pvalue)
 
 
 def bootstrap_of_means(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, draws: int = 4999, seed: int = 0
 ) -> Interval:
-    """Return the BCa bootstrap interval of mean(a) − mean(b), arms resampled separately; approximate for few trials.
+    """Return the BCa bootstrap interval of mean(a) − mean(b), with each arm resampled separately.
+
+    It is approximate for few trials. The limits are NaN if the trials of each arm are all equal.
 
     Raises:
-        InputError: fewer than two trials of an arm.
+        InputError: If an arm has fewer than two trials.
     """
     check_level(level)
     first, second = check_two_arms(a, b, paired=False)
@@ -72,7 +83,7 @@ def bootstrap_of_means(
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a constant arm has no jackknife; that of the other arm is used
-            found = scipy.stats.bootstrap(
+            result = scipy.stats.bootstrap(
                 (first, second),
                 _mean_difference,
                 confidence_level=level,
@@ -81,18 +92,20 @@ def bootstrap_of_means(
                 method="BCa" if min(np.ptp(first), np.ptp(second)) > 0 else "percentile",
                 rng=generator(seed, "stats/bootstrap-of-means"),
             )
-        low, high = map(float, found.confidence_interval)
+        low, high = map(float, result.confidence_interval)
     return Interval.of(estimate, low, high, level=level, method=method)
 
 
 def bounded_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False, level: float = 0.95) -> Interval:
-    """Return a finite-sample valid interval of mean(a) − mean(b) of scores in [0, 1], by betting.
+    """Return an interval of mean(a) − mean(b) for scores in [0, 1], valid for any number of trials.
 
-    For pairs the bets are on their differences. Otherwise it is the difference of two intervals of level √level, which
-    is wide.
+    The interval is computed by betting (Waudby-Smith & Ramdas 2024, see `betting`).
+
+    For pairs, it is the interval of the mean of their differences. Otherwise its limits are differences of the limits
+    of two separate intervals, each with the confidence level √``level``, so that the interval is wide.
 
     Raises:
-        InputError: scores outside [0, 1], or unequal numbers of paired values.
+        InputError: If a score is outside [0, 1], or paired arms have unequal lengths.
     """
     check_level(level)
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
@@ -110,14 +123,14 @@ def bounded_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False, leve
 
 
 def check_two_arms(a: ArrayLike, b: ArrayLike, *, paired: bool) -> tuple[Array, Array]:
-    """Return both arms' values as arrays.
+    """Return the values of both arms as arrays, after checking their number.
 
     Raises:
-        InputError: fewer than two trials of an arm, or unequal numbers of paired values.
+        InputError: If an arm has fewer than two trials, or paired arms have unequal lengths.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if paired and len(first) != len(second):
-        raise InputError(f"{len(first)} values cannot be paired with {len(second)}. Give both of every pair.")
+        raise InputError(f"{len(first)} values cannot be paired with {len(second)}. Give both values of every pair.")
     if min(len(first), len(second)) < _LEAST:
         raise InputError(
             f"{len(first)} and {len(second)} trials do not show how trials differ; a comparison of means needs "
@@ -142,28 +155,39 @@ _LEAST_CLUSTERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class WelchTest:
-    """Difference of the means, first − second, with its interval, and ``p_value`` ``(…)`` that it is zero."""
+    """Difference of two means with its interval and p-value.
+
+    Attributes:
+        difference: Mean of the first group minus mean of the second group, shape ``(…)``.
+        p_value: P-value of the hypothesis that the difference is zero, same shape.
+    """
 
     difference: Interval
     p_value: np.ndarray
 
 
 def welch_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -> WelchTest:
-    """Return Welch's two-sided t-test of cluster values ``(n, …)`` and ``(m, …)``, elementwise over the trailing axes.
+    """Run Welch's two-sided t-test of two groups of clusters (episodes), elementwise over the trailing axes.
 
     Welch, "The generalization of 'Student's' problem when several different population variances are involved",
     Biometrika 34 (1947), with Satterthwaite's degrees of freedom. If neither group varies, the difference is exact: its
-    interval has no width, and p is 1 if it is 0, else 0.
+    interval has no width, and the p-value is 1 if the difference is 0, else 0.
+
+    Args:
+        first: Values of the first group, shape ``(n, …)``.
+        second: Values of the second group, shape ``(m, …)``.
+        level: Confidence level of the interval.
 
     Raises:
-        InputError: fewer than two clusters in a group.
+        InputError: If a group has fewer than two clusters.
     """
     check_level(level)
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     for values in (one, two):
         if len(values) < _LEAST_CLUSTERS:
             raise InputError(
-                f"A group of {len(values)} does not show how members differ; give at least {_LEAST_CLUSTERS} of each."
+                f"A group of {len(values)} does not show how its members differ. "
+                f"Give at least {_LEAST_CLUSTERS} per group."
             )
     parts = [values.var(axis=0, ddof=1) / len(values) for values in (one, two)]
     total = parts[0] + parts[1]
@@ -183,7 +207,12 @@ def welch_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -> W
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest:
-    """Mean of paired differences with its interval, and ``p_value`` of the hypothesis that it is at most zero."""
+    """Result of a one-sided test of paired differences.
+
+    Attributes:
+        mean: Mean difference with its interval.
+        p_value: P-value of the hypothesis that the mean difference is at most zero.
+    """
 
     mean: Interval
     p_value: float
@@ -192,23 +221,24 @@ class PairedTest:
 def paired_test(
     differences: ArrayLike, *, level: float = 0.95, draws: int = 4999, seed: int = 0, stream: str = "paired"
 ) -> PairedTest:
-    """Return a paired bootstrap over clusters: BCa interval, and the one-sided p-value of the studentized bootstrap.
+    """Test by bootstrap whether the mean of paired differences over clusters (episodes) is above zero.
 
-    The test compares t = mean / standard error with t* of resamples of the centred differences, so it keeps its level
-    to second order (Hall & Wilson, "Two guidelines for bootstrap hypothesis testing", Biometrics 47, 1991). p = (1 +
-    number of t* ≥ t) / (1 + draws), and at least 2⁻ⁿ with n clusters: the signs of n differences give no smaller
-    p-value, and with few clusters there are few different resamples. If all differences are equal and at most zero, p
-    is 1.
+    The interval is the BCa bootstrap. The one-sided p-value is that of the studentized bootstrap: t = mean / standard
+    error is compared with t* of resamples of the centred differences, which is more accurate for few clusters than a
+    comparison of means (Hall & Wilson, "Two guidelines for bootstrap hypothesis testing", Biometrics 47, 1991). It is
+    (1 + number of t* ≥ t) / (1 + draws), but at least 2⁻ⁿ with n clusters. The reason is that few clusters have few
+    different resamples. 2⁻ⁿ is the smallest p-value of a sign test with n differences. If all differences are equal and
+    at most zero, the p-value is 1.
 
     Args:
-        differences: ``(nclusters,)``, positive if the second is better.
-        level: confidence level of the interval.
-        draws: number of resamples.
-        seed: run seed of the resamples.
-        stream: name of the random stream, so that several tests use different resamples.
+        differences: Difference of each cluster, shape ``(ncluster,)``, positive if the second is better.
+        level: Confidence level of the interval.
+        draws: Number of resamples.
+        seed: Run seed of the resamples.
+        stream: Name of the random stream, so that several tests use different resamples.
 
     Raises:
-        InputError: fewer than two clusters.
+        InputError: If there are fewer than two clusters.
     """
     values = np.asarray(differences, dtype=np.float64)
     if len(values) < _LEAST_CLUSTERS:
@@ -236,10 +266,16 @@ def _studentized_p_value(values: NDArray[np.float64], draws: int, seed: int, str
 
 @dataclass(frozen=True, kw_only=True)
 class GroupTest:
-    """Change between groups and trend along the order, for every column of values.
+    """Change between groups, and trend along an order, for each of p columns of values.
 
-    ``q`` ``(p,)`` is Cochran's Q: squared deviations of the groups' means from the common mean, relative to their
-    errors. ``correlation`` ``(p,)`` is that of values and order.
+    Attributes:
+        means: Mean of each group, shape ``(ngroup, p)``.
+        errors: Standard error of each mean, same shape.
+        q: Cochran's Q, shape ``(p,)``: squared deviations of the group means from the common mean, relative to their
+            standard errors.
+        p_change: P-value of the hypothesis that the groups do not differ, shape ``(p,)``.
+        correlation: Correlation of values and order, shape ``(p,)``.
+        p_trend: P-value of the hypothesis that values do not depend on the order, shape ``(p,)``.
     """
 
     means: Array
@@ -253,13 +289,21 @@ class GroupTest:
 def group_test(
     values: ArrayLike, groups: ArrayLike, order: ArrayLike, *, draws: int = 4999, seed: int = 0
 ) -> GroupTest:
-    """Run permutation tests of values ``(ncluster, p)`` between groups and along an order, ``(ncluster,)`` each.
+    """Test by permutation whether values change between groups, and whether they have a trend along an order.
 
-    Q = Σ_g n_g (m_g − m)² / s² with the variance s² within groups (Cochran, "The combination of estimates from
-    different experiments", Biometrics 10, 1954); ``errors`` ``(ngroup, p)`` are s / √n_g.
+    The statistic of a change is Q = Σ_g n_g (m_g − m)² / s², with size n_g and mean m_g of group g, the common mean m,
+    and the variance s² within groups (Cochran, "The combination of estimates from different experiments", Biometrics
+    10, 1954). The standard error of a group's mean is s / √n_g.
+
+    Args:
+        values: Values of each cluster (episode) in p columns, shape ``(ncluster, p)``.
+        groups: Group of each cluster, shape ``(ncluster,)``.
+        order: Position of each cluster in the order, for example its time, shape ``(ncluster,)``.
+        draws: Number of permutations.
+        seed: Run seed.
 
     Raises:
-        InputError: fewer than two groups, or no group with two clusters.
+        InputError: If there are fewer than two groups, or no group has two clusters.
     """
     table = np.asarray(values, dtype=np.float64)
     names, label = np.unique(np.asarray(groups), return_inverse=True)
@@ -292,7 +336,16 @@ def group_test(
 
 
 def _cochran(values: Array, member: Array, sizes: NDArray[np.intp]) -> tuple[Array, Array, Array]:
-    """Return Q ``(p,)``, means ``(ngroup, p)`` and standard deviation within groups ``(p,)`` of values of mean zero."""
+    """Return Cochran's Q, the group means, and the standard deviation within groups.
+
+    Args:
+        values: Values, centred so that their mean is zero, shape ``(ncluster, p)``.
+        member: 1 / size of the group for its members, else 0, shape ``(ngroup, ncluster)``.
+        sizes: Number of clusters of each group, shape ``(ngroup,)``.
+
+    Returns:
+        Shapes ``(p,)``, ``(ngroup, p)`` and ``(p,)``.
+    """
     means = member @ values
     between = sizes @ means**2
     inside = np.maximum(np.sum(values**2, axis=0) - between, 1e-12)

@@ -1,13 +1,14 @@
-"""Precision, recall, density and coverage: whether simulated rows are realistic and include all real behaviour.
+"""Compute precision, recall, density and coverage: are simulated rows realistic, and do they cover all real behaviour?
 
-Every row has a ball whose radius is the distance to its k-th neighbour. Precision is the share of simulated rows within
-some real ball, recall the share of real rows within some simulated ball (Kynkäänniemi et al., "Improved precision and
-recall metric for assessing generative models", NeurIPS 2019). Density is the number of real balls around a simulated
-row divided by k; single outliers do not distort it. Coverage is the share of real balls that contain a simulated row
-(Naeem et al., "Reliable fidelity and diversity metrics for generative models", ICML 2020).
+Every row (feature vector) gets a ball whose radius is the distance to its k-th nearest neighbour. Precision is the
+share of simulated rows within some real row's ball. Recall is the share of real rows within some simulated row's ball
+(Kynkäänniemi et al., "Improved precision and recall metric for assessing generative models", NeurIPS 2019). Density is
+the number of real balls that contain a simulated row, divided by k; single outliers do not distort it. Coverage is the
+share of real balls that contain a simulated row (Naeem et al., "Reliable fidelity and diversity metrics for generative
+models", ICML 2020).
 
 Neighbours are only searched among rows of *other* episodes. The next frame of the same episode would always be near,
-and balls up to it would contain no row of a new episode.
+and such a small ball would contain no row of another episode.
 """
 
 from __future__ import annotations
@@ -26,16 +27,26 @@ from twinloop.stats.kernel_distance import squared_distances
 from twinloop.stats.two_sample import Array, TwoSampleRows, relabel_episodes, two_samples
 
 _BLOCK_BYTES = 64e6
-_FIGURES = ("precision", "recall", "density", "coverage")
+_METRICS = ("precision", "recall", "density", "coverage")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourMetrics(JsonRecord):
-    """Precision, recall, density and coverage with intervals.
+    """Precision, recall, density and coverage of simulated rows, with intervals.
 
-    ``floor`` is, by metric, the mean under relabelling of episodes, that is, the value without a gap. ``p_value`` is
-    the chance of a value as low under relabelling. Both are NaN without relabellings. ``k`` is the number of the
-    neighbour that defines the balls.
+    Every row has a ball around it. Its radius is the distance to the k-th nearest row of the same sample (real or
+    simulated) in other episodes.
+
+    Attributes:
+        precision: Share of simulated rows within some real row's ball.
+        recall: Share of real rows within some simulated row's ball.
+        density: Mean number of real balls that contain a simulated row, divided by k.
+        coverage: Share of real balls that contain a simulated row.
+        k: Rank of the neighbour whose distance is the radius of a ball.
+        floor: Value of each metric that is expected without a sim-to-real gap: its mean after random exchange of the
+            labels real and simulated between episodes (relabelling); NaN if no relabellings were drawn.
+        p_value: Share of the relabellings in which the metric is as low as observed or lower; NaN if no relabellings
+            were drawn.
     """
 
     precision: Interval
@@ -58,41 +69,45 @@ def precision_recall_density_coverage(
     draws: int = 0,
     seed: int = 0,
 ) -> NeighbourMetrics:
-    """Return the four metrics of rows ``(n, d)`` and ``(m, d)``; they depend on the numbers of rows and episodes.
+    """Return precision, recall, density and coverage of simulated rows relative to real rows.
 
-    Intervals are bootstrapped over the evaluated episodes (simulated ones for precision and density, real ones for
-    recall and coverage), given the balls of the others.
+    The values depend on the numbers of rows and episodes, so compare only samples of equal size. Precision and density
+    are means over simulated episodes, recall and coverage over real episodes. Intervals are bootstrapped over these
+    episodes, while the balls (see `NeighbourMetrics`) stay the same.
 
     Args:
-        real: real rows ``(n, d)``.
-        sim: simulated rows ``(m, d)``.
-        real_clusters: episode number of each real row.
-        sim_clusters: episode number of each simulated row.
-        k: number of the neighbour that defines the balls (5: Naeem et al., section 4).
-        level: confidence level of the intervals.
-        draws: number of relabellings for floor and p-values; each takes as long as the metrics themselves.
-        seed: seed of bootstrap and relabellings.
+        real: Real rows (feature vectors), shape ``(n, d)``.
+        sim: Simulated rows, shape ``(m, d)``.
+        real_clusters: Episode number of each real row, shape ``(n,)``.
+        sim_clusters: Episode number of each simulated row, shape ``(m,)``.
+        k: Rank of the neighbour whose distance is the radius of a ball (5: Naeem et al., section 4).
+        level: Confidence level of the intervals.
+        draws: Number of relabellings (random exchanges of the labels real and simulated between episodes). They give
+            ``floor``, the value expected without a sim-to-real gap, and ``p_value``. Each takes as long as the metrics
+            themselves.
+        seed: Seed of bootstrap and relabellings.
 
     Raises:
-        InputError: the rows cannot be compared, or the other episodes have fewer than ``k`` rows.
+        InputError: If the rows cannot be compared, or if the other episodes of a sample have fewer than ``k`` rows, so
+            that a row has no k-th neighbour in another episode.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters)
     _check_neighbour_count(samples, k)
     is_real = np.arange(samples.nepisode) < samples.nreal
-    judged = _compute_metrics(samples, is_real, k)
-    figures = {name: bootstrap_mean(values, level=level, seed=seed) for name, values in judged.items()}
-    floor: dict[str, float] = {name: float("nan") for name in _FIGURES}
+    by_episode = _compute_metrics(samples, is_real, k)
+    metrics = {name: bootstrap_mean(values, level=level, seed=seed) for name, values in by_episode.items()}
+    floor: dict[str, float] = {name: float("nan") for name in _METRICS}
     p_value = dict(floor)
     if draws:
         labels = relabel_episodes(samples, draws, seed=seed)
         drawn = [
             {name: -float(v.mean()) for name, v in _compute_metrics(samples, row, k).items()} for row in labels.real
         ]
-        for name in _FIGURES:
+        for name in _METRICS:
             relabelled = np.array([row[name] for row in drawn])
             floor[name] = -float(relabelled.mean())
-            p_value[name] = float(labels.p_value(-judged[name].mean(), relabelled))
-    return NeighbourMetrics(**figures, k=k, floor=floor, p_value=p_value)
+            p_value[name] = float(labels.p_value(-by_episode[name].mean(), relabelled))
+    return NeighbourMetrics(**metrics, k=k, floor=floor, p_value=p_value)
 
 
 def _check_neighbour_count(samples: TwoSampleRows, k: int) -> None:
@@ -106,7 +121,16 @@ def _check_neighbour_count(samples: TwoSampleRows, k: int) -> None:
 
 
 def _compute_metrics(samples: TwoSampleRows, is_real: NDArray[np.bool_], k: int) -> dict[str, Array]:
-    """Return each metric's mean in every episode that it evaluates."""
+    """Return precision, recall, density and coverage of each episode, by the name of the metric.
+
+    Precision and density have one value per simulated episode, recall and coverage one per real episode. See
+    `NeighbourMetrics` for their definitions.
+
+    Args:
+        samples: Rows of both samples.
+        is_real: Whether each episode counts as real, shape ``(nepisode,)``.
+        k: Rank of the neighbour whose distance is the radius of the ball around each row.
+    """
     real_row = is_real[samples.episode]
     rows, episode = samples.rows - samples.rows.mean(axis=0), samples.episode
     real, sim = rows[real_row], rows[~real_row]
@@ -129,7 +153,7 @@ def _compute_metrics(samples: TwoSampleRows, is_real: NDArray[np.bool_], k: int)
 
 
 def _neighbour_radii(rows: Array, episode: NDArray[np.intp], k: int) -> Array:
-    """Return the squared distance of every row to its k-th neighbour among the rows of other episodes."""
+    """Return the squared distance of every row to its k-th nearest neighbour among the rows of other episodes."""
     reach = np.empty(len(rows))
     for block in _blocks(len(rows), len(rows)):
         squares = _squared_row_distances(rows[block], rows)

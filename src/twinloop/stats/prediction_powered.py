@@ -1,31 +1,36 @@
-"""Estimate the real mean score from few real and many simulated trials: control variates, betting, and exact strata.
+"""Estimate the real mean score of a policy from few real and many simulated trials.
 
-With n starts tried in both worlds (real F, simulated G) and k more simulated ones (G′), μ̂ = mean(F) − β (mean(G) −
-mean(G′)). Simulation cannot bias it for any β: the same policy in the same simulator is subtracted. β = 1 is
-prediction-powered inference (Angelopoulos et al., Science 382, 2023). The β of least variance, Cov(F, G) / Var(G) · k /
-(n + k), is the classical control variate and PPI++ (Angelopoulos, Duchi & Zrnic, arXiv 2311.01453, 2023). These
-intervals are asymptotic: with few trials, or nearly equal outcomes, they cover less than stated. Use
-`prediction_powered` then.
+There are three methods. Use exact strata (`post_stratified`) for successes and failures, betting (`prediction_powered`)
+for scores, and control variates (`control_variate`) only with many trials, because their interval is approximate. In
+each method, n initial states (starts) are tried both on the robot (scores F) and in simulation (scores G), and k more
+starts only in simulation (scores G′).
 
-For betting, each real trial i is assigned a share of the trials that were only simulated, and is rectified by them: Z_i
-= F_i − β_i (G_i − mean of its share). If β_i is chosen from the earlier trials, Z_i has the real mean for any
-simulator, and is between −|β_i| and 1 + |β_i|. Its mean is therefore estimated as in `betting`, and the interval is
-valid for any number of trials, any scores in [0, 1] and any correlation. With an uninformative simulation β_i stays
-near zero. The rectified mean is that of `control_variate`. Predictable coefficients are those of Waudby-Smith & Ramdas,
-"Confidence sequences for sampling without replacement / by betting" (2020, 2024), and of active and sequential
-prediction-powered inference (Zrnic & Candès, arXiv 2403.03208, 2024).
+Control variates. The estimate is μ̂ = mean(F) − β (mean(G) − mean(G′)). Simulation cannot bias it for any coefficient
+β, because the same policy in the same simulator is subtracted. β = 1 is prediction-powered inference (Angelopoulos et
+al., Science 382, 2023). The β of least variance, Cov(F, G) / Var(G) · k / (n + k), is the classical control variate and
+PPI++ (Angelopoulos, Duchi & Zrnic, arXiv 2311.01453, 2023). These intervals are asymptotic: with few trials, or nearly
+equal outcomes, they cover less than stated. Use `prediction_powered` then.
 
-For the strata, let p₁ be the real success chance of a start that succeeds in simulation, p₀ that of the others, and π
-the share of starts that succeed in simulation. The real rate is π p₁ + (1 − π) p₀. π is estimated accurately from the
-trials that were only simulated, and within the strata the paired trials are two binomials. If simulation predicts
-reality, p₁ and p₀ are near 1 and 0 and have little variance; that is the advantage over an interval of the real trials
-alone.
+Betting. Each real trial i is assigned an equal share of the simulated-only trials, and is corrected (rectified) by
+them: Z_i = F_i − β_i (G_i − mean of its share). If β_i is chosen from the earlier trials, the expectation of Z_i is the
+real mean for any simulator, and Z_i is between −|β_i| and 1 + |β_i|. Its mean is therefore estimated as in `betting`,
+and the interval is valid for any number of trials, any scores in [0, 1] and any correlation. With an uninformative
+simulation β_i stays near zero. Coefficients from earlier trials are those of Waudby-Smith & Ramdas, "Confidence
+sequences for sampling without replacement / by betting" (2020, 2024), and of active and sequential prediction-powered
+inference (Zrnic & Candès, arXiv 2403.03208, 2024).
 
-The limits are Buehler's (J. Am. Stat. Assoc. 52, 1957): the smallest real rate at which an estimate as large as the
-observed one still has a chance of α/2. It is taken over all p₁ and p₀ within a box that contains them with high
-confidence (Berger & Boos, J. Am. Stat. Assoc. 89, 1994) and all π within its exact interval; the error probabilities of
-these two are subtracted from α. The tail grows with p₁ and p₀, and the rate is linear in π, so the smallest rate is on
-a curve, at one end of π's interval.
+Strata. Let p₁ be the real success rate of the starts that succeed in simulation, p₀ that of the starts that fail in
+simulation, and π the share of starts that succeed in simulation. The real rate is π p₁ + (1 − π) p₀. π is estimated
+accurately from the simulated-only trials, and within the strata the paired trials are two binomials. If simulation
+predicts reality, p₁ and p₀ are near 1 and 0 and have little variance. That is the advantage over an interval of the
+real trials alone.
+
+The lower limit is Buehler's (J. Am. Stat. Assoc. 52, 1957): the smallest real rate at which an estimate as large as the
+observed one, or larger, still has a chance of α/2. The search covers all p₁ and p₀ within a box that contains them with
+high confidence (Berger & Boos, J. Am. Stat. Assoc. 89, 1994), and all π within its exact interval. The error
+probabilities of the box and of this interval are subtracted from α. The chance grows with p₁ and p₀, and the rate is
+linear in π. The smallest rate is therefore on the curve of pairs (p₁, p₀) with exactly the required chance, at one end
+of the interval of π. The upper limit is computed in the same way from the failures.
 """
 
 from __future__ import annotations
@@ -52,10 +57,15 @@ _LEAST = 3  # paired trials needed for a covariance and its spread
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTrials:
-    """Scores of starts tried in both worlds, ``real`` and ``sim`` ``(n,)``, and only in simulation, ``more`` ``(k,)``.
+    """Scores in [0, 1] of one policy, from paired real and simulated trials and from simulated-only trials.
+
+    Attributes:
+        real: Real scores, shape ``(n,)``.
+        sim: Simulated scores of the same starts, shape ``(n,)``.
+        more: Scores of starts that were only simulated, shape ``(k,)``.
 
     Raises:
-        InputError: scores outside [0, 1], unequal numbers of paired trials, or no further simulated trial.
+        InputError: If a score is outside [0, 1], ``real`` and ``sim`` have unequal lengths, or ``more`` is empty.
     """
 
     real: Array
@@ -72,13 +82,18 @@ class PairedTrials:
             )
 
     def take(self, rows: NDArray[np.intp]) -> PairedTrials:
-        """Return the pairs with these indices, and all other simulated trials."""
+        """Return the pairs with the indices ``rows``, and all simulated-only trials."""
         return PairedTrials(real=self.real[rows], sim=self.sim[rows], more=self.more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlVariate(JsonRecord):
-    """Asymptotic estimate of the real mean, with the mean coefficient β."""
+    """Asymptotic estimate of the real mean score by a control variate.
+
+    Attributes:
+        mean: Estimated mean score with its interval.
+        beta: Coefficient β of the control variate; if each pair has its own coefficient, their mean.
+    """
 
     mean: Interval
     beta: float
@@ -87,16 +102,20 @@ class ControlVariate(JsonRecord):
 def control_variate(
     trials: PairedTrials, *, coefficient: Coefficient = "cross-fitted", level: float = 0.95
 ) -> ControlVariate:
-    """Estimate the real mean by a control variate, with an asymptotic interval.
+    """Estimate the real mean score by a control variate, with an asymptotic interval.
+
+    The estimate is mean(F) − β (mean(G) − mean(G′)), with the real scores F, the simulated scores G of the same starts,
+    and the scores G′ of starts that were only simulated.
 
     Args:
-        trials: the scores.
-        coefficient: ``ppi`` for β = 1, ``ppi++`` for the β of least variance, both with normal quantiles as published;
-            ``cross-fitted`` estimates each pair's β from all other pairs, and uses Student's t.
-        level: confidence level.
+        trials: The scores F (``real``), G (``sim``) and G′ (``more``).
+        coefficient: Choice of the coefficient β. ``cross-fitted`` (recommended) estimates each pair's β from all other
+            pairs, and uses Student's t. ``ppi`` (β = 1) and ``ppi++`` (β of least variance) use normal quantiles, as in
+            their publications.
+        level: Confidence level.
 
     Raises:
-        InputError: fewer than three pairs, from which no spread can be estimated.
+        InputError: If there are fewer than three pairs, from which no spread can be estimated.
     """
     check_level(level)
     n, k = len(trials.real), len(trials.more)
@@ -127,14 +146,18 @@ def control_variate(
 
 
 def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000, seed: int = 0) -> Interval:
-    """Return how many further real trials the simulated ones are worth: n ρ²k/(n + k) / (1 − ρ²k/(n + k)).
+    """Return how many additional real trials would reduce the variance as much as the simulated trials do.
 
-    ρ² is corrected for its bias with few pairs, 1 − (1 − r²)(n − 1)/(n − 2) and at least 0; otherwise an uninformative
-    simulation would seem to help. The interval is a percentile bootstrap over pairs. If either side has only one
-    outcome, the correlation is unknown: the estimate is 0 and the limits are NaN.
+    These are the real trials that simulation saves. Let n be the number of pairs, k the number of simulated-only
+    trials, ρ the correlation of real and simulated scores, and q = ρ² k / (n + k). The result is n q / (1 − q).
+
+    ρ² is estimated as 1 − (1 − r²)(n − 1)/(n − 2) for the observed correlation r, and at least 0. r² alone is too large
+    with few pairs, so that even a simulation without information would seem to save trials. The interval is a
+    percentile bootstrap over pairs. If all real or all simulated outcomes are equal, the correlation is unknown: the
+    estimate is 0 and the limits are NaN.
 
     Raises:
-        InputError: fewer than three pairs.
+        InputError: If there are fewer than three pairs.
     """
     check_level(level)
     n, k = len(trials.real), len(trials.more)
@@ -152,11 +175,11 @@ def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000
         explained = np.clip(1 - (1 - r**2) * (n - 1) / (n - 2), 0.0, 1.0) * k / (n + k)
         return n * explained / (1 - explained)
 
-    found = bootstrap(count_saved, n, level=level, draws=draws, method="percentile", seed=seed)
+    interval = bootstrap(count_saved, n, level=level, draws=draws, method="percentile", seed=seed)
     return Interval.of(
-        found.estimate,
-        np.minimum(found.low, found.estimate),
-        np.maximum(found.high, found.estimate),
+        interval.estimate,
+        np.minimum(interval.low, interval.estimate),
+        np.maximum(interval.high, interval.estimate),
         level=level,
         method="percentile bootstrap over pairs",
     )
@@ -170,7 +193,7 @@ def _least_variance_coefficients(trials: PairedTrials) -> Array:
 
 
 def _cross_fitted_coefficients(trials: PairedTrials) -> Array:
-    """Return β of each pair from all others, by subtracting its contribution from the sums."""
+    """Return the coefficient β of each pair, estimated from all other pairs."""
     n, k = len(trials.real), len(trials.more)
     f, g = trials.real - trials.real.mean(), trials.sim - trials.sim.mean()
     grown = n / (n - 1)  # leaving one out of centred sums removes its product this many times
@@ -185,35 +208,45 @@ _DOUBT = 1.0  # prior sum of squares of simulated scores, without covariance: β
 
 @dataclass(frozen=True, kw_only=True)
 class RectifiedValues:
-    """Values ``(…, n)`` whose expectation is the real mean score, and their coefficients β ``(…, n)``."""
+    """Real scores corrected by simulation, whose expectation is the real mean score.
+
+    Attributes:
+        values: Corrected scores, shape ``(…, n)``.
+        beta: Coefficient β with which the simulated scores enter each corrected score (see `rectify`), same shape.
+    """
 
     values: Array
     beta: Array
 
     @property
     def low(self) -> Array:
-        """Lower bound of each value."""
+        """Smallest possible corrected score, −|β|, for scores in [0, 1] and the coefficient β of simulated scores."""
         return -np.abs(self.beta)
 
     @property
     def high(self) -> Array:
-        """Upper bound of each value."""
+        """Largest possible corrected score, 1 + |β|, for scores in [0, 1] and the coefficient β of simulated scores."""
         return 1 + np.abs(self.beta)
 
 
 def rectify(
     real: ArrayLike, sim: ArrayLike, more: ArrayLike, *, known: tuple[ArrayLike, ArrayLike] | None = None
 ) -> RectifiedValues:
-    """Rectify real scores by simulation, with coefficients from the earlier trials (see the module docstring).
+    """Correct (rectify) real scores by simulation, so that their expectation stays the real mean but they vary less.
+
+    The corrected score of trial i is F_i − β_i (G_i − M_i). F_i and G_i are its real and simulated score. M_i is the
+    mean score of the simulated-only trials that are assigned to trial i. The coefficient β_i is computed from earlier
+    trials only.
 
     Args:
-        real: real scores ``(…, n)``.
-        sim: simulated scores ``(…, n)`` of the same starts.
-        more: scores ``(…, k)`` of trials that were only simulated; each real trial uses k // n of them, in their order.
-        known: paired real and simulated scores ``(m,)`` of other policies, for the start value of β.
+        real: Real scores, shape ``(…, n)``.
+        sim: Simulated scores of the same starts, shape ``(…, n)``.
+        more: Scores of simulated-only trials, shape ``(…, k)``; each real trial is assigned k // n of them, in their
+            order.
+        known: Paired real and simulated scores of other policies, shape ``(m,)`` each, for the initial value of β.
 
     Raises:
-        InputError: fewer further simulated trials than real ones, or scores outside [0, 1].
+        InputError: If there are fewer simulated-only trials than real trials, or a score is outside [0, 1].
     """
     f, g, h = (check_bounded(values, 0.0, 1.0) for values in (real, sim, more))
     n, k = f.shape[-1], h.shape[-1]
@@ -229,27 +262,58 @@ def rectify(
 
 
 def log_e_prediction_powered(values: RectifiedValues, mean: ArrayLike, *, alpha: float) -> Array:
-    """Return the logarithm of the wealth against a real mean of ``mean`` after each trial, ``(…, n)``."""
+    """Return the logarithm of the wealth (test statistic) against a real mean score of ``mean``, after each trial.
+
+    The hypothesis is rejected at level α when the wealth reaches 1/α; see `stats.betting`.
+
+    Args:
+        values: Corrected scores.
+        mean: Hypothetical real mean.
+        alpha: Level α of the test.
+
+    Returns:
+        Shape ``(…, n)``.
+    """
     return log_e_adaptive(values.values, mean, alpha=alpha, low=values.low, high=values.high)
 
 
 def prediction_powered(
     trials: PairedTrials, *, level: float = 0.95, known: tuple[ArrayLike, ArrayLike] | None = None
 ) -> Interval:
-    """Return a finite-sample valid interval of the real mean score.
+    """Return an interval of the real mean score that is valid for any number of trials, by betting.
+
+    Prefer it to `control_variate` if there are few real trials or nearly equal scores.
+
+    Args:
+        trials: The scores.
+        level: Confidence level.
+        known: Paired real and simulated scores of other policies, shape ``(m,)`` each, for the initial value of β.
 
     Raises:
-        InputError: fewer further simulated trials than real ones.
+        InputError: If there are fewer simulated-only trials than real trials.
     """
-    made = rectify(trials.real, trials.sim, trials.more, known=known)
-    found = bounded_mean(made.values, level=level, low=made.low, high=made.high, within=(0.0, 1.0))
+    rectified = rectify(trials.real, trials.sim, trials.more, known=known)
+    interval = bounded_mean(rectified.values, level=level, low=rectified.low, high=rectified.high, within=(0.0, 1.0))
     return Interval.of(
-        found.estimate, found.low, found.high, level=level, method="prediction-powered betting, finite-sample valid"
+        interval.estimate,
+        interval.low,
+        interval.high,
+        level=level,
+        method="prediction-powered betting, finite-sample valid",
     )
 
 
 def _coefficients(f: Array, g: Array, known: tuple[ArrayLike, ArrayLike] | None) -> Array:
-    """Return β for each trial: covariance over variance of earlier trials and other policies', shrunk towards 0."""
+    """Return for each trial the regression coefficient β of real on simulated scores, from the earlier trials.
+
+    It is the covariance of real and simulated scores divided by the variance of the simulated scores, shrunk towards 0
+    and limited to ±1. The trials of other policies count as earlier trials.
+
+    Args:
+        f: Real scores, shape ``(…, n)``.
+        g: Simulated scores, same shape.
+        known: Paired real and simulated scores of other policies; None if there are none.
+    """
     both, spread = 0.0, _DOUBT
     if known is not None and np.size(known[0]) > 1:
         first, second = (np.asarray(values, dtype=np.float64) for values in known)
@@ -270,10 +334,14 @@ _TIE = 1e-9
 
 
 def post_stratified(trials: PairedTrials, *, level: float = 0.95) -> Interval:
-    """Return the exact interval of the real success rate from paired and simulated-only successes.
+    """Return the exact interval of the real success rate, from successes in paired and in simulated-only trials.
+
+    The two strata are the starts (initial states) that succeed and that fail in simulation. The real success rate in
+    each stratum is estimated from the paired trials. The interval of the share of each stratum comes from the
+    simulated-only trials.
 
     Raises:
-        InputError: scores other than 0 and 1.
+        InputError: If a score is neither 0 nor 1.
     """
     check_level(level)
     for name in ("real", "sim", "more"):
@@ -297,7 +365,22 @@ def post_stratified(trials: PairedTrials, *, level: float = 0.95) -> Interval:
 def _lower_limit(
     counts: tuple[tuple[int, int], ...], share: float, ends: tuple[float, float], tail: float, alpha: float
 ) -> float:
-    """Return the lower limit of the rate; applied to failures it gives the upper limit."""
+    """Return the lower limit of the real success rate.
+
+    It is computed by Buehler's method (1957), see the module, over the two strata of starts that succeed and that fail
+    in simulation.
+
+    For the upper limit, call it with the counts of failures: 1 − upper limit is the lower limit of the failure rate.
+
+    Args:
+        counts: Real successes and trials in each stratum: starts (initial states) that succeed in simulation, and
+            starts that fail.
+        share: Estimated share π of starts that succeed in simulation.
+        ends: Limits of the confidence interval of π.
+        tail: One-sided error probability of this limit, excluding the two parts below.
+        alpha: Error probability of the whole two-sided interval. One part of it is already spent on the interval of π,
+            and an equal part is spent here on limits of the two real rates.
+    """
     (s1, n1), (s0, n0) = counts
     box1, box0 = _rate_limits(s1, n1, alpha), _rate_limits(s0, n0, alpha)
     first = np.linspace(*box1, _CURVE)
@@ -315,17 +398,30 @@ def _lower_limit(
 def _rate_limits(successes: int, trials: int, alpha: float) -> tuple[float, float]:
     if trials == 0:
         return 0.0, 1.0
-    found = clopper_pearson(successes, trials, level=1 - _SIDE * alpha / 2)
-    return float(found.low), float(found.high)
+    interval = clopper_pearson(successes, trials, level=1 - _SIDE * alpha / 2)
+    return float(interval.low), float(interval.high)
 
 
 def _critical_curve(first: Array, counts: tuple[tuple[int, int], ...], share: float, tail: float) -> Array:
-    """Return for every p₁ the p₀ at which an estimate as large as observed has chance ``tail``; 2 if none exists."""
+    """Return, for every p₁, the p₀ at which the observed estimate is just compatible with the rates.
+
+    p₁ and p₀ are the real success rates of the starts (initial states) that succeed and that fail in simulation. At the
+    returned p₀, an estimate that is at least as large as the observed one has the probability ``tail``.
+
+    Args:
+        first: Values of p₁.
+        counts: Real successes and trials of the starts that succeed in simulation, and of those that fail.
+        share: Estimated share of starts that succeed in simulation.
+        tail: Required probability.
+
+    Returns:
+        Values of p₀; 2 if none exists.
+    """
     (s1, n1), (s0, n0) = counts
     weight1, weight0 = share / max(n1, 1), (1 - share) / max(n0, 1)
-    seen = weight1 * s1 + weight0 * s0
+    observed = weight1 * s1 + weight0 * s0
     won = np.arange(n1 + 1)
-    short = seen - weight1 * won - _TIE  # the sum that stratum 0 must add
+    short = observed - weight1 * won - _TIE  # the sum that stratum 0 must add
     needed = np.where(short <= 0, 0.0, np.ceil(short / weight0 - _TIE) if weight0 > 0 else np.inf)
     needed = np.where(needed > n0, n0 + 1, needed)
     chance = np.asarray(scipy.stats.binom.pmf(won, n1, first[:, None]))

@@ -1,4 +1,7 @@
-"""Measure how well simulated scores of policies predict real ones, with intervals for these policies and for others."""
+"""Measure how well simulated scores of policies predict their real scores, with two intervals for each metric.
+
+One interval is for the evaluated policies. The other is for the population of similar policies.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from twinloop.stats.ranking import (
 )
 
 Array = NDArray[np.float64]
-_PAIRS = 2_000_000  # numbers held at once
+_PAIRS = 2_000_000  # largest number of pair comparisons that are held at once
 _MODEL = "normal scores, noise of trials subtracted"
 _UNKNOWN = "numbers of trials unknown and their noise not counted"
 _NO_GAP_INTERVAL = "no tested interval was valid for few policies (docs/evidence/compare_policies.md)"
@@ -31,25 +34,32 @@ _NO_GAP_INTERVAL = "no tested interval was valid for few policies (docs/evidence
 
 @dataclass(frozen=True, kw_only=True)
 class PredictivityMetric:
-    """One metric with two intervals.
+    """One metric of how well simulation predicts reality, with two intervals.
 
-    ``estimate`` is the value that publications report, from the observed means; NaN if it does not exist, with the
-    ``reason``. ``these`` is an interval for the metric of these policies' true scores: more trials narrow it.
-    ``others`` is for the population of policies like these, without the noise of trials: only more policies narrow it.
-    ``corrected`` is the median of the draws of ``others``: the estimate without the effect of trial noise.
+    Attributes:
+        name: Name of the metric.
+        estimate: Value that publications report, computed from the observed mean scores; NaN if it does not exist.
+        corrected: Estimate corrected for trial noise: the median of the metric over random draws of the population,
+            from which ``population`` is computed.
+        evaluated: Interval for the evaluated policies' true scores; more trials make it narrower.
+        population: Interval for the population of similar policies, excluding trial noise; only more policies make it
+            narrower.
+        better: Whether higher or lower values are better.
+        meaning: Explanation in a few words.
+        reason: Reason why the metric does not exist; "" if it does.
     """
 
     name: str
     estimate: float
     corrected: float
-    these: Interval
-    others: Interval
+    evaluated: Interval
+    population: Interval
     better: Literal["higher", "lower"]
     meaning: str
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary; missing values are null."""
+        """Return a dictionary that can be written as JSON; missing values are null."""
 
         def ends(interval: Interval) -> dict[str, Any]:
             low, high = (None if np.isnan(x) else float(x) for x in (interval.low, interval.high))
@@ -58,36 +68,39 @@ class PredictivityMetric:
         numbers = {"estimate": self.estimate, "corrected": self.corrected}
         plain = {key: None if np.isnan(value) else value for key, value in numbers.items()}
         words = {"better": self.better, "meaning": self.meaning, "reason": self.reason}
-        return {"name": self.name, **plain, "these": ends(self.these), "others": ends(self.others), **words}
+        return {"name": self.name, **plain, "these": ends(self.evaluated), "others": ends(self.population), **words}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictivityMetrics:
-    """Metrics of one set of policies.
+    """All metrics of how well simulation predicts reality, for one set of policies.
 
-    ``best_policy`` is the chance that the policy ranked first by the simulation is truly the best of these in reality.
-    ``noise_share`` ``(2,)`` is the part of the variance of real and simulated means that is trial noise.
+    Attributes:
+        metrics: The metrics.
+        best_policy: Chance that the policy with the highest simulated score is truly the best of these policies in
+            reality.
+        noise_share: Share of the variance of the real and of the simulated mean scores that is trial noise.
     """
 
-    figures: tuple[PredictivityMetric, ...]
+    metrics: tuple[PredictivityMetric, ...]
     best_policy: float
     noise_share: tuple[float, float]
 
     def __getitem__(self, name: str) -> PredictivityMetric:
         """Return the metric of that name."""
-        return next(figure for figure in self.figures if figure.name == name)
+        return next(metric for metric in self.metrics if metric.name == name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return a dictionary that can be written as JSON."""
         return {
-            "figures": [figure.to_json() for figure in self.figures],
+            "metrics": [metric.to_json() for metric in self.metrics],
             "best_policy": self.best_policy,
             "noise_share": {"real": self.noise_share[0], "sim": self.noise_share[1]},
         }
 
 
 class _MetricKind(NamedTuple):
-    """A metric and the function that computes it from scores."""
+    """Name, meaning and direction of a metric, with the function that computes it from real and simulated scores."""
 
     name: str
     of_scores: Callable[..., Array]
@@ -122,35 +135,41 @@ _ORDERED = ("pearson", "spearman", "kendall", "pairwise_accuracy")  # undefined 
 def predictivity(
     *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float = 0.95, draws: int = 4000, seed: int = 0
 ) -> PredictivityMetrics:
-    """Return correlations, ranking metrics and distances of real and simulated scores ``(P,)`` of the same policies.
+    """Return metrics of how well simulated scores predict real scores of the same policies.
+
+    The metrics are three correlations (``pearson``, ``spearman``, ``kendall``), ranking metrics (``mmrv``, the mean
+    maximum rank violation, ``pairwise_accuracy``, ``best_agrees``, ``regret``), and differences of scores.
 
     Args:
-        real: the real scores.
-        sim: the simulated scores; the metrics are not symmetric in the two.
-        level: confidence level of all intervals.
-        draws: draws of populations and true scores; with 4,000 an interval limit is uncertain by about 2 % of its
-            width.
-        seed: run seed of the draws.
+        real: Real mean scores of P policies.
+        sim: Simulated mean scores of the same policies. Do not exchange ``real`` and ``sim``, because some metrics
+            change.
+        level: Confidence level of all intervals.
+        draws: Number of random draws of the true scores and of their distribution over policies, from which the
+            intervals are computed. With 4,000 draws an interval limit is uncertain by about 2 % of its width.
+        seed: Run seed of the draws.
 
     Raises:
-        InputError: fewer than three policies, or different numbers of real and simulated scores.
+        InputError: If there are fewer than three policies, or the numbers of real and simulated scores differ.
     """
     check_level(level)
     if real.mean.shape != sim.mean.shape or real.mean.ndim != 1:
-        raise InputError(f"{real.mean.size} real and {sim.mean.size} simulated scores; give each policy one of both.")
+        raise InputError(f"{real.mean.size} real and {sim.mean.size} simulated scores; give one of each per policy.")
     rng = generator(seed, "stats/predictivity")
     population = draw_population(real=real, sim=sim, draws=draws, rng=rng)
     true_r, true_s = draw_true_scores(population, real=real, sim=sim, rng=rng)
-    equal, such = _reason_without_order(real, sim), population_metrics(population, real.mean.shape[-1])
-    figures = [
-        _make_metric(kind, real, sim, such[kind.name], true_r, true_s, equal if kind.name in _ORDERED else "", level)
+    reason, expected = _reason_without_order(real, sim), population_metrics(population, real.mean.shape[-1])
+    metrics = [
+        _make_metric(
+            kind, real, sim, expected[kind.name], true_r, true_s, reason if kind.name in _ORDERED else "", level
+        )
         for kind in _KINDS
     ]
     gaps = np.abs(draw_differences(real=real, sim=sim, draws=draws, rng=rng)).mean(axis=-1)
-    picked = int(np.argmax(sim.mean))
+    chosen = int(np.argmax(sim.mean))
     return PredictivityMetrics(
-        figures=(*figures, _bias(real, sim, level), _absolute_gap(real, sim, gaps, level)),
-        best_policy=float(np.mean(np.argmax(true_r, axis=-1) == picked)),
+        metrics=(*metrics, _bias(real, sim, level), _absolute_gap(real, sim, gaps, level)),
+        best_policy=float(np.mean(np.argmax(true_r, axis=-1) == chosen)),
         noise_share=(_noise_share(real), _noise_share(sim)),
     )
 
@@ -172,8 +191,8 @@ def _make_metric(
         name=kind.name,
         estimate=float(value),
         corrected=np.nan if reason else float(np.median(others)),
-        these=_quantile_interval(value, these if known else None, level, method, reason),
-        others=_quantile_interval(value, others, level, method if known else f"normal scores; {method}", reason),
+        evaluated=_quantile_interval(value, these if known else None, level, method, reason),
+        population=_quantile_interval(value, others, level, method if known else f"normal scores; {method}", reason),
         better=kind.better,
         meaning=kind.meaning,
         reason=reason,
@@ -181,7 +200,13 @@ def _make_metric(
 
 
 def _compute_in_parts(of_scores: Callable[..., Array], true_r: Array, true_s: Array) -> Array:
-    """Compute a metric of many draws ``(D, P)`` in parts, because it compares all pairs of policies."""
+    """Compute a metric of many draws in parts, to limit the memory for comparing all pairs of policies.
+
+    Args:
+        of_scores: Function from real and simulated scores to the metric.
+        true_r: Draws of true real scores, shape ``(ndraw, npolicy)``.
+        true_s: Draws of true simulated scores, same shape.
+    """
     parts = -(-true_r.shape[0] * true_r.shape[1] ** 2 // _PAIRS)
     pairs = zip(np.array_split(true_r, parts), np.array_split(true_s, parts), strict=True)
     return np.concatenate([of_scores(real=r, sim=s) for r, s in pairs])
@@ -197,7 +222,11 @@ def _quantile_interval(value: Array, draws: Array | None, level: float, method: 
 
 
 def _bias(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float) -> PredictivityMetric:
-    """Return the bias; observed differences are unbiased, so Student's interval over policies includes trial noise."""
+    """Return the mean of simulated minus real score as a metric.
+
+    Observed differences are unbiased. Trial noise is part of their spread between policies, so Student's interval over
+    policies already includes it.
+    """
     differences = sim.mean - real.mean
     n, value = len(differences), differences.mean()
     error = np.sqrt(np.sum(real.variance + sim.variance)) / n
@@ -208,8 +237,8 @@ def _bias(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float) -> Pred
         name="bias",
         estimate=float(value),
         corrected=float(value),
-        these=Interval.of(value, value - half, value + half, level=level, method=method),
-        others=Interval.of(value, value - wide, value + wide, level=level, method="Student's t"),
+        evaluated=Interval.of(value, value - half, value + half, level=level, method=method),
+        population=Interval.of(value, value - wide, value + wide, level=level, method="Student's t"),
         better="lower",
         meaning="mean of simulated − real score: positive if the simulation is optimistic",
     )
@@ -222,15 +251,24 @@ def _absolute_gap(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: Array,
         name="absolute_gap",
         estimate=float(value),
         corrected=float(np.median(draws)) if known else float(value),
-        these=_quantile_interval(value, draws if known else None, level, method, ""),
-        others=_quantile_interval(value, None, level, _NO_GAP_INTERVAL, ""),
+        evaluated=_quantile_interval(value, draws if known else None, level, method, ""),
+        population=_quantile_interval(value, None, level, _NO_GAP_INTERVAL, ""),
         better="lower",
         meaning="mean of |simulated − real score|; noise of trials increases it",
     )
 
 
 def _describe_method(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, method: str) -> tuple[bool, str]:
-    """Return whether any trial noise is known, and a description of the interval's method."""
+    """Return whether trial noise can be computed, and a description of the method of the interval.
+
+    It can be computed if the numbers of trials are known for the real scores, the simulated scores, or both. Otherwise
+    the description is that the numbers are unknown.
+
+    Args:
+    real: Real mean scores.
+    sim: Simulated mean scores.
+    method: Name of the method, used if trial noise can be computed.
+    """
     if real.has_trial_counts and sim.has_trial_counts:
         return True, method
     if real.has_trial_counts or sim.has_trial_counts:
@@ -242,7 +280,7 @@ def _describe_method(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, method: st
 
 
 def _reason_without_order(real: PolicyScoreMatrix, sim: PolicyScoreMatrix) -> str:
-    """Return the reason why scores have no order; "" if they have one."""
+    """Return why policies cannot be ranked: all real or all simulated scores are equal; "" if they can be ranked."""
     for side, word in ((real, "real"), (sim, "simulated")):
         if np.ptp(side.mean) <= 1e-12:
             what = f"all {len(side.mean)} {word} scores are {side.mean[0]:.3g}"

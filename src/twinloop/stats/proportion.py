@@ -1,4 +1,4 @@
-"""Compute bounds of rates: of successes, of failures for a reliability claim, of rare events from weighted draws."""
+"""Compute confidence bounds of rates: success rates, failure rates to be claimed, and rates of rare events."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Array = NDArray[np.float64]
 
 
 def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
-    """Return Wilson's score interval (J. Am. Stat. Assoc. 22, 1927): mean coverage near nominal, also for few trials.
+    """Return Wilson's score interval of a success rate (J. Am. Stat. Assoc. 22, 1927).
 
-    SciPy's ``binomtest`` has the same interval, but computes a p-value first, which takes a hundred times as long.
+    Its coverage is near nominal on average, also for few trials. SciPy's ``binomtest`` has the same interval, but
+    computes a p-value first, which takes a hundred times as long.
     """
     _check_counts(successes, trials, level)
     rate = successes / trials
@@ -30,7 +31,10 @@ def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
 
 
 def wilson_limits(rate: ArrayLike, trials: ArrayLike, level: float) -> tuple[Array, Array]:
-    """Return Wilson's limits of observed rates, elementwise; rounding may move them slightly outside [0, 1]."""
+    """Return lower and upper Wilson limits of observed rates, elementwise.
+
+    Rounding may move them slightly outside [0, 1].
+    """
     p, n, z = np.asarray(rate, dtype=np.float64), np.asarray(trials, dtype=np.float64), float(ndtri((1 + level) / 2))
     room = 1 + z**2 / n
     centre, half = (p + z**2 / (2 * n)) / room, z / room * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
@@ -38,9 +42,10 @@ def wilson_limits(rate: ArrayLike, trials: ArrayLike, level: float) -> tuple[Arr
 
 
 def clopper_pearson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
-    """Return the exact Clopper-Pearson interval (Biometrika 26, 1934): coverage never below nominal.
+    """Return the exact Clopper-Pearson interval of a success rate (Biometrika 26, 1934); coverage never below nominal.
 
-    It uses the inverse beta function. SciPy's ``binomtest`` searches roots, 400 times as long, and loses digits.
+    It uses the inverse beta function. SciPy's ``binomtest`` searches roots, which takes 400 times as long and loses
+    digits.
     """
     _check_counts(successes, trials, level)
     tail = (1 - level) / 2
@@ -58,25 +63,31 @@ def _check_counts(successes: int, trials: int, level: float) -> None:
         )
 
 
-MOST_TRIALS = 10**9
+MAX_TRIALS = 10**9
 
 
 def trials_to_claim(rate: float, *, confidence: float = 0.95, failures: int = 0) -> int:
-    """Return the fewest trials after which at most ``failures`` failures show a failure rate of at most ``rate``.
+    """Return the number of trials needed to claim a failure rate of at most ``rate``.
 
-    The exact one-sided binomial test: n is the smallest with P(at most ``failures`` of n | rate) ≤ 1 − confidence. For
-    zero failures that is ln(1 − confidence) / ln(1 − rate), about 3 / rate at 95 % ("rule of three"; Hanley and
-    Lippman-Hand, JAMA 249, 1983).
+    The claim is allowed if at most ``failures`` of these trials fail. The exact one-sided binomial test gives the
+    smallest n with P(at most ``failures`` of n | rate) ≤ 1 − confidence. For zero failures that is ln(1 − confidence) /
+    ln(1 − rate), about 3 / rate at 95 % ("rule of three"; Hanley and Lippman-Hand, JAMA 249, 1983).
+
+    Args:
+        rate: Failure rate to claim.
+        confidence: Confidence of the claim.
+        failures: Number of failures that are allowed.
 
     Raises:
-        InputError: a rate or a confidence outside (0, 1), a negative number of failures, or more than a billion trials.
+        InputError: If ``rate`` or ``confidence`` is outside (0, 1), ``failures`` is negative, or more than a billion
+            trials are needed.
     """
     _check_claim(rate, confidence, failures)
 
     def enough(trials: int) -> bool:
-        if trials > MOST_TRIALS:
+        if trials > MAX_TRIALS:
             raise InputError(
-                f"A failure rate of {rate:g} needs more than {MOST_TRIALS:,} trials. That is not feasible: claim a "
+                f"A failure rate of {rate:g} needs more than {MAX_TRIALS:,} trials. That is not feasible: claim a "
                 "higher rate, or argue from parts of the task."
             )
         return bool(bdtr(failures, trials, rate) <= 1.0 - confidence)
@@ -85,7 +96,13 @@ def trials_to_claim(rate: float, *, confidence: float = 0.95, failures: int = 0)
 
 
 def _smallest_sufficient(enough: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the smallest sufficient number above ``low``, by doubling from ``high`` and then bisection."""
+    """Return the smallest sufficient number, by doubling and then bisection.
+
+    Args:
+        enough: Whether a number is sufficient.
+        low: A number that is not sufficient.
+        high: First number to try.
+    """
     while not enough(high):
         low, high = high, 2 * high
     while high - low > 1:
@@ -95,10 +112,10 @@ def _smallest_sufficient(enough: Callable[[int], bool], low: int, high: int) -> 
 
 
 def failure_rate_bound(failures: int, trials: int, *, confidence: float = 0.95) -> float:
-    """Return the one-sided Clopper-Pearson upper bound of the failure rate after ``failures`` in ``trials``.
+    """Return the one-sided Clopper-Pearson upper bound of the failure rate, after ``failures`` failures in ``trials``.
 
     Raises:
-        InputError: more failures than trials, no trials, or a confidence outside (0, 1).
+        InputError: If there are more failures than trials, no trials, or ``confidence`` is outside (0, 1).
     """
     if trials < 1 or not 0 <= failures <= trials:
         raise InputError(f"{failures} failures of {trials} trials is not a result; give 0 ≤ failures ≤ trials ≥ 1.")
@@ -107,22 +124,36 @@ def failure_rate_bound(failures: int, trials: int, *, confidence: float = 0.95) 
 
 
 def claim_probability(truth: ArrayLike, trials: int, failures: int) -> Array:
-    """Return the chance that a policy with this true failure rate has at most ``failures`` in ``trials``."""
+    """Return the probability that at most ``failures`` of the trials fail, so that a low failure rate may be claimed.
+
+    Args:
+        truth: True failure rates, any shape.
+        trials: Number of trials.
+        failures: Largest number of failures with which the claim is allowed.
+    """
     return np.asarray(bdtr(failures, trials, np.asarray(truth, dtype=np.float64)))
 
 
 def sequential_claim_trials(rate: float, *, confidence: float = 0.95, failures: int = 3) -> NDArray[np.int64]:
-    """Return after how many trials, checked one by one, a failure rate of at most ``rate`` is shown.
+    """Return after how many trials a failure rate of at most ``rate`` is shown, if every trial is followed by a check.
 
-    Entry f of ``(failures + 1,)`` is the number of trials that suffices with f failures by then; fewer never suffice.
+    The claim may be checked after every trial, and testing may stop at any time. The test statistic (wealth) against a
+    failure rate of ``rate`` or more, after f failures and s successes, is the mean of the likelihood ratio (p/rate)^f
+    ((1 − p)/(1 − rate))^s over failure rates p < ``rate``, weighted by Jeffreys' prior Beta(½, ½). If the failure rate
+    is ``rate`` or more, the wealth ever exceeds 1/(1 − confidence) with a chance of at most 1 − confidence (Ville's
+    inequality).
 
-    The wealth of bets against "the rate is ``rate`` or more" is ∫ (p/rate)^f ((1 − p)/(1 − rate))^s dπ(p) with π
-    Jeffreys' Beta(½, ½) truncated to p < rate. It is a mixture of likelihood ratios and therefore a martingale at the
-    boundary; by Ville's inequality it exceeds 1/(1 − confidence) with a chance of at most 1 − confidence, at any
-    stopping time.
+    Args:
+        rate: Failure rate to claim.
+        confidence: Confidence of the claim.
+        failures: Largest number of failures in the result.
+
+    Returns:
+        Number of trials that suffices with f failures so far, for f from 0 to ``failures``, shape ``(failures + 1,)``.
 
     Raises:
-        InputError: as `trials_to_claim`.
+        InputError: If ``rate`` or ``confidence`` is outside (0, 1), ``failures`` is negative, or more than a billion
+            trials are needed.
     """
     _check_claim(rate, confidence, failures)
     needed = -math.log(1.0 - confidence)
@@ -137,7 +168,15 @@ def sequential_claim_trials(rate: float, *, confidence: float = 0.95, failures: 
 
 
 def log_wealth(failures: ArrayLike, successes: ArrayLike, rate: float) -> Array:
-    """Return the log of the wealth of `sequential_claim_trials` for numbers of failures and successes, elementwise."""
+    """Return the logarithm of the test statistic (wealth) of `sequential_claim_trials`, elementwise.
+
+    Large values are evidence for a failure rate below ``rate``.
+
+    Args:
+        failures: Numbers of failures so far.
+        successes: Numbers of successes so far.
+        rate: Failure rate to claim.
+    """
     f, s = np.asarray(failures, dtype=np.float64) + 0.5, np.asarray(successes, dtype=np.float64) + 0.5
     part = np.log(np.maximum(betainc(f, s, rate), np.finfo(np.float64).tiny))
     cut = math.log(float(betainc(0.5, 0.5, rate))) + float(betaln(0.5, 0.5))
@@ -159,37 +198,44 @@ _FEW = 30  # fewer failures are too few for a normal interval of their mean weig
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedRate:
-    """A rate from weighted draws.
+    """Rate of a rare event, estimated from weighted draws (importance sampling).
 
-    ``interval`` is that of the mean of weight × event, computed on the logarithm (delta method), so that it stays
-    positive. ``events`` is the number of draws with the event, ``effective`` Kish's effective number of them.
-    ``largest`` is the share of the estimate that comes from the heaviest draw. ``plain`` is the number of unweighted
-    draws with an equally narrow interval.
+    Attributes:
+        interval: Mean of weight × event, with an interval computed on the logarithm (delta method), so that it stays
+            positive.
+        draws: Number of draws.
+        events: Number of draws with the event.
+        effective: Kish's effective number of events (Σ w)² / Σ w² for event weights w: ``events`` if they are equal,
+            else less.
+        largest_share: Share of the estimate that comes from the draw with the largest weight.
+        equivalent_draws: Number of unweighted draws that would give an equally narrow interval.
     """
 
     interval: Interval
     draws: int
     events: int
     effective: float
-    largest: float
-    plain: float
+    largest_share: float
+    equivalent_draws: float
 
     @property
     def warning(self) -> str:
-        """Reason to distrust the interval; empty if there is none."""
+        """Reason to distrust the interval; "" if there is none."""
         if self.events == 0:
-            return f"It never happened in {self.draws} draws: the search did not reach it, so its rate is unknown."
-        if self.largest > _HEAVY:
             return (
-                f"One draw accounts for {self.largest:.0%} of the estimate: the search missed a region, and "
+                f"The event never happened in {self.draws} draws. The search did not reach it, so its rate is unknown."
+            )
+        if self.largest_share > _HEAVY:
+            return (
+                f"One draw accounts for {self.largest_share:.0%} of the estimate: the search missed a region, and "
                 "the rate may be several times higher. Search longer, or with more modes."
             )
         if self.events < _FEW:
-            return f"It happened in only {self.events} draws; with fewer than {_FEW} the interval covers too rarely."
+            return f"The event happened in only {self.events} draws. With fewer than {_FEW} the interval is unreliable."
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return a dictionary that can be written as JSON."""
         return {
             "rate": float(self.interval.estimate),
             "low": float(self.interval.low),
@@ -198,32 +244,35 @@ class WeightedRate:
             "draws": self.draws,
             "events": self.events,
             "effective_events": self.effective,
-            "largest_share": self.largest,
-            "plain_draws": self.plain,
+            "largest_share": self.largest_share,
+            "plain_draws": self.equivalent_draws,
             "warning": self.warning,
         }
 
 
 def weighted_rate(events: ArrayLike, log_weights: ArrayLike, *, level: float = 0.95) -> WeightedRate:
-    """Return the rate of an event under one distribution, from independent draws of another.
+    """Estimate the rate of an event under a target distribution from independent draws of another distribution.
 
     Args:
-        events: whether the event happened in each draw, ``(n,)``.
-        log_weights: logarithm of the target density over the sampling density, ``(n,)``.
-        level: confidence level of the interval.
+        events: Whether the event happened in each draw, shape ``(n,)``.
+        log_weights: Logarithm of the target density divided by the sampling density at each draw, shape ``(n,)``.
+        level: Confidence level of the interval.
 
     Raises:
-        InputError: fewer than two draws, or weights that are NaN.
+        InputError: If there are fewer than two draws, lengths differ, or a weight is NaN.
     """
     check_level(level)
     happened, logs = np.asarray(events, dtype=np.bool_), np.asarray(log_weights, dtype=np.float64)
     if len(happened) < 2 or happened.shape != logs.shape or np.isnan(logs).any():
-        raise InputError(f"{happened.shape} events and {logs.shape} weights give no rate; give two draws or more.")
+        raise InputError(
+            f"Events of shape {happened.shape} and weights of shape {logs.shape} give no rate. Give at least two draws "
+            "with one weight each, none of them NaN."
+        )
     values = np.where(happened, np.exp(logs), 0.0)
     n, rate = len(values), float(values.mean())
     if rate == 0.0:
         nothing = Interval.of(0.0, 0.0, 1.0, level=level, method="none")
-        return WeightedRate(interval=nothing, draws=n, events=0, effective=0.0, largest=0.0, plain=0.0)
+        return WeightedRate(interval=nothing, draws=n, events=0, effective=0.0, largest_share=0.0, equivalent_draws=0.0)
     error = float(values.std(ddof=1) / np.sqrt(n))
     reach = float(ndtri((1 + level) / 2)) * error / rate
     interval = Interval.of(
@@ -238,6 +287,6 @@ def weighted_rate(events: ArrayLike, log_weights: ArrayLike, *, level: float = 0
         draws=n,
         events=int(happened.sum()),
         effective=float(values.sum() ** 2 / (values**2).sum()),
-        largest=float(values.max() / values.sum()),
-        plain=rate * (1.0 - min(rate, 1.0)) / max(error**2, np.finfo(np.float64).tiny),
+        largest_share=float(values.max() / values.sum()),
+        equivalent_draws=rate * (1.0 - min(rate, 1.0)) / max(error**2, np.finfo(np.float64).tiny),
     )

@@ -1,7 +1,8 @@
-"""Fit linear and logistic ridge regressions, evaluated on held-out groups of rows (episodes).
+"""Fit linear and logistic ridge regressions, and evaluate them on held-out groups of rows (episodes).
 
-Coefficients are those of le Cessie & van Houwelingen ("Ridge estimators in logistic regression", Applied Statistics 41,
-1992). The ridge is chosen within the training part alone, so held-out predictions do not depend on their own outcomes.
+The logistic coefficients are those of le Cessie & van Houwelingen ("Ridge estimators in logistic regression", Applied
+Statistics 41, 1992). Its penalty is chosen within the training rows alone, so held-out predictions do not depend on
+their own outcomes.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ _PENALTIES = 10.0 ** np.arange(-4.0, 3.0)  # relative to the features' mean squa
 
 
 def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -> Array:
-    """Predict every fold from the others, with the penalty of least error; 0 if no penalty beats the prediction 0.
+    """Predict the target in every fold by a linear ridge regression that is fitted to the other folds.
+
+    A window is a section of a recording. The penalty with the smallest held-out squared error is used. If every penalty
+    has a larger error than predictions of 0, all predictions are 0.
 
     Args:
-        features: ``(nwindow, nframe, k)``, of about unit spread, without NaN.
-        target: ``(nwindow, nframe)``, NaN if unknown.
-        fold: fold of each window, ``(nwindow,)``.
+        features: k features of each frame, of about unit spread, without NaN, shape ``(nwindow, nframe, k)``.
+        target: Target of each frame, NaN if unknown, shape ``(nwindow, nframe)``.
+        fold: Fold of each window, shape ``(nwindow,)``.
 
     Returns:
-        The predictions, ``(nwindow, nframe)``.
+        The predictions, shape ``(nwindow, nframe)``.
     """
     x, y, label = np.asarray(features, dtype=np.float64), np.asarray(target, dtype=np.float64), np.asarray(fold)
     known = ~np.isnan(y)
@@ -39,21 +43,21 @@ def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -
     grams = {}
     for number in np.unique(label):
         rows = known & (label != number)[:, None]
-        chosen, wanted = x[rows], y[rows]
+        chosen, targets = x[rows], y[rows]
         values, vectors = np.linalg.eigh(chosen.T @ chosen / max(1, len(chosen)))
-        grams[number] = (values, vectors, vectors.T @ (chosen.T @ wanted / max(1, len(chosen))))
+        grams[number] = (values, vectors, vectors.T @ (chosen.T @ targets / max(1, len(chosen))))
     for penalty in _PENALTIES:
-        guess = np.zeros_like(y)
+        predictions = np.zeros_like(y)
         for number, (values, vectors, moment) in grams.items():
             weights = vectors @ (moment / (np.maximum(values, 0.0) + penalty))
-            guess[label == number] = x[label == number] @ weights
-        error = np.nansum((y - guess) ** 2)
+            predictions[label == number] = x[label == number] @ weights
+        error = np.nansum((y - predictions) ** 2)
         if error < least:
-            best, least = guess, error
+            best, least = predictions, error
     return best
 
 
-# Of the mean square of standardized columns: from nearly no ridge to a fit of the base rate alone.
+# Ridge penalties to choose from: from nearly no effect to a fit of the base rate alone.
 PENALTIES = 10.0 ** np.arange(-3.0, 2.0, 0.5)
 _STEPS, _DONE = 50, 1e-9
 _FOLDS, _INNER = 5, 4
@@ -61,7 +65,17 @@ _FOLDS, _INNER = 5, 4
 
 @dataclass(frozen=True, kw_only=True)
 class LogisticRidge:
-    """P(yes) = 1 / (1 + exp(−(intercept + Σ coefficient · (column − mean) / sd))); a constant column counts as 0."""
+    """Logistic regression with a ridge penalty, for the probability of an outcome.
+
+    P(yes) = 1 / (1 + exp(−(intercept + Σ coefficient · (column − mean) / sd))). A constant column has no effect.
+
+    Attributes:
+        intercept: Intercept.
+        coefficients: Coefficient of each of d standardized columns, shape ``(d,)``.
+        mean: Mean of each column, shape ``(d,)``.
+        sd: Standard deviation of each column, shape ``(d,)``.
+        penalty: Ridge penalty of the fit.
+    """
 
     intercept: float
     coefficients: Array
@@ -70,20 +84,22 @@ class LogisticRidge:
     penalty: float
 
     def probability(self, rows: ArrayLike) -> Array:
-        """Return the probabilities of rows ``(n, d)``: ``(n,)``."""
+        """Return the probability of the outcome for each row ``(n, d)``, shape ``(n,)``."""
         return expit(self.intercept + self.parts(rows).sum(axis=1))
 
     def parts(self, rows: ArrayLike) -> Array:
-        """Return each column's contribution to the log odds of each row, ``(n, d)``."""
+        """Return the contribution of each column to the log odds of each row, shape ``(n, d)``."""
         return (np.asarray(rows, dtype=np.float64) - self.mean) / self.sd * self.coefficients
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossValidatedPrediction:
-    """Held-out prediction of an outcome.
+    """Prediction of an outcome by logistic regression, with held-out probabilities.
 
-    ``held_out`` ``(n,)`` is the probability of each row by a fit without it; ``auc`` is the area under the curve of
-    these. ``model`` is fitted to all rows, to predict others.
+    Attributes:
+        held_out: Probability of each row by a fit without it, shape ``(n,)``.
+        auc: Area under the ROC curve of the held-out probabilities.
+        model: Regression fitted to all rows, to predict new rows.
     """
 
     held_out: Array
@@ -92,7 +108,15 @@ class CrossValidatedPrediction:
 
 
 def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> LogisticRidge:
-    """Minimize −log likelihood / n + ``penalty`` / 2 · |coefficients|² by Newton's method, columns standardized."""
+    """Fit a logistic ridge regression to standardized columns, by Newton's method.
+
+    It minimizes −log likelihood / n + ``penalty`` / 2 · |coefficients|².
+
+    Args:
+        rows: Shape ``(n, d)``.
+        outcome: True or false for each row, shape ``(n,)``.
+        penalty: Weight of the ridge penalty.
+    """
     x, y = np.asarray(rows, dtype=np.float64), np.asarray(outcome, dtype=np.float64)
     mean, sd = x.mean(axis=0), x.std(axis=0)
     sd = np.where(sd <= 1e-12 * (1e-300 + np.abs(x).max(axis=0)), np.inf, sd)
@@ -117,14 +141,15 @@ def cross_validated_logistic(
     """Predict an outcome from rows, one row per episode, with five-fold cross-validation.
 
     Args:
-        rows: ``(n, d)``.
-        outcome: ``(n,)``, true or false.
-        level: confidence level of the AUC's interval, bootstrapped over rows given their predictions.
-        draws: number of resamples.
-        seed: seed of folds and resamples.
+        rows: Shape ``(n, d)``.
+        outcome: True or false for each row, shape ``(n,)``.
+        level: Confidence level of the interval of the AUC (area under the ROC curve), bootstrapped over rows while
+            their predictions stay the same.
+        draws: Number of resamples.
+        seed: Seed of folds and resamples.
 
     Raises:
-        InputError: a value that is not finite, or one outcome has fewer rows than there are folds.
+        InputError: If a value is not finite, or one outcome has fewer rows than there are folds.
     """
     x, y = np.asarray(rows, dtype=np.float64), np.asarray(outcome, dtype=bool)
     if x.ndim != 2 or len(x) != len(y) or not np.isfinite(x).all():
@@ -154,7 +179,10 @@ def _draw_folds(outcome: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np
 
 
 def _choose_penalty(x: Array, y: NDArray[np.bool_], seed: int) -> float:
-    """Return the ridge with the best held-out likelihood within these rows; the largest if no fold can be held out."""
+    """Return the ridge penalty with the best cross-validated likelihood within the given rows.
+
+    It is the largest penalty if one outcome has fewer than two rows, so that no fold can be held out.
+    """
     folds = min(_INNER, int(min(y.sum(), (~y).sum())))
     if folds < 2:
         return float(PENALTIES[-1])

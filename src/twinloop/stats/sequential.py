@@ -1,28 +1,40 @@
-"""Compare two arms while trials arrive, valid at any stopping time: success rates, paired rates, mean scores.
+"""Compare two arms (policies) while trials arrive, valid at any stopping time: success rates and mean scores.
 
-An e-process is a wealth that bets against a hypothesis: if it holds, the chance that the wealth ever reaches 1/α is at
-most α (Ville's inequality). The user may therefore check after every pair, stop at any time, and continue later. The
-bet is that of Turner, Ly and Grünwald ("Generic E-variables for exact sequential k-sample tests that allow for optional
-stopping", J. Stat. Plan. Inference 230, 2024): rates estimated from the earlier blocks, against the pair of rates
-within the hypothesis that is nearest to them in Kullback–Leibler divergence. With difference δ = p_a − p_b and
-hypothesis δ ≤ δ₀ or δ ≥ δ₀ that set is convex, so the projection gives an e-variable (Turner & Grünwald, "Exact
-anytime-valid confidence intervals for contingency tables and beyond", Statistics & Probability Letters 198, 2023). All
-δ₀ that are not rejected form a confidence sequence.
+Use `sequential_rates` for successes of independent arms, `sequential_pairs` for successes of paired trials (the same
+starts), and `sequential_scores` for scores between 0 and 1. Each test returns its state after every block or pair of
+trials. The user may check after every pair, stop at any time, and continue later.
 
-Arrays have blocks on the last axis, so that thousands of sequences are computed together.
+The test statistic is called the wealth, its logarithm ``log_e``. If the tested hypothesis is true, the chance that the
+wealth ever reaches 1/α is at most α (Ville's inequality); such a process is called an e-process. The hypothesis is
+therefore rejected when the wealth reaches 1/α. All hypothetical differences that are not rejected form a confidence
+sequence: an interval that is valid after every trial.
 
-For paired success rates, the difference of a pair, 1, 0 or −1, has the mean p_a − p_b even if the two trials of a pair
-are dependent. It is bet on as in `betting`, with a uniform mixture of all fractions of the largest bet. For the
-hypothesis of no difference only pairs with different outcomes count. With w and l of them won by a and by b the wealth
-is
+Success rates of independent arms (`sequential_rates`) are compared by likelihood ratios. Trials arrive in blocks with a
+fixed number of trials of each arm. After each block the wealth is multiplied by the likelihood of its outcomes at the
+success rates that are estimated from the earlier blocks. It is divided by their likelihood at a pair of rates that
+fulfils the hypothesis, namely the pair with the smallest Kullback–Leibler divergence from the estimated rates (Turner,
+Ly and Grünwald, "Generic E-variables for exact sequential k-sample tests that allow for optional stopping", J. Stat.
+Plan. Inference 230, 2024). For the difference δ = p_a − p_b and the hypothesis δ ≤ δ₀ or δ ≥ δ₀ the set of such rates
+is convex, which the method requires (Turner & Grünwald, "Exact anytime-valid confidence intervals for contingency
+tables and beyond", Statistics & Probability Letters 198, 2023).
+
+Paired success rates (`sequential_pairs`) are compared by their difference per pair. This difference, 1, 0 or −1, has
+the mean p_a − p_b even if the two trials of a pair are dependent. This mean is tested as in `betting`. The wealth is
+averaged over all bets between 0 and the largest one at which it cannot become negative. For the hypothesis of no
+difference only pairs with different outcomes count. If a won w of them and b won l, the wealth is
 
 2^(w + l + 1) B(w + 1, l + 1) (1 − I_½(w + 1, l + 1)),
 
-a sign test with a uniform prior on the chance that a wins. It decides 10 to 20 % earlier than the bets of
-`sequential_scores` at rates that differ by 5 to 20 points; those are better at smaller differences.
+with the beta function B and its regularized incomplete form I. It is a sign test with a uniform prior on the chance
+that a wins. It decides 10 to 20 % earlier than `sequential_scores` at rates that differ by 5 to 20 points;
+`sequential_scores` is better at smaller differences.
 
-Scores between 0 and 1 (progress, a rubric) may have any distribution. The difference of a pair is between −1 and 1 and
-has the mean difference, also for dependent trials. It is bet on as in `betting`.
+Paired scores between 0 and 1 (`sequential_scores`), for example progress or the points of a rubric, are compared in the
+same way. They may have any distribution. The difference of a pair is between −1 and 1 and has the mean difference, also
+for dependent trials. Its mean is tested as in `betting`, and the wealth is averaged over twelve bets from small to
+large.
+
+Blocks or pairs are on the last axis of arrays, so that thousands of sequences are computed together.
 """
 
 from __future__ import annotations
@@ -42,15 +54,24 @@ from twinloop.stats.two_by_two import Alternative, check_difference, constrained
 
 Array = NDArray[np.float64]
 GAMMA = 0.5  # Turner, Ly & Grünwald's γ: pseudo-successes and pseudo-failures before the first pair (Jeffreys' prior)
-_GRID = 401  # hypotheses between −1 and 1 from which a confidence sequence is read: steps of half a point
+_GRID = 401  # hypothetical differences from −1 to 1 for a confidence sequence: steps of half a percentage point
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialTest(JsonRecord):
-    """Sequential test of p_a − p_b against ``difference``, with its state after each block.
+    """Result of a sequential test of the difference of two arms, with its state after each block of trials.
 
-    ``log_e`` ``(nblock,)`` is the logarithm of the wealth after each block, ``p_value`` ``(nblock,)`` the running
-    1 / largest wealth, ``low`` and ``high`` ``(nblock,)`` the running confidence sequence of the difference.
+    Attributes:
+        log_e: Logarithm of the wealth (test statistic, see the module) after each block, shape ``(nblock,)``; the test
+            rejects when the wealth reaches 1/α.
+        p_value: Anytime-valid p-value after each block: 1 / largest wealth so far, shape ``(nblock,)``.
+        low: Lower limit of the confidence sequence of the difference after each block, shape ``(nblock,)``.
+        high: Upper limit after each block.
+        estimate: Observed difference a − b after all blocks.
+        level: Confidence level 1 − α.
+        difference: Hypothetical difference that is tested.
+        alternative: ``greater``, ``less`` or ``two-sided``.
+        method: Name of the test.
     """
 
     log_e: Array
@@ -66,13 +87,13 @@ class SequentialTest(JsonRecord):
 
     @property
     def stopped(self) -> int | None:
-        """The block, counted from 1, at which the wealth first reached 1/α; None if it has not."""
+        """Number of blocks after which the test first rejected (its wealth, or e-value, reached 1/α); None if never."""
         at = int(decision_blocks(self.log_e, alpha=1 - self.level))
         return at or None
 
     @property
     def interval(self) -> Interval:
-        """The current confidence sequence."""
+        """Confidence sequence of the difference after the last block, valid at any stopping time."""
         return Interval.of(
             self.estimate, self.low[-1], self.high[-1], level=self.level, method=f"confidence sequence, {self.method}"
         )
@@ -89,20 +110,22 @@ def sequential_rates(
     level: float = 0.95,
     gamma: float = GAMMA,
 ) -> SequentialTest:
-    """Return the test and the confidence sequence of one sequence of blocks.
+    """Run the sequential test of the difference of two success rates on one sequence of blocks of trials.
 
     Args:
-        successes_a: successes of arm a in each block, ``(nblock,)``.
-        successes_b: successes of arm b in each block, ``(nblock,)``.
-        size_a: trials of arm a in each block; 1 pairs the trials.
-        size_b: trials of arm b in each block.
-        difference: difference of the hypothesis.
-        alternative: ``greater`` bets on p_a − p_b > difference.
-        level: 1 − α.
-        gamma: γ, pseudo-successes and pseudo-failures before the first block.
+        successes_a: Successes of arm a in each block, shape ``(nblock,)``.
+        successes_b: Successes of arm b in each block, shape ``(nblock,)``.
+        size_a: Number of trials of arm a in each block. A block is the smallest group of trials after which the test is
+            evaluated; it has trials of both arms.
+        size_b: Number of trials of arm b in each block.
+        difference: Hypothetical difference p_a − p_b.
+        alternative: ``greater`` for p_a − p_b > difference, ``less`` for p_a − p_b < difference, ``two-sided`` for
+            either.
+        level: Confidence level 1 − α.
+        gamma: Pseudo-successes and pseudo-failures before the first block (γ of Turner, Ly & Grünwald).
 
     Raises:
-        InputError: no block, or more successes than trials in one.
+        InputError: If there is no block, or a block has more successes than trials.
     """
     check_level(level)
     arms = {"size_a": size_a, "size_b": size_b, "alternative": alternative, "gamma": gamma}
@@ -128,14 +151,28 @@ def log_e_rates(
     alternative: Alternative = "two-sided",
     gamma: float = GAMMA,
 ) -> Array:
-    """Return the logarithm of the wealth after each block, ``(…, nblock)``, against p_a − p_b = ``difference``.
+    """Return the logarithm of the wealth (test statistic) against p_a − p_b = ``difference``, after each block.
 
-    ``difference`` is broadcast against the leading axes. A one-sided ``alternative`` bets on one side only. Two-sided
-    it is the mean of both one-sided wealths. The side with the larger wealth may then be reported: the chance that it
-    is the wrong one is also at most α.
+    The hypothesis is rejected at level α when the wealth reaches 1/α. For the two-sided alternative, the wealth is the
+    mean of both one-sided wealths. The side with the larger wealth may be reported as the sign of the difference; the
+    chance of a wrong sign is also at most α.
+
+    Args:
+        successes_a: Successes of arm a in each block, shape ``(…, nblock)``.
+        successes_b: Successes of arm b in each block, same shape.
+        size_a: Number of trials of arm a in each block.
+        size_b: Number of trials of arm b in each block.
+        difference: Hypothetical difference, broadcast against the leading axes.
+        alternative: ``greater`` for p_a − p_b > difference, ``less`` for p_a − p_b < difference, ``two-sided`` for
+            either.
+        gamma: Pseudo-successes and pseudo-failures before the first block.
+
+    Returns:
+        Shape ``(…, nblock)``.
 
     Raises:
-        InputError: no block, more successes in a block than trials, arms of different shapes, γ ≤ 0.
+        InputError: If there is no block, a block has more successes than trials, shapes differ, or ``gamma`` is not
+            above 0.
     """
     _check_largest(difference)
     shift = np.asarray(difference, dtype=np.float64)
@@ -158,28 +195,54 @@ def log_e_rates(
 
 
 def running_p_values(log_e: ArrayLike) -> Array:
-    """Return the anytime-valid p-value after each block: 1 / the largest wealth so far, at most 1."""
+    """Return the anytime-valid p-value after each block (group of trials after which the test is evaluated).
+
+    It is 1 / the largest wealth (test statistic) so far, at most 1.
+
+    Args:
+        log_e: Logarithm of the wealth after each block, shape ``(…, nblock)``.
+    """
     return np.exp(-np.maximum(np.maximum.accumulate(np.asarray(log_e, dtype=np.float64), axis=-1), 0.0))
 
 
 def decision_blocks(log_e: ArrayLike, *, alpha: float = 0.05) -> NDArray[np.intp]:
-    """Return the block, counted from 1, at which each wealth ``(…, nblock)`` first reaches 1/α; 0 if it never does."""
+    """Return the number of blocks after which each wealth (test statistic) first reaches 1/α; 0 if it never does.
+
+    A block is a group of trials after which the test is evaluated. The hypothesis is rejected when the wealth reaches
+    1/α.
+
+    Args:
+        log_e: Logarithm of the wealth after each block, shape ``(…, nblock)``.
+        alpha: Level α of the test.
+
+    Returns:
+        Shape ``(…)``.
+    """
     check_level(1 - alpha)
     over = np.asarray(log_e) >= -np.log(alpha)
     return np.where(over.any(axis=-1), over.argmax(axis=-1) + 1, 0)
 
 
 def running_confidence_range(hypotheses: ArrayLike, log_e: ArrayLike, *, alpha: float) -> tuple[Array, Array]:
-    """Return the running range ``(nblock,)`` of hypotheses ``(nhyp,)`` whose wealth ``(nhyp, nblock)`` is below 1/α.
+    """Return the lower and upper limits of a confidence sequence from tests of a grid of hypotheses, after each block.
 
-    The range is bounded by the neighbours of the hypotheses that are not rejected, so that the grid never makes it too
-    narrow. If all are rejected, which has a chance of at most α, it keeps its last value.
+    The true limits are between two values of the grid. The value outside the range is used (the next value that is
+    rejected), so that the range is never too narrow. If all hypotheses are rejected, which has a chance of at most α,
+    the range keeps its last value.
+
+    Args:
+        hypotheses: Hypothetical differences, ascending, shape ``(nhypothesis,)``.
+        log_e: Logarithm of the wealth against each hypothesis after each block, shape ``(nhypothesis, nblock)``.
+        alpha: Error probability α.
+
+    Returns:
+        Shape ``(nblock,)`` each.
     """
     grid = np.asarray(hypotheses, dtype=np.float64)
     edges = np.concatenate([[-1.0], grid, [1.0]])
-    kept = np.maximum.accumulate(np.asarray(log_e), axis=-1) < -np.log(alpha)
-    some = kept.any(axis=0)
-    first, last = kept.argmax(axis=0), len(grid) - 1 - kept[::-1].argmax(axis=0)
+    accepted = np.maximum.accumulate(np.asarray(log_e), axis=-1) < -np.log(alpha)
+    some = accepted.any(axis=0)
+    first, last = accepted.argmax(axis=0), len(grid) - 1 - accepted[::-1].argmax(axis=0)
     low, high = edges[first], edges[last + 2]
     if not some.all():
         at = int(np.argmin(some))
@@ -193,14 +256,22 @@ def _check_counts(successes: ArrayLike, size: int, arm: str) -> Array:
         raise InputError(f"Arm {arm} has no block of trials. Give at least one trial of each policy.")
     if ((counts < 0) | (counts > size) | (counts != np.round(counts))).any():
         raise InputError(
-            f"Arm {arm} has a block whose number of successes is no integer from 0 to {size}. "
+            f"Arm {arm} has a block whose number of successes is not an integer from 0 to {size}. "
             "For scores between 0 and 1 use the test of scores."
         )
     return counts
 
 
 def _predictable_rate(successes: Array, trials: NDArray[np.intp], gamma: float) -> Array:
-    """Return p̆ for each block: (successes + γ) / (trials + 2γ) of the earlier blocks."""
+    """Return the success rate that is estimated before each block from the earlier blocks.
+
+    It is (successes + γ) / (trials + 2 γ). It is predictable, that is, it does not use the block itself.
+
+    Args:
+        successes: Successes in each block, shape ``(…, nblock)``.
+        trials: Number of trials before each block, shape ``(nblock,)``.
+        gamma: Pseudo-successes and pseudo-failures γ.
+    """
     earlier = np.cumsum(successes, axis=-1) - successes
     return (earlier + gamma) / (trials + 2 * gamma)
 
@@ -211,24 +282,29 @@ def _log_ratio(successes: Array, size: int, rate: Array, null: Array) -> Array:
     return won + xlog1py(lost, -rate) - xlog1py(lost, -null)
 
 
-_GRID_OF_PAIRS = 201  # hypotheses between −1 and 1 from which a confidence sequence is read: steps of a point
+_GRID_OF_PAIRS = 201  # the same for pairs: steps of one percentage point
 
 
 def log_e_pairs(
     a: ArrayLike, b: ArrayLike, *, difference: ArrayLike = 0.0, alternative: Alternative = "two-sided"
 ) -> Array:
-    """Return the logarithm of the wealth after each pair, ``(…, npair)``, against mean(a) − mean(b) = ``difference``.
+    """Return the logarithm of the wealth (test statistic) against mean(a) − mean(b) = ``difference``, after each pair.
 
-    ``difference`` is broadcast against the leading axes. Two-sided it is the mean of both one-sided wealths.
+    The hypothesis is rejected at level α when the wealth reaches 1/α. For the two-sided alternative, the wealth is the
+    mean of both one-sided wealths. `log_e_scores` is better at small differences.
 
     Args:
-        a: successes as 0 and 1, or scores between, ``(…, npair)``.
-        b: outcomes of the other arm from the same starts, ``(…, npair)``.
-        difference: difference of the hypothesis.
-        alternative: ``greater`` bets on mean(a) − mean(b) > difference.
+        a: Outcomes of arm a: successes as 0 and 1, or scores in between, shape ``(…, npair)``.
+        b: Outcomes of arm b from the same starts, same shape.
+        difference: Hypothetical difference, broadcast against the leading axes.
+        alternative: ``greater`` for mean(a) − mean(b) > difference, ``less`` for mean(a) − mean(b) < difference,
+            ``two-sided`` for either.
+
+    Returns:
+        Shape ``(…, npair)``.
 
     Raises:
-        InputError: a value outside [0, 1], no pair, or unequal numbers of values.
+        InputError: If a value is outside [0, 1], there is no pair, or a and b have different shapes.
     """
     return _log_e(_pair_differences(a, b, "Outcomes"), difference, alternative, "even")
 
@@ -241,10 +317,18 @@ def sequential_pairs(
     alternative: Alternative = "two-sided",
     level: float = 0.95,
 ) -> SequentialTest:
-    """Return the test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
+    """Run the sequential test of mean(a) − mean(b) on paired successes in their order, with a confidence sequence.
+
+    Args:
+        a: Outcomes of arm a, 0 or 1, shape ``(npair,)``.
+        b: Outcomes of arm b from the same starts.
+        difference: Hypothetical difference.
+        alternative: ``greater`` for mean(a) − mean(b) > difference, ``less`` for mean(a) − mean(b) < difference,
+            ``two-sided`` for either.
+        level: Confidence level 1 − α.
 
     Raises:
-        InputError: as `log_e_pairs`.
+        InputError: If a value is outside [0, 1], there is no pair, or a and b have different lengths.
     """
     check_level(level)
     off = _pair_differences(a, b, "Outcomes")
@@ -262,12 +346,24 @@ def sequential_pairs(
 def log_e_scores(
     a: ArrayLike, b: ArrayLike, *, difference: float = 0.0, alternative: Alternative = "two-sided"
 ) -> NDArray[np.float64]:
-    """Return the logarithm of the wealth after each pair of scores, ``(…, npair)``.
+    """Return the logarithm of the wealth (test statistic) against mean(a) − mean(b) = ``difference``, after each pair.
 
-    The hypothesis is mean(a) − mean(b) = ``difference``, or one side of it.
+    The wealth is averaged over twelve bets from small to large (``spread`` in `betting.log_e_mean`). Compared with the
+    uniform average of `log_e_pairs`, this is better for scores and for small differences. The hypothesis is rejected at
+    level α when the wealth reaches 1/α.
+
+    Args:
+        a: Scores of arm a in [0, 1], shape ``(…, npair)``.
+        b: Scores of arm b from the same starts, same shape.
+        difference: Hypothetical difference.
+        alternative: ``greater`` for mean(a) − mean(b) > difference, ``less`` for mean(a) − mean(b) < difference,
+            ``two-sided`` for either.
+
+    Returns:
+        Shape ``(…, npair)``.
 
     Raises:
-        InputError: a score outside [0, 1], or unequal numbers of scores.
+        InputError: If a score is outside [0, 1], or a and b have different shapes.
     """
     return _log_e(_pair_differences(a, b, "Scores"), difference, alternative, "spread")
 
@@ -280,10 +376,18 @@ def sequential_scores(
     alternative: Alternative = "two-sided",
     level: float = 0.95,
 ) -> SequentialTest:
-    """Return the test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
+    """Run the sequential test of mean(a) − mean(b) on paired scores in their order, with a confidence sequence.
+
+    Args:
+        a: Scores of arm a in [0, 1], shape ``(npair,)``.
+        b: Scores of arm b from the same starts.
+        difference: Hypothetical difference.
+        alternative: ``greater`` for mean(a) − mean(b) > difference, ``less`` for mean(a) − mean(b) < difference,
+            ``two-sided`` for either.
+        level: Confidence level 1 − α.
 
     Raises:
-        InputError: a score outside [0, 1], or unequal numbers of scores.
+        InputError: If a score is outside [0, 1], or a and b have different lengths.
     """
     check_level(level)
     off = _pair_differences(a, b, "Scores")
@@ -302,15 +406,23 @@ def _pair_differences(a: ArrayLike, b: ArrayLike, what: str) -> Array:
     first, second = check_bounded(a, 0.0, 1.0), check_bounded(b, 0.0, 1.0)
     if first.shape != second.shape:
         raise InputError(
-            f"{what} of a have shape {first.shape}, of b {second.shape}. Give both of every pair, in their order."
+            f"{what} of a have shape {first.shape}, of b {second.shape}. Give both values of every pair, in the "
+            "order of the trials."
         )
     return first - second
 
 
-def _log_e(off: Array, difference: ArrayLike, alternative: Alternative, bets: Bets) -> Array:
-    """Return the logarithm of the wealth after each paired difference, ``(…, npair)``."""
+def _log_e(differences: Array, difference: ArrayLike, alternative: Alternative, bets: Bets) -> Array:
+    """Return the logarithm of the wealth (betting test statistic) after each paired difference, shape ``(…, npair)``.
+
+    Args:
+        differences: Difference a − b of each pair, shape ``(…, npair)``.
+        difference: Hypothetical mean difference.
+        alternative: ``greater``, ``less`` or ``two-sided``.
+        bets: Set of bets over which the wealth is averaged, ``spread`` or ``even``, see `betting.log_e_mean`.
+    """
     _check_largest(difference)
-    return log_e_mean(off, difference, low=-1.0, high=1.0, alternative=alternative, bets=bets)
+    return log_e_mean(differences, difference, low=-1.0, high=1.0, alternative=alternative, bets=bets)
 
 
 def _check_largest(differences: ArrayLike) -> None:
@@ -328,7 +440,17 @@ def _run_sequential_test(
     alternative: Alternative,
     method: str,
 ) -> SequentialTest:
-    """Return the test of one sequence, and the confidence sequence of the grid hypotheses that it does not reject."""
+    """Run the test of one sequence, and compute its confidence sequence from a grid of hypothetical differences.
+
+    Args:
+        log_e_against: Function from hypothetical differences to the logarithm of the wealth after each block.
+        grid: Number of grid points from −1 to 1, including both ends.
+        estimate: Function that returns the observed difference.
+        level: Confidence level.
+        difference: Hypothetical difference of the test.
+        alternative: ``greater``, ``less`` or ``two-sided``.
+        method: Name of the test.
+    """
     log_e, shifts = log_e_against(difference), np.linspace(-1, 1, grid)[1:-1]
     low, high = running_confidence_range(shifts, log_e_against(shifts), alpha=1 - level)
     return SequentialTest(

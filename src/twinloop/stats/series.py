@@ -25,16 +25,18 @@ Array = NDArray[np.float64]
 
 
 def autocorrelation(series: ArrayLike, nlags: int = 1) -> NDArray[np.float64]:
-    """Return the sample autocorrelation at lags 0 … ``nlags`` (biased form, Box & Jenkins), ``(nlags + 1,)``.
+    """Return the sample autocorrelation at lags 0 to ``nlags`` (biased form, Box & Jenkins), shape ``(nlags + 1,)``.
 
     A constant series has 1 at every lag.
 
     Raises:
-        InputError: the series is not longer than the lags.
+        InputError: If the series is not longer than ``nlags``.
     """
     values = np.asarray(series, dtype=np.float64)
     if len(values) <= nlags:
-        raise InputError(f"A series of {len(values)} has no autocorrelation at lag {nlags}.")
+        raise InputError(
+            f"A series of {len(values)} values has no autocorrelation at lag {nlags}. Give a longer series."
+        )
     centred = values - values.mean()
     power = centred @ centred
     if power == 0:
@@ -43,13 +45,13 @@ def autocorrelation(series: ArrayLike, nlags: int = 1) -> NDArray[np.float64]:
 
 
 def pooled_autocorrelation(clips: Sequence[ArrayLike], lag: int = 1) -> float:
-    """Return the correlation of values at a distance of ``lag`` frames, over clips of one series of mean zero.
+    """Return the autocorrelation at ``lag`` frames of a series of mean zero that is given as several clips.
 
-    Clips are not centred individually, so a constant part of a clip, for example the error of its first state, counts
-    as correlated. Series of zeros have 1.
+    The mean of a clip is not subtracted, so a constant offset of a clip, for example the error of its first state,
+    increases the autocorrelation. The result is 1 for a series of zeros.
 
     Raises:
-        InputError: no clip is longer than the lag.
+        InputError: If no clip is longer than the lag.
     """
     rows = [np.asarray(clip, dtype=np.float64) for clip in clips]
     pairs = [(row[:-lag], row[lag:]) for row in rows if len(row) > lag]
@@ -61,14 +63,24 @@ def pooled_autocorrelation(clips: Sequence[ArrayLike], lag: int = 1) -> float:
 
 
 def effective_size(n: float, rho: float) -> float:
-    """Return how many independent samples equal ``n`` of lag-1 correlation ρ: n (1 − ρ) / (1 + ρ) (AR(1))."""
+    """Return the number of independent samples that have as much information as ``n`` correlated samples.
+
+    For an AR(1) process it is n (1 − ρ) / (1 + ρ), with the correlation ρ (``rho``) of neighbouring samples; at least
+    1.
+    """
     within = min(max(rho, 0.0), 1.0)
     return max(1.0, n * (1 - within) / (1 + within))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LjungBox:
-    """The portmanteau test for whiteness: a small ``p_value`` means that the residuals are correlated in time."""
+    """Result of the Ljung-Box test for whiteness; a small p-value means that the residuals are correlated in time.
+
+    Attributes:
+        statistic: Test statistic Q.
+        lags: Number of lags.
+        p_value: P-value of the hypothesis that the residuals are uncorrelated.
+    """
 
     statistic: float
     lags: int
@@ -76,14 +88,19 @@ class LjungBox:
 
 
 def ljung_box(clips: Sequence[ArrayLike], *, lags: int = 10, fitted: int = 0) -> LjungBox:
-    """Return Q = n (n + 2) Σ_k ρ_k² / (n − k), with its chi-square p-value (Ljung & Box, Biometrika 65, 1978).
+    """Test whether residuals are uncorrelated in time (Ljung & Box, Biometrika 65, 1978).
 
-    The degrees of freedom are ``lags − fitted`` for one clip.
+    The statistic is Q = n (n + 2) Σ_k ρ_k² / (n − k), with the autocorrelation ρ_k at lag k of n residuals. Its p-value
+    is that of chi-square, with ``lags − fitted`` degrees of freedom for one clip.
 
     Args:
-        clips: residuals of one clip or of several independent ones, whose statistics and degrees of freedom are summed.
-        lags: number of lags.
-        fitted: number of model parameters that were fitted to the same series.
+        clips: Residuals of one clip, or of several independent clips whose statistics and degrees of freedom are
+            summed.
+        lags: Number of lags.
+        fitted: Number of model parameters that were fitted to the same series.
+
+    Raises:
+        InputError: If no degree of freedom is left.
     """
     if fitted >= lags * len(clips):
         raise InputError(f"{fitted} fitted parameters leave no degree of freedom in {lags} lags; use more lags.")
@@ -102,13 +119,19 @@ _SHORTEST, _FEW, _FEWEST_BLOCKS = 4.0, 8, 4
 
 
 def integrated_time(series: Sequence[ArrayLike]) -> Array:
-    """Return the frames per independent frame, τ = 1 + 2 Σ ρ_k, of clips ``(nframe, …)`` of one stationary series.
+    """Return the integrated autocorrelation time τ = 1 + 2 Σ ρ_k in frames, from the autocorrelations ρ_k at lags k.
 
-    The series has mean zero. Autocovariances are pooled over clips and not centred in each, so that a constant part of
-    a clip counts as correlated. The sum ends where pairs of lags become negative (Geyer, Statistical Science 7, 1992).
+    n frames have the information of n / τ independent frames.
+
+    The series must be stationary with mean zero. Autocovariances are pooled over clips. The mean of a clip is not
+    subtracted, so that a constant offset of a clip increases τ. The sum over lags k ends where the sum of two
+    neighbouring lags becomes negative (Geyer, Statistical Science 7, 1992).
+
+    Args:
+        series: Clips of the series, shape ``(nframe, …)`` each.
 
     Returns:
-        ``(…)``, at least 1; a series of zeros has 1.
+        Shape ``(…)``, at least 1; 1 for a series of zeros.
     """
     clips = [np.asarray(clip, dtype=np.float64) for clip in series]
     longest = max(len(clip) for clip in clips)
@@ -125,7 +148,17 @@ def integrated_time(series: Sequence[ArrayLike]) -> Array:
 
 
 def block_frames(frames: float, tau: float) -> float | None:
-    """Return the length of a block in frames, for correlation time ``tau``; None if there are too few frames."""
+    """Return a length in frames for blocks of a time series that are nearly independent of each other.
+
+    Blocks are at least 4 τ long, and longer in long series.
+
+    Args:
+        frames: Number of frames of the series.
+        tau: Integrated autocorrelation time in frames, see `integrated_time`.
+
+    Returns:
+        The length; None if there are too few frames for four blocks of 4 τ.
+    """
     independent = frames / tau
     if independent < _FEWEST_BLOCKS * _SHORTEST:
         return None
@@ -134,17 +167,21 @@ def block_frames(frames: float, tau: float) -> float | None:
 
 
 def time_blocks(starts: ArrayLike, frames: int, dt: float, episodes: ArrayLike, length: float) -> NDArray[np.intp]:
-    """Return the block of every frame of windows, numbered from 0, ``(nwindow, frames)``.
+    """Assign every frame of windows to a time block of its episode, for block-wise statistics.
 
-    Each episode is cut into equal parts of about ``length``. A window shorter than two of them is not cut, because its
-    frames share the error of its first state; it is assigned to the block at its middle.
+    Each episode is cut into blocks of equal duration, about ``length``. Windows shorter than two blocks are not cut,
+    because the frames of a window share the error of its first state; such a window is assigned to the block at its
+    middle.
 
     Args:
-        starts: begin of each window, s, ``(nwindow,)``.
-        frames: number of frames per window.
-        dt: time between frames, s.
-        episodes: number of each window's episode.
-        length: target length of a block, s.
+        starts: Start time of each window in s, shape ``(nwindow,)``.
+        frames: Number of frames per window.
+        dt: Time between frames in s.
+        episodes: Episode number of each window, shape ``(nwindow,)``.
+        length: Target duration of a block in s.
+
+    Returns:
+        Number of each frame's block from 0, shape ``(nwindow, frames)``.
     """
     begins, owner = np.asarray(starts, dtype=np.float64), np.asarray(episodes)
     times = begins[:, None] + dt * np.arange(frames)
@@ -166,25 +203,35 @@ _FEWEST_SAMPLES = 16  # fewer samples give almost no frequency resolution
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """One-sided power spectral density ``density`` ``(m,)`` in unit²/Hz at ``frequency`` ``(m,)`` in Hz."""
+    """One-sided power spectral density of a record.
+
+    Attributes:
+        frequency: Frequencies in Hz in ascending order, excluding 0, shape ``(nfrequency,)``.
+        density: Power spectral density in unit²/Hz, same shape.
+    """
 
     frequency: NDArray[np.float64]
     density: NDArray[np.float64]
 
     def mean_density(self, low: float, high: float) -> float:
-        """Return the mean density between two frequencies in Hz; NaN if the spectrum has no line between them."""
+        """Return the mean density from ``low`` to below ``high`` in Hz; NaN if no frequency is in this range."""
         inside = (self.frequency >= low) & (self.frequency < high)
         return float(self.density[inside].mean()) if inside.any() else float("nan")
 
 
 def spectrum(values: ArrayLike, hz: float, *, segment: int = 256) -> Spectrum:
-    """Return Welch's spectrum of a record ``(n,)`` at a constant rate: the median over overlapping Hann windows.
+    """Return the power spectral density of a record by Welch's method, with the median over Hann windows.
 
-    P. Welch, IEEE Trans. Audio Electroacoust. 15 (1967). The median over windows, corrected for its bias (Allen et
-    al., Phys. Rev. D 85, 122006, 2012, appendix B), ignores a few windows with disturbances.
+    P. Welch, IEEE Trans. Audio Electroacoust. 15 (1967). The median over overlapping windows, corrected for its bias
+    (Allen et al., Phys. Rev. D 85, 122006, 2012, appendix B), ignores a few windows with disturbances.
+
+    Args:
+        values: Samples at a constant rate, shape ``(n,)``.
+        hz: Samples per second.
+        segment: Number of samples per window.
 
     Raises:
-        InputError: fewer than 16 samples, or one that is not finite.
+        InputError: If there are fewer than 16 samples, or one is not finite.
     """
     from scipy.signal import welch  # slow to load
 
@@ -200,7 +247,7 @@ def spectrum(values: ArrayLike, hz: float, *, segment: int = 256) -> Spectrum:
 
 
 def octave_edges(low: float, high: float) -> NDArray[np.float64]:
-    """Return ascending edges of one-octave bands from ``high`` down to about ``low``."""
+    """Return the ascending edges in Hz of one-octave frequency bands from ``high`` down to about ``low``."""
     count = max(1, int(np.floor(np.log2(high / low))))
     return high * 2.0 ** -np.arange(count, -1, -1, dtype=np.float64)
 
@@ -211,11 +258,14 @@ _TOLERANCE = 0.05
 
 
 def quantization_step(values: ArrayLike) -> float | None:
-    """Return the step of which all ``values`` are integer multiples, up to a common shift; None if there is none.
+    """Return the quantization step of a signal: every value is a common offset plus an integer multiple of the step.
 
-    The smallest gaps between distinct values give an initial step; a least-squares line of the sorted values over their
-    integers refines it. The step is accepted if the values are then within 5 % of a step (RMS) of integers and occur
-    often enough, so that continuous noise is not mistaken for steps.
+    The smallest gaps between distinct values give an initial step, which a least-squares line of the values over their
+    integers refines. The step is accepted if the values are then within 5 % of a step (RMS) of the grid. Values must
+    also occur repeatedly, so that continuous noise is not mistaken for steps.
+
+    Returns:
+        The step in the unit of the values; None if no step is found.
     """
     samples = np.asarray(values, dtype=np.float64).ravel()
     levels = np.unique(np.round(samples, 5))
@@ -231,7 +281,7 @@ def quantization_step(values: ArrayLike) -> float | None:
 
 
 def is_on_grid(values: ArrayLike, step: float) -> bool:
-    """Return whether ``values`` are within 5 % of a step (RMS) of integer multiples of it, up to a common shift."""
+    """Return whether values are integer multiples of ``step``, up to a common offset and 5 % of a step (RMS)."""
     levels = np.unique(np.asarray(values, dtype=np.float64))
     counts = (levels - levels[0]) / step
     shift = np.angle(np.mean(np.exp(2j * np.pi * counts))) / (2 * np.pi)
@@ -239,7 +289,11 @@ def is_on_grid(values: ArrayLike, step: float) -> bool:
 
 
 def _fit_step(levels: NDArray[np.float64], step: float) -> float:
-    """Return the least-squares step of levels; their integers are counted gap by gap with the initial ``step``."""
+    """Return the quantization step of sorted distinct values by least squares.
+
+    Differences of neighbouring values are rounded to multiples of the initial ``step`` (at least one) and summed. The
+    result is the slope of the values over these multiples.
+    """
     counts = np.concatenate([[0.0], np.cumsum(np.maximum(np.round(np.diff(levels) / step), 1.0))])
     return float(np.polyfit(counts, levels, 1)[0])
 
@@ -251,20 +305,21 @@ _LEAST_FRAMES = 4  # two differences of a velocity, and one more to compare them
 
 
 def spectral_arc_length(speed: ArrayLike, rate_hz: float) -> Array:
-    """Return SPARC, the negative arc length of the speed's amplitude spectrum: about −1.4 for one smooth reach.
+    """Return the spectral arc length (SPARC) of a speed profile, a measure of smoothness: −1.4 for one smooth reach.
 
-    V(f) is the spectrum divided by V(0). Frequencies up to the cut-off f_c are scaled to 0 … 1 on the abscissa; f_c is
-    the last frequency, up to `MOST_HZ`, at which V reaches `FLOOR`.
+    It is the negative arc length of the curve V(f), the amplitude spectrum divided by its value at frequency 0.
+    Frequencies up to the cut-off f_c are scaled to 0 … 1 on the abscissa. f_c is the last frequency up to 10 Hz
+    (`MOST_HZ`) at which V is at least 0.05 (`FLOOR`).
 
     Args:
-        speed: ``(…, T)``, not negative, in any unit.
-        rate_hz: samples per second.
+        speed: Speed at T times, shape ``(…, T)``, not negative, in any unit.
+        rate_hz: Samples per second.
 
     Returns:
-        ``(…,)``; NaN without motion.
+        Shape ``(…,)``; NaN if there is no motion.
 
     Raises:
-        InputError: too few samples.
+        InputError: If there are fewer than four samples.
     """
     values = np.asarray(speed, dtype=np.float64)
     nframe = _check_length(values.shape[-1])
@@ -272,36 +327,39 @@ def spectral_arc_length(speed: ArrayLike, rate_hz: float) -> Array:
     spectrum = np.abs(np.fft.rfft(values, padded))
     frequency = np.fft.rfftfreq(padded, 1.0 / rate_hz)
     kept = frequency <= MOST_HZ
-    still = spectrum[..., :1] <= 0.0
-    curve = spectrum[..., kept] / np.where(still, 1.0, spectrum[..., :1])
+    motionless = spectrum[..., :1] <= 0.0
+    curve = spectrum[..., kept] / np.where(motionless, 1.0, spectrum[..., :1])
     last = kept.sum() - 1 - np.argmax(curve[..., ::-1] >= FLOOR, axis=-1)
     steps = np.arange(kept.sum() - 1)
     along = 1.0 / np.maximum(last, 1)
     length = np.hypot(along[..., None], np.diff(curve, axis=-1)) * (steps < last[..., None])
-    return np.where(still[..., 0], np.nan, -length.sum(axis=-1))
+    return np.where(motionless[..., 0], np.nan, -length.sum(axis=-1))
 
 
 def log_dimensionless_jerk(velocity: ArrayLike, rate_hz: float) -> Array:
-    """Return LDLJ = −ln(T³ / v² · ∫ |d²v/dt²|² dt) with duration T and peak speed v; −ln 204.8 at minimum jerk.
+    """Return the log dimensionless jerk (LDLJ) of a movement, a measure of smoothness: nearer to 0 is smoother.
+
+    It is −ln(D³ / p² · ∫ |d²v/dt²|² dt) with the duration D, the velocity v(t), and the peak speed p. A minimum-jerk
+    movement has −ln 204.8 = −5.3.
 
     Args:
-        velocity: ``(…, T, k)``, in any unit.
-        rate_hz: samples per second.
+        velocity: Velocity vectors of k components at T times, shape ``(…, T, k)``, in any unit.
+        rate_hz: Samples per second.
 
     Returns:
-        ``(…,)``; NaN without motion, infinite for motion without jerk.
+        Shape ``(…,)``; NaN if there is no motion, infinite for a motion without jerk.
 
     Raises:
-        InputError: too few samples.
+        InputError: If there are fewer than four samples.
     """
     values = np.asarray(velocity, dtype=np.float64)
     nframe = _check_length(values.shape[-2])
     peak = np.max(np.sum(values**2, axis=-1), axis=-1)
     jerk = np.sum(np.diff(values, n=2, axis=-2) ** 2, axis=(-2, -1)) * rate_hz**3
-    still = peak <= 0.0
+    motionless = peak <= 0.0
     with np.errstate(divide="ignore"):
-        found = -np.log((nframe / rate_hz) ** 3 * jerk / np.where(still, 1.0, peak))
-    return np.where(still, np.nan, found)
+        smoothness = -np.log((nframe / rate_hz) ** 3 * jerk / np.where(motionless, 1.0, peak))
+    return np.where(motionless, np.nan, smoothness)
 
 
 def _check_length(count: int) -> int:

@@ -1,8 +1,8 @@
-"""Compare recordings over time: errors, delays, correlation under clock warps, and near-duplicate series.
+"""Compare recordings over time: errors, delays, clock drift, and near-duplicate series.
 
-Comparing n series in pairs, for duplicates, grows as n². The caller therefore first describes each series by numbers
-that barely change under a shift, a cut or another pace. Only the nearest few rows of each are then compared at every
-shift.
+To find duplicates, comparing n series in pairs takes time in proportion to n². The caller therefore first describes
+each series by a feature vector that barely changes if the series is shifted, cut or played at another speed. Only the
+nearest few vectors of each (`nearest_pairs`) are then compared at every shift (`aligned_distances`).
 """
 
 from __future__ import annotations
@@ -18,19 +18,26 @@ Array = NDArray[np.float64]
 
 
 def mae(predicted: ArrayLike, measured: ArrayLike) -> NDArray[np.float64]:
-    """Return the mean absolute error over all axes but the last, ``(nchannel,)``; frames with NaN are ignored."""
+    """Return the mean absolute error of each channel, shape ``(nchannel,)``, the mean over all other axes.
+
+    Frames with NaN are ignored.
+    """
     error = np.abs(np.asarray(predicted) - np.asarray(measured))
     return np.nanmean(error.reshape(-1, error.shape[-1]), axis=0)
 
 
-_LONGEST, _STEP = 15.0, 0.25  # frames, lags of `best_lag`
+_LONGEST, _STEP = 15.0, 0.25  # longest lag and step of lags in `best_lag`, in frames
 _FINENESS = 8  # steps per frame at which the correlation is evaluated before the parabola
 
 
 def delay_series(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
-    """Delay ``series`` ``(…, nframe, n)`` by ``lag`` frames (``(n,)``, fractions are interpolated linearly).
+    """Delay each channel of a series by a number of frames; fractions are interpolated linearly.
 
-    Before its first frame the series is constant at its first value.
+    Frames before the start are filled with the first value.
+
+    Args:
+        series: Shape ``(…, nframe, nchannel)``.
+        lag: Delay in frames, a number or one per channel.
     """
     values = np.asarray(series, dtype=np.float64)
     nframe, n = values.shape[-2:]
@@ -44,10 +51,17 @@ def delay_series(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
 
 
 def best_lag(inputs: ArrayLike, outputs: ArrayLike) -> NDArray[np.float64]:
-    """Return the lag in frames, per channel, at which delayed ``inputs`` match ``outputs`` best (mean absolute error).
+    """Return the delay of ``inputs`` in frames, per channel, at which they match ``outputs`` best.
 
-    Both are ``(nepisode, nframe, n)``; frames of ``outputs`` that are NaN are ignored. Lags are multiples of a quarter
-    frame up to 15 frames; of equally good lags the shortest is taken.
+    The match is measured by the mean absolute error. Lags are multiples of a quarter frame up to 15 frames; of equally
+    good lags the shortest is taken.
+
+    Args:
+        inputs: For example commands, shape ``(nepisode, nframe, nchannel)``.
+        outputs: For example measured positions, same shape; NaN frames are ignored.
+
+    Returns:
+        Shape ``(nchannel,)``.
     """
     inputs, outputs = np.asarray(inputs, dtype=np.float64), np.asarray(outputs, dtype=np.float64)
     grid = np.arange(0.0, min(_LONGEST, inputs.shape[1] - 1) + _STEP / 2, _STEP)
@@ -55,8 +69,11 @@ def best_lag(inputs: ArrayLike, outputs: ArrayLike) -> NDArray[np.float64]:
     return grid[np.argmin(errors, axis=0)]
 
 
-def raw_correlation(x: ArrayLike, y: ArrayLike) -> float:
-    """Return the correlation of two series ``(n,)`` without centring: x·y / √(x·x y·y), 0 if either is zero."""
+def uncentered_correlation(x: ArrayLike, y: ArrayLike) -> float:
+    """Return the correlation of two series ``(n,)`` without subtracting their means; 0 if either is zero.
+
+    It is x·y / √(x·x y·y).
+    """
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     energy = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / energy if energy > 0 else 0.0
@@ -68,14 +85,15 @@ def correlation_at_lags(
     """Return the normalized cross-correlation of every input with every output, by FFT.
 
     Args:
-        inputs: ``(nframe, n)``.
-        outputs: ``(nframe, m)``.
-        earliest: first lag in frames; negative if outputs may precede inputs.
-        latest: last lag in frames.
+        inputs: Shape ``(nframe, ninput)``.
+        outputs: Shape ``(nframe, noutput)``.
+        earliest: First (smallest) lag in frames. At a positive lag the output follows the input by this time.
+        latest: Last (largest) lag in frames.
 
     Returns:
-        The lags ``(nlag,)`` and the correlations ``(nlag, n, m)``: of centred series, divided by the energies of the
-            whole series; at most 1, and 0 for a constant series.
+        The lags in frames, shape ``(nlag,)``, and the correlations, shape ``(nlag, ninput, noutput)``. They are sums of
+        products of the centred series, divided by the square root of the product of their energies (sums of squares
+        over the whole series). Their magnitude is at most 1; it is 0 for a constant series.
     """
     x, y = _centre_columns(inputs), _centre_columns(outputs)
     nframe = len(x)
@@ -88,18 +106,17 @@ def correlation_at_lags(
 
 
 def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest: float) -> tuple[float, float]:
-    """Return the sub-frame lag with the strongest correlation of two series ``(nframe,)``, and that correlation.
+    """Return the lag in frames with the strongest correlation of two series, and that correlation.
 
-    The strongest is the one of largest magnitude, of either sign.
-
-    The peak among integer lags is refined by evaluating the correlation between them from its spectrum (the series are
-    assumed to be band-limited), and by a parabola through the best three values.
+    The strongest correlation is the one of largest magnitude, positive or negative. The lag is estimated to a fraction
+    of a frame: the correlation at fractions of a frame is computed by Fourier interpolation (for band-limited series),
+    and a parabola is fitted through the best three values.
 
     Args:
-        inputs: the series that leads if the lag is positive.
-        outputs: the series that follows.
-        earliest: first lag, in frames.
-        latest: last lag, in frames.
+        inputs: The series that leads if the lag is positive, shape ``(nframe,)``.
+        outputs: The series that follows, shape ``(nframe,)``.
+        earliest: First lag in frames.
+        latest: Last lag in frames.
     """
     x, y = _centre_columns(np.asarray(inputs)[:, None])[:, 0], _centre_columns(np.asarray(outputs)[:, None])[:, 0]
     lags, correlation = correlation_at_lags(
@@ -119,15 +136,16 @@ def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest:
 
 
 def following_lag(leader: ArrayLike, follower: ArrayLike, *, longest: float) -> tuple[float, float]:
-    """Return the sub-frame lag at which ``follower`` ``(n,)`` correlates most with ``leader``, and that correlation.
+    """Return the lag in frames at which ``follower`` correlates most with ``leader``, and that correlation.
 
-    Unlike in `cross_lag` all lags from 0 to ``longest`` are evaluated on the same frames of the follower, so that slow
-    motion does not bias the lag towards 0. A parabola through the best integer lag and its neighbours refines it.
+    Unlike in `cross_lag`, all lags from 0 to ``longest`` are evaluated on the same frames of the follower, so that slow
+    motion does not bias the lag towards 0. A parabola through the best integer lag and its neighbours gives a fraction
+    of a frame.
 
     Args:
-        leader: the series that moves first.
-        follower: the series that follows.
-        longest: longest lag in frames; at most half the length of the series.
+        leader: The series that moves first, shape ``(nframe,)``.
+        follower: The series that follows, shape ``(nframe,)``.
+        longest: Longest lag in frames; at most half the length of the series.
     """
     first, later = np.asarray(leader, dtype=np.float64), np.asarray(follower, dtype=np.float64)
     reach = max(1, min(int(np.ceil(longest)), (len(first) - 1) // 2))
@@ -149,7 +167,7 @@ def _centre_columns(series: ArrayLike) -> NDArray[np.float64]:
 def _correlation_at_fractions(
     x: NDArray[np.float64], y: NDArray[np.float64], lags: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the unnormalized correlation at fractional lags, from the cross-spectrum."""
+    """Return the unnormalized correlation of two series at fractional lags in frames, from the cross-spectrum."""
     size = int(2 ** np.ceil(np.log2(2 * len(x))))
     spectrum = np.conj(np.fft.rfft(x, size)) * np.fft.rfft(y, size)
     weight = np.full(len(spectrum), 2.0)
@@ -159,7 +177,13 @@ def _correlation_at_fractions(
 
 
 def _parabola_peak(at: NDArray[np.float64], values: NDArray[np.float64], best: int) -> float:
-    """Return the position of the maximum of the parabola through the best value and its neighbours."""
+    """Return the position of the maximum of the parabola through the best value and its two neighbours.
+
+    Args:
+        at: Positions, evenly spaced.
+        values: Values at these positions.
+        best: Index of the largest value.
+    """
     if not 0 < best < len(values) - 1:
         return float(at[best])
     left, middle, right = values[best - 1 : best + 2]
@@ -171,18 +195,21 @@ def _parabola_peak(at: NDArray[np.float64], values: NDArray[np.float64], best: i
 def warped_correlation(
     inputs: ArrayLike, outputs: ArrayLike, *, warps: ArrayLike, lags: ArrayLike, reach: int
 ) -> NDArray[np.float64]:
-    """Return the largest correlation of every output with its own input, delayed by each warp and a constant lag.
+    """Return the largest correlation of each output with its delayed input, for several clock warps.
+
+    A clock warp is a delay that changes over time, for example by clock drift. The delay of the input of output j at
+    frame t is ``warp[t] + lags[j] + k``. All whole numbers of frames k from −``reach`` to ``reach`` are tried.
 
     Args:
-        inputs: ``(nframe, n)``.
-        outputs: ``(nframe, n)``; column by column they follow the inputs.
-        warps: delay of the inputs in frames at every frame, ``(nwarp, nframe)``.
-        lags: additional constant delay of each output in frames, ``(n,)``.
-        reach: integer frames by which that lag may be wrong.
+        inputs: Shape ``(nframe, n)``.
+        outputs: Shape ``(nframe, n)``; each column follows the same column of the inputs.
+        warps: Delay of the inputs in frames at every frame, shape ``(nwarp, nframe)``.
+        lags: Additional constant delay of each output in frames, shape ``(n,)``.
+        reach: Number of frames by which the constant delay may be wrong.
 
     Returns:
-        The correlation of largest magnitude among all lags within reach, ``(nwarp, n)``. Inputs are interpolated
-            linearly between frames, and are zero before and after them.
+        The correlation of largest magnitude for each warp and output, shape ``(nwarp, n)``. Inputs are interpolated
+        linearly between frames, and count as zero before the first and after the last frame.
     """
     x, y = (np.asarray(series, dtype=np.float64) for series in (inputs, outputs))
     nframe, n = x.shape
@@ -195,11 +222,11 @@ def warped_correlation(
         position = np.clip(frame - warp[:, None], 0.0, nframe + 0.999)
         lower = position.astype(np.intp)
         part = position - lower
-        seen = (1 - part) * padded[lower, column] + part * padded[lower + 1, column]
-        seen -= seen.mean(axis=0)
-        size = np.maximum(np.sqrt(np.sum(seen**2, axis=0)), np.finfo(float).tiny)
-        found = np.stack([_shifted_product(seen, unit, shift) for shift in range(-reach, reach + 1)]) / size
-        best.append(found[np.argmax(np.abs(found), axis=0), column])
+        delayed = (1 - part) * padded[lower, column] + part * padded[lower + 1, column]
+        delayed -= delayed.mean(axis=0)
+        size = np.maximum(np.sqrt(np.sum(delayed**2, axis=0)), np.finfo(float).tiny)
+        correlations = np.stack([_shifted_product(delayed, unit, shift) for shift in range(-reach, reach + 1)]) / size
+        best.append(correlations[np.argmax(np.abs(correlations), axis=0), column])
     return np.array(best)
 
 
@@ -211,7 +238,7 @@ def _shifted_product(x: NDArray[np.float64], y: NDArray[np.float64], shift: int)
 
 Pairs = NDArray[np.intp]
 
-_BLOCK = 64_000_000  # bytes of distances, or of spectra, at once
+_BLOCK = 64_000_000  # bytes of distances or of spectra that are held at once
 # Two series must overlap by at least three quarters of the shorter one and a third of the longer one: a shorter overlap
 # shows a common part, not a duplicate (our choice).
 _LEAST_OF_SHORTER, _LEAST_OF_LONGER = 0.75, 1 / 3
@@ -219,9 +246,12 @@ _LEAST_OF_SHORTER, _LEAST_OF_LONGER = 0.75, 1 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedPairs:
-    """Pairs ``(m, 2)`` at their best shift: smallest RMS difference ``(m,)`` over the common frames.
+    """Pairs of series at the shift in time at which they are most similar.
 
-    ``shift`` ``(m,)`` in frames: frame t of the first matches frame t + shift of the second.
+    Attributes:
+        pairs: Indices of both series, shape ``(npair, 2)``.
+        distance: Smallest RMS difference over the common frames, shape ``(npair,)``.
+        shift: Shift in frames, shape ``(npair,)``: frame t of the first series matches frame t + shift of the second.
     """
 
     pairs: Pairs
@@ -230,10 +260,17 @@ class AlignedPairs:
 
 
 def nearest_pairs(rows: ArrayLike, neighbours: int) -> Pairs:
-    """Return every pair of rows ``(n, d)`` of which one is among the other's nearest, ``(m, 2)``, smaller index first.
+    """Return all pairs of rows of which one is among the nearest ``neighbours`` rows of the other.
+
+    Args:
+        rows: Feature vectors, shape ``(n, d)``.
+        neighbours: Number of nearest rows of each row.
+
+    Returns:
+        Indices of both rows, the smaller one first, shape ``(npair, 2)``.
 
     Raises:
-        InputError: no rows, or a value that is not finite.
+        InputError: If there are no rows, or a value is not finite.
     """
     values = np.asarray(rows, dtype=np.float32)
     if values.ndim != 2 or not len(values) or not np.isfinite(values).all():
@@ -244,24 +281,24 @@ def nearest_pairs(rows: ArrayLike, neighbours: int) -> Pairs:
     values = values - values.mean(axis=0)
     squares = np.einsum("nd,nd->n", values, values)
     height = max(1, _BLOCK // (4 * n))
-    found = np.empty((n, k), dtype=np.intp)
+    nearest = np.empty((n, k), dtype=np.intp)
     for begin in range(0, n, height):
         block = values[begin : begin + height]
-        apart = squares - 2.0 * (block @ values.T)  # without the row's own square, which does not change the order
-        apart[np.arange(len(block)), np.arange(begin, begin + len(block))] = np.inf
-        found[begin : begin + height] = np.argpartition(apart, k - 1, axis=1)[:, :k]
-    both = np.stack([np.repeat(np.arange(n), k), found.ravel()], axis=1)
+        squared = squares - 2.0 * (block @ values.T)  # without the row's own square, which does not change the order
+        squared[np.arange(len(block)), np.arange(begin, begin + len(block))] = np.inf
+        nearest[begin : begin + height] = np.argpartition(squared, k - 1, axis=1)[:, :k]
+    both = np.stack([np.repeat(np.arange(n), k), nearest.ravel()], axis=1)
     both.sort(axis=1)
     return np.unique(both, axis=0)
 
 
 def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -> AlignedPairs:
-    """Compare the two series of every pair at every shift.
+    """Compare the two series of every pair at every shift in time, and return the best shift.
 
     Args:
-        series: ``(n, T, k)``, columns centred; frames after a series' own length are ignored.
-        lengths: frames of each series, ``(n,)``.
-        pairs: ``(m, 2)``.
+        series: Series of k columns, centred, shape ``(n, nframe, k)``; frames after a series' own length are ignored.
+        lengths: Number of frames of each series, shape ``(n,)``.
+        pairs: Indices of both series of each pair, shape ``(npair, 2)``.
     """
     values, length = np.asarray(series, dtype=np.float64), np.asarray(lengths, dtype=np.intp)
     chosen = np.asarray(pairs, dtype=np.intp).reshape(-1, 2)
@@ -274,17 +311,25 @@ def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -
     for begin in range(0, len(chosen), step):
         part = slice(begin, begin + step)
         first, second = chosen[part].T
-        apart, at = _best_shifts(values[first], values[second], inside[first], inside[second], padded)
-        distance[part], shift[part] = apart, at
+        best_distance, best_shift = _best_shifts(values[first], values[second], inside[first], inside[second], padded)
+        distance[part], shift[part] = best_distance, best_shift
     return AlignedPairs(pairs=chosen, distance=distance, shift=shift)
 
 
 def _best_shifts(
     x: Array, y: Array, known_x: NDArray[np.bool_], known_y: NDArray[np.bool_], padded: int
 ) -> tuple[Array, NDArray[np.intp]]:
-    """Return the smallest distance and its shift for pairs ``(m, T, k)``: Σ (x[t] − y[t + s])² over common frames.
+    """Return the smallest RMS difference and its shift in frames for each pair of series.
 
-    Between integer shifts the squares are interpolated by a parabola, whose minimum is taken.
+    The squared difference at shift s is the mean of (x[t] − y[t + s])² over common frames. The difference is the
+    minimum of a parabola through the best integer shift and its neighbours; the returned shift is the integer.
+
+    Args:
+        x: First series of each pair, shape ``(npair, nframe, k)``.
+        y: Second series of each pair, same shape.
+        known_x: Which frames of the first series exist, shape ``(npair, nframe)``.
+        known_y: Which frames of the second series exist.
+        padded: Length of the FFTs with which all shifts are computed, at least 2 · nframe.
     """
     inside_x, inside_y = (np.fft.rfft(known.astype(np.float64), padded) for known in (known_x, known_y))
     square_x, square_y = (np.fft.rfft(np.sum(side**2, axis=2), padded) for side in (x, y))
@@ -298,7 +343,7 @@ def _best_shifts(
     best = np.argmin(np.where(both >= least[:, None] - 0.5, mean, np.inf), axis=1)
     row = np.arange(len(best))
     before, middle, after = (mean[row, (best + step) % padded] for step in (-1, 0, 1))
-    bend = np.maximum(before - 2.0 * middle + after, 0.0)
-    gain = np.divide((before - after) ** 2, 8.0 * bend, out=np.zeros_like(bend), where=bend > 0)
+    curvature = np.maximum(before - 2.0 * middle + after, 0.0)
+    gain = np.divide((before - after) ** 2, 8.0 * curvature, out=np.zeros_like(curvature), where=curvature > 0)
     lowest = np.where((middle <= before) & (middle <= after), np.maximum(middle - gain, 0.0), middle)
     return np.sqrt(lowest), np.where(best < padded // 2, best, best - padded)

@@ -1,12 +1,16 @@
 """Compare two success rates from independent trials: exact tests (Barnard, Fisher) and intervals of the difference.
 
-Differences are p_a − p_b. An unconditional test orders all tables by the score statistic of Farrington and Manning
-("Test statistics and sample size formulae for comparative binomial trials with null hypothesis of non-zero risk
-difference or non-unity relative risk", Statistics in Medicine 9, 1990) and takes the largest tail probability over all
-pairs of rates with that difference (Chan & Zhang, "Test-based exact confidence intervals for the difference of two
-binomial proportions", Biometrics 55, 1999). At a difference of zero this is Barnard's test with the pooled statistic
-(Biometrika 34, 1947; Suissa & Shuster 1985), as in ``scipy.stats.barnard_exact``. SciPy searches the unknown rate for
-every table separately; here all tables of two sample sizes are computed at once.
+Differences are p_a − p_b. An outcome is a 2 × 2 table of successes and failures of both arms. The exact p-value is the
+probability of all outcomes that are at least as extreme as the observed one. The score statistic (observed minus
+hypothetical difference, divided by its standard deviation under the hypothesis) defines which outcomes are more
+extreme. It is that of Farrington and Manning ("Test statistics and sample size formulae for comparative binomial trials
+with null hypothesis of non-zero risk difference or non-unity relative risk", Statistics in Medicine 9, 1990). The
+probability depends on the unknown rates, so the largest one over all pairs of rates with the hypothetical difference is
+taken. The test is called unconditional, because it does not fix the total number of successes as Fisher's test does
+(Chan & Zhang, "Test-based exact confidence intervals for the difference of two binomial proportions", Biometrics 55,
+1999). At a difference of zero this is Barnard's test with the pooled statistic (Biometrika 34, 1947; Suissa & Shuster
+1985), as in ``scipy.stats.barnard_exact``. SciPy searches the unknown rate for every table separately; here all tables
+of two sample sizes are computed at once.
 """
 
 from __future__ import annotations
@@ -28,15 +32,15 @@ Array = NDArray[np.float64]
 Alternative = Literal["two-sided", "greater", "less"]
 _TIE = 1e-9  # statistics that differ by less are equal up to rounding
 _FINEST = 32  # points of the unknown rate per √trials: the peaks of a tail are about 1 / √trials wide
-_CHUNK = 2_000_000  # numbers held at once while tails are summed
+_CHUNK = 2_000_000  # largest number of probabilities that are held at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContingencyTable:
-    """Successes of two arms, ``successes_a`` of ``trials_a`` and ``successes_b`` of ``trials_b``.
+    """Successes and trials of two arms (policies) a and b.
 
     Raises:
-        InputError: an arm without trials, or more successes than trials.
+        InputError: If an arm has no trials, or more successes than trials.
     """
 
     successes_a: int
@@ -54,11 +58,11 @@ class ContingencyTable:
 
     @property
     def difference(self) -> float:
-        """Observed p_a − p_b."""
+        """Observed p_a − p_b, the difference of the success rates."""
         return self.successes_a / self.trials_a - self.successes_b / self.trials_b
 
     def swap_arms(self) -> ContingencyTable:
-        """Return the table with the arms exchanged."""
+        """Return the table with arms a and b exchanged."""
         return ContingencyTable(
             successes_a=self.successes_b,
             trials_a=self.trials_b,
@@ -70,10 +74,18 @@ class ContingencyTable:
 def constrained_rates(
     p_a: ArrayLike, p_b: ArrayLike, difference: ArrayLike, *, weight_a: float = 1.0, weight_b: float = 1.0
 ) -> tuple[Array, Array]:
-    """Return the rates with p_a − p_b = ``difference`` of maximum likelihood given ``p_a`` and ``p_b``, elementwise.
+    """Return the two success rates that differ by ``difference`` and have the largest likelihood, elementwise.
 
-    They minimize weight_a KL(p_a ‖ x) + weight_b KL(p_b ‖ x − difference), a root of a cubic (Farrington & Manning
-    1990, appendix): maximum likelihood under the constraint, and also the projection of a bet on a hypothesis.
+    They minimize weight_a KL(p_a ‖ x) + weight_b KL(p_b ‖ x − difference) over x, with the Kullback-Leibler divergence
+    KL; x is a root of a cubic polynomial (Farrington & Manning 1990, appendix). The test statistic of `sequential` uses
+    the same rates.
+
+    Args:
+        p_a: Observed rate of arm a.
+        p_b: Observed rate of arm b.
+        difference: Required difference, first minus second rate.
+        weight_a: Number of trials of arm a.
+        weight_b: Number of trials of arm b.
     """
     first, second, shift = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (p_a, p_b, difference)))
     ratio = weight_b / weight_a
@@ -88,14 +100,25 @@ def constrained_rates(
     u = np.where(v < 0, -1.0, 1.0) * np.sqrt(np.maximum(b**2 / (9 * a**2) - c / (3 * a), 0.0))
     cubed = np.where(u == 0, 1.0, u**3)
     angle = (np.pi + np.arccos(np.clip(v / cubed, -1.0, 1.0))) / 3
-    found = np.clip(2 * u * np.cos(angle) - b / (3 * a), np.maximum(0.0, shift), np.minimum(1.0, 1 + shift))
-    return found, np.clip(found - shift, 0.0, 1.0)
+    rate = np.clip(2 * u * np.cos(angle) - b / (3 * a), np.maximum(0.0, shift), np.minimum(1.0, 1 + shift))
+    return rate, np.clip(rate - shift, 0.0, 1.0)
 
 
 def score_statistic(
     successes_a: ArrayLike, trials_a: int, successes_b: ArrayLike, trials_b: int, *, difference: float = 0.0
 ) -> Array:
-    """Return the Farrington-Manning z of p_a − p_b against ``difference``, elementwise over counts; 0 at equality."""
+    """Return the Farrington-Manning score statistic z of p_a − p_b against a hypothetical difference, elementwise.
+
+    It is approximately standard normal under the hypothesis, and 0 if the observed difference equals the hypothetical
+    one.
+
+    Args:
+        successes_a: Successes of arm a.
+        trials_a: Trials of arm a.
+        successes_b: Successes of arm b.
+        trials_b: Trials of arm b.
+        difference: Hypothetical difference.
+    """
     p_a, p_b = np.asarray(successes_a) / trials_a, np.asarray(successes_b) / trials_b
     x, y = constrained_rates(p_a, p_b, difference, weight_a=trials_a, weight_b=trials_b)
     variance = x * (1 - x) / trials_a + y * (1 - y) / trials_b
@@ -106,13 +129,15 @@ def score_statistic(
 
 
 def exact_p_value(table: ContingencyTable, *, difference: float = 0.0, alternative: Alternative = "two-sided") -> float:
-    """Return the p-value of p_a − p_b = ``difference`` (for ``greater`` of ≤, for ``less`` of ≥).
+    """Return the exact p-value of the hypothesis p_a − p_b = ``difference``, by the test that the module describes.
 
-    Two-sided it counts tables whose statistic is at least as far from zero on either side, as in SciPy. A table of
-    successes only, or failures only, has p = 1: it contains no information about a difference.
+    For the alternative ``greater`` the hypothesis is p_a − p_b ≤ ``difference``, for ``less`` p_a − p_b ≥
+    ``difference``. The two-sided p-value counts outcomes whose statistic is at least as far from zero on either side,
+    as in SciPy. If all trials succeed, or all fail, p is 1, because the trials contain no information about a
+    difference.
 
     Raises:
-        InputError: a difference outside (−1, 1).
+        InputError: If the difference is outside (−1, 1).
     """
     check_difference(difference)
     key = score_order(table.trials_a, table.trials_b, difference, alternative)
@@ -121,12 +146,15 @@ def exact_p_value(table: ContingencyTable, *, difference: float = 0.0, alternati
 
 
 def barnard(table: ContingencyTable, *, alternative: Alternative = "two-sided") -> float:
-    """Return Barnard's unconditional exact p-value of p_a = p_b."""
+    """Return the p-value of Barnard's unconditional exact test of p_a = p_b."""
     return exact_p_value(table, alternative=alternative)
 
 
 def fisher(table: ContingencyTable, *, alternative: Alternative = "two-sided") -> float:
-    """Return Fisher's conditional exact p-value of p_a = p_b; two-sided it sums tables that are at most as probable."""
+    """Return the p-value of Fisher's conditional exact test of p_a = p_b.
+
+    The two-sided p-value sums the probabilities of all tables that are at most as probable as the observed one.
+    """
     rows = [
         [table.successes_a, table.trials_a - table.successes_a],
         [table.successes_b, table.trials_b - table.successes_b],
@@ -138,7 +166,11 @@ def fisher(table: ContingencyTable, *, alternative: Alternative = "two-sided") -
 def exact_p_values(
     trials_a: int, trials_b: int, *, difference: float = 0.0, alternative: Alternative = "two-sided"
 ) -> Array:
-    """Return `exact_p_value` of every table, ``(trials_a + 1, trials_b + 1)`` by successes; read-only."""
+    """Return `exact_p_value` of every possible outcome of two arms, as a read-only array.
+
+    Returns:
+        Shape ``(trials_a + 1, trials_b + 1)``, indexed by the successes of a and of b.
+    """
     check_difference(difference)
     key = np.round(score_order(trials_a, trials_b, difference, alternative), 9)
     _, group = np.unique(-key.ravel(), return_inverse=True)  # group 0 is the most extreme
@@ -158,7 +190,11 @@ def exact_p_values(
 
 @lru_cache(maxsize=64)
 def fisher_p_values(trials_a: int, trials_b: int) -> Array:
-    """Return Fisher's two-sided p-value of every table, ``(trials_a + 1, trials_b + 1)`` by successes; read-only."""
+    """Return Fisher's two-sided p-value of every possible outcome of two arms, as a read-only array.
+
+    Returns:
+        Shape ``(trials_a + 1, trials_b + 1)``, indexed by the successes of a and of b.
+    """
     values = np.ones((trials_a + 1, trials_b + 1))
     for total in range(trials_a + trials_b + 1):
         won_a = np.arange(max(0, total - trials_b), min(trials_a, total) + 1)
@@ -170,15 +206,22 @@ def fisher_p_values(trials_a: int, trials_b: int) -> Array:
 
 
 def table_chances(trials_a: int, trials_b: int, p_a: float, p_b: float) -> Array:
-    """Return the probability of every table, ``(trials_a + 1, trials_b + 1)``, at given rates."""
+    """Return the probability of every possible outcome of two arms with success rates ``p_a`` and ``p_b``.
+
+    Returns:
+        Shape ``(trials_a + 1, trials_b + 1)``, indexed by the successes of a and of b.
+    """
     return np.outer(_pmf(trials_a, np.array([p_a]))[0], _pmf(trials_b, np.array([p_b]))[0])
 
 
 def largest_tail(extreme: NDArray[np.bool_], difference: float, *, refine: bool = True) -> float:
-    """Return the largest probability of a set of tables over all rates with that difference.
+    """Return the largest probability of a set of outcomes, over all pairs of success rates with the same difference.
 
-    Computed on a grid of rates; ``refine`` refines the grid twice around the largest. Without it the result is up to
-    0.1 % too small.
+    Args:
+        extreme: Whether each outcome is in the set, shape ``(trials_a + 1, trials_b + 1)``, by successes of a and of b.
+        difference: Difference p_a − p_b.
+        refine: Whether to refine the grid of rates twice around the maximum. If false, the result is up to 0.1 % too
+            small.
     """
     trials_a, trials_b = extreme.shape[0] - 1, extreme.shape[1] - 1
     member = extreme.astype(np.float64)
@@ -198,7 +241,7 @@ def check_difference(difference: float) -> None:
     """Check that a difference of rates is in (−1, 1).
 
     Raises:
-        InputError: the difference is outside; it may be a percentage.
+        InputError: If it is not, for example because it is a percentage.
     """
     if not -1.0 < difference < 1.0:
         raise InputError(
@@ -207,7 +250,17 @@ def check_difference(difference: float) -> None:
 
 
 def score_order(trials_a: int, trials_b: int, difference: float, alternative: Alternative) -> Array:
-    """Return the statistic of every table, larger with more evidence against the hypothesis."""
+    """Return a test statistic for every possible outcome of two arms; larger is more evidence against the hypothesis.
+
+    Args:
+        trials_a: Trials of arm a.
+        trials_b: Trials of arm b.
+        difference: Hypothetical difference p_a − p_b.
+        alternative: ``greater``, ``less`` or ``two-sided``.
+
+    Returns:
+        Shape ``(trials_a + 1, trials_b + 1)``, indexed by the successes of a and of b.
+    """
     won_a, won_b = np.arange(trials_a + 1)[:, None], np.arange(trials_b + 1)[None, :]
     z = score_statistic(won_a, trials_a, won_b, trials_b, difference=difference)
     return {"greater": z, "less": -z}[alternative] if alternative != "two-sided" else np.abs(z)
@@ -215,13 +268,30 @@ def score_order(trials_a: int, trials_b: int, difference: float, alternative: Al
 
 @lru_cache(maxsize=8)
 def _grid(trials_a: int, trials_b: int, difference: float) -> tuple[Array, Array, Array]:
-    """Return rates of arm a, and the probabilities of both arms' counts ``(nrate, trials + 1)`` at them."""
+    """Return a grid of success rates of arm a, and the probabilities of both arms' numbers of successes at these rates.
+
+    Args:
+        trials_a: Trials of arm a.
+        trials_b: Trials of arm b.
+        difference: Difference p_a − p_b, which determines the rates of arm b.
+
+    Returns:
+        Shapes ``(nrate,)``, ``(nrate, trials_a + 1)`` and ``(nrate, trials_b + 1)``.
+    """
     x, y = _rates(difference, trials_a + trials_b)
     return x, _pmf(trials_a, x), _pmf(trials_b, y)
 
 
 def _rates(difference: float, trials: int) -> tuple[Array, Array]:
-    """Return pairs of rates with the difference, evenly spaced in the arcsine of the rate for equally wide peaks."""
+    """Return a grid of pairs of success rates with the given difference.
+
+    The grid is evenly spaced in the arcsine of the square root of the rate. On this scale, the probability of an
+    outcome has peaks of equal width.
+
+    Args:
+        difference: First minus second rate.
+        trials: Number of trials; more trials have narrower peaks and get a finer grid.
+    """
     count = int(_FINEST * np.sqrt(trials)) + 1
     low, high = max(0.0, difference), min(1.0, 1.0 + difference)
     x = low + (high - low) * np.sin(np.linspace(0, np.pi / 2, count)) ** 2
@@ -229,38 +299,39 @@ def _rates(difference: float, trials: int) -> tuple[Array, Array]:
 
 
 def _pmf(trials: int, rates: Array) -> Array:
-    """Return binomial probabilities ``(len(rates), trials + 1)``."""
+    """Return the binomial probabilities of each number of successes at some rates, shape ``(nrate, trials + 1)``."""
     return np.asarray(scipy.stats.binom.pmf(np.arange(trials + 1), trials, rates[:, None]), dtype=np.float64)
 
 
 DifferenceMethod = Literal["newcombe", "agresti-caffo", "clopper-pearson", "chan-zhang"]
 _SCAN = 25  # differences at which the exact tail is evaluated before the first crossing is bisected
-_HALVINGS = 15  # to 3e-6 of the difference
+_HALVINGS = 15  # bisection steps, to 3e-6 of the difference
 
 
 def difference_interval(
     table: ContingencyTable, *, level: float = 0.95, method: DifferenceMethod = "newcombe"
 ) -> Interval:
-    """Return the interval of p_a − p_b.
+    """Return a confidence interval of p_a − p_b, the difference of two success rates.
 
     Args:
-        table: the counts.
-        level: confidence level.
-        method: ``newcombe``, the hybrid of two Wilson intervals (method 10; Statistics in Medicine 17, 1998): near
-            nominal on average. ``agresti-caffo``, two trials added to each arm (The American Statistician 54, 2000):
-            similar, with less arithmetic. ``chan-zhang``, the inversion of two exact one-sided score tests (Biometrics
-            55, 1999): never below nominal. ``clopper-pearson``, the difference of two exact intervals of level √level
-            each: never below nominal, and the widest.
+        table: Successes and trials of both arms.
+        level: Confidence level.
+        method: ``newcombe`` is recommended: the hybrid of two Wilson intervals (method 10; Statistics in Medicine 17,
+            1998), with coverage near nominal on average. ``agresti-caffo``, two trials added to each arm (The American
+            Statistician 54, 2000): similar, with less arithmetic. ``chan-zhang`` guarantees that coverage is never
+            below nominal: the inversion of two exact one-sided score tests (Biometrics 55, 1999). ``clopper-pearson``,
+            the difference of two exact intervals with confidence level √``level`` each: never below nominal, and the
+            widest.
     """
     check_level(level)
-    made = {
+    methods = {
         "newcombe": _newcombe,
         "agresti-caffo": _agresti_caffo,
         "clopper-pearson": _clopper_pearson,
         "chan-zhang": _chan_zhang,
     }
-    low, high, said = made[method](table, level)
-    return Interval.of(table.difference, low, high, level=level, method=said)
+    low, high, method_name = methods[method](table, level)
+    return Interval.of(table.difference, low, high, level=level, method=method_name)
 
 
 def _newcombe(table: ContingencyTable, level: float) -> tuple[float, float, str]:
@@ -292,27 +363,37 @@ def _chan_zhang(table: ContingencyTable, level: float) -> tuple[float, float, st
 
 
 def _exact_lower_limit(table: ContingencyTable, tail: float) -> float:
-    """Return the smallest difference that the exact one-sided test at ``tail`` does not reject as too small."""
+    """Return the exact lower confidence limit of p_a − p_b.
+
+    It is the smallest difference δ for which the hypothesis p_a − p_b ≤ δ is not rejected.
+
+    Args:
+        table: Successes and trials of both arms.
+        tail: Level of the one-sided test.
+    """
     if table.difference <= -1 + _TIE:
         return -1.0
     scan = np.linspace(-1.0, table.difference, _SCAN)
-    refused = -1.0
+    rejected = -1.0
     for shift in scan[1:]:
         if _tail_at(table, float(shift)) > tail:
             break
-        refused = float(shift)
+        rejected = float(shift)
     else:
         return table.difference
-    kept = float(shift)
+    not_rejected = float(shift)
     for _ in range(_HALVINGS):
-        middle = (refused + kept) / 2
+        middle = (rejected + not_rejected) / 2
         if _tail_at(table, middle) > tail:
-            kept = middle
+            not_rejected = middle
         else:
-            refused = middle
-    return refused
+            rejected = middle
+    return rejected
 
 
 def _tail_at(table: ContingencyTable, difference: float) -> float:
-    """Return the largest chance, at this difference, of a table with at least as much evidence for a larger one."""
+    """Return the exact p-value of the hypothesis p_a − p_b ≤ ``difference`` for the success rates of arms a and b.
+
+    It is 1 if ``difference`` is 1 or more, because the hypothesis is then always true.
+    """
     return 1.0 if difference >= 1.0 else exact_p_value(table, difference=difference, alternative="greater")

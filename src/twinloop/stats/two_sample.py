@@ -1,8 +1,9 @@
-"""Prepare comparisons of two samples: rows by episode, required numbers of episodes, relabelling, resampling.
+"""Prepare comparisons of real and simulated samples: group rows by episode, relabel episodes, resample episodes.
 
-If real and simulated episodes come from one source, labels are exchangeable *between episodes*. A statistic of
-relabelled episodes is then at least as large as the observed one with a known chance (Pitman, "Significance tests which
-may be applied to samples from any populations", Suppl. J. R. Stat. Soc. 4, 1937).
+If real and simulated episodes come from one source, the labels real and simulated can be exchanged *between episodes*.
+After a random exchange, a statistic is then at least as large as the observed one with a known chance (Pitman,
+"Significance tests which may be applied to samples from any populations", Suppl. J. R. Stat. Soc. 4, 1937). All tests
+of two samples in this package use it.
 """
 
 from __future__ import annotations
@@ -21,18 +22,24 @@ from twinloop.stats.interval import check_level
 
 Array = NDArray[np.float64]
 # With more episodes in total, they are bundled: the matrix of episodes then takes 8 MB, and relabelling is cheap.
-MOST_EPISODES = 1000
+MAX_BUNDLES = 1000
 _TWO = 2
 _ASKED = 200  # largest number of episodes per side in the search for the required number
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSampleRows:
-    """Rows of both samples, grouped by episode, real episodes first.
+    """Rows (feature vectors) of a real and a simulated sample, grouped by episode, with the real episodes first.
 
-    ``rows`` are ``(n, d)``. ``episode`` ``(n,)`` numbers the episodes 0 … C − 1 in that order; the first ``nreal`` are
-    real. ``sizes`` ``(C,)`` are their numbers of rows. ``order`` ``(n,)`` is each row's index in real followed by sim.
-    With ``paired``, episodes ``i`` and ``nreal + i`` are the same trial, once real and once simulated.
+    Attributes:
+        rows: All rows, shape ``(n, d)``.
+        episode: Episode of each row, ascending, shape ``(n,)``. The C episodes are numbered from 0, and the first
+            ``nreal`` of them are real.
+        sizes: Number of rows of each episode, shape ``(C,)``.
+        order: Original index of each row, shape ``(n,)``: the real rows were numbered first, then the simulated rows,
+            in the order in which they were given.
+        nreal: Number of real episodes.
+        paired: Whether episodes ``i`` and ``nreal + i`` are the same trial, once real and once simulated.
     """
 
     rows: Array
@@ -54,7 +61,7 @@ class TwoSampleRows:
 
     @property
     def starts(self) -> NDArray[np.intp]:
-        """First row of each episode ``(C,)``."""
+        """Index of the first row of each episode, shape ``(nepisode,)``."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
 
     @property
@@ -64,7 +71,12 @@ class TwoSampleRows:
 
     @property
     def comparable_pairs(self) -> Array:
-        """Mask ``(C, C)``, 1 for pairs of episodes in a U-statistic: no episode with itself or its paired one."""
+        """Mask (1 or 0) of the pairs of episodes whose rows are compared, shape ``(nepisode, nepisode)``.
+
+        It excludes pairs of an episode with itself, and in paired samples also with the other episode of the same
+        trial, because their rows are not independent. The mean over the other pairs is a U-statistic (an unbiased
+        estimate).
+        """
         pairs = 1.0 - np.eye(self.nepisode)
         if self.paired:
             trial = np.arange(self.nreal)
@@ -72,7 +84,16 @@ class TwoSampleRows:
         return pairs
 
     def count_pairs(self, left: Array, right: Array) -> Array:
-        """Return the number of `comparable` pairs of episodes between weights ``(k, C)`` and ``(k, C)``: ``(k,)``."""
+        """Return the weighted number of pairs of different episodes whose rows are compared, shape ``(k,)``.
+
+        The two episodes of a paired trial are not compared (see `comparable_pairs`). A pair counts with the product of
+        the weights of its two episodes. There are k sets of weights, one per assignment of the labels real and
+        simulated, or one per bootstrap resample.
+
+        Args:
+            left: Weight of each of the C episodes as first member of a pair, shape ``(k, C)``.
+            right: Weight of each episode as second member, shape ``(k, C)``.
+        """
         count = left.sum(axis=1) * right.sum(axis=1) - np.einsum("kc,kc->k", left, right)
         if self.paired:
             partner = np.roll(np.arange(self.nepisode), self.nreal)
@@ -80,12 +101,13 @@ class TwoSampleRows:
         return count
 
     def bundle_episodes(self, *, seed: int = 0) -> TwoSampleRows:
-        """Bundle episodes at random, in bundles of equal size, so that at most about `MOST_EPISODES` remain.
+        """Combine episodes at random into bundles of equal size, so that at most about 1000 remain (`MAX_BUNDLES`).
 
-        Bundles of exchangeable episodes are exchangeable, so tests keep their level. The few episodes that fill no
-        bundle are omitted. Paired samples stay paired.
+        It limits time and memory. Permutation tests of the bundles remain valid, because bundles of exchangeable
+        episodes are exchangeable, too. The last few episodes, too few for a further bundle, are omitted. Paired samples
+        stay paired.
         """
-        size = math.ceil(self.nepisode / MOST_EPISODES)
+        size = math.ceil(self.nepisode / MAX_BUNDLES)
         if size == 1:
             return self
         rng = generator(seed, "stats/two-sample/bundles")
@@ -98,14 +120,14 @@ class TwoSampleRows:
             bundle[members[: count * size]] = first + np.repeat(np.arange(count), size)
             first += count
         label = bundle[self.episode]
-        kept = np.flatnonzero(label >= 0)
-        kept = kept[np.argsort(label[kept], kind="stable")]
+        in_bundle = np.flatnonzero(label >= 0)
+        in_bundle = in_bundle[np.argsort(label[in_bundle], kind="stable")]
         return replace(
             self,
-            rows=self.rows[kept],
-            episode=label[kept],
-            sizes=np.bincount(label[kept], minlength=first),
-            order=self.order[kept],
+            rows=self.rows[in_bundle],
+            episode=label[in_bundle],
+            sizes=np.bincount(label[in_bundle], minlength=first),
+            order=self.order[in_bundle],
             nreal=self.nreal // size,
         )
 
@@ -113,18 +135,18 @@ class TwoSampleRows:
 def two_samples(
     real: ArrayLike, sim: ArrayLike, *, real_clusters: ArrayLike, sim_clusters: ArrayLike, paired: bool = False
 ) -> TwoSampleRows:
-    """Check two samples and group their rows by episode.
+    """Check a real and a simulated sample, and group their rows by episode.
 
     Args:
-        real: real rows ``(n, d)``.
-        sim: simulated rows ``(m, d)``.
-        real_clusters: episode number of each real row ``(n,)``; ``arange(n)`` for independent rows.
-        sim_clusters: episode number of each simulated row ``(m,)``.
-        paired: equal episode numbers denote the same trial: the simulated one is a replay of the real one.
+        real: Real rows (feature vectors), shape ``(n, d)``.
+        sim: Simulated rows, shape ``(m, d)``.
+        real_clusters: Episode number of each real row, shape ``(n,)``; ``arange(n)`` for independent rows.
+        sim_clusters: Episode number of each simulated row, shape ``(m,)``.
+        paired: If true, equal episode numbers denote the same trial: the simulated episode is a replay of the real one.
 
     Raises:
-        InputError: wrong shapes, different numbers of columns, a value that is not finite, fewer than two episodes per
-            side, or an episode without a partner.
+        InputError: If shapes are wrong, the numbers of columns differ, a value is not finite, a side has fewer than two
+            episodes, or a paired episode has no partner.
     """
     real_rows, real_label, real_names = _check_side("real", real, real_clusters)
     sim_rows, sim_label, sim_names = _check_side("simulated", sim, sim_clusters)
@@ -173,10 +195,10 @@ def _check_side(name: str, rows: ArrayLike, clusters: ArrayLike) -> tuple[Array,
 
 
 def column_names(columns: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Return the names of columns; numbers if there are none.
+    """Return the names of columns; if ``columns`` is None, numbers from 0 as text.
 
     Raises:
-        InputError: the number of names differs from that of the columns.
+        InputError: If the number of names differs from the number ``count`` of columns.
     """
     names = tuple(map(str, range(count))) if columns is None else tuple(columns)
     if len(names) != count:
@@ -184,10 +206,16 @@ def column_names(columns: Sequence[str] | None, count: int) -> tuple[str, ...]:
     return names
 
 
-def least_p_value(nreal: int, nsim: int, *, paired: bool = False) -> float:
-    """Return the smallest p-value that relabelling this many episodes can reach.
+def min_p_value(nreal: int, nsim: int, *, paired: bool = False) -> float:
+    """Return the smallest p-value that a permutation test of episodes can reach with these numbers of episodes.
 
-    One divided by the number of relabellings; two divided by it if exchanging all labels gives the same statistic.
+    It is one divided by the number of possible relabellings, or two divided by it if exchanging all labels gives the
+    same statistic.
+
+    Args:
+        nreal: Number of real episodes.
+        nsim: Number of simulated episodes.
+        paired: Whether labels are only exchanged within pairs of a real and a simulated episode.
     """
     if paired:
         return 2.0 ** (1 - nreal)
@@ -195,17 +223,18 @@ def least_p_value(nreal: int, nsim: int, *, paired: bool = False) -> float:
 
 
 def require_episodes(samples: TwoSampleRows, level: float) -> None:
-    """Check that a test with these episodes can be significant at all.
+    """Check that there are enough episodes for a permutation test to be significant at 1 − ``level``.
 
     Raises:
-        InputError: no test can be; the message has the smallest possible p-value and the required number of episodes.
+        InputError: If there are too few; the message has the smallest possible p-value and the required number of
+            episodes.
     """
     check_level(level)
     n, m, alpha = samples.nreal, samples.nsim, 1 - level
-    least = least_p_value(n, m, paired=samples.paired)
+    least = min_p_value(n, m, paired=samples.paired)
     if least <= alpha * (1 + 1e-9):
         return
-    needed = next(k for k in range(_TWO, _ASKED) if least_p_value(k, k, paired=samples.paired) <= alpha)
+    needed = next(k for k in range(_TWO, _ASKED) if min_p_value(k, k, paired=samples.paired) <= alpha)
     kind = f"{n} pairs of episodes" if samples.paired else f"{n} real and {m} simulated episodes"
     want = f"{needed} pairs" if samples.paired else f"{needed} of each, or {_describe_required_episodes(n, m, alpha)}"
     raise InputError(
@@ -215,9 +244,15 @@ def require_episodes(samples: TwoSampleRows, level: float) -> None:
 
 
 def _describe_required_episodes(n: int, m: int, alpha: float) -> str:
-    """Return how many episodes of the larger side would suffice, as text."""
+    """Return as text how many episodes the larger side would need, if the smaller side stays as it is.
+
+    Args:
+        n: Number of real episodes.
+        m: Number of simulated episodes.
+        alpha: Level of the test.
+    """
     few, many = min(n, m), max(n, m)
-    while least_p_value(few, many) > alpha:
+    while min_p_value(few, many) > alpha:
         many += 1
     side = "simulated" if m >= n else "real"
     return f"{many} {side} ones with these {few}"
@@ -228,41 +263,59 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRelabellings:
-    """Masks of the episodes that count as real, ``(ndraw, C)``; all possible ones, with the identity, if ``exact``."""
+    """Assignments of the labels real and simulated to C episodes, for a permutation test.
+
+    Attributes:
+        real: Whether each episode counts as real in each relabelling, shape ``(ndraw, C)``.
+        exact: Whether these are all possible relabellings, including the original one, instead of random ones.
+    """
 
     real: Mask
     exact: bool
 
     def p_value(self, observed: ArrayLike, relabelled: ArrayLike, *, rounding: float = 0.0) -> Array:
-        """Return the share of statistics ``(ndraw, …)`` at least as large as the observed one ``(…)``, itself included.
+        """Return the share of relabellings whose statistic is at least as large as the observed one.
 
-        Statistics that differ by less than ``rounding`` count as equal.
+        The original labelling counts as one relabelling.
+
+        Args:
+            observed: Statistics with the original labels, shape ``(…)``.
+            relabelled: Statistics under relabelling, shape ``(ndraw, …)``.
+            rounding: Rounding error of the statistic; values that differ by less count as equal.
         """
-        seen, drawn = np.asarray(observed, dtype=np.float64), np.asarray(relabelled, dtype=np.float64)
-        slack = np.maximum(rounding, 1e-9 * np.maximum(np.abs(seen), np.abs(drawn).max(axis=0)))
-        return self._p_value_of_count(np.sum(drawn >= seen - slack, axis=0), len(drawn))
+        original, drawn = np.asarray(observed, dtype=np.float64), np.asarray(relabelled, dtype=np.float64)
+        slack = np.maximum(rounding, 1e-9 * np.maximum(np.abs(original), np.abs(drawn).max(axis=0)))
+        return self._p_value_of_count(np.sum(drawn >= original - slack, axis=0), len(drawn))
 
     def adjust_p_values(self, observed: ArrayLike, relabelled: ArrayLike) -> Array:
-        """Return p-values ``(p,)`` of statistics ``(p,)`` tested together, adjusted for the chance of any false alarm.
+        """Return p-values of several statistics that are tested together, adjusted for the chance of any false alarm.
 
-        Each statistic is scaled by the standard deviation of its relabelled values ``(ndraw, p)``; then the step-down
-        maximum is taken (Westfall & Young, "Resampling-Based Multiple Testing", 1993, algorithm 4.1). It is as safe as
-        Holm's method, but accounts for the dependence of the columns, and can reject where few episodes limit the
-        single p-values.
+        Each statistic is divided by its standard deviation under relabelling. From the largest to the smallest, each is
+        then compared with the maximum of itself and all smaller statistics under relabelling (step-down maxT method;
+        Westfall & Young, "Resampling-Based Multiple Testing", 1993, algorithm 4.1). It controls the same error as
+        Holm's method, but accounts for the dependence of the statistics. With few episodes, Holm's factors can make
+        every p-value too large for a rejection; this method has no such factors.
+
+        Args:
+            observed: Statistics with the original labels, shape ``(p,)`` for p statistics.
+            relabelled: Statistics under relabelling, shape ``(ndraw, p)``.
+
+        Returns:
+            Adjusted p-values, shape ``(p,)``.
         """
         drawn = np.asarray(relabelled, dtype=np.float64)
-        known = drawn if self.exact else np.concatenate([np.asarray(observed, dtype=np.float64)[None], drawn])
-        middle, spread = known.mean(axis=0), known.std(axis=0)
-        still = spread <= 1e-12 * np.abs(middle)
-        scale = np.where(still, 1.0, spread)
-        seen = np.where(still, 0.0, (np.asarray(observed, dtype=np.float64) - middle) / scale)
-        table = np.where(still, 0.0, (drawn - middle) / scale)
-        order = np.argsort(-seen, kind="stable")
+        together = drawn if self.exact else np.concatenate([np.asarray(observed, dtype=np.float64)[None], drawn])
+        middle, spread = together.mean(axis=0), together.std(axis=0)
+        constant = spread <= 1e-12 * np.abs(middle)
+        scale = np.where(constant, 1.0, spread)
+        scaled = np.where(constant, 0.0, (np.asarray(observed, dtype=np.float64) - middle) / scale)
+        table = np.where(constant, 0.0, (drawn - middle) / scale)
+        order = np.argsort(-scaled, kind="stable")
         most = np.maximum.accumulate(table[:, order[::-1]], axis=1)[:, ::-1]
-        p = self._p_value_of_count(np.sum(most >= seen[order] - 1e-9, axis=0), len(drawn))
-        adjusted = np.empty_like(seen)
+        p = self._p_value_of_count(np.sum(most >= scaled[order] - 1e-9, axis=0), len(drawn))
+        adjusted = np.empty_like(scaled)
         adjusted[order] = np.maximum.accumulate(p)
-        return np.where(still, 1.0, adjusted)
+        return np.where(constant, 1.0, adjusted)
 
     def _p_value_of_count(self, larger: NDArray[np.intp], ndraw: int) -> Array:
         return larger / ndraw if self.exact else (1 + larger) / (1 + ndraw)
@@ -271,12 +324,19 @@ class EpisodeRelabellings:
 def relabel_episodes(
     samples: TwoSampleRows, draws: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0
 ) -> EpisodeRelabellings:
-    """Relabel episodes, keeping the number of real ones: all ways if there are at most ``draws``, else random ones.
+    """Exchange the labels real and simulated between episodes, keeping the number of real episodes.
 
-    With ``groups`` ``(C,)`` labels are exchanged within each group only. For pairs, both labels are swapped.
+    If there are at most ``draws`` possible relabellings, all are returned, otherwise ``draws`` random ones. In paired
+    samples the labels of the two episodes of a pair are swapped or not.
+
+    Args:
+        samples: Rows of both samples.
+        draws: Largest number of relabellings.
+        groups: Group of each episode, shape ``(nepisode,)``; labels are only exchanged within a group.
+        seed: Seed of random relabellings.
 
     Raises:
-        InputError: fewer than one relabelling.
+        InputError: If ``draws`` is below one.
     """
     if draws < 1:
         raise InputError(f"{draws} relabellings are too few. Use 19 or more; 999 are usual.")
@@ -306,10 +366,19 @@ def _draw_swaps(npair: int, draws: int, seed: int) -> tuple[Mask, bool]:
 
 
 def resample_episodes(samples: TwoSampleRows, draws: int, *, seed: int = 0) -> tuple[Array, Array]:
-    """Return how often each episode is drawn in each bootstrap resample: real and simulated, ``(draws, C)`` each.
+    """Return how often each episode is drawn in each bootstrap resample of the real and of the simulated episodes.
 
-    Each side is drawn with replacement, pairs together; episodes of the other side have 0. Resamples with a single
-    episode on a side have no spread and are omitted, so there may be fewer than ``draws``.
+    Each side is drawn with replacement; paired episodes are drawn together. A resample in which one side consists of
+    copies of a single episode has no variance and is omitted, so there may be fewer than ``draws``.
+
+    Args:
+        samples: Rows of both samples.
+        draws: Number of resamples.
+        seed: Seed of the resamples.
+
+    Returns:
+        Counts of real episodes and counts of simulated episodes, shape ``(ndraw, nepisode)`` each; episodes of the
+        other side have 0.
     """
     weights = []
     for name, count in (("real", samples.nreal), ("sim", samples.nsim)):
@@ -322,6 +391,11 @@ def resample_episodes(samples: TwoSampleRows, draws: int, *, seed: int = 0) -> t
 
 
 def observed_labels(samples: TwoSampleRows) -> tuple[Array, Array]:
-    """Return the weights of the original samples: real ``(1, C)`` and simulated ``(1, C)``."""
+    """Return the original labels as two arrays of episode weights.
+
+    Returns:
+        Two arrays of shape ``(1, nepisode)``: the first is 1 for real and 0 for simulated episodes, the second is 0 for
+        real and 1 for simulated episodes.
+    """
     real = (np.arange(samples.nepisode) < samples.nreal).astype(np.float64)[None]
     return real, 1.0 - real

@@ -1,6 +1,6 @@
-"""Define tasks: reset, success as a predicate on states, and a scripted expert.
+"""Define the tasks of robots: initial states, success, and a scripted expert.
 
-Importing this package loads neither the tasks nor MuJoCo, so a command can name its default quickly.
+Importing this package loads neither the tasks nor MuJoCo, so a command can show its default task quickly.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_TASK", "DEFAULT_TWIN", "Task", "open_task", "task_names"]
 
 DEFAULT_TASK = "pick_and_place"
-"""Default task of commands."""
+"""Task that commands use if the user names none."""
 
 DEFAULT_TWIN = "so101_tabletop"
-"""Default twin of commands, unless the workspace has one."""
+"""Twin that commands use if neither the user nor the workspace names one."""
 
 _HOMES = {"Task": "protocol", "open_task": "registry", "task_names": "registry"}
 

@@ -1,4 +1,4 @@
-"""Start an arm with position servos at home, and compensate the servos' lag and softness when tracking."""
+"""Start an arm with position servos at home, and make it follow a reference despite the servos' lag and compliance."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ _INTEGRAL_LIMIT = 0.35  # rad or m
 
 @dataclass(frozen=True, kw_only=True)
 class ServoModel:
-    """Nominal servos of an arm's joints: ``stiffness`` (N·m/rad), ``lag`` from command to motion in control steps.
+    """Nominal position servos of the k joints of an arm.
 
-    The lag is damping / stiffness of the servo plus the nominal command delay. ``actuators`` are the columns of the
-    command that drive the arm, ``command_low`` and ``command_high`` their limits.
+    Attributes:
+        actuators: index of each joint's actuator in the command, ``(k,)``.
+        stiffness: position gain of each servo, ``(k,)`` in N·m/rad.
+        lag: time from command to motion in control steps, ``(k,)``: damping / stiffness plus the nominal command delay.
+        command_low: lower limit of each command, ``(k,)`` in rad or m.
+        command_high: upper limit of each command, ``(k,)``.
+        control_hz: control steps per second.
     """
 
     actuators: NDArray[np.intp]
@@ -46,10 +51,10 @@ class ServoModel:
 
     @classmethod
     def of(cls, twin: Twin, chain: Chain) -> ServoModel:
-        """Return the servos of a twin that drive a chain.
+        """Return the servos of a twin that drive the joints of a kinematic chain.
 
         Raises:
-            InputError: a joint of the chain has no actuator, or is not position-controlled.
+            InputError: If a joint of the chain has no actuator, or is not position-controlled.
         """
         robot, model = twin.robot, twin.model
         names = [model.joint(int(joint)).name for joint in chain.joints]
@@ -78,17 +83,25 @@ class ServoModel:
 
 
 def column_order(nu: int, driven: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return each actuator's index in the concatenation (commands of driven actuators, all previous commands)."""
+    """Return column indices that replace the commands of driven actuators and keep the previous commands of all others.
+
+    The result ``(nu,)`` is used as ``concatenate([new, previous], axis=1)[:, order]``. ``new`` has one column per
+    driven actuator, ``previous`` has ``nu`` columns.
+
+    Args:
+        nu: number of actuators.
+        driven: indices of the driven actuators.
+    """
     order = len(driven) + np.arange(nu)
     order[driven] = np.arange(len(driven))
     return order
 
 
 class ServoTracker:
-    """Tracking controller: lead against the lag, an offset against gravity, and an integral of the remaining error.
+    """Tracking controller of an arm: feedforward against servo lag and gravity, and integral feedback.
 
-    The integral starts from the command that held the arm still before the first one, which already includes the
-    encoder's offset and the servo's true stiffness.
+    The integral starts from the command that held the arm still before the first step. The encoder's offset and the
+    servo's true stiffness determine that command, so the controller compensates both from the start.
     """
 
     def __init__(
@@ -100,12 +113,15 @@ class ServoTracker:
         gravity: NDArray[np.float64],
         max_step: float,
     ) -> None:
-        """Start at rest.
+        """Prepare to compute commands with which the servos follow a path, from an arm at rest.
+
+        Shapes are for nworld worlds and k joints.
 
         Args:
+            servo: nominal servos of the arm.
             command: the previous command, ``(nworld, k)``.
-            reference: joint positions that it held, ``(nworld, k)`` in rad or m.
-            gravity: torques that hold them, ``(nworld, k)``.
+            reference: joint positions at which this command holds the arm, ``(nworld, k)`` in rad or m.
+            gravity: joint torques that hold these positions, ``(nworld, k)`` in N·m or N.
             max_step: largest change of a command in one control step, rad.
         """
         there = ArrayLibrary.of(command).asarray
@@ -125,13 +141,14 @@ class ServoTracker:
         target: NDArray[np.float64],
         gravity: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Return the next command, ``(nworld, k)``.
+        """Return the next command; all arrays are ``(nworld, k)``, in rad or m except ``gravity``.
 
         Args:
             reference: required joint positions now, to compare with ``measured``.
             step: change of the reference in the next control step.
-            target: required joint positions after it.
-            gravity: torques that hold the joints at ``target``.
+            measured: measured joint positions now.
+            target: required joint positions after the next control step.
+            gravity: joint torques that hold the joints at ``target``, in N·m or N.
         """
         xp = array_namespace(measured)
         settling = xp.clip(1.0 - xp.abs(step) / self._settling_step, 0.0, 1.0)
@@ -144,14 +161,22 @@ class ServoTracker:
 
 
 class Arm:
-    """Home pose, kinematic chain from the base to the tool site, and servos of a twin's robot.
+    """Arm of a twin's robot: home pose, kinematic chain from the base to the tool site, and servos.
 
     Attributes:
-        home: ``qpos`` of the home pose; ``home_command``: the command there.
+        twin: the twin.
+        home: ``qpos`` of the home pose.
+        home_command: command of the home pose.
+        chain: kinematic chain from the base to the tool site.
+        servo: nominal servos of the chain's joints.
     """
 
     def __init__(self, twin: Twin) -> None:
-        """Raises: InputError if the robot names no tool site or has no position servos."""
+        """Read the arm of a twin.
+
+        Raises:
+            InputError: If the robot names no tool site or has no position servos.
+        """
         if twin.robot.tcp is None:
             raise InputError(f"The robot of {twin.name} names no tool site. Add `robot.tcp` to its YAML.")
         self.twin = twin
@@ -162,10 +187,18 @@ class Arm:
     def make_initial_state(
         self, params: ParamTable, noise: float, *, stream: str, run_seed: int, episodes: Sequence[int], attempt: int
     ) -> InitialState:
-        """Return worlds whose arm is at home within ``noise`` (rad, uniform) and held still there.
+        """Return the initial state of worlds, with the arm near home and held still there.
 
         The previous command of a world is the one that holds the arm in its initial position under gravity, with that
         world's encoder and servo stiffness.
+
+        Args:
+            params: parameter values of the worlds.
+            noise: largest deviation of a joint from home, in rad; uniform.
+            stream: name that makes these random numbers independent of those drawn for other purposes.
+            run_seed: seed of the run.
+            episodes: episode number of each world.
+            attempt: how often these episodes were simulated before; each attempt has other random numbers.
         """
         chain, initial = self.chain, InitialState.home(self.twin, params.nworld)
         qpos = initial.qpos.copy()
@@ -189,10 +222,10 @@ class Arm:
 
 
 def mocap_row(twin: Twin, name: str) -> int:
-    """Return the row of a mocap body in ``mocap_pos``.
+    """Return the row in ``mocap_pos`` of the mocap body with the given name.
 
     Raises:
-        UnknownNameError: no mocap body has that name.
+        UnknownNameError: If no mocap body has that name.
     """
     model = twin.model
     rows = {model.body(b).name: int(model.body_mocapid[b]) for b in np.flatnonzero(model.body_mocapid >= 0)}

@@ -1,10 +1,10 @@
-"""Evaluate success and shaped reward of running worlds, state by state, for pick and place and other tasks.
+"""Compute the success and the potential of running worlds at every step, from which rewards are computed.
 
-``sparse`` rewards are 1 at the step that reaches success, else 0. ``dense`` rewards add the change of a potential,
-F = Φ(next state) − Φ(state), which does not change the optimal policy: the sum is the gained potential, so waiting
-gives no reward (potential-based shaping, Ng, Harada and Russell, ICML 1999, here undiscounted). Every
-potential is in [0, 1] per term and uses ``1 − tanh(5 d)`` for distances d in m, as in robosuite and ManiSkill, with
-equal weights: our choice.
+``sparse`` rewards are 1 at the step that reaches success, else 0. ``dense`` rewards add the change of a potential Φ, F
+= Φ(next state) − Φ(state), which does not change the optimal policy. The sum of F over an episode is Φ(last state) −
+Φ(first state), so waiting gives no reward (potential-based shaping, Ng, Harada and Russell, ICML 1999, here
+undiscounted). A potential is a sum of terms in [0, 1] with equal weights, which is a choice of this package. A term for
+a distance d in m is ``1 − tanh(5 d)``, as in robosuite and ManiSkill.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _TRUTH = (
 
 
 class TaskGoal:
-    """Goal of any task: success over the states so far, progress as Φ, tracked values as the privileged state.
+    """Goal of any task, for ``num_envs`` worlds; see `protocol.Goal`.
 
-    Every `look` evaluates all states of the episode again, so its cost is proportional to the episode's length.
+    The potential is the task's progress (0 if the task has none). The privileged state consists of the task's tracked
+    values. Each evaluation reads all states of the episode again, so its cost is proportional to the episode's length.
     """
 
     def __init__(self, task: Task, num_envs: int) -> None:
         if not has_tracked_values(task):
-            raise InputError(f"The task {task.name} has no environment(states), which observations are made of.")
+            raise InputError(f"The task {task.name} has no method environment(states), which observations need.")
         self.task, self.nstep, self.instruction = task, task.nstep, task.instruction
         self.truth_names = tuple(name.replace(".", "/") for name in task.environment_names)
         self.truth = task.environment
@@ -51,7 +52,10 @@ class TaskGoal:
     def evaluate_states(
         self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
     ) -> GoalState:
-        """Evaluate the next state of some worlds; see `Goal.evaluate_states`."""
+        """Evaluate the next state of each world in ``envs`` (world indices); see `protocol.Goal.evaluate_states`.
+
+        ``begin`` is true for a world whose state is the first of an episode.
+        """
         for env, state, first in zip(envs, states, np.broadcast_to(begin, len(envs)), strict=True):
             self._past[env] = [state.copy()] if first else [*self._past[env], state.copy()]
         success, potential = np.zeros(len(envs), dtype=bool), np.zeros(len(envs))
@@ -65,7 +69,7 @@ class TaskGoal:
 
 
 class _TabletopGoal:
-    """Base of both goals in the scene of pick and place."""
+    """Base class of the goals in the scene of pick and place."""
 
     truth_names = _TRUTH
 
@@ -76,7 +80,10 @@ class _TabletopGoal:
         self._qvel = state_columns(model, int(mujoco.mjtState.mjSTATE_QVEL))
 
     def truth(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the privileged state ``(k, n)`` of states ``(k, nstate)``."""
+        """Return the privileged state ``(k, n)`` of k worlds with states ``(k, nstate)``.
+
+        ``truth_names`` are the names of its n values.
+        """
         return self._make_truth(states, self.task.scene_features(states))
 
     def _make_truth(self, states: NDArray[np.float64], scene: SceneFeatures) -> NDArray[np.float64]:
@@ -86,11 +93,14 @@ class _TabletopGoal:
 
 
 class PickAndPlaceGoal(_TabletopGoal):
-    """Goal of the task itself; `PickAndPlaceConfig` defines success. Φ is the sum of three terms.
+    """Goal of pick and place; `PickAndPlaceConfig` defines success. The potential is the sum of three terms in [0, 1].
 
-    ``reach``: proximity of tool and object, 1 once the object has been lifted and is above the target. ``lift``: the
-    object's height / the height that counts as lifted, at most 1, and 1 afterwards. ``carry``: horizontal proximity
-    of object and target, 0 until the object has been lifted.
+    - ``reach``: ``1 − tanh(5 d)`` for the distance d of tool and object in m, or 1 once the object has been lifted and
+      is above the target.
+    - ``lift``: the object's height divided by the height that counts as lifted, at most 1; 1 after the object was
+      lifted.
+    - ``carry``: ``1 − tanh(5 d)`` for the horizontal distance d of object and target in m, 0 until the object has been
+      lifted.
     """
 
     def __init__(self, task: PickAndPlace, num_envs: int) -> None:
@@ -100,7 +110,10 @@ class PickAndPlaceGoal(_TabletopGoal):
     def evaluate_states(
         self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
     ) -> GoalState:
-        """Evaluate the next state of some worlds; see `Goal.evaluate_states`."""
+        """Evaluate the next state of each world in ``envs`` (world indices); see `protocol.Goal.evaluate_states`.
+
+        ``begin`` is true for a world whose state is the first of an episode.
+        """
         scene, config = self.task.scene_features(states), self.task.config
         success = self._watch.evaluate_states(scene, envs, begin=begin)
         lifted = self._watch.lifted[envs]
@@ -113,9 +126,10 @@ class PickAndPlaceGoal(_TabletopGoal):
 
 
 class ReachGoal(_TabletopGoal):
-    """Goal to hold the tool within 2 cm of a point ``lift_height`` above the object.
+    """Goal to hold the tool within 2 cm of a point above the object.
 
-    The required time is that for which a placed object must rest in the task. Φ is the proximity of tool and point.
+    The point is at the height ``lift_height`` of the task's settings above the object. The tool must stay there for the
+    time ``rest_time`` of the settings. The potential is ``1 − tanh(5 d)`` for the distance d of tool and point in m.
     """
 
     def __init__(self, task: PickAndPlace, num_envs: int) -> None:
@@ -127,7 +141,10 @@ class ReachGoal(_TabletopGoal):
     def evaluate_states(
         self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
     ) -> GoalState:
-        """Evaluate the next state of some worlds; see `Goal.evaluate_states`."""
+        """Evaluate the next state of each world in ``envs`` (world indices); see `protocol.Goal.evaluate_states`.
+
+        ``begin`` is true for a world whose state is the first of an episode.
+        """
         scene = self.task.scene_features(states)
         distance = _norm(scene.object + np.array([0.0, 0.0, self.task.config.lift_height]) - scene.tool)
         self._streak[envs] = np.where(distance <= _REACHED, np.where(begin, 0, self._streak[envs]) + 1, 0)
@@ -139,16 +156,16 @@ _REACH = "reach"  # additional goal in the worlds of pick and place
 
 
 def goal_names() -> list[str]:
-    """Return names of the built-in goals: every built-in task, and ``reach``."""
+    """Return the names of the built-in goals: one per task, and ``reach``."""
     return [*task_names(), _REACH]
 
 
 def open_goal(name: str, twin: Twin, num_envs: int) -> Goal:
-    """Return a goal by name for a batch of worlds: a task (see `open_task`), or ``reach``.
+    """Return the goal with a name for ``num_envs`` worlds: the goal of a task (see `open_task`), or ``reach``.
 
     Raises:
-        UnknownNameError: the goal does not exist.
-        InputError: the twin does not fit its task.
+        UnknownNameError: If the goal does not exist.
+        InputError: If the twin does not fit the goal's task.
     """
     if name == _REACH:
         return ReachGoal(PickAndPlace(twin), num_envs)

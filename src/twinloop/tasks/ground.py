@@ -1,4 +1,4 @@
-"""Compute the table top of each world (height and tilt), and place objects on it."""
+"""Compute the table top of each world, whose height and tilt may be randomized, and place objects on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ _FLAT = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_PLANE)}
 
 @dataclass(frozen=True, kw_only=True)
 class GroundPlane:
-    """Plane per world: ``point`` on it (m), upward unit ``normal`` and ``quaternion`` (wxyz), each ``(nworld, …)``."""
+    """Plane in every world, for example the table top.
+
+    Attributes:
+        geom: id of the geom whose top is the plane.
+        point: a point on the plane, ``(nworld, 3)`` in m.
+        normal: upward unit normal, ``(nworld, 3)``.
+        quaternion: orientation of the geom (wxyz), ``(nworld, 4)``.
+    """
 
     geom: int
     point: NDArray[np.float64]
@@ -28,11 +35,16 @@ class GroundPlane:
 
     @classmethod
     def of(cls, twin: Twin, params: ParamTable, geom: str) -> GroundPlane:
-        """Return the top of a fixed box or plane.
+        """Return the top of a fixed box or plane in every world.
+
+        Args:
+            twin: the twin.
+            params: parameter values of the worlds.
+            geom: name of the geom.
 
         Raises:
-            UnknownNameError: there is no such geom.
-            InputError: it is neither box nor plane, or belongs to a body.
+            UnknownNameError: If the geom does not exist.
+            InputError: If the geom is neither box nor plane, or belongs to a body other than the world.
         """
         model = twin.model
         names = [model.geom(i).name for i in range(model.ngeom)]
@@ -41,7 +53,7 @@ class GroundPlane:
         index = model.geom(geom).id
         if int(model.geom_type[index]) not in _FLAT or model.geom_bodyid[index]:
             raise InputError(
-                f"Objects are placed on a box or a plane of the world itself, {geom} is none. Name another."
+                f"Objects cannot be placed on {geom}: it is not a box or plane fixed to the world. Name another."
             )
         fields = twin.fields(params).arrays
         position, quaternion, size = (
@@ -53,13 +65,13 @@ class GroundPlane:
         return cls(geom=index, point=position + half * normal, normal=normal, quaternion=quaternion)
 
     def take(self, worlds: NDArray[np.intp]) -> GroundPlane:
-        """Return the planes of some worlds."""
+        """Return the planes of the worlds with the given indices."""
         return GroundPlane(
             geom=self.geom, point=self.point[worlds], normal=self.normal[worlds], quaternion=self.quaternion[worlds]
         )
 
     def height(self, xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the height of the plane in m at points ``(nworld, …, 2)``."""
+        """Return the height of the plane in m at horizontal positions ``(nworld, …, 2)``, as ``(nworld, …)``."""
         extra = (slice(None), *(None,) * (xy.ndim - 2))
         slope = self.normal[extra][..., :2] / self.normal[extra][..., 2:]
         offset = xy - self.point[extra][..., :2]
@@ -72,12 +84,14 @@ _SUPPORT = "table"
 def place_on_support(
     qpos: NDArray[np.float64], row: int, params: ParamTable, path: str, ground: Ground | None, *, yaw: float
 ) -> None:
-    """Place a free body flat on the support of each world, in place.
+    """Place a free body flat on the support (table) of each world, by its parameters; ``qpos`` is changed in place.
 
     Args:
-        qpos: positions of worlds ``(nworld, nq)`` with the body on the compiled support.
+        qpos: positions of worlds ``(nworld, nq)``, in which the body rests on the support of the nominal twin.
         row: first index of the body's position in ``qpos``.
-        path: prefix of its parameters: ``position/x``, ``position/y``, ``yaw``, ``size``, ``size/z``.
+        params: parameter values of the worlds.
+        path: prefix of the body's parameters: ``position/x``, ``position/y``, ``yaw``, ``size``, ``size/z``.
+        ground: support of every world; if None, the body's height stays nominal and the body is not tilted.
         yaw: nominal rotation about the support's normal, in rad.
     """
     home = qpos[:, row : row + 3].copy()
@@ -97,14 +111,22 @@ def place_on_support(
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """Support of every world, and that of the compiled model (``nominal``)."""
+    """Support (table) of objects in every world, and in the nominal twin.
+
+    Attributes:
+        surface: support of every world.
+        nominal: support of the twin with nominal parameters, one world.
+    """
 
     surface: GroundPlane
     nominal: GroundPlane
 
     @classmethod
     def of(cls, twin: Twin, params: ParamTable) -> Ground | None:
-        """Return the support named by the twin's scene, or its geom ``table``; None without either."""
+        """Return the support surface that the twin's scene names, or the geom ``table`` if the twin has no scene.
+
+        Return None if this geom does not exist or belongs to a movable body.
+        """
         support = twin.scene.spec.support if twin.scene else _SUPPORT
         model = twin.model
         if support not in {model.geom(i).name for i in range(model.ngeom)} or model.geom_bodyid[model.geom(support).id]:
@@ -113,21 +135,31 @@ class Ground:
 
     @cached_property
     def moved_mask(self) -> NDArray[np.bool_]:
-        """Mask of the worlds whose support differs from the compiled model's, ``(nworld,)``."""
+        """Mask ``(nworld,)`` of the worlds whose support surface has another position or tilt than the nominal one."""
         pairs = (self.surface.point != self.nominal.point, self.surface.quaternion != self.nominal.quaternion)
         return np.logical_or(*(pair.any(axis=1) for pair in pairs))
 
     def height_change(self, xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the height of the support minus the nominal height at points ``(nworld, 2)``, ``(nworld,)`` in m."""
+        """Return the height of each world's support minus the nominal height, ``(nworld,)`` in m.
+
+        ``xy`` ``(nworld, 2)`` are the horizontal positions at which the heights are compared.
+        """
         nominal = self.nominal.take(np.zeros(len(xy), dtype=np.intp)).height(xy)
         return np.where(self.moved_mask, self.surface.height(xy) - nominal, 0.0)
 
     def center_height(self, half: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the vertical distance in m from the support to the centre of flat objects of half height ``half``."""
+        """Return the vertical distance in m from the support to the centre of an object that rests flat on it.
+
+        The result is ``(nworld,)``. On a tilted support it is larger than ``half``, which is half the object's height
+        along the support's normal, ``(nworld,)`` in m.
+        """
         return np.where(self.moved_mask, half / self.surface.normal[:, 2], half)
 
     def tilt_orientation(self, quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return orientations ``(nworld, 4)`` on this support of objects that are flat on the compiled one."""
+        """Return the orientations of objects after tilting them with each world's support, ``(nworld, 4)`` wxyz.
+
+        ``quaternion`` are their orientations flat on the support of the nominal twin.
+        """
         inverse = self.nominal.quaternion * [1.0, -1.0, -1.0, -1.0]
         turned = quat_multiply(quat_multiply(self.surface.quaternion, inverse), quaternion)
         return np.where(self.moved_mask[:, None], turned, quaternion)
@@ -135,7 +167,14 @@ class Ground:
 
 @dataclass(frozen=True, kw_only=True)
 class FreeBody:
-    """Free body of a model: its first index in qpos and qvel, resting height and bounding radius in m."""
+    """Free body of a model.
+
+    Attributes:
+        qpos: first index of its pose in qpos.
+        qvel: first index of its velocity in qvel.
+        rest_height: height of its frame in the home pose, in m.
+        radius: radius around its frame that contains all its geoms, in m.
+    """
 
     qpos: int
     qvel: int
@@ -144,10 +183,10 @@ class FreeBody:
 
     @classmethod
     def of(cls, twin: Twin, name: str) -> FreeBody:
-        """Return the free body with a name.
+        """Return the free body with the given name.
 
         Raises:
-            UnknownNameError: no free body has that name.
+            UnknownNameError: If no free body has that name.
         """
         model = twin.model
         free = {

@@ -1,4 +1,4 @@
-"""Describe a gripper relative to its tool site, and constrain worlds to graspable objects."""
+"""Describe a gripper relative to its tool site, and constrain randomization to objects that fit into it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ _POINTS_DOWN = 0.7  # cosine: the home pose must point the hand within 45 deg of
 class GripperHand:
     """Gripper that can grasp from above.
 
-    ``approach`` and ``opening`` are (axis index, sign) in the tool site's frame: its reaching direction, and the
-    opening direction of its driven finger. ``tip`` is the length of the fingers beyond the site along the approach, in
-    m. ``one_sided`` means that the other finger is fixed.
+    Attributes:
+        approach: reaching direction in the tool site's frame, as (axis index, sign).
+        opening: opening direction of the driven finger in the tool site's frame, as (axis index, sign).
+        tip: length of the fingers beyond the tool site along the approach direction, in m.
+        one_sided: whether only one finger moves and the other one is fixed.
+        joint_qpos: index of the finger's joint in qpos.
+        actuator: index of the finger's actuator.
+        open: position of the finger's joint when the gripper is open, in rad or m.
+        closed: position of the finger's joint when the gripper is closed.
     """
 
     approach: tuple[int, float]
@@ -38,10 +44,10 @@ class GripperHand:
 
     @classmethod
     def of(cls, twin: Twin) -> GripperHand:
-        """Read the hand of a twin's robot from its model.
+        """Return the gripper of a twin's robot, measured in its model.
 
         Raises:
-            InputError: the robot names no tool site or gripper, or its home pose does not point the hand down.
+            InputError: If the robot names no tool site or gripper, or its home pose does not point the hand down.
         """
         robot, model = twin.robot, twin.model
         if robot.tcp is None or robot.gripper is None:
@@ -57,8 +63,8 @@ class GripperHand:
         approach = _nearest_axis(_DOWN @ frame)
         if approach[1] * (_DOWN @ frame)[approach[0]] < _POINTS_DOWN:
             raise InputError(
-                f"The home pose of {twin.name} does not point the hand {robot.tcp!r} down, which a grasp from above "
-                "starts from. Change the keyframe `home`."
+                f"The home pose of {twin.name} does not point the hand {robot.tcp!r} down, but a grasp from above "
+                "starts with the hand down. Change the keyframe `home`."
             )
         motion = np.zeros((3, model.nv))
         mujoco.mj_jacBodyCom(model, data, motion, None, int(model.jnt_bodyid[joint.id]))
@@ -91,7 +97,10 @@ def _is_coupled(model: mujoco.MjModel, joint: int) -> bool:
 
 
 def _reach_below_tool(model: mujoco.MjModel, data: mujoco.MjData, tool: str, finger: int, opening: float) -> float:
-    """Return the extent of colliding parts of the hand below the tool site, by their bounding boxes."""
+    """Return how far the colliding geoms of the hand extend below the tool site, in m, by their bounding boxes.
+
+    ``finger`` is the index of the finger's joint in qpos, and ``opening`` its position.
+    """
     data.qpos[finger] = opening
     mujoco.mj_kinematics(model, data)
     site = data.site(tool)
@@ -108,7 +117,7 @@ def _reach_below_tool(model: mujoco.MjModel, data: mujoco.MjData, tool: str, fin
 
 
 def _hand_geoms(model: mujoco.MjModel, hand: int) -> list[int]:
-    """Return the colliding geoms of a body and of its descendants."""
+    """Return the ids of the colliding geoms of the body ``hand`` and of its descendants."""
     inside = {hand}
     for body in range(hand + 1, model.nbody):
         if int(model.body_parentid[body]) in inside:
@@ -121,15 +130,19 @@ FITS = "object fits between the jaws"
 _CLEARANCE = 0.002  # m, sum of both sides, for the descent of the jaws; our choice, no published value
 _DEPTHS = 60  # points along the jaws at which their distance is measured
 _SOLID = np.array([1, 0, 0, 0, 0, 0], dtype=np.uint8)  # geom groups that a ray can hit
-_TALLEST = 3.0  # heights of the nominal object over which jaws are measured
+_TALLEST = 3.0  # height over which jaws are measured, in heights of the nominal object
 
 
 def object_fits_constraint(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) -> Constraint:
-    """Return the constraint that the object fits between the open jaws over its height, without touching the palm.
+    """Return the constraint that the open jaws are wider than the object, from the finger tips to the object's top.
 
-    A factor on its size that is not a parameter of the twin is 1.
+    The object's top must also be below the palm. A size factor of the object that is not a parameter of the twin counts
+    as 1.
 
     Args:
+        twin: the twin.
+        hand: its gripper.
+        name: name of the object.
         tips: height of the finger tips above the object's support, in m.
     """
     extent = _object_extents(twin, name)
@@ -150,10 +163,19 @@ def object_fits_constraint(twin: Twin, hand: GripperHand, name: str, *, tips: fl
 def measure_jaw_openings(
     twin: Twin, hand: GripperHand, tallest: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the smallest distance of the open jaws at heights above their tips, both in m.
+    """Return heights above the tips of the open jaws, and how wide an object may be up to each height.
 
-    Measured by rays from the tool site's line along the opening direction, because a hinged jaw is inclined. Infinite
-    without a hit, and zero for heights inside the palm.
+    The distance of the jaws is measured by rays along the opening direction, from points on a line through the tool
+    site, because a hinged jaw is inclined. It is infinite if a ray hits nothing, and zero for heights inside the palm.
+
+    Args:
+        twin: the twin.
+        hand: its gripper.
+        tallest: largest height in m.
+
+    Returns:
+        Heights from 0 to ``tallest``, and for each height h the smallest distance of the jaws between the tips and h,
+        both ``(n,)`` in m.
     """
     model, data = _group_solid_geoms(twin.model), mujoco.MjData(twin.model)
     data.qpos[:], _ = twin.home()
@@ -172,7 +194,7 @@ def measure_jaw_openings(
 
 
 def _group_solid_geoms(model: mujoco.MjModel) -> mujoco.MjModel:
-    """Return the model with colliding geoms in group 0, and visual ones in group 1."""
+    """Return a copy of the model with colliding geoms in group 0 and visual geoms in group 1, for ray casting."""
     grouped = copy.copy(model)
     grouped.geom_group[:] = (model.geom_contype == 0) & (model.geom_conaffinity == 0)
     return grouped

@@ -1,8 +1,9 @@
-"""Compute the kinematics of a serial arm over worlds, in plain array arithmetic.
+"""Compute the kinematics of a serial arm for many worlds at once, in plain array arithmetic.
 
-The chain is read from a model once: a frame per joint whose z is the joint's axis, and the constant transforms
-between them, all at the model's reference position. All later computations are elementwise over worlds, so a world's
-result does not depend on the others, and any array library with NumPy's function names can run them, also on a device.
+The chain is read from a model once: a frame per joint whose z axis is the joint's axis, and the constant transforms
+between these frames, all at the model's reference position. All later computations are elementwise over worlds, so the
+result of a world does not depend on other worlds. Any array library with NumPy's function names can run them, also on a
+device.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ _ZERO = 1e-12  # constants of a transform below this are rounding of an exact ze
 
 @dataclass(frozen=True, kw_only=True)
 class ChainPose:
-    """Pose of a chain in world coordinates.
+    """Pose of a kinematic chain of k joints, in world coordinates.
 
-    ``position`` ``(nworld, 3)`` and ``columns`` (the axes x, y, z of the tool site, three arrays ``(nworld, 3)``);
-    ``anchors``, ``axes`` and ``centres`` (of mass carried by each joint's link) ``(nworld, k, 3)``.
+    Attributes:
+        position: position of the tool site, ``(nworld, 3)`` in m.
+        columns: axes x, y and z of the tool site, each ``(nworld, 3)``.
+        anchors: a point on each joint's axis, ``(nworld, k, 3)`` in m.
+        axes: direction of each joint's axis, ``(nworld, k, 3)``.
+        centres: centre of mass of the link that each joint carries, ``(nworld, k, 3)`` in m.
     """
 
     position: NDArray[np.float64]
@@ -37,15 +42,21 @@ class ChainPose:
 
 
 class Chain:
-    """Joints between the world and a site, in order from the base.
+    """Kinematic chain: the k joints between the world and a site, in order from the base.
 
     Attributes:
-        joints: model ids of the ``k`` joints.
-        qpos: their indices in qpos; ``dof``: in qvel.
-        limits: their ranges ``(k, 2)`` in rad or m, infinite if unlimited.
+        joints: model ids of the joints.
+        qpos: indices of the joints in qpos.
+        dof: indices of the joints in qvel.
+        limits: ranges of the joints, ``(k, 2)`` in rad or m, infinite if unlimited.
+
+    Args:
+        model: the model.
+        site: name of the site.
+        reference: ``qpos`` that gives the positions of joints that are not on the chain, such as fingers.
 
     Raises:
-        InputError: the site is moved by no hinge or slide joint, or by a ball or free joint.
+        InputError: If the site is moved by no hinge or slide joint, or by a ball or free joint.
     """
 
     def __init__(self, model: mujoco.MjModel, site: str, reference: NDArray[np.float64]) -> None:
@@ -75,7 +86,7 @@ class Chain:
         return len(self.joints)
 
     def pose(self, q: NDArray[np.float64]) -> ChainPose:
-        """Return the pose of the chain at joint positions ``(nworld, k)``, rad or m."""
+        """Return the pose of the chain at joint positions ``q`` ``(nworld, k)``, in rad or m."""
         arrays = ArrayLibrary.of(q)
         xp = arrays.xp
         turned = q - arrays.constant(self._zero)
@@ -105,7 +116,10 @@ class Chain:
         )
 
     def jacobian(self, pose: ChainPose) -> NDArray[np.float64]:
-        """Return the tool's Jacobian ``(nworld, 6, k)`` in world axes: linear rows, then angular rows."""
+        """Return the geometric Jacobian of the tool site in world axes: linear rows, then angular rows.
+
+        Its shape is ``(nworld, 6, k)``.
+        """
         arrays = ArrayLibrary.of(pose.position)
         xp, hinge = arrays.xp, arrays.constant(self._hinge)[:, None]
         linear = xp.where(hinge, cross(pose.axes, pose.position[:, None] - pose.anchors), pose.axes)
@@ -129,7 +143,7 @@ class Chain:
 
 
 def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the cross product over the last axis, by components."""
+    """Return the cross products of vectors along the last axis."""
     xp = array_namespace(a)
     a0, a1, a2 = a[..., 0], a[..., 1], a[..., 2]
     b0, b1, b2 = b[..., 0], b[..., 1], b[..., 2]
@@ -137,7 +151,7 @@ def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 def _sum_scaled_columns(columns: tuple[NDArray[np.float64], ...], factors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of columns times constants, without terms whose constant is zero."""
+    """Return the sum of each column times its constant factor; columns with factor zero are skipped."""
     total = None
     for column, factor in zip(columns, factors, strict=True):
         if factor == 0.0:
@@ -158,14 +172,17 @@ def _chain_joints(model: mujoco.MjModel, site: str) -> NDArray[np.intp]:
     if wrong or not joints:
         reason = f"passes the ball or free joint {wrong[0]!r}" if wrong else "has no joint"
         raise InputError(
-            f"The way from the world to the site {site!r} {reason}; an arm of hinge and slide joints is expected. "
+            f"The chain from the world to the site {site!r} {reason}; an arm of hinge and slide joints is expected. "
             "Name the tool site of such an arm as `robot.tcp`."
         )
     return np.array(joints[::-1], dtype=np.intp)
 
 
 def _rotation_to_axis(axis: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a rotation whose third column is ``axis``, aligned with the world's axes if ``axis`` is."""
+    """Return a rotation matrix whose third column is ``axis``.
+
+    If ``axis`` is a world axis, the other columns are world axes too (± sign).
+    """
     other = np.eye(3)[np.argmin(np.abs(axis))]
     x = np.cross(other, axis)
     x /= np.linalg.norm(x)
@@ -175,7 +192,10 @@ def _rotation_to_axis(axis: NDArray[np.float64]) -> NDArray[np.float64]:
 def _relative_transforms(
     origins: list[NDArray[np.float64]], frames: list[NDArray[np.float64]]
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the constant (shift, rotation) of each frame in the previous one; the first is relative to the world."""
+    """Return the constant (translation, rotation) of each frame relative to the previous frame.
+
+    The first frame is relative to the world.
+    """
     steps, origin, frame = [], np.zeros(3), np.eye(3)
     for next_origin, next_frame in zip(origins, frames, strict=True):
         shift, rotation = frame.T @ (next_origin - origin), frame.T @ next_frame
@@ -187,7 +207,11 @@ def _relative_transforms(
 def _carried_masses(
     model: mujoco.MjModel, data: mujoco.MjData, joints: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    """Return uncompensated mass and its centre (world) moved by each joint but by no later joint of the chain."""
+    """Return the mass in kg that each joint moves, and its centre of mass in world coordinates.
+
+    A body counts only for the last chain joint that moves it. The share of its mass that ``gravcomp`` compensates is
+    excluded.
+    """
     owner = {int(model.jnt_bodyid[joint]): i for i, joint in enumerate(joints)}
     mass, moment = np.zeros(len(joints)), np.zeros((len(joints), 3))
     mujoco.mj_comPos(model, data)

@@ -34,7 +34,12 @@ class PickAndPlace:
     expert_version = "pick_and_place.expert/2"
 
     def __init__(self, twin: Twin, config: PickAndPlaceConfig | None = None) -> None:
-        """Raises: InputError or UnknownNameError if the twin does not fit the task."""
+        """Prepare the task for a twin; ``config`` are its settings, by default those of the twin's ``task:`` section.
+
+        Raises:
+            InputError: If the twin does not fit the task.
+            UnknownNameError: If the twin lacks the object or the target.
+        """
         self.twin = twin
         self.config = config or PickAndPlaceConfig.of(twin)
         self._arm = Arm(twin)
@@ -46,10 +51,10 @@ class PickAndPlace:
         self.instruction = f"Pick up the {self.config.object} and place it on the {self.config.target}."
 
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
-        """Place object and target by the parameters, with the arm at home within ``joint_noise`` and at rest.
+        """Return initial states: object and target as the parameters define, the arm near home and at rest.
 
         Objects are on the table of each world, and `place_clutter` places the clutter of the scene around them. See
-        `Arm.make_initial_state` for the arm.
+        `Arm.make_initial_state` for the arm, whose joints deviate from home by up to ``joint_noise``.
         """
         draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
         initial = self._arm.make_initial_state(
@@ -74,7 +79,10 @@ class PickAndPlace:
         return place_clutter(self.twin, params, placed, **draws)
 
     def _place_objects(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
-        """Place the object, and the scene's permanent objects, by the parameters on the table of each world."""
+        """Place the object and the scene's permanent objects on the table of each world, as the parameters define.
+
+        ``qpos`` ``(nworld, nq)`` is changed in place.
+        """
         scene = self.twin.scene
         things = {self.config.object: (self.object.qpos, 0.0)}
         if scene:
@@ -84,19 +92,25 @@ class PickAndPlace:
             place_on_support(qpos, row, params, f"object/{name}", ground, yaw=yaw)
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return success at each recorded state, ``(nworld, nstep + 1)``; `PickAndPlaceConfig` defines it."""
+        """Return success at each recorded state, ``(nworld, nstep + 1)``; `PickAndPlaceConfig` defines success."""
         scene, config = self.scene_features(states), self.config
         rise = scene.height - scene.height[:, :1]
-        placed = scene.over & (np.abs(rise) <= config.height_tolerance)
-        return placed & held_for(scene.left, self.rest_steps) & occurred_before(rise >= config.lifted)
+        placed = scene.above_target & (np.abs(rise) <= config.height_tolerance)
+        return placed & held_for(scene.released_at_rest, self.rest_steps) & occurred_before(rise >= config.lifted)
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the progress at each recorded state, ``(nworld, nstep + 1)`` in [0, 1]: the mean of four stages.
+        """Return the progress at each recorded state, ``(nworld, nstep + 1)`` in [0, 1].
 
-        ``reach``: covered share of the distance between tool and object; ``lift``: the object's height over the height
-        that counts as lifted; ``carry``, of a lifted object: covered share of the horizontal distance to the target's
-        disc; ``placed``: success. Each is in [0, 1]; the first three are the best so far, and a lifted object counts as
-        reached. The stages are those of `twinloop.tasks.goals`; equal weights are our choice.
+        It is the mean of four terms in [0, 1]:
+
+        - ``reach``: the fraction of the initial distance between tool and object that has been covered; 1 for a lifted
+          object.
+        - ``lift``: the object's height divided by the height that counts as lifted; 1 after the object was lifted.
+        - ``carry``: for a lifted object, the covered fraction of the horizontal distance to the target's disc.
+        - ``placed``: success.
+
+        The first three terms are the best value so far. Equal weights are our choice; `goals.PickAndPlaceGoal` has
+        similar terms.
         """
         scene, config = self.scene_features(states), self.config
         rise = scene.height - scene.height[:, :1]
@@ -110,11 +124,11 @@ class PickAndPlace:
 
     @property
     def rest_steps(self) -> int:
-        """Control steps for which a placed object must have been left at rest."""
+        """Number of control steps for which a placed object must be at rest, released and out of the hand's reach."""
         return max(1, round(self.config.rest_time * self.twin.control_hz))
 
     def scene_features(self, states: NDArray[np.float64]) -> SceneFeatures:
-        """Return the features that determine success, for each of some recorded states ``(…, nstate)``."""
+        """Return the features that determine success, for recorded states ``(…, nstate)``."""
         config = self.config
         finite = np.asarray(np.isfinite(states).all(axis=-1))
         sound = np.where(finite[..., None], states, 0.0)
@@ -130,21 +144,23 @@ class PickAndPlace:
             target=target,
             tool=tool,
             height=height,
-            over=finite & in_disc(centre, target, config.target_radius),
-            left=still & self._is_released(qpos, tool - centre),
+            above_target=finite & in_disc(centre, target, config.target_radius),
+            released_at_rest=still & self._is_released(qpos, tool - centre),
         )
 
     @property
     def environment_names(self) -> tuple[str, ...]:
-        """Names of the values of `environment`: positions in m in the world frame."""
+        """Names of the values of `environment`: positions in m in the world frame, and the object's heading."""
         thing, target = self.config.object, self.config.target
         places = [f"{owner}.{axis}" for owner in ("tool", thing, target) for axis in "xyz"]
         return (*places, f"{thing}.heading.cos", f"{thing}.heading.sin")
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the true tracked values in recorded states ``(…, nstate)``: tool, object and target, ``(…, 11)``.
+        """Return the true tracked poses ``(…, 11)`` in recorded states ``(…, nstate)``.
 
-        A tracker measures the true position of the hand, independent of errors of joint encoders or backlash.
+        They are the positions x, y, z of tool, object and target, then cosine and sine of the object's heading;
+        ``environment_names`` names them. A tracker measures the true position of the hand, independent of errors of
+        joint encoders or backlash.
         """
         scene = self.scene_features(states)
         row = self.object.qpos + 3
@@ -155,7 +171,7 @@ class PickAndPlace:
         return np.concatenate(parts, axis=-1)
 
     def make_success_evaluation(self, nworld: int) -> PlacementSuccess:
-        """Return an evaluation of `success`, state by state, for ``nworld`` running worlds."""
+        """Return an object that evaluates `success` state by state, for ``nworld`` running worlds."""
         return PlacementSuccess(self.config, self.rest_steps, nworld)
 
     def expert(self, initial: InitialState) -> Controller:
@@ -163,13 +179,23 @@ class PickAndPlace:
         return PickAndPlaceExpert(self, initial)
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
-        """Return the names of the phases and the state at which each begins, or None."""
+        """Return each phase's name and the index of the state at which it begins, or None if it does not.
+
+        Args:
+            states: recorded states of one episode, ``(T + 1, nstate)``.
+            fps: control steps per second.
+        """
         return find_phases(self._make_series(states, fps))
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
-        """Return the class of failure and its reason; None for an episode that ends in success."""
+        """Return the failure class of an episode and its reason; None for an episode that ends in success.
+
+        Args:
+            states: recorded states of one episode, ``(T + 1, nstate)``.
+            fps: control steps per second.
+        """
         placing = self._make_series(states, fps)
-        return None if placing.done[-1] else classify_failure(placing, fps)
+        return None if placing.success[-1] else classify_failure(placing, fps)
 
     def _make_series(self, states: NDArray[np.float64], fps: float) -> PlacementSeries:
         scene, hand = self.scene_features(states), self.hand
@@ -179,11 +205,11 @@ class PickAndPlace:
             distance=np.linalg.norm(scene.tool - scene.object, axis=1),
             rise=scene.height - scene.height[0],
             opening=(qpos[:, hand.joint_qpos] - hand.closed) / (hand.open - hand.closed),
-            aside=np.linalg.norm((scene.object - scene.target)[:, :2], axis=1),
-            way=np.linalg.norm((scene.object - scene.object[0])[:, :2], axis=1),
+            distance_from_target=np.linalg.norm((scene.object - scene.target)[:, :2], axis=1),
+            distance_from_start=np.linalg.norm((scene.object - scene.object[0])[:, :2], axis=1),
             speed=np.stack([np.linalg.norm(moves[:, :2], axis=1), moves[:, 2]], axis=1),
-            left=scene.left,
-            done=self.success(states[None])[0],
+            released_at_rest=scene.released_at_rest,
+            success=self.success(states[None])[0],
             reach=self.release_distance,
             lifted=self.config.lifted,
             radius=self.config.target_radius,
@@ -195,9 +221,10 @@ class PickAndPlace:
         return initial.mocap_pos[:, self._target]
 
     def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the table's height at the target minus the model's ``(nworld,)`` in m, and its slope ``(nworld, 2)``.
+        """Return the change of the table's height at the target, and the table's slope.
 
-        Both are computed from the pose of the target on the table; the slope is along x and y.
+        The change ``(nworld,)`` in m is relative to the nominal twin. The slope ``(nworld, 2)`` is along x and y.
+        Both are computed from the pose of the target, which is flat on the table.
         """
         body = int(np.flatnonzero(self.twin.model.body_mocapid == self._target)[0])
         rise = initial.mocap_pos[:, self._target, 2] - self.twin.model.body_pos[body, 2]
@@ -209,7 +236,7 @@ class PickAndPlace:
 
     @property
     def constraints(self) -> dict[str, Constraint]:
-        """Constraints on worlds that a randomization can use by name."""
+        """Constraints on worlds that a randomization can use, by name."""
         tips = max(0.0, self.config.grasp_height - self.hand.tip)
         return {FITS: object_fits_constraint(self.twin, self.hand, self.config.object, tips=tips)}
 
@@ -220,7 +247,7 @@ class PickAndPlace:
 
     @property
     def release_distance(self) -> float:
-        """Distance of tool site and object beyond which no part of the hand can touch the object, in m."""
+        """Distance between tool site and object beyond which no part of the hand can touch the object, in m."""
         return self.object.radius + self.hand.tip
 
     def _is_released(self, qpos: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -230,26 +257,33 @@ class PickAndPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class SceneFeatures:
-    """Features of states; all arrays have the same leading shape.
+    """Features of simulator states that determine success; all arrays have the same leading shape.
 
-    Positions ``(…, 3)`` in m of the object's centre, the target and the tool site; ``height`` is the object's above the
-    plane of the target. ``over``: the object is above the target's disc; ``left``: it is at rest, and the hand is open
-    and out of reach. States that are not finite are treated as zeros, with ``over`` false.
+    If a state is not finite, its features are computed from zeros, and ``above_target`` is false.
+
+    Attributes:
+        object: position of the object's centre, ``(…, 3)`` in m.
+        target: position of the target, ``(…, 3)`` in m.
+        tool: position of the tool site, ``(…, 3)`` in m.
+        height: height of the object above the plane of the target, ``(…)`` in m.
+        above_target: whether the object is above the target's disc, ``(…)``.
+        released_at_rest: whether the object is at rest, and the hand is open and out of reach, ``(…)``.
     """
 
     object: NDArray[np.float64]
     target: NDArray[np.float64]
     tool: NDArray[np.float64]
     height: NDArray[np.float64]
-    over: NDArray[np.bool_]
-    left: NDArray[np.bool_]
+    above_target: NDArray[np.bool_]
+    released_at_rest: NDArray[np.bool_]
 
 
 class PlacementSuccess:
-    """Evaluation of `PickAndPlace.success`, state by state; worlds may restart one by one.
+    """Evaluation of `PickAndPlace.success` for running worlds, state by state; each world may restart at any time.
 
-    ``lifted`` ``(nworld,)`` marks worlds whose object has been lifted since their start, ``rise`` is the object's
-    current height above its initial one, in m.
+    Attributes:
+        lifted: whether each world's object has been lifted since the world's start, ``(nworld,)``.
+        rise: current height of each world's object above its initial height, ``(nworld,)`` in m.
     """
 
     def __init__(self, config: PickAndPlaceConfig, rest_steps: int, nworld: int) -> None:
@@ -260,17 +294,19 @@ class PlacementSuccess:
     def evaluate_states(
         self, scene: SceneFeatures, worlds: NDArray[np.intp], *, begin: ArrayLike = False
     ) -> NDArray[np.bool_]:
-        """Return success ``(k,)`` of some worlds at their next state; ``scene`` has one row per world.
+        """Return the success ``(k,)`` of k worlds at their next state.
 
         Args:
+            scene: features of these states, one row per world.
+            worlds: indices of the worlds.
             begin: whether this is a world's first state, scalar or ``(k,)``.
         """
-        self._streak[worlds] = np.where(scene.left, np.where(begin, 0, self._streak[worlds]) + 1, 0)
+        self._streak[worlds] = np.where(scene.released_at_rest, np.where(begin, 0, self._streak[worlds]) + 1, 0)
         self._resting[worlds] = np.where(begin, scene.height, self._resting[worlds])
         rise = scene.height - self._resting[worlds]
         self.rise[worlds] = rise
         self.lifted[worlds] = (rise >= self._config.lifted) | (self.lifted[worlds] & ~np.asarray(begin))
-        placed = scene.over & (np.abs(rise) <= self._config.height_tolerance)
+        placed = scene.above_target & (np.abs(rise) <= self._config.height_tolerance)
         return placed & (self._streak[worlds] >= self._rest_steps) & self.lifted[worlds]
 
 

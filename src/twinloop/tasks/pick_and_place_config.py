@@ -16,16 +16,31 @@ NAME = "pick_and_place"
 
 @dataclass(frozen=True, kw_only=True)
 class PickAndPlaceConfig:
-    """Settings of the task, in m, s and rad; those without a default are in the twin's ``task:`` section.
+    """Settings of pick and place, in m, s and rad; settings without a default are in the twin's ``task:`` section.
 
-    ``x``, ``y``, ``target_x``, ``target_y`` are the region of the expert. The next settings are geometry: height of the
-    tool site at the grasp and while carrying, outward tilt of the hand at that height, radius of the target.
-    ``duration`` is the length of an episode.
+    An episode succeeds if the object was raised by at least ``lifted`` and afterwards, for ``rest_time``, its centre is
+    above the target disc, within ``height_tolerance`` of its initial height and slower than ``rest_speed`` and
+    ``rest_spin``, and the hand is open and out of reach. Heights are measured from the plane of the target on the
+    table. These limits and the duration are our choice, not a published range.
 
-    Success: the object was raised by at least ``lifted``; afterwards, for ``rest_time``, its centre is above the target
-    disc, within ``height_tolerance`` of its initial height and slower than ``rest_speed`` and ``rest_spin``, and the
-    hand is open and out of reach. Heights are measured from the plane of the target on the table. These limits and the
-    duration are our choice, not a published range.
+    Attributes:
+        object: name of the object.
+        target: name of the target's mocap body.
+        x: range of object positions along x in which the scripted expert is designed to work.
+        y: the same range along y.
+        target_x: range of target positions along x in which the scripted expert is designed to work.
+        target_y: the same range along y.
+        grasp_height: height of the tool site at the grasp.
+        lift_height: height of the tool site while carrying.
+        target_radius: radius of the target's disc.
+        approach_tilt: outward tilt of the hand at ``lift_height``.
+        duration: length of an episode.
+        joint_noise: largest deviation of an initial joint position from home; uniform.
+        rest_speed: speed below which the object is at rest, in m/s.
+        rest_spin: angular speed below which the object is at rest, in rad/s.
+        rest_time: time for which the placed object must be at rest.
+        height_tolerance: allowed difference of the placed object's height from its initial height.
+        lifted: height above the initial height that counts as lifted.
     """
 
     object: str
@@ -48,11 +63,11 @@ class PickAndPlaceConfig:
 
     @classmethod
     def of(cls, twin: Twin) -> PickAndPlaceConfig:
-        """Return the settings in the task section of a twin.
+        """Return the settings in the section ``task.pick_and_place`` of a twin.
 
         Raises:
-            InputError: the twin has no such section, or a key is missing.
-            UnknownNameError: the section has an unknown key.
+            InputError: If the twin has no such section, or a key is missing.
+            UnknownNameError: If the section has an unknown key.
         """
         where = f"task.{NAME} of the twin {twin.name}"
         section = twin.spec.task.get(NAME)

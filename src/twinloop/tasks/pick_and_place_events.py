@@ -1,4 +1,4 @@
-"""Find the events of a simulated pick and place in its states: hand closed, object lifted, object released.
+"""Find the events of a simulated pick and place in its states, such as hand closed, object lifted or object released.
 
 Every event is the index of a state, which is also the index of the frame.
 """
@@ -21,23 +21,31 @@ _OPENING = 0.05  # share of the hand's stroke; smaller changes are encoder steps
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementSeries:
-    """Quantities of one pick and place over its states, ``(T + 1,)``.
+    """Quantities of one episode of pick and place over its states, ``(T + 1,)`` for T control steps.
 
-    ``distance`` of tool and object (m), ``rise`` of the object above its initial height (m), ``opening`` of the hand (0
-    closed, 1 open), ``aside`` the horizontal distance from the target (m), ``way`` the object's horizontal distance
-    from its start (m); ``speed`` of the tool (m/s, upwards in the second column, horizontal in the first). ``done`` is
-    the task's success condition. Lengths in m: ``reach``, beyond which no part of the hand touches the object;
-    ``lifted``, the height that counts as lifted; ``radius`` of the target; ``tolerance`` of heights.
+    Attributes:
+        distance: distance of tool and object, in m.
+        rise: height of the object above its initial height, in m.
+        opening: opening of the hand, from 0 (closed) to 1 (open).
+        distance_from_target: horizontal distance of the object from the target, in m.
+        distance_from_start: horizontal distance of the object from its start, in m.
+        speed: speeds of the tool in m/s, ``(T + 1, 2)``: horizontal speed, then upward velocity.
+        released_at_rest: whether the object is at rest, and the hand is open and out of reach.
+        success: whether the task's success condition is true.
+        reach: distance of tool and object beyond which no part of the hand touches the object, in m.
+        lifted: height that counts as lifted, in m.
+        radius: radius of the target, in m.
+        tolerance: allowed difference of a placed object's height from its initial height, in m.
     """
 
     distance: Array
     rise: Array
     opening: Array
-    aside: Array
-    way: Array
+    distance_from_target: Array
+    distance_from_start: Array
     speed: Array
-    left: NDArray[np.bool_]
-    done: NDArray[np.bool_]
+    released_at_rest: NDArray[np.bool_]
+    success: NDArray[np.bool_]
     reach: float
     lifted: float
     radius: float
@@ -45,18 +53,25 @@ class PlacementSeries:
 
     @functools.cached_property
     def reach_index(self) -> int | None:
-        """Index of the first state with the object within reach, or None."""
+        """Index of the first state in which the object is within the hand's reach, or None."""
         return _first_index(self.distance <= self.reach)
 
     @functools.cached_property
     def lift_index(self) -> int | None:
-        """Index of the first state at which a later lifted object has left the table; None if it is never lifted."""
+        """Index of the state at which the object's rise begins: from then until it is lifted, it is at least 2 mm up.
+
+        None if the object never rises by the height ``lifted`` (m) while the tool is within ``reach`` of it.
+        """
         high = _first_index((self.rise >= self.lifted) & (self.distance <= self.reach))
         return None if high is None else _last_index(self.rise[:high] < _RISEN) + 1
 
     @functools.cached_property
     def closing_index(self) -> int | None:
-        """Index of the last state before the hand closes on the held object, or else first closes within reach."""
+        """Index of the last state before the hand closes on the object that it lifts.
+
+        If the object is never lifted, it is the index at which the hand first closes within reach of the object, or
+        None.
+        """
         if self.lift_index is None:
             if self.reach_index is None:
                 return None
@@ -80,7 +95,7 @@ class PlacementSeries:
 
     @functools.cached_property
     def loss_index(self) -> int | None:
-        """Index of the first state from which the object stays out of reach while the hand is still closed, or None."""
+        """Index of the state at which the object leaves the hand while the hand is still closed, or None."""
         if self.lift_index is None:
             return None
         end = len(self.rise) if self.release_index is None else self.release_index + 1
@@ -90,9 +105,10 @@ class PlacementSeries:
 
     @functools.cached_property
     def carrying_indices(self) -> tuple[int, int] | None:
-        """Indices of the states at which horizontal motion of the lifted object begins, and at which lowering begins.
+        """Indices of the states at which the lifted object begins to move horizontally, and begins to be lowered.
 
-        Each is the slowest state of the tool between two directions of motion.
+        The first is the state in which the tool is slowest between lifting and moving horizontally, the second the one
+        in which it is slowest between moving horizontally and lowering. None if there is no such motion.
         """
         start, end = self.lift_index, self.release_index
         if start is None or end is None or end - start < 3:
@@ -100,7 +116,11 @@ class PlacementSeries:
         sideways, up = self.speed[start:end].T
         rising = int(np.argmax(up))
         sinking = rising + int(np.argmin(up[rising:]))
-        if sinking - rising < 2 or up[sinking] >= 0 or float(self.way[end - 1] - self.way[start]) < _MOVED:
+        if (
+            sinking - rising < 2
+            or up[sinking] >= 0
+            or float(self.distance_from_start[end - 1] - self.distance_from_start[start]) < _MOVED
+        ):
             return None
         across = rising + int(np.argmax((sideways - np.abs(up))[rising : sinking + 1]))
         total = np.hypot(sideways, up)
@@ -121,7 +141,15 @@ class PlacementSeries:
 
 
 def find_phases(placing: PlacementSeries) -> list[tuple[str, int | None]]:
-    """Return the phases by the motion of hand and object, and the state at which each begins."""
+    """Return each phase's name and the index of the state at which it begins, or None if it does not.
+
+    The phases are ``reach``, ``grasp``, ``lift``, ``transport``, ``place``, ``release`` and ``retreat``. The phases
+    from ``lift`` on are listed only if the object was lifted, ``transport`` and ``place`` only if it was moved
+    horizontally.
+
+    Args:
+        placing: quantities of the episode.
+    """
     starts = [("reach", 0), ("grasp", placing.closing_index)]
     if placing.lift_index is not None:
         starts.append(("lift", placing.lift_index))
@@ -132,7 +160,15 @@ def find_phases(placing: PlacementSeries) -> list[tuple[str, int | None]]:
 
 
 def classify_failure(placing: PlacementSeries, fps: float) -> tuple[str, str]:
-    """Return the failure class of an episode without success, and the reason."""
+    """Return the failure class of an episode without success, and the reason as text.
+
+    The classes are ``never_reached``, ``pushed_away``, ``grasp_missed``, ``dropped``, ``not_released``,
+    ``placed_off_target`` and ``timeout``.
+
+    Args:
+        placing: quantities of the episode.
+        fps: control steps per second.
+    """
     nearest = float(placing.distance.min())
     if placing.reach_index is None:
         return "never_reached", (
@@ -140,8 +176,11 @@ def classify_failure(placing: PlacementSeries, fps: float) -> tuple[str, str]:
             f"{1000 * placing.reach:.0f} mm on"
         )
     if placing.lift_index is None:
-        if float(placing.way.max()) > placing.radius and placing.distance[-1] > placing.reach:
-            return "pushed_away", f"the object was moved {1000 * placing.way.max():.0f} mm and never lifted"
+        if float(placing.distance_from_start.max()) > placing.radius and placing.distance[-1] > placing.reach:
+            return (
+                "pushed_away",
+                f"the object was moved {1000 * placing.distance_from_start.max():.0f} mm and never lifted",
+            )
         closed = "closed" if placing.closing_index is not None else "never closed"
         return "grasp_missed", (
             f"the hand {closed} within reach, and the object rose {1000 * max(placing.rise.max(), 0.0):.0f} mm "
@@ -153,22 +192,26 @@ def classify_failure(placing: PlacementSeries, fps: float) -> tuple[str, str]:
 
 
 def _classify_lifted(placing: PlacementSeries, fps: float) -> tuple[str, str]:
-    """Return the failure class of an episode whose object was lifted and not lost, and the reason."""
-    over = placing.aside[-1] <= placing.radius
+    """Return failure class and reason of an episode whose object was lifted and not lost; see `classify_failure`."""
+    over = placing.distance_from_target[-1] <= placing.radius
     low = abs(float(placing.rise[-1])) <= placing.tolerance
     if placing.release_index is None:
         if over and placing.rise[-1] < placing.lifted:
             return "not_released", "the object is down at its place and the hand still closed at the end"
-        return "timeout", f"still in the hand at the end, {1000 * placing.aside[-1]:.0f} mm from the target"
+        return (
+            "timeout",
+            f"still in the hand at the end, {1000 * placing.distance_from_target[-1]:.0f} mm from the target",
+        )
     released = placing.release_index
     if placing.rise[released] > placing.lifted:
         return "dropped", (
             f"the hand opened at {released / fps:.2f} s with the object {1000 * placing.rise[released]:.0f} mm up"
         )
-    if not over or (not low and placing.left[-1]):
+    if not over or (not low and placing.released_at_rest[-1]):
         return "placed_off_target", (
-            f"let go at {released / fps:.2f} s and ended {1000 * placing.aside[-1]:.0f} mm from the target's centre "
-            f"(within {1000 * placing.radius:.0f} mm is on it), {1000 * placing.rise[-1]:+.0f} mm in height"
+            f"let go at {released / fps:.2f} s and ended {1000 * placing.distance_from_target[-1]:.0f} mm from the "
+            f"target's centre (within {1000 * placing.radius:.0f} mm is on it), {1000 * placing.rise[-1]:+.0f} mm in "
+            "height"
         )
     return "timeout", "let go on the target, and time was over before the hand was out of reach and the object at rest"
 

@@ -1,6 +1,6 @@
-"""Control pick and place by a scripted expert: phases, straight paths and differential inverse kinematics.
+"""Control pick and place by a scripted expert, with phases, straight paths and differential inverse kinematics.
 
-It uses the true state of its world; the observations of a policy are recorded separately. Every operation is
+The expert uses the true state of its world; the observations of a policy are recorded separately. Every operation is
 elementwise over worlds or on one small matrix per world, so a world's commands depend on that world alone.
 """
 
@@ -25,7 +25,10 @@ from twinloop.twin import Twin
 
 
 class ExpertPhase(IntEnum):
-    """Phases of the hand, in order."""
+    """Phases of the scripted expert in order, from approaching the object (0) to returning home (8).
+
+    The phases are APPROACH, DESCEND, CLOSE (the hand), LIFT, CARRY, LOWER, OPEN (the hand), RETREAT and HOME.
+    """
 
     APPROACH = 0
     DESCEND = 1
@@ -54,7 +57,7 @@ _YAW_PERIOD = np.pi / 2  # a box can be grasped by either pair of sides
 
 
 class ExpertScene(Protocol):
-    """Methods of the task that the script uses; `PickAndPlace` describes them."""
+    """Properties of the task that the scripted expert uses; `PickAndPlace` describes them."""
 
     twin: Twin
     config: PickAndPlaceConfig
@@ -73,14 +76,20 @@ class ExpertScene(Protocol):
         ...
 
     def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the table's rise at the target ``(nworld,)`` in m, and its slope ``(nworld, 2)``."""
+        """Return the table's height at the target minus the height in the nominal twin, and the table's slope.
+
+        The height difference is ``(nworld,)`` in m. The slope ``(nworld, 2)`` is the rise in m per m along x and y.
+        """
         ...
 
 
 class PickAndPlaceExpert:
     """Scripted controller of pick and place for worlds that begin in given states; see `PickAndPlace.expert`.
 
-    Positions in `simulation.qpos` and returned commands are arrays of the library ``arrays``.
+    Args:
+        task: the task.
+        initial: initial states of the worlds.
+        arrays: library of the arrays in `simulation.qpos` and in the returned commands, for example NumPy.
     """
 
     def __init__(self, task: ExpertScene, initial: InitialState, arrays: ArrayLibrary = HOST) -> None:
@@ -128,7 +137,7 @@ class PickAndPlaceExpert:
         self._phase = there(np.full(initial.nworld, -1))
         self._elapsed, self._duration = there(np.zeros(initial.nworld)), there(np.zeros(initial.nworld))
         self._start, self._goal = self._planned.position, self._planned.position
-        self._turns = there(np.zeros((initial.nworld, 2)))  # of the hand at the start and at the end of the path
+        self._turns = there(np.zeros((initial.nworld, 2)))  # rad, the hand's rotation at the path's start and end
 
     def to_library(self, arrays: ArrayLibrary) -> PickAndPlaceExpert:
         """Return the same controller for arrays of another library, for example on a device."""
@@ -157,7 +166,10 @@ class PickAndPlaceExpert:
         return self._command
 
     def _follow_path(self, jacobian: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Move the reference along the path by one control step; return the change of the joints, ``(nworld, k)``."""
+        """Move the reference (required joint positions) along the path by one control step; return its change.
+
+        The change is ``(nworld, k)`` for k joints. ``jacobian`` ``(nworld, 6, k)`` is the tool's at the reference.
+        """
         xp, chain = self._xp, self._task.chain
         fraction = _minimum_jerk(xp.minimum(self._elapsed / self._duration, 1.0))
         position = self._start + fraction[:, None] * (self._goal - self._start)
@@ -180,7 +192,12 @@ class PickAndPlaceExpert:
         return now + xp.clip(aim - now, -self._finger_step, self._finger_step)
 
     def _change_phase(self, qpos: NDArray[np.float64], miss: NDArray[np.float64]) -> None:
-        """Start the next phase, from the current reference, in worlds at the end of their phase."""
+        """Start the next phase, from the current reference, in worlds whose phase has ended.
+
+        Args:
+            qpos: positions of the worlds, ``(nworld, nq)``.
+            miss: distance of the tool from its reference, ``(nworld,)`` in m.
+        """
         xp = self._xp
         late = self._elapsed - self._duration
         done = (late >= 0.0) & ((miss < _ARRIVED) | (late >= xp.take(self._patience, self._phase)))
@@ -189,18 +206,22 @@ class PickAndPlaceExpert:
             return
         self._phase = xp.where(done, self._phase + 1, self._phase)
         goal, turn = self._phase_goals(qpos)
-        start, begun = self._planned.position, self._turns[:, 1]
+        start, turned = self._planned.position, self._turns[:, 1]
         way = goal - start
-        travel = xp.maximum(xp.sqrt(xp.sum(way * way, axis=1)) / self._speed, xp.abs(turn - begun) / self._turn_step)
+        travel = xp.maximum(xp.sqrt(xp.sum(way * way, axis=1)) / self._speed, xp.abs(turn - turned) / self._turn_step)
         duration = xp.maximum(xp.round(xp.maximum(xp.take(self._least, self._phase), travel)), 1.0)
         self._elapsed = xp.where(done, 0.0, self._elapsed)
         self._duration = xp.where(done, duration, self._duration)
         self._start = xp.where(done[:, None], start, self._start)
         self._goal = xp.where(done[:, None], goal, self._goal)
-        self._turns = xp.where(done[:, None], xp.stack([begun, turn], axis=1), self._turns)
+        self._turns = xp.where(done[:, None], xp.stack([turned, turn], axis=1), self._turns)
 
     def _phase_goals(self, qpos: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the hand's required position ``(nworld, 3)`` at the end of each world's phase, and its turn (rad)."""
+        """Return the hand's required position at the end of each world's phase, and its rotation about the vertical.
+
+        Positions are ``(nworld, 3)`` in m, rotations ``(nworld,)`` in rad, for the worlds' positions ``qpos``
+        ``(nworld, nq)``.
+        """
         xp, task, now = self._xp, self._task, self._planned.position
         row, lift, kept = task.object.qpos, self._lift, self._turns[:, 1]
         centre, quaternion = qpos[:, row : row + 3], qpos[:, row + 3 : row + 7]
@@ -227,12 +248,18 @@ class PickAndPlaceExpert:
         return goal, xp.where(self._phase == ExpertPhase.HOME, 0.0, aim)
 
     def _ground_height(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the table's height minus that in the model below positions ``(nworld, 3)``, ``(nworld,)`` in m."""
+        """Return the change of the table's height below positions ``(nworld, 3)``, as ``(nworld,)`` in m.
+
+        The change is relative to the nominal twin.
+        """
         way = position - self._target
         return self._rise + self._slope[:, 0] * way[:, 0] + self._slope[:, 1] * way[:, 1]
 
     def _finger_offset(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the offset ``(nworld, 3)`` that keeps a fixed finger clear of the object; zero without one."""
+        """Return the offset ``(nworld, 3)`` in m that keeps a fixed finger clear of the object.
+
+        It is zero if both fingers move. ``turn`` is the hand's rotation about the vertical, ``(nworld,)`` in rad.
+        """
         return self._clearance[:, None] * self._frame.opening_direction(position, turn)
 
 
@@ -247,7 +274,7 @@ def _set_height(position: NDArray[np.float64], height: float | NDArray[np.float6
 
 
 def _yaw(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rotation about the vertical in rad of quaternions wxyz ``(nworld, 4)``."""
+    """Return the rotations about the vertical, in rad, of quaternions wxyz ``(nworld, 4)``."""
     xp = array_namespace(quaternion)
     w, x, y, z = (quaternion[:, i] for i in range(4))
     return xp.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))

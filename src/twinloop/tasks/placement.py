@@ -1,4 +1,4 @@
-"""Place clutter by physics: draw positions without overlap, drop the objects, and check rest and visibility."""
+"""Place clutter (distracting objects) by physics: draw positions, drop the objects, and check rest and visibility."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ALONE = 5  # geom group of the object alone, to cast rays at it without other o
 
 
 def camera_position(twin: Twin, params: ParamTable, camera: str) -> NDArray[np.float64]:
-    """Return the position of a fixed camera in every world, ``(nworld, 3)``.
+    """Return the position of a fixed camera in every world, ``(nworld, 3)`` in m.
 
     Raises:
-        UnknownNameError: no camera has that name.
-        InputError: it is attached to a moving body.
+        UnknownNameError: If no camera has that name.
+        InputError: If the camera is attached to a moving body.
     """
     model = twin.model
     names = [model.camera(i).name for i in range(model.ncam)]
@@ -47,10 +47,18 @@ def camera_position(twin: Twin, params: ParamTable, camera: str) -> NDArray[np.f
 def visible_fraction(
     twin: Twin, params: ParamTable, initial: InitialState, *, camera: str, body: str
 ) -> NDArray[np.float64]:
-    """Return the visible fraction of an object for a camera, ``(nworld,)``; parts outside the image count as visible.
+    """Return the fraction of an object that a camera sees without occlusion, ``(nworld,)``.
 
     Rays go from the camera through a grid over the object's bounding circle. The fraction is the number of rays that
-    hit the object first, divided by the number that would hit the object alone.
+    hit the object first, divided by the number that would hit the object alone. Parts outside the image count as
+    visible.
+
+    Args:
+        twin: the twin.
+        params: parameter values of the worlds.
+        initial: states of the worlds.
+        camera: name of the camera.
+        body: name of the object's body.
     """
     model = twin.model
     index = model.body(body).id
@@ -73,14 +81,26 @@ def visible_fraction(
 
 
 def _bounding_radius(sizes: NDArray[np.float64], model: mujoco.MjModel, geoms: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return a bounding radius of some geoms in every world, with a margin for enlarged ones."""
+    """Return a radius about the body's origin that contains the geoms of a body in every world, ``(nworld,)`` in m.
+
+    It is the nominal radius times the largest ratio of a geom's size to its nominal size, and is never smaller than the
+    nominal radius.
+
+    Args:
+        sizes: sizes of the geoms in every world, ``(nworld, ngeom, 3)``.
+        model: the nominal model.
+        geoms: indices of the geoms.
+    """
     grown = (sizes / np.where(model.geom_size[geoms] > 0, model.geom_size[geoms], np.inf)).max(axis=(1, 2))
     reach = np.linalg.norm(model.geom_pos[geoms], axis=1) + model.geom_rbound[geoms]
     return reach.max() * np.maximum(grown, 1.0)
 
 
 def _ray_directions(axis: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return directions ``(nworld, nray, 3)`` through a disc with a radius, perpendicular to ``axis`` at its end."""
+    """Return unit vectors ``(nworld, nray, 3)`` from the camera to points of a disc around the object.
+
+    The disc has radius ``radius``. ``axis`` is the vector from the camera to its centre, and normal to it.
+    """
     forward = axis / np.sqrt((axis**2).sum(axis=1, keepdims=True))
     right = np.cross(forward, [0.0, 0.0, 1.0])
     length = np.sqrt((right**2).sum(axis=1, keepdims=True))
@@ -102,14 +122,19 @@ _ASIDE = 0.5  # lateral offset of an occluding object from the line of sight, in
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOut:
-    """Regions that clutter avoids: ``points`` ``(nworld, 2)`` by name, and free joints of objects that stay fixed."""
+    """Regions that clutter avoids, and objects that must not move.
+
+    Attributes:
+        points: horizontal position of each region in every world, ``(nworld, 2)`` in m, by the name of its body.
+        joints: ids of the free joints of objects that must not move.
+    """
 
     points: Mapping[str, NDArray[np.float64]]
     joints: tuple[int, ...]
 
     @classmethod
     def of(cls, twin: Twin, initial: InitialState) -> KeepOut:
-        """Return regions at all free bodies that are not in the scene's slots, and at all mocap bodies."""
+        """Return regions around all mocap bodies, and around free bodies that are not objects of the twin's scene."""
         model = twin.model
         slots = set() if twin.scene is None else {int(body) for body in twin.scene.bodies}
         free = [int(j) for j in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)]
@@ -121,17 +146,24 @@ class KeepOut:
         return cls(points=points, joints=joints)
 
     def take(self, worlds: NDArray[np.intp]) -> KeepOut:
-        """Return the regions of some worlds."""
+        """Return the regions of the worlds with the given indices."""
         return KeepOut(points={name: rows[worlds] for name, rows in self.points.items()}, joints=self.joints)
 
 
 class ClutterDrop:
-    """One draw of clutter for some worlds.
+    """One random placement of clutter in some worlds.
+
+    Args:
+        twin: twin with a scene.
+        params: parameter values of the worlds.
+        initial: states of the worlds without clutter.
+        keep: regions that clutter avoids, and objects that must not move.
 
     Attributes:
-        qpos: positions after `fall`, ``(nworld, nq)``.
-        reasons: why each world is rejected, "" for a valid world.
-        visible: visible fraction by object, ``(nworld,)`` each.
+        qpos: positions after the fall, ``(nworld, nq)``.
+        reasons: why each world's placement is rejected, such as "no room" or "not at rest"; "" for a valid one.
+        visible: fraction of an object that the camera sees, ``(nworld,)``, by the name of each object that clutter must
+            partly hide from a camera.
     """
 
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, keep: KeepOut) -> None:
@@ -146,7 +178,14 @@ class ClutterDrop:
         self.visible: dict[str, NDArray[np.float64]] = {}
 
     def drop_clutter(self, *, run_seed: int, episodes: NDArray[np.int64], attempt: int, trial: int) -> None:
-        """Draw positions, drop the objects, and check the result."""
+        """Draw positions, drop the objects, and check the result; set ``qpos``, ``reasons`` and ``visible``.
+
+        Args:
+            run_seed: seed of the run.
+            episodes: episode number of each world.
+            attempt: how often these episodes were simulated before.
+            trial: number of the placement within the attempt; each has other random numbers.
+        """
         for name, clutter in self._scene.spec.clutter.items():
             for order, slot in enumerate(self._scene.layout.slots_of_group(name)):
                 stream = f"scene/{self._scene.layout.slots[slot].body}"
@@ -160,7 +199,7 @@ class ClutterDrop:
             self._check_visibility()
 
     def _simulate_fall(self, worlds: NDArray[np.intp]) -> None:
-        """Simulate the fall of the clutter in some worlds."""
+        """Simulate the fall of the clutter in the worlds with the given indices, and reject invalid placements."""
         start = replace(self._initial, qpos=self.qpos).take(worlds)
         slots = self._twin.model.body_jntadr[self._scene.bodies]
         fixed = [*np.delete(slots, self._scene.clutter), *self._keep.joints]
@@ -173,16 +212,23 @@ class ClutterDrop:
         for row, world in enumerate(worlds):
             there, contacts = self._there[world], settled.contacts[row]
             self._reject_world(world, not settled.at_rest[row], "not at rest")
-            self._reject_world(world, contacts.deepest(self._scene.bodies[there]) > DEEPEST, "inside something")
+            self._reject_world(world, contacts.deepest(self._scene.bodies[there]) > DEEPEST, "penetrates a body")
             self._reject_world(world, not self._is_supported(contacts, there), "not on the support")
-            self._reject_world(world, bool(moved[row]), "moved what was placed")
+            self._reject_world(world, bool(moved[row]), "moved a placed object")
 
-    def _reject_world(self, world: int, refused: bool, reason: str) -> None:
-        if refused and not self.reasons[world]:
+    def _reject_world(self, world: int, invalid: bool, reason: str) -> None:
+        if invalid and not self.reasons[world]:
             self.reasons[world] = reason
 
     def _place_object(self, slot: int, clutter: ClutterSpec, u: NDArray[np.float64], *, hides: bool) -> None:
-        """Place one object above a free position; an object without one is refused with the reason "no room"."""
+        """Place one object above a free position; reject worlds without a free position, with the reason "no room".
+
+        Args:
+            slot: index of the object in the scene.
+            clutter: its group's settings.
+            u: uniform random numbers of the object, one row per world.
+            hides: whether the object must occlude another object.
+        """
         there, radius = self._there[:, slot], self._radius[:, slot]
         places = self._occluding_positions(clutter, u[:, 5:], radius) if hides else _region_positions(clutter, u[:, 5:])
         free = self._find_free_positions(slot, clutter, places, hides=hides)
@@ -200,7 +246,14 @@ class ClutterDrop:
     def _find_free_positions(
         self, slot: int, clutter: ClutterSpec, places: NDArray[np.float64], *, hides: bool
     ) -> NDArray[np.bool_]:
-        """Return which positions ``(nworld, n, 2)`` are far enough from regions to avoid and from placed objects."""
+        """Return a mask ``(nworld, n)`` of positions far enough from regions to avoid and from objects placed before.
+
+        Args:
+            slot: index of the object in the scene.
+            clutter: settings of the object's group.
+            places: n candidate positions x, y in each world, ``(nworld, n, 2)`` in m.
+            hides: whether the object must occlude another object; it may then be near that object.
+        """
         radius = self._radius[:, slot, None]
         free = np.ones(places.shape[:2], dtype=bool)
         for name, point in self._keep.points.items():
@@ -217,7 +270,13 @@ class ClutterDrop:
     def _occluding_positions(
         self, clutter: ClutterSpec, u: NDArray[np.float64], radius: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return positions between an object and a camera, ``(nworld, n, 2)``."""
+        """Return positions between an object and a camera, ``(nworld, n, 2)``.
+
+        Args:
+            clutter: settings, which name the object and the camera.
+            u: uniform random numbers ``(nworld, 2 n)``.
+            radius: radius of the occluding object, ``(nworld,)`` in m.
+        """
         occlude = clutter.occlude
         if occlude is None:
             return _region_positions(clutter, u)
@@ -233,7 +292,12 @@ class ClutterDrop:
         return centre[:, None] + ahead[..., None] * way[:, None] + aside[..., None] * across[:, None]
 
     def _copy_settled(self, worlds: NDArray[np.intp], settled: NDArray[np.float64]) -> None:
-        """Copy the settled clutter alone; the robot and the placed objects keep their poses."""
+        """Copy the poses of the fallen clutter into ``qpos``; the robot and the placed objects keep their poses.
+
+        Args:
+            worlds: indices of the worlds.
+            settled: their positions after the fall, one row per world.
+        """
         for slot in self._scene.clutter:
             columns = slice(self._scene.qpos[slot], self._scene.qpos[slot] + 7)
             there = self._there[worlds, slot]
@@ -242,7 +306,13 @@ class ClutterDrop:
     def _largest_displacement(
         self, worlds: NDArray[np.intp], settled: NDArray[np.float64], joints: list[int]
     ) -> NDArray[np.float64]:
-        """Return the largest displacement of placed objects in some worlds, in m."""
+        """Return the largest displacement of objects during the fall, one value in m per world.
+
+        Args:
+            worlds: indices of the worlds.
+            settled: their positions after the fall, one row per world.
+            joints: ids of the objects' free joints.
+        """
         furthest = np.zeros(len(settled))
         for joint in joints:
             row = int(self._twin.model.jnt_qposadr[joint])
@@ -251,7 +321,10 @@ class ClutterDrop:
         return furthest
 
     def _is_supported(self, contacts: Contacts, there: NDArray[np.bool_]) -> bool:
-        """Return whether all clutter rests on the support, directly or on other clutter, and touches nothing else."""
+        """Return whether all clutter of a world rests on the support or on other clutter, and touches nothing else.
+
+        ``there`` marks the objects that the world has.
+        """
         bodies = {int(self._scene.bodies[i]) for i in self._scene.clutter if there[i]}
         touched = {partner for body in bodies for partner in contacts.find_partners(body)}
         foreign = [body for body, geom in touched if body not in bodies and geom != self._surface.geom]
@@ -269,7 +342,8 @@ class ClutterDrop:
                     if point != hides:
                         near |= _distance(xy[:, None], centre)[:, 0] < radius + clutter.clear - _GAP
                 for world in np.flatnonzero(there & (outside | near)):
-                    self._reject_world(int(world), True, "left its region" if outside[world] else "too near")
+                    reason = "left its region" if outside[world] else "too near to another object"
+                    self._reject_world(int(world), True, reason)
 
     def _check_visibility(self) -> None:
         start = replace(self._initial, qpos=self.qpos)
@@ -281,9 +355,9 @@ class ClutterDrop:
             )
             self.visible[clutter.occlude.object] = fraction
             low, high = clutter.occlude.visible
-            asked = self._there[:, self._scene.layout.slots_of_group(name)[0]]
-            for world in np.flatnonzero(asked & ((fraction < low) | (fraction > high))):
-                self._reject_world(int(world), True, "not seen as asked")
+            occupied = self._there[:, self._scene.layout.slots_of_group(name)[0]]
+            for world in np.flatnonzero(occupied & ((fraction < low) | (fraction > high))):
+                self._reject_world(int(world), True, "visible fraction out of range")
 
 
 def _distance(places: NDArray[np.float64], point: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -291,7 +365,10 @@ def _distance(places: NDArray[np.float64], point: NDArray[np.float64]) -> NDArra
 
 
 def _region_positions(clutter: ClutterSpec, u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return positions ``(nworld, n, 2)`` in the region of a group, from uniforms ``(nworld, 2 n)``."""
+    """Return random positions ``(nworld, n, 2)`` in the region of a clutter group, in m.
+
+    ``u`` are uniform random numbers, ``(nworld, 2 n)``.
+    """
     low, high = np.array([clutter.x, clutter.y]).T
     return low + (high - low) * u.reshape(len(u), -1, 2)
 
@@ -302,9 +379,10 @@ def _is_outside(clutter: ClutterSpec, xy: NDArray[np.float64], radius: NDArray[n
 
 
 def _random_quaternions(u: NDArray[np.float64], *, upright: bool) -> NDArray[np.float64]:
-    """Return uniform random unit quaternions from uniforms ``(nworld, 3)``; with ``upright`` about the vertical only.
+    """Return uniform random unit quaternions from uniform random numbers ``u`` ``(nworld, 3)``.
 
-    K. Shoemake, "Uniform random rotations", Graphics Gems III, 1992.
+    If ``upright`` is true, they are rotations about the vertical. K. Shoemake, "Uniform random rotations", Graphics
+    Gems III, 1992.
     """
     one, two = 2 * np.pi * u[:, 1], 2 * np.pi * u[:, 2]
     if upright:
@@ -327,15 +405,21 @@ def place_clutter(
     attempt: int = 0,
     keep: KeepOut | None = None,
 ) -> InitialState:
-    """Return worlds with the clutter of their scene dropped and at rest; worlds without clutter are unchanged.
+    """Return the initial states with the clutter of their scene placed at random and at rest.
 
-    A rejected draw (see `ClutterDrop`) is repeated up to ``TRIALS`` times. A world depends only on its parameters, the
-    run seed, its episode number and the attempt. The notes ``scene/trials`` and ``scene/visible/<object>`` of the
-    result are the number of draws and the visible fraction of an object.
-
-    A world without a valid placement is in ``refused``, with the most frequent reason.
+    Worlds without clutter are unchanged. If a placement is invalid, for example because objects penetrate each other,
+    another one is tried, up to ``TRIALS`` (30) times. A world depends only on its parameters, the run seed, its episode
+    number and the attempt. ``notes`` of the result has one number per world for ``scene/trials`` (how many placements
+    were tried) and for ``scene/visible/<object>`` (visible fraction of an object that clutter must partly hide).
+    ``refused`` of the result holds the most frequent reason for each world without a valid placement.
 
     Args:
+        twin: the twin.
+        params: parameter values of the worlds.
+        initial: states of the worlds without clutter.
+        run_seed: seed of the run.
+        episodes: episode number of each world.
+        attempt: how often these episodes were simulated before; each attempt has other random numbers.
         keep: regions that clutter avoids; by default all other free bodies and all mocap bodies.
     """
     scene = twin.scene

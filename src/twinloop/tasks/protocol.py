@@ -1,4 +1,4 @@
-"""Define the protocols of tasks and goals."""
+"""Define the protocols of tasks and goals, which the user's own tasks must follow."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from twinloop.simulate import Controller, InitialState
 class Task(Protocol):
     """Task of a robot: initial states of worlds, success, and a scripted expert.
 
-    A task is made for one twin, as ``Task(twin)``. Every episode has ``nstep`` control steps. ``instruction`` is the
-    text for language-conditioned policies. ``version`` identifies the reset, ``success_version`` the predicate and
-    ``expert_version`` the expert: each changes whenever results may change.
+    A task is made for one twin, as ``Task(twin)``.
+
+    Attributes:
+        name: name of the task.
+        version: version of `reset`; changes whenever initial states may change.
+        success_version: version of `success`; changes whenever its results may change.
+        expert_version: version of `expert`; changes whenever its commands may change.
+        instruction: text for language-conditioned policies.
+        nstep: control steps of an episode.
     """
 
     name: str
@@ -30,11 +36,21 @@ class Task(Protocol):
     nstep: int
 
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
-        """Return the initial states; world ``i`` depends only on its parameters, run seed, episode and attempt."""
+        """Return the initial states of worlds.
+
+        A world depends only on its parameters, run seed, episode number and attempt.
+
+        Args:
+            params: parameter values of the worlds.
+            run_seed: seed of the run.
+            episodes: episode number of each world.
+            attempt: how often these episodes were simulated before, from 0; each attempt must have other random
+                numbers.
+        """
         ...
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return success at each recorded state: ``(nworld, nstep + 1, nstate)`` to ``(nworld, nstep + 1)``.
+        """Return success at each recorded state, ``(nworld, nstep + 1)``, for states ``(nworld, nstep + 1, nstate)``.
 
         It depends only on the states, so that a stored episode can be evaluated again.
         """
@@ -46,12 +62,15 @@ class Task(Protocol):
 
 
 class TrackedTask(Task, Protocol):
-    """Task with tracked values of its scene: LeRobot's ``observation.environment_state``."""
+    """Task with tracked values of its scene, which datasets store as LeRobot's ``observation.environment_state``.
+
+    ``environment_names`` are the names of the values.
+    """
 
     environment_names: tuple[str, ...]
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the true tracked values in recorded states ``(…, nstate)``: ``(…, n)``, one per name."""
+        """Return the true tracked values ``(…, n)`` in recorded states ``(…, nstate)``, one per name."""
         ...
 
 
@@ -77,14 +96,23 @@ class PhasedTask(Task, Protocol):
     """Task with named phases of an episode, and classes of failure."""
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
-        """Return names of phases and the state at which each begins (None: it did not), of states ``(T + 1, nstate)``.
+        """Return each phase's name and the index of the state at which it begins, or None if it does not.
 
         A phase ends where the next one begins, the last one with the episode.
+
+        Args:
+            states: recorded states of one episode, ``(T + 1, nstate)`` for T control steps.
+            fps: control steps per second.
         """
         ...
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
-        """Return the class of failure of an episode ``(T + 1, nstate)`` and its reason; None for a success."""
+        """Return the failure class of an episode and its reason; None for a success.
+
+        Args:
+            states: recorded states of one episode, ``(T + 1, nstate)`` for T control steps.
+            fps: control steps per second.
+        """
         ...
 
 
@@ -95,7 +123,13 @@ def has_phases(task: Task | None) -> TypeGuard[PhasedTask]:
 
 @dataclass(frozen=True, kw_only=True)
 class GoalState:
-    """Evaluation of one state of k worlds: success and potential ``(k,)``, and the privileged state ``(k, n)``."""
+    """Evaluation of one state of k worlds.
+
+    Attributes:
+        success: whether the goal is reached, ``(k,)``.
+        potential: potential for reward shaping, ``(k,)``.
+        truth: privileged state of the scene, ``(k, n)``: true values that a policy cannot observe.
+    """
 
     success: NDArray[np.bool_]
     potential: NDArray[np.float64]
@@ -103,11 +137,17 @@ class GoalState:
 
 
 class Goal(Protocol):
-    """Success and potential of running worlds of ``task``; ``truth_names`` names the numbers of `truth`."""
+    """Success and potential of running worlds of a task, from which rewards are made.
+
+    Attributes:
+        nstep: control steps of an episode.
+        instruction: text for language-conditioned policies.
+        truth_names: names of the values of `truth`.
+    """
 
     @property
     def task(self) -> Task:
-        """Task of the worlds."""
+        """Task that defines the scene of the worlds."""
         ...
 
     nstep: int
@@ -115,15 +155,20 @@ class Goal(Protocol):
     truth_names: tuple[str, ...]
 
     def truth(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the privileged state of the scene in states ``(k, nstate)``: ``(k, n)``."""
+        """Return the privileged state of the scene ``(k, n)`` in states ``(k, nstate)`` of k worlds."""
         ...
 
     def evaluate_states(
         self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
     ) -> GoalState:
-        """Evaluate the next state of some worlds; ``states`` has one row per world.
+        """Evaluate the next state of k worlds.
+
+        A goal may remember earlier states of a world, for example to count how long an object has been at rest.
+        Therefore every state of a world must be given, in order; ``begin`` makes the goal forget the earlier ones.
 
         Args:
+            states: the next state of each world, ``(k, nstate)``.
+            envs: indices of the worlds, ``(k,)``.
             begin: whether this is a world's first state, scalar or ``(k,)``.
         """
         ...

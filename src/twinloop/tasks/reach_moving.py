@@ -1,8 +1,8 @@
-"""Define the task to follow a moving goal with the tool, without object and contact.
+"""Define the task to follow a moving goal with the tool; it has no object and no contact.
 
 The goal moves around a circle in 4 s. The circle is stored as the pose of the twin's mocap body ``target`` (centre,
-plane and starting direction), so that the position of the goal can be computed from each recorded state: from that pose
-and the time. The scripted expert uses differential kinematics.
+plane and starting direction). The position of the goal can therefore be computed from each recorded state, which holds
+this pose and the time. The scripted expert uses differential inverse kinematics.
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ GoalPosition = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.fl
 
 
 class ReachMovingExpert:
-    """Scripted controller that follows the goal; see `ReachMoving.expert`."""
+    """Scripted controller that follows the goal; see `ReachMoving.expert`.
+
+    Args:
+        arm: the arm.
+        initial: initial states of the worlds.
+        target: row of the goal's mocap body.
+        goal: function that computes goal positions, see `goal_position`.
+        arrays: array library to compute with, for example NumPy.
+    """
 
     def __init__(
         self, arm: Arm, initial: InitialState, target: int, goal: GoalPosition, arrays: ArrayLibrary = HOST
@@ -103,7 +111,7 @@ TILT = np.pi / 4  # rad, of the circle's plane from the horizontal at most
 
 
 class ReachMoving:
-    """Task to follow a moving goal with the tool; see the module."""
+    """Task to follow a goal that moves around a circle with the tool; see the module."""
 
     name = NAME
     version = "reach_moving/1"
@@ -113,7 +121,12 @@ class ReachMoving:
     environment_names = tuple(f"{owner}.{axis}" for owner in ("tool", "goal") for axis in "xyz")
 
     def __init__(self, twin: Twin) -> None:
-        """Raises: InputError or UnknownNameError if the twin does not fit the task."""
+        """Prepare the task for a twin.
+
+        Raises:
+            InputError: If the twin does not fit the task.
+            UnknownNameError: If the twin has no mocap body ``target``.
+        """
         self.twin, self._arm = twin, Arm(twin)
         self._target = mocap_row(twin, "target")
         self.nstep = round(DURATION_S * twin.control_hz)
@@ -125,7 +138,7 @@ class ReachMoving:
         )
 
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
-        """Return worlds with the arm held still near home and a circle drawn near its tool."""
+        """Return initial states with the arm held still near home, and with a random circle near its tool."""
         draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
         initial = self._arm.make_initial_state(params, JOINT_NOISE, stream=f"{NAME}/reset/joints", **draws)
         u = uniforms(run_seed, f"{NAME}/reset/goal", episodes, size=5, attempt=attempt)
@@ -147,11 +160,15 @@ class ReachMoving:
         return dataclasses.replace(initial, mocap_pos=position, mocap_quat=quaternion)
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return a mask: the tool has been within `TOLERANCE_M` of the goal for the last `HOLD_S`."""
+        """Return a mask ``(nworld, nstep + 1)``, true where the tool was within 15 mm of the goal for the last 1 s."""
         return held_for(self._is_near_goal(states), self._hold_steps + 1)
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the mean of two shares, covered initial distance and longest time near the goal; 1 is success."""
+        """Return the progress at each recorded state, ``(nworld, nstep + 1)`` in [0, 1]; 1 is success.
+
+        It is the mean of two fractions: the covered part of the initial distance to the goal, and the longest time near
+        the goal divided by the required time.
+        """
         gap, near = self._goal_distance(states), self._is_near_goal(states)
         count = np.arange(1, near.shape[1] + 1)
         streak = count - np.maximum.accumulate(np.where(near, 0, count), axis=1)
@@ -159,7 +176,7 @@ class ReachMoving:
         return np.where(self.success(states), 1.0, (reach + running_maximum(streak / (self._hold_steps + 1))) / 2.0)
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return positions of tool and goal in recorded states ``(…, nstate)``: ``(…, 6)``, m, in the world's frame."""
+        """Return positions of tool and goal ``(…, 6)`` in recorded states ``(…, nstate)``, in m in the world frame."""
         sound = np.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0)
         chain = self._arm.chain
         qpos = sound[..., self._qpos][..., chain.qpos]
@@ -169,12 +186,12 @@ class ReachMoving:
         return np.concatenate([tool, goal_position(centre, turn, sound[..., self._time[0]])], axis=-1)
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:  # noqa: ARG002
-        """Return the names of the phases and the state at which each begins, or None."""
+        """Return each phase's name and the index of the state at which it begins, or None if it does not."""
         near = self._is_near_goal(states)
         return [("approach", 0), ("follow", int(np.argmax(near)) if near.any() else None)]
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
-        """Return the class of failure and its reason; None for an episode that ends in success."""
+        """Return the failure class of an episode ``(T + 1, nstate)`` and its reason; None if it ends in success."""
         if self.success(states[None])[0, -1]:
             return None
         gap, near = self._goal_distance(states), self._is_near_goal(states)
@@ -197,7 +214,13 @@ class ReachMoving:
 def goal_position(
     centre: NDArray[np.float64], turn: NDArray[np.float64], time_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return goal positions ``(…, 3)`` on circles with centres ``(…, 3)`` and quaternions wxyz ``(…, 4)``."""
+    """Return the positions ``(…, 3)`` of the goal on its circle, in m.
+
+    Args:
+        centre: centre of the circle, ``(…, 3)`` in m.
+        turn: orientation of the circle (wxyz), ``(…, 4)``; the goal starts in the direction of its x axis.
+        time_s: time since the start of the episode, ``(…)`` in s.
+    """
     xp = array_namespace(centre)
     w, x, y, z = (turn[..., i] for i in range(4))
     first = xp.stack([1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y + w * z), 2.0 * (x * z - w * y)], axis=-1)

@@ -1,4 +1,4 @@
-"""Compute the required orientation of the hand at its position, and the joint step towards it."""
+"""Compute the required orientation of a hand at its position, and the joint step that reduces the tool's error."""
 
 from __future__ import annotations
 
@@ -21,16 +21,24 @@ _ROTATION_GAIN = 0.35  # of a rotation error per control step: a wrong initial o
 
 
 class GraspFrame:
-    """Orientations of a hand that points down, possibly tilted outwards with its height.
+    """Orientations of a hand that points down, and tilts outwards with increasing height if ``tilt`` is not zero.
 
-    The hand keeps its angle to the line from the arm's base, so that a rotation of the base does not rotate the wrist;
-    ``turn`` is an additional angle about the approach direction, in rad.
+    The hand keeps its angle to the horizontal line from the arm's base to the hand, so that a rotation of the base does
+    not rotate the wrist. In the methods, ``turn`` is an additional angle about the approach direction, in rad.
     """
 
     def __init__(
         self, chain: Chain, hand: GripperHand, home: NDArray[np.float64], *, tilt: float, heights: tuple[float, float]
     ):
-        """Set the tilt: ``tilt`` rad at the upper of ``heights`` (m), zero at the lower one."""
+        """Define the orientations of a hand.
+
+        Args:
+            chain: kinematic chain of the arm.
+            hand: the gripper.
+            home: ``qpos`` of the home pose, which defines the hand's angle to the horizontal line from base to hand.
+            tilt: outward tilt at the upper height, in rad; zero at the lower height.
+            heights: lower and upper height of the tool site, in m.
+        """
         pose = chain.pose(home[None, chain.qpos])
         self._hand, self._tilt, self._heights = hand, tilt, heights
         self._base = tuple(map(float, pose.anchors[0, 0, :2]))
@@ -40,19 +48,35 @@ class GraspFrame:
     def alignment_turn(
         self, position: NDArray[np.float64], yaw: NDArray[np.float64], period: float
     ) -> NDArray[np.float64]:
-        """Return the smallest turn that aligns the opening at ``position`` with ``yaw`` modulo ``period`` rad."""
+        """Return the smallest turn in rad, ``(nworld,)``, that aligns the hand's opening direction with an object.
+
+        Args:
+            position: position of the hand, ``(nworld, 3)``.
+            yaw: rotation of the object about the vertical, ``(nworld,)`` in rad.
+            period: angle of the object's symmetry in rad, for example π/2 for a box.
+        """
         xp = array_namespace(position)
         angle = yaw - self._bearing - self._azimuth(position)
         return angle - period * xp.round(angle / period)
 
     def opening_direction(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the opening direction of an untilted hand, unit vectors ``(nworld, 3)``."""
+        """Return the direction in which the gripper of a hand that points straight down opens, ``(nworld, 3)``.
+
+        The directions are horizontal unit vectors.
+
+        Args:
+            position: position of the hand, ``(nworld, 3)`` in m.
+            turn: additional rotation of the hand about the vertical, ``(nworld,)`` in rad.
+        """
         xp = array_namespace(position)
         angle = self._azimuth(position) + self._bearing + turn
         return xp.stack([xp.cos(angle), xp.sin(angle), xp.zeros_like(angle)], axis=-1)
 
     def tool_axes(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
-        """Return the axes x, y, z of the tool site in world coordinates for a hand at ``position``."""
+        """Return the axes x, y, z of the tool site for a hand at ``position``.
+
+        Each axis has shape ``(nworld, 3)``, in the world frame.
+        """
         xp = array_namespace(position)
         azimuth = self._azimuth(position)
         outward = xp.stack([xp.cos(azimuth), xp.sin(azimuth), xp.zeros_like(azimuth)], axis=-1)
@@ -80,7 +104,13 @@ class GraspFrame:
 
 
 def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns) -> NDArray[np.float64]:
-    """Return the tool's pose error ``(nworld, 6)``: metres, then radians about the world's axes."""
+    """Return the tool's pose error ``(nworld, 6)``: translation in m, then rotation in rad about the world's axes.
+
+    Args:
+        pose: pose of the arm's kinematic chain.
+        position: required position of the tool site, ``(nworld, 3)`` in m.
+        columns: required axes x, y, z of the tool site, each ``(nworld, 3)``.
+    """
     xp = array_namespace(position)
     (x, y, z), (wanted_x, wanted_y, wanted_z) = pose.columns, columns
     turn = 0.5 * (cross(x, wanted_x) + cross(y, wanted_y) + cross(z, wanted_z))
@@ -90,12 +120,13 @@ def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns)
 def joint_step(
     jacobian: NDArray[np.float64], error: NDArray[np.float64], posture: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the damped least-squares joint step ``(nworld, k)`` that reduces a tool error.
+    """Return the damped least-squares step of k joints, ``(nworld, k)`` in rad or m, that reduces a tool error.
 
     Args:
         jacobian: Jacobian of the tool, ``(nworld, 6, k)``.
-        error: see `tool_error`.
-        posture: step towards a preferred posture, ``(nworld, k)``, followed as far as the tool's task leaves freedom.
+        error: tool error ``(nworld, 6)``, see `tool_error`.
+        posture: step towards a preferred posture, ``(nworld, k)``; it has a small weight, so that it acts almost only
+            in the null space of the Jacobian.
     """
     arrays = ArrayLibrary.of(error)
     xp = arrays.xp
@@ -103,6 +134,6 @@ def joint_step(
     gain = arrays.constant([1.0] * 3 + [_ROTATION_GAIN] * 3)
     weighted = weight[:, None] * jacobian
     transposed = weighted.swapaxes(1, 2)
-    pull = xp.matmul(transposed, (weight * gain * error)[..., None]) + _POSTURE_WEIGHT**2 * posture[..., None]
+    gradient = xp.matmul(transposed, (weight * gain * error)[..., None]) + _POSTURE_WEIGHT**2 * posture[..., None]
     ridge = (_DAMPING**2 + _POSTURE_WEIGHT**2) * arrays.constant(np.eye(jacobian.shape[2]))
-    return xp.linalg.solve(xp.matmul(transposed, weighted) + ridge, pull)[..., 0]
+    return xp.linalg.solve(xp.matmul(transposed, weighted) + ridge, gradient)[..., 0]

@@ -1,4 +1,4 @@
-"""Find a task by a built-in name, or as the user's class ``path/to/file.py:ClassName``."""
+"""Find a task by its built-in name, or as the user's class ``path/to/file.py:ClassName``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASKS: Registry[Callable[[Twin], Task]] = Registry(
 
 
 def task_names() -> list[str]:
-    """Return the names of the built-in tasks and of those of installed packages."""
+    """Return the names of the built-in tasks and of tasks that installed packages provide."""
     return sorted(TASKS)
 
 
@@ -30,11 +30,12 @@ def open_task(name: str, twin: Twin) -> Task:
     """Create a task for a twin by name.
 
     Args:
-        name: a built-in name, one of an installed package, or a class ``path/to/file.py:ClassName``.
+        name: name of a built-in task or of an installed package's task, or a class ``path/to/file.py:ClassName``.
+        twin: the twin.
 
     Raises:
-        UnknownNameError: there is no such task.
-        InputError: the file does not run as Python, the class is not a task or cannot be created, or the twin does
+        UnknownNameError: If the task does not exist.
+        InputError: If the file does not run as Python, the class is not a task or cannot be created, or the twin does
             not fit it.
     """
     found = TASKS[name]
@@ -43,7 +44,7 @@ def open_task(name: str, twin: Twin) -> Task:
     except TwinloopError:
         raise
     except Exception as error:  # any exception of the user's class is an error of that class
-        raise InputError(f"{name} could not be made on the twin {twin.name}: {describe_error(error)}.") from error
+        raise InputError(f"{name} could not be created for the twin {twin.name}: {describe_error(error)}.") from error
     missing = [part for part in _required_members() if not hasattr(task, part)]
     if missing:
         raise InputError(f"{name} is not a task: it lacks {', '.join(missing)}. See twinloop.tasks.protocol.Task.")

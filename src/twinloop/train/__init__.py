@@ -1,4 +1,4 @@
-"""Train policies from data: mixture, training loop, fine-tuning for a real robot.
+"""Train policies from data: mix several data sources, run the training loop, and fine-tune for a real robot.
 
 `train.run.train` turns a configuration into a policy folder; it imports torch when it is called. Fine-tuning methods
 (``train/adapt.py``, ``train/align.py``, ``train/pixels.py``) are passed to `train.run.train` as `TrainingAdditions`.
@@ -31,10 +31,19 @@ def train(
     base: Policy | None = None,
     additions: Callable[[Policy, TrainingSetup], TrainingAdditions] | None = None,
 ) -> TrainingResult:
-    """Train a policy and write it into a folder; see `train.run.train`.
+    """Train a policy and write it into the folder ``output``; `train.run.train` describes all errors.
+
+    Args:
+        config: data, policy and training settings.
+        output: folder of the new policy.
+        workspace: workspace for dataset versions and queries; by default the nearest one above the current folder.
+        resume: continue from the checkpoint in ``output``.
+        prepared: data that `preparation.prepare` has already read for this configuration.
+        base: policy to start from; it is not changed.
+        additions: function that makes the additions to the training loop, instead of those in the configuration.
 
     Raises:
-        MissingDependencyError: torch is not installed.
+        MissingDependencyError: If torch is not installed.
     """
     require_torch()
     from twinloop.train.run import train as run

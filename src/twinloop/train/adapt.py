@@ -1,4 +1,7 @@
-"""Fine-tune a policy: choose the weights to train, and make the additions of ``adapt``, ``align`` and ``pixels``."""
+"""Fine-tune a policy: choose the weights to train, and make the `TrainingAdditions` that a configuration requires.
+
+The sections ``adapt``, ``align`` and ``pixels`` of a training configuration decide how the training loop is extended.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,16 @@ from twinloop.train.samples import SampleBatches
 
 
 class LowRank(nn.Module):
-    """Low-rank change W + up · down of a frozen matrix W ``(out, in)``; ``up`` is ``(out, r)``, ``down`` ``(r, in)``.
+    """Low-rank change of a frozen weight matrix W: the layer uses W + up · down (LoRA).
 
-    Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022: ``up`` starts at zero, so the policy is
-    unchanged at the start. The product is not scaled further (their α equals r).
+    W has shape ``(out, in)``, ``up`` ``(out, r)`` and ``down`` ``(r, in)``. As in Hu et al., "LoRA: low-rank adaptation
+    of large language models", ICLR 2022, ``up`` starts at zero, so the policy is unchanged at the start. The product is
+    not scaled further (their α equals r).
+
+    Args:
+        weight: the matrix W.
+        rank: upper limit of r.
+        chance: random generator of the initial values of ``down``.
     """
 
     def __init__(self, weight: Tensor, rank: int, chance: torch.Generator) -> None:
@@ -36,15 +45,15 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(weight.new_zeros(out, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the changed matrix."""
+        """Return the changed matrix W + up · down, shape ``(out, in)``."""
         return weight + self.up @ self.down
 
 
 class L2Start(nn.Module):
-    """Loss term ½ · ``weight`` · ‖w - w₀‖² of the trained weights w; w₀ are their values at the start.
+    """Loss term ½ · ``weight`` · ‖w - w₀‖², where w are the trained weights and w₀ their values at the start.
 
-    L2-SP of Li, Grandvalet & Davoine, ICML 2018. For a matrix with a low-rank change, only the change counts.
-    Checkpoints do not need w₀, because a resumed run starts from the same policy.
+    This is L2-SP (Li, Grandvalet & Davoine, ICML 2018). If low-rank changes are trained, the term is the squared norm
+    of the low-rank changes alone. Checkpoints do not need w₀, because a resumed run starts from the same policy.
     """
 
     def __init__(self, policy: Policy, weight: float) -> None:
@@ -53,7 +62,7 @@ class L2Start(nn.Module):
         self._start = {name: p.detach().clone() for name, p in policy.named_parameters() if p.requires_grad}
 
     def forward(self, policy: Policy, batch: Batch) -> Tensor:
-        """Return the term; the batch is not used."""
+        """Return the penalty on the distance of the weights from their start values, a scalar; ``batch`` is unused."""
         del batch
         changes = [module.up @ module.down for module in policy.modules() if isinstance(module, LowRank)]
         if not changes:
@@ -62,9 +71,14 @@ class L2Start(nn.Module):
 
 
 def select_trained_weights(policy: Policy, method: str, rank: int, seed: int) -> list[nn.Parameter]:
-    """Enable gradients only for the weights that a method trains, and return them.
+    """Enable gradients only for the weights that a fine-tuning method trains, and return these weights.
 
-    ``low_rank`` adds its products to the policy.
+    Args:
+        policy: the policy, changed in place.
+        method: ``full`` (all weights), ``head`` (output layers) or ``low_rank`` (adds a low-rank change to every
+            matrix).
+        rank: rank of the changes of ``low_rank``.
+        seed: seed of their initial values.
     """
     policy.requires_grad_(False)
     if method == "low_rank":
@@ -75,7 +89,7 @@ def select_trained_weights(policy: Policy, method: str, rank: int, seed: int) ->
 
 
 def merge_low_rank(policy: Policy) -> Policy:
-    """Add the low-rank changes to the policy's matrices, so that it has the usual structure again."""
+    """Add the low-rank changes to the policy's matrices in place, and return the policy with its usual structure."""
     for module in list(policy.modules()):
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
@@ -97,10 +111,15 @@ Transform = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 def make_additions(policy: Policy, prepared: TrainingSetup) -> TrainingAdditions:
-    """Return the additions of a configuration, and prepare the initial policy for fine-tuning.
+    """Return what a configuration adds to the training loop, such as extra loss terms or changes of images.
+
+    The additions are fine-tuning (``adapt``), a loss that makes features of real and simulated samples similar
+    (``align``), and a transformation that makes simulated images resemble real ones (``pixels``). This also prepares
+    ``policy`` for fine-tuning in place: it disables gradients of weights that are not trained, and adds low-rank
+    changes of weights (LoRA) if the configuration has them.
 
     Raises:
-        InputError: real or simulated samples for alignment are missing, or there are no images to match.
+        InputError: If ``align`` lacks real or simulated samples, or ``pixels`` lacks images.
     """
     config = prepared.config
     if config.adapt is None and config.align is None and config.pixels is None:
@@ -130,16 +149,22 @@ def make_additions(policy: Policy, prepared: TrainingSetup) -> TrainingAdditions
         transform=_chain_transforms(transforms) if transforms else None,
         terms=terms,
         before_saving=merge_low_rank,
-        watch=_AdaptationRecord(diagnosis, beginning=config.adapt is not None),
+        watch=_AdaptationRecord(diagnosis, report_errors_before=config.adapt is not None),
         facts=facts,
     )
 
 
 def _parameter_groups(
-    moving: Sequence[nn.Parameter], terms: Mapping[str, Any], *, decays: bool
+    trained: Sequence[nn.Parameter], terms: Mapping[str, Any], *, decays: bool
 ) -> list[dict[str, Any]]:
-    """Return the optimizer's parameter groups; fine-tuned weights have no weight decay."""
-    groups: list[dict[str, Any]] = [{"params": list(moving), **({} if decays else {"weight_decay": 0.0})}]
+    """Return the optimizer's parameter groups: trained weights of the policy, then parameters of alignment terms.
+
+    Args:
+        trained: trained weights of the policy.
+        terms: extra loss terms by name, of which only alignment terms have parameters.
+        decays: whether the policy's weights have weight decay; false in fine-tuning.
+    """
+    groups: list[dict[str, Any]] = [{"params": list(trained), **({} if decays else {"weight_decay": 0.0})}]
     own = [p for term in terms.values() if isinstance(term, AlignmentTerm) for p in term.parameters()]
     return [*groups, {"params": own}] if own else groups
 
@@ -154,7 +179,11 @@ def _chain_transforms(transforms: Sequence[Transform]) -> Transform:
 
 
 def _domain_token_transform(policy: Policy, prepared: TrainingSetup) -> Transform:
-    """Add each sample's domain token: its source's token if the base has it, else the default if real, else unknown."""
+    """Return a batch transform that adds each sample's domain token, which gives the policy the sample's source.
+
+    A source that the base policy was trained on has its own token. Another real source gets the policy's default token,
+    and another simulated source the token "unknown".
+    """
     settings = policy.settings
     names = [source.name if source.name in settings.domains else None if source.real else ""
              for source in prepared.data.sources]  # fmt: skip
@@ -167,10 +196,18 @@ def _domain_token_transform(policy: Policy, prepared: TrainingSetup) -> Transfor
 
 
 class _AdaptationRecord:
-    """Record of held-out errors and alignment before and after training."""
+    """Callback for `TrainingAdditions.watch` that compares held-out errors and alignment before and after training.
 
-    def __init__(self, diagnosis: AlignmentDiagnosis | None, *, beginning: bool) -> None:
-        self._diagnosis, self._beginning = diagnosis, beginning
+    The first call stores the held-out errors before training and returns nothing to report. The second call returns the
+    comparison.
+
+    Args:
+        diagnosis: measurement of the alignment; None if there is no alignment term.
+        report_errors_before: whether the comparison includes the held-out errors before training.
+    """
+
+    def __init__(self, diagnosis: AlignmentDiagnosis | None, *, report_errors_before: bool) -> None:
+        self._diagnosis, self._report_errors_before = diagnosis, report_errors_before
         self._before: list[dict[str, Any]] | None = None
 
     def __call__(self, policy: Policy, samples: SampleBatches, errors: Sequence[SourceError]) -> Mapping[str, Any]:
@@ -181,11 +218,13 @@ class _AdaptationRecord:
             self._before = [error.to_json() for error in errors]
             return {}
         return facts | (
-            {"held_out_before": self._before, "notes": self._list_increased_errors(errors)} if self._beginning else {}
+            {"held_out_before": self._before, "notes": self._list_increased_errors(errors)}
+            if self._report_errors_before
+            else {}
         )
 
     def _list_increased_errors(self, errors: Sequence[SourceError]) -> list[str]:
-        """Return one sentence for each real source on which the base policy was better."""
+        """Return one sentence for each real source whose held-out error is larger than before training."""
         before = {row["source"]: row["scaled"] for row in self._before or ()}
         return [
             f"the held-out error on {error.source} grew from {before[error.source]:.3g} to {error.scaled:.3g} "

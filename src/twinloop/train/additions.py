@@ -1,8 +1,9 @@
-"""Additions of a fine-tuning method to the loop: trained weights, a batch transform and extra loss terms.
+"""Define how a fine-tuning method extends the training loop: trained weights, a batch transform and extra loss terms.
 
-The loop uses these three extension points and no details of the methods. ``train/adapt.py`` (fine-tuning: full, head,
-low-rank, L2 to the start), ``train/align.py`` (feature alignment) and ``train/pixels.py`` (pixel statistics) make a
-`TrainingAdditions`; an adversarial or a progressive method fits in the same way.
+The training loop uses these three extension points and no details of the methods. ``train/adapt.py`` (fine-tuning of
+all weights, of the output layers or by low-rank changes, and a penalty on the distance to the initial weights),
+``train/align.py`` (feature alignment) and ``train/pixels.py`` (pixel statistics) make a `TrainingAdditions`. Other
+methods, such as adversarial alignment or progressive networks, can use the same extension points.
 """
 
 from __future__ import annotations
@@ -18,24 +19,27 @@ if TYPE_CHECKING:
     from twinloop.train.holdout import SourceError
     from twinloop.train.samples import SampleBatches
 
-SOURCE = "source"  # key of a batch: the number of each sample's source (n,)
+SOURCE = "source"  # key of a batch: index of each sample's source, (n,)
 
 Batch = Mapping[str, "torch.Tensor"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingAdditions:
-    """Steps of a run in addition to plain behaviour cloning.
+    """Extensions of the training loop beyond plain behaviour cloning.
 
     Attributes:
-        parameters: returns the optimizer's parameter groups, as torch takes them; by default all parameters of the
-            policy.
-        transform: changes a batch in the dataset's units, with ``source`` ``(n,)``, before the policy gets it.
-        terms: loss terms by name, each a number with gradients, called after the policy's own loss. Give a term's own
-            trained parameters (a discriminator) to ``parameters``; checkpoints save a term that is a module.
-        before_saving: makes a policy that `open_policy` can open, for example by merging low-rank weights.
-        watch: called with the policy and its held-out errors before the first step and after the last; the result of
-            the last call is added to ``facts``.
+        parameters: function that returns the optimizer's parameter groups, as torch takes them; None to train all
+            parameters of the policy.
+        transform: function that changes a batch before the policy gets it. Values are in the dataset's units; the batch
+            also has ``source`` ``(n,)``, the index of each sample's source.
+        terms: loss terms by name. Each returns a scalar with gradients and is called after the policy's own loss. If a
+            term has trained parameters (a discriminator), ``parameters`` must return them too. Checkpoints save terms
+            that are torch modules.
+        before_saving: function that makes a policy that `open_policy` can open, for example by merging low-rank
+            weights.
+        watch: function called with the policy, the samples and the held-out errors, once before the first step and once
+            after the last step. The result of the last call is added to ``facts``.
         facts: entries for result.json.
     """
 

@@ -1,7 +1,8 @@
-"""Align features of real and simulated samples by extra loss terms, and report the effect.
+"""Align features of real and simulated samples by extra loss terms, and measure the alignment.
 
 "Aligned yet discernible" features help (arXiv 2604.13645): the distributions move closer, but a real sample can still
-be distinguished. If a probe is at chance and the real error has grown, the features have collapsed.
+be distinguished. A probe is a linear classifier of real and simulated features. If it is no better than guessing and
+the held-out error on real data has grown, the features have collapsed.
 """
 
 from __future__ import annotations
@@ -29,27 +30,20 @@ from twinloop.train.holdout import SourceError
 from twinloop.train.preparation import TrainingSetup
 from twinloop.train.samples import SampleBatches
 
-_FEWEST = 2  # samples of a kind in a batch: a single sample has no covariance and no pair
-_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the median distance: powers of two as in Long et al., ICML 2015
+_FEWEST = 2  # least real and simulated samples in a batch: one sample has no covariance
+_WIDTHS = (
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+)  # kernel widths over the median distance: powers of two as in Long et al., ICML 2015
 
 
 class Coral(nn.Module):
-    """Loss ‖C_real - C_sim‖² / (4 d²) of feature covariances ``(d, d)``; Sun & Saenko, "Deep CORAL", ECCV 2016."""
+    """CORAL loss ‖C_real - C_sim‖² / (4 d²), where C are covariance matrices of features with d columns.
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, features: Tensor, real: Tensor) -> Tensor:
-        """Return the loss of features ``(n, d)``; ``real`` ``(n,)`` marks the real samples."""
-        return (_covariance(features[real]) - _covariance(features[~real])).square().sum() / (4 * self.size**2)
-
-
-class Mmd(nn.Module):
-    """Unbiased MMD² (Gretton et al., JMLR 13, 2012, Lemma 6), averaged over Gaussian kernels of several widths.
-
-    The widths are a quarter to four times the median distance of the batch's features; no gradient flows through this
-    median. If the distributions are equal, the value scatters around zero and is negative about half of the time.
+    Sun & Saenko, "Deep CORAL", ECCV 2016. ``size`` is d.
     """
 
     def __init__(self, size: int) -> None:
@@ -57,7 +51,30 @@ class Mmd(nn.Module):
         self.size = size
 
     def forward(self, features: Tensor, real: Tensor) -> Tensor:
-        """Return the loss; see `Coral.forward`."""
+        """Return the CORAL loss, a scalar: the squared distance of the covariances of real and simulated features.
+
+        ``features`` has shape ``(n, d)``; ``real`` ``(n,)`` is true for real samples.
+        """
+        return (_covariance(features[real]) - _covariance(features[~real])).square().sum() / (4 * self.size**2)
+
+
+class Mmd(nn.Module):
+    """Unbiased squared maximum mean discrepancy (MMD²) of real and simulated features, with Gaussian kernels.
+
+    It is Gretton et al., JMLR 13, 2012, Lemma 6, averaged over kernel widths from a quarter to four times the median
+    distance of the batch's features. No gradient flows through this median. If the distributions are equal, the value
+    scatters around zero and is negative about half of the time.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, features: Tensor, real: Tensor) -> Tensor:
+        """Return the MMD² loss, a scalar: the squared distance of the distributions of real and simulated features.
+
+        ``features`` has shape ``(n, d)``; ``real`` ``(n,)`` is true for real samples.
+        """
         squares = _squared_distances(features)
         apart = ~torch.eye(len(features), dtype=torch.bool, device=features.device)
         middle = squares.detach()[apart].median().clamp(min=torch.finfo(features.dtype).tiny)
@@ -68,10 +85,16 @@ class Mmd(nn.Module):
 
 
 class AlignmentTerm(nn.Module):
-    """Loss term with a warm-up: ``weight`` · min(1, step / warm-up) · method(features, real).
+    """Loss term ``weight`` · min(1, s / ``warmup``) · method(features, mask), which grows during a warm-up.
 
-    ``method`` is a module ``(features (n, d), real (n,) bool) -> number``; its own parameters are trained with the
-    policy. The step counter is kept here and saved in checkpoints.
+    s is the number of calls so far. It is stored in the buffer ``step`` and saved in checkpoints.
+
+    Args:
+        method: torch module that computes a scalar from features ``(n, d)`` of n samples and the mask ``(n,)`` of the
+            real samples. Its own parameters are trained with the policy.
+        real: mask of the real sources, ``(S,)`` for S sources; the mask of the samples is computed from it.
+        weight: weight of the term after the warm-up.
+        warmup: steps of the warm-up.
     """
 
     real: Tensor
@@ -84,7 +107,10 @@ class AlignmentTerm(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     def forward(self, policy: Policy, batch: Batch) -> Tensor:
-        """Return the term. It runs the policy a second time on the batch, as at inference."""
+        """Return the loss term that makes features of real and simulated samples similar, a scalar.
+
+        It runs the policy a second time on the batch, as at inference.
+        """
         features = policy(batch, domain=batch.get(DOMAIN))[1]
         self.step += 1
         share = min(1.0, float(self.step) / self.warmup) if self.warmup else 1.0
@@ -95,11 +121,15 @@ METHODS: Registry[Callable[[int], nn.Module]] = Registry("alignment", {"coral": 
 
 
 def make_alignment_term(policy: Policy, prepared: TrainingSetup, config: AlignConfig) -> AlignmentTerm:
-    """Return the alignment term of a configuration; initial weights of its method are drawn with the run's seed.
+    """Return the loss term of a configuration that makes features of real and simulated samples similar.
+
+    ``config.method`` is ``coral``, ``mmd`` or ``FILE.py:CLASS`` with a user's torch module. The run's seed determines
+    its initial weights.
 
     Raises:
-        InputError: batches hold fewer than two real or two simulated samples, or a user's class cannot be created.
-        UnknownNameError: the method or file does not exist.
+        InputError: If batches hold fewer than two real or two simulated samples, or a source has both kinds of
+            episodes, or the user's class cannot be created.
+        UnknownNameError: If the method, the user's file or its class does not exist.
     """
     data, batch = prepared.data, prepared.config.batch
     real = torch.tensor([source.real for source in data.sources])
@@ -107,7 +137,8 @@ def make_alignment_term(policy: Policy, prepared: TrainingSetup, config: AlignCo
         kinds = {data.episodes[place].real for place in (data.source_of == number).nonzero()[0]}
         if len(kinds) > 1:
             raise InputError(
-                f"align needs sources of one kind, but {source.name} has real and simulated episodes. Split it."
+                f"Alignment needs sources that are either real or simulated, but {source.name} has episodes of both "
+                "kinds. Give them as two sources."
             )
     for name, mine in (("real", real.numpy()), ("simulated", ~real.numpy())):
         if int(batch * prepared.share[mine].sum()) < _FEWEST:
@@ -127,7 +158,7 @@ def _make_method(name: str, size: int) -> nn.Module:
     found = METHODS[name]
     try:
         made = found(size)
-    except Exception as error:  # whatever the user's class raises
+    except Exception as error:  # any exception of the user's class
         raise InputError(f"{name}({size}) cannot be created: {describe_error(error)}") from error
     if not isinstance(made, nn.Module):
         raise InputError(
@@ -144,12 +175,12 @@ def _feature_size(policy: Policy) -> int:
         key: torch.zeros((1, size) if key == LAST_COMMAND else (1, steps, size), device=device)
         for key, size in sizes.items()
     }
-    pictures = {
+    images = {
         IMAGES + name: torch.zeros((1, steps, *size, 3), dtype=torch.uint8, device=device)
         for name, size in contract.cameras.items()
     }
     with torch.no_grad():
-        return int(policy({**rows, **pictures})[1].shape[-1])
+        return int(policy({**rows, **images})[1].shape[-1])
 
 
 def _covariance(rows: Tensor) -> Tensor:
@@ -158,24 +189,26 @@ def _covariance(rows: Tensor) -> Tensor:
 
 
 def _squared_distances(rows: Tensor) -> Tensor:
-    """Return squared distances ``(n, n)``; `torch.cdist` has no gradient at zero."""
+    """Return the squared distances ``(n, n)`` of all pairs of rows; `torch.cdist` has no gradient at zero."""
     norms = rows.square().sum(dim=1)
     return (norms[:, None] + norms - 2 * rows @ rows.T).clamp(min=0)
 
 
 Floats = NDArray[np.float64]
 _PER_EPISODE = 40  # frames: neighbouring frames add little information
-_MOST_EPISODES = 100  # of a kind
+_MOST_EPISODES = 100  # real episodes, and as many simulated ones
 _AT_ONCE = 256
 _PAIR = 2
 _RESAMPLES = 500
 
 
 class AlignmentDiagnosis:
-    """Comparison of alignment before the first and after the last step; the second call returns ``{"alignment": …}``.
+    """Callback that compares real with simulated held-out features, before and after training.
 
-    ``before`` and ``after`` hold the MMD² of held-out features and the area under the curve of a linear probe, both
-    with intervals over episodes, the CORAL distance as a share of the covariances, and the held-out real error.
+    Call it once before training and once after. The first call measures the features and returns an empty dictionary.
+    The second call returns ``{"alignment": …}`` with ``before``, ``after`` and the result of `classify_alignment`. Each
+    measurement holds MMD² and the area under the ROC curve of a linear probe (a classifier of real against simulated
+    features), both with intervals over episodes, `relative_coral_distance`, and the held-out error on real sources.
     """
 
     def __init__(self, prepared: TrainingSetup) -> None:
@@ -185,7 +218,11 @@ class AlignmentDiagnosis:
         self._before: dict[str, Any] | None = None
 
     def __call__(self, policy: Policy, samples: SampleBatches, errors: Sequence[SourceError]) -> Mapping[str, Any]:
-        """Measure the alignment; the second call returns the comparison."""
+        """Measure how similar the features of real and simulated samples are; call it before and after training.
+
+        The first call returns an empty dictionary, the second call the comparison of both measurements. If fewer than
+        two real or two simulated episodes are held out, each call returns the case ``unknown``.
+        """
         if min(len(self._real), len(self._sim)) < _PAIR:
             why = (
                 f"unknown: {len(self._real)} real and {len(self._sim)} simulated episodes are held out; a comparison "
@@ -217,35 +254,47 @@ class AlignmentDiagnosis:
 
 
 def classify_alignment(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
-    """Classify two measurements; return ``case`` and a sentence ``verdict``.
+    """Compare how similar real and simulated features are before and after training; return ``case`` and ``verdict``.
 
-    ``collapsed``: the probe is at chance, and the held-out real error has grown. ``discernible``: the distance
-    decreased, and the probe still separates real from simulated. ``aligned``: the distance decreased, the probe is at
-    chance, and the error has not grown. ``apart``: the distance did not decrease. At chance means that the interval of
-    the area includes one half.
+    The verdict is a sentence for the user. MMD² (maximum mean discrepancy) is a distance of the two distributions of
+    features. The probe is a linear classifier that separates real from simulated features. The cases are:
+
+    - ``collapsed``: the probe is at chance, and the held-out real error has grown.
+    - ``discernible``: MMD² decreased, and the probe still separates real from simulated features.
+    - ``aligned``: MMD² decreased, the probe is at chance, and the real error has not grown.
+    - ``apart``: MMD² did not decrease.
+
+    "At chance" means that the interval of the area under the ROC curve includes one half.
+
+    Args:
+        before: measurement before training, as in `AlignmentDiagnosis`.
+        after: measurement after training.
     """
     chance = after["probe_auc"]["low"] <= 1 / 2
     fell = after["mmd"]["estimate"] < before["mmd"]["estimate"]
     errors = before["real_error"], after["real_error"]
     grew = None not in errors and errors[1] > errors[0]
-    figures = (
+    metrics = (
         f"MMD² {before['mmd']['estimate']:.3g} before and {after['mmd']['estimate']:.3g} after; a linear probe "
         f"separates held-out real and simulated features with an area of {after['probe_auc']['estimate']:.3g} "
         f"[{after['probe_auc']['low']:.3g}, {after['probe_auc']['high']:.3g}]"
     )
     if chance and grew:
-        case, said = "collapsed", "collapsed: the probe is at chance and the real error grew"
+        case, text = "collapsed", "collapsed: the probe is at chance and the real error grew"
     elif not fell:
-        case, said = "apart", "not aligned: the distance did not fall"
+        case, text = "apart", "not aligned: the distance did not fall"
     elif chance:
-        case, said = "aligned", "aligned, the probe is at chance, and the real error did not grow"
+        case, text = "aligned", "aligned, the probe is at chance, and the real error did not grow"
     else:
-        case, said = "discernible", "aligned yet discernible"
-    return {"case": case, "verdict": f"{said} ({figures})"}
+        case, text = "discernible", "aligned yet discernible"
+    return {"case": case, "verdict": f"{text} ({metrics})"}
 
 
 def relative_coral_distance(real: Floats, sim: Floats) -> float:
-    """Return ‖C_real - C_sim‖ / (‖C_real‖ + ‖C_sim‖), 0 to 1: the CORAL distance without the scale of the features."""
+    """Return ‖C_real - C_sim‖ / (‖C_real‖ + ‖C_sim‖), from 0 to 1, of the covariances C of features ``(n, d)``.
+
+    It is the CORAL distance made independent of the scale of the features.
+    """
     one, other = (np.atleast_2d(np.cov(rows, rowvar=False)) for rows in (real, sim))
     whole = np.linalg.norm(one) + np.linalg.norm(other)
     return float(np.linalg.norm(one - other) / whole) if whole > 0 else 0.0
@@ -254,7 +303,7 @@ def relative_coral_distance(real: Floats, sim: Floats) -> float:
 def _compute_features(
     policy: Policy, samples: SampleBatches, data: TrainingFrames, episodes: Ints
 ) -> tuple[Floats, Ints]:
-    """Return features ``(n, d)`` of frames spread over episodes, and the episode ``(n,)`` of each frame."""
+    """Return features ``(n, d)`` of frames spread over the given episodes, and each frame's episode index ``(n,)``."""
     spread = [np.linspace(data.first[e], data.last[e], _PER_EPISODE).round().astype(np.int64) for e in episodes]
     frames = np.concatenate([np.unique(mine) for mine in spread])
     policy.eval()

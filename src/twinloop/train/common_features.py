@@ -1,4 +1,7 @@
-"""Check that the folders of a training run share robot, rate, inputs, joints and convertible units."""
+"""Check that the dataset folders of a training run match, and convert their values to common units.
+
+Folders match if they have the same robot, rate, inputs and joints, and units that can be converted.
+"""
 
 from __future__ import annotations
 
@@ -26,35 +29,44 @@ _ANOTHER_SCALE = 1e-6  # relative difference from which two scales count as diff
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetColumns:
-    """Units of the action and state columns of one folder, in the folder's column order."""
+    """Units of the action and state columns of one folder, in the folder's column order.
+
+    ``state`` is None if the state is not used.
+    """
 
     folder: Path
     action: UnitMap
     state: UnitMap | None
 
 
-def read_dataset_columns(reader: DatasetReader, said: Sequence[str] | str | None, with_state: bool) -> DatasetColumns:
-    """Return the units of a folder's columns; ``said``: the user's units for a folder without a unit map."""
+def read_dataset_columns(
+    reader: DatasetReader, given_units: Sequence[str] | str | None, with_state: bool
+) -> DatasetColumns:
+    """Return the units of a folder's action columns, and of its state columns if ``with_state`` is true.
+
+    ``given_units`` are the units that the user gave for a folder that stores none: one name for all joints, or one per
+    joint.
+    """
     return DatasetColumns(
         folder=reader.path,
-        action=_find_column_units(reader, ACTION, said),
-        state=_find_column_units(reader, STATE, said) if with_state else None,
+        action=_find_column_units(reader, ACTION, given_units),
+        state=_find_column_units(reader, STATE, given_units) if with_state else None,
     )
 
 
-def _find_column_units(reader: DatasetReader, feature: str, said: Sequence[str] | str | None) -> UnitMap:
-    """Return a unit for every column of a feature: the user's, else the folder's unit map, else unknown."""
+def _find_column_units(reader: DatasetReader, feature: str, given: Sequence[str] | str | None) -> UnitMap:
+    """Return the unit of every column of ``feature``: the user's (``given``), else the folder's, else "unknown"."""
     width = int(np.prod(reader.info["features"][feature]["shape"]))
     names = [name.removesuffix(".pos") for name in reader.feature_names(feature)]
     names = names if len(names) == width else [f"{feature}.{i}" for i in range(width)]
-    if said is not None:
+    if given is not None:
         if reader.units is not None:
             there = ", ".join(dict.fromkeys(unit.unit for unit in reader.units.joints))
             raise UnitsError(
                 f"{reader.path} already stores the units of its joints ({there}). Remove `units:` from this source. If "
                 "the stored units are wrong, import the log again with --units."
             )
-        units = [said] * width if isinstance(said, str) else list(said)
+        units = [given] * width if isinstance(given, str) else list(given)
         if len(units) != width:
             raise UnitsError(f"{reader.path}: {feature} has {width} columns and {len(units)} units are given.")
         return UnitMap(joints=tuple(_make_joint_unit(n, u) for n, u in zip(names, units, strict=True)), source="said")
@@ -64,7 +76,7 @@ def _find_column_units(reader: DatasetReader, feature: str, said: Sequence[str] 
 
 
 def _make_joint_unit(joint: str, unit: str) -> JointUnit:
-    """Return a joint with a unit given by name; degrees count from the joint's zero."""
+    """Return the unit of a joint from a unit's name, such as ``deg``. Degrees count from the joint's zero."""
     if unit not in KNOWN.split(", ") and unit != METRES:
         raise UnknownNameError("joint unit", unit, [*KNOWN.split(", "), METRES])
     scale, offset = (np.pi / 180, 0.0) if unit == DEGREES else _LIKE.get(unit, (None, None))
@@ -72,9 +84,15 @@ def _make_joint_unit(joint: str, unit: str) -> JointUnit:
 
 
 def adopt_first_units(side: DatasetColumns, first: DatasetColumns) -> DatasetColumns:
-    """Replace units given by name with the first folder's units of the same name.
+    """Return the columns of a folder with the first folder's definition of each unit that has the same name.
 
-    A unit name alone does not define the zero position of a joint.
+    The user gave the units of this folder by name, and a name alone does not define the zero position of a joint.
+    Therefore a joint whose unit has the same name in both folders gets the first folder's definition of that unit,
+    including its zero. Other joints are unchanged.
+
+    Args:
+        side: columns of a folder whose units the user gave.
+        first: columns of the first folder.
     """
 
     def like(mine: UnitMap | None, theirs: UnitMap | None) -> UnitMap | None:
@@ -89,11 +107,15 @@ def adopt_first_units(side: DatasetColumns, first: DatasetColumns) -> DatasetCol
 
 
 def check_units(first: DatasetColumns, side: DatasetColumns) -> None:
-    """Raise an error if a folder's values cannot be converted to the units of the first folder.
+    """Raise an error if the values of a folder cannot be converted to the units of the first folder.
+
+    Args:
+        first: columns of the first folder.
+        side: columns of the other folder.
 
     Raises:
-        InputError: the folders have different joints.
-        UnitsError: a unit is missing or cannot be converted; the message names the missing fact.
+        InputError: If the folders have different joints.
+        UnitsError: If a unit is missing or cannot be converted. The message gives the joint and what to add.
     """
     for mine, theirs in ((first.action, side.action), (first.state, side.state)):
         if mine is None or theirs is None or mine is theirs:
@@ -127,13 +149,13 @@ def _check_unit(mine: JointUnit, theirs: JointUnit, one: Path, other: Path) -> N
 
 def is_equal_unit(mine: JointUnit, theirs: JointUnit) -> bool:
     """Return whether the same number means the same position in both units."""
-    figures = np.array([[mine.scale, mine.offset], [theirs.scale, theirs.offset]], dtype=np.float64)  # None is NaN
-    close = np.allclose(figures[0], figures[1], rtol=_ANOTHER_SCALE, atol=1e-9, equal_nan=True)
+    coefficients = np.array([[mine.scale, mine.offset], [theirs.scale, theirs.offset]], dtype=np.float64)  # None is NaN
+    close = np.allclose(coefficients[0], coefficients[1], rtol=_ANOTHER_SCALE, atol=1e-9, equal_nan=True)
     return mine.unit == theirs.unit and bool(close)
 
 
 def has_equal_units(mine: UnitMap, theirs: UnitMap) -> bool:
-    """Return whether the same row of numbers means the same positions in both unit maps."""
+    """Return whether both unit maps have the same joints in the same order, with equal units."""
     pairs = zip(mine.joints, theirs.joints, strict=True)
     return mine.names == theirs.names and all(is_equal_unit(a, b) for a, b in pairs)
 
@@ -143,22 +165,34 @@ _INPUTS = {"state": STATE, "environment": ENVIRONMENT}
 
 @dataclass(frozen=True, kw_only=True)
 class CommonFeatures:
-    """Contract and columns common to all folders. ``keys`` are the features to read, without images."""
+    """Features that all folders of a training run share, and the conversion of each folder's columns to them.
+
+    Attributes:
+        contract: contract of the new policy: its joints with units, cameras, environment values and control rate.
+        keys: features to read from Parquet files, that is all features except images.
+        column_units: units of each folder's action and state columns.
+        columns: for each folder, the indices of its columns of ``observation.environment_state`` (such as object
+            positions), in the contract's order.
+        notes: notes for the user.
+    """
 
     contract: Contract
     keys: tuple[str, ...]
-    sides: Mapping[Path, DatasetColumns]
+    column_units: Mapping[Path, DatasetColumns]
     columns: Mapping[Path, Sequence[int]]
     notes: tuple[str, ...]
 
     def convert_columns(self, key: str, values: NDArray[np.float64], folder: Path) -> NDArray[np.float32]:
-        """Convert a folder's values ``(T, n)`` to the contract's units and column order."""
+        """Return a folder's values of the feature ``key`` in the contract's units and column order.
+
+        ``values`` has shape ``(T, n)`` for T frames and n columns.
+        """
         if key == ENVIRONMENT:
             return values[:, self.columns[folder]].astype(np.float32)
         mine, wanted = (
-            (self.sides[folder].action, self.contract.action)
+            (self.column_units[folder].action, self.contract.action)
             if key == ACTION
-            else (self.sides[folder].state, self.contract.state)
+            else (self.column_units[folder].state, self.contract.state)
         )
         if mine is None or wanted is None or has_equal_units(mine, wanted):
             return values.astype(np.float32)
@@ -177,26 +211,26 @@ def find_common_features(
     inputs: Sequence[str] | None = None,
     task: str = "",
 ) -> CommonFeatures:
-    """Find the features, units and contract common to the folders of all sources.
+    """Find the features and units that the folders of all sources share, and the contract of a policy trained on them.
 
     Args:
         sources: the sources whose folders are compared.
         readers: readers of the folders, in the order of the sources; the first one sets units and column order.
-        inputs: see `config.TrainConfig`.
+        inputs: features that the policy observes; None for the default of `config.TrainConfig`.
         task: name of the task, for the contract.
 
     Raises:
-        UnitsError: units differ and cannot be converted; the message names the missing fact.
-        InputError: robots, rates or joints differ.
-        UnknownNameError: a folder lacks a requested input.
+        UnitsError: If units differ and cannot be converted. The message gives the joint and what to add.
+        InputError: If robots, rates or joints differ.
+        UnknownNameError: If a folder lacks a requested input.
     """
-    said = {episode.folder: source.config.units for source in sources for episode in source.episodes}
+    given = {episode.folder: source.config.units for source in sources for episode in source.episodes}
     keys, notes = _choose_inputs(readers, inputs)
-    sides = {folder: read_dataset_columns(reader, said[folder], STATE in keys) for folder, reader in readers.items()}
+    sides = {folder: read_dataset_columns(reader, given[folder], STATE in keys) for folder, reader in readers.items()}
     first = next(iter(sides.values()))
     _check_same(readers)
     for folder in sides:
-        if said[folder] is not None:
+        if given[folder] is not None:
             sides[folder] = adopt_first_units(sides[folder], first)
             notes += [
                 f"units of {folder} were given by the user; equal unit names are assumed to have the same zero"
@@ -225,11 +259,11 @@ def find_common_features(
         for folder, one in readers.items()
     }
     read = tuple(key for key in (*keys, ACTION) if not key.startswith(IMAGES))
-    return CommonFeatures(contract=contract, keys=read, sides=sides, columns=columns, notes=tuple(notes))
+    return CommonFeatures(contract=contract, keys=read, column_units=sides, columns=columns, notes=tuple(notes))
 
 
 def _choose_inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return the features that the policy observes, and notes for the user about this choice."""
+    """Return the keys of the features that the policy observes, and notes for the user about this choice."""
     present = {folder: list(reader.info["features"]) for folder, reader in readers.items()}
     if wanted is not None:
         keys = [_INPUTS.get(name, name if name.startswith(IMAGES) else IMAGES + name) for name in wanted]
@@ -297,15 +331,19 @@ def _find_image_size(readers: Mapping[Path, DatasetReader], key: str) -> tuple[i
             height, width = (int(side) for side in entry["shape"][1:3])
         sizes.setdefault((height, width), folder)
     if len(sizes) > 1:
-        said = ", ".join(f"{w}x{h} in {folder}" for (h, w), folder in sizes.items())
-        raise InputError(f"{key} has several sizes: {said}. Render all with one size.")
+        listed = ", ".join(f"{w}x{h} in {folder}" for (h, w), folder in sizes.items())
+        raise InputError(f"{key} has several sizes: {listed}. Render all with one size.")
     return next(iter(sizes))
 
 
 def _find_command_kind(readers: Mapping[Path, DatasetReader]) -> Literal["position", "torque"]:
-    """Return the kind of action: the control mode of a folder's twin if known, else position, as in LeRobot."""
+    """Return the control mode of the twin that generated the data, from the first dataset folder that stores a twin.
+
+    Folders whose twin cannot be loaded here are skipped. If no folder remains, return ``position``, which LeRobot
+    assumes.
+    """
     for reader in readers.values():
-        generated = reader.spec.config.get("generate", {}) if reader.ours else {}
+        generated = reader.spec.config.get("generate", {}) if reader.written_by_twinloop else {}
         if "twin" in generated:
             with contextlib.suppress(TwinloopError, OSError):  # a user's twin that is not installed here
                 return load_twin(generated["twin"]).robot.control
@@ -314,6 +352,6 @@ def _find_command_kind(readers: Mapping[Path, DatasetReader]) -> Literal["positi
 
 def _find_common_task(readers: Mapping[Path, DatasetReader]) -> str:
     """Return the task name if all folders were generated for the same task, else an empty string."""
-    configs = [reader.spec.config if reader.ours else {} for reader in readers.values()]
+    configs = [reader.spec.config if reader.written_by_twinloop else {} for reader in readers.values()]
     names = {str(config.get("generate", {}).get("task", "")) for config in configs}
     return names.pop() if len(names) == 1 else ""

@@ -1,4 +1,4 @@
-"""Configuration of a training run: one record, made from a YAML file and command-line flags.
+"""Define the configuration of a training run, and read it from a YAML file and command-line flags.
 
 ::
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from twinloop.core.errors import InputError
 from twinloop.core.extension import mark_foreign, require_reference
@@ -35,11 +35,15 @@ class _Strict(BaseModel):
 class SourceConfig(_Strict):
     """One source of training samples.
 
-    ``data`` is a LeRobot v3.0 folder, a dataset version of the workspace (``NAME``, ``NAME@VERSION``), or a query
-    ``SELECT episode_id …`` over the workspace. ``weight`` is its share of every batch relative to the other weights; if
-    no source has a weight, each counts by its number of frames. ``episodes`` are the ``episode_index`` values of a
-    folder to use, by default all. ``units`` gives the units of a folder that does not store them: one for all joints,
-    or one per joint. ``kind``, ``real`` or ``sim``, applies to a folder whose episodes do not store it.
+    Attributes:
+        data: a LeRobot v3.0 folder, a dataset version of the workspace (``NAME``, ``NAME@VERSION``), or a query
+            ``SELECT episode_id …`` over the workspace.
+        name: name of the source; by default the name of the folder or dataset version.
+        weight: its share of every batch relative to the other weights. If no source has a weight, each counts by its
+            number of frames.
+        episodes: ``episode_index`` values of the folder to use, by default all.
+        units: units of a folder that does not store them: one for all joints, or one per joint.
+        kind: ``real`` or ``sim``, for a folder that does not store whether its episodes are real.
     """
 
     data: str
@@ -51,11 +55,14 @@ class SourceConfig(_Strict):
 
 
 class CurriculumConfig(_Strict):
-    """Curriculum over randomization strength: from the ``begin`` share of episodes nearest to nominal, growing to all.
+    """Curriculum that starts with weakly randomized episodes and adds the strongly randomized ones step by step.
 
-    All episodes are included from ``until`` on, a share of the steps. The pace is linear (Bengio et al., "Curriculum
-    learning", ICML 2009; Hacohen & Weinshall, "On the power of curriculum learning", ICML 2019, whose linear and
-    stepped paces give similar results).
+    The share of used episodes grows linearly (Bengio et al., "Curriculum learning", ICML 2009; Hacohen & Weinshall, "On
+    the power of curriculum learning", ICML 2019, whose linear and stepped paces give similar results).
+
+    Attributes:
+        begin: share of the episodes used at the start: those whose parameters are nearest to the nominal values.
+        until: share of the training steps after which all episodes are used.
     """
 
     begin: float = Field(default=0.2, gt=0, le=1)
@@ -63,22 +70,27 @@ class CurriculumConfig(_Strict):
 
 
 class DomainConfig(_Strict):
-    """Input token that gives the policy each sample's source; it is replaced by "unknown" with probability ``dropout``.
+    """Settings of the input token that gives the policy each sample's source.
 
-    Without dropout the policy would never be trained on "unknown" (as in classifier-free guidance, Ho & Salimans 2022,
-    which drops the condition in 10 to 20 % of samples).
+    Attributes:
+        dropout: probability that the token is replaced by "unknown". With 0, the policy would never be trained on
+            "unknown" (as in classifier-free guidance, Ho & Salimans 2022, which drops the condition in 10 to 20 % of
+            samples).
     """
 
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
 class AdaptConfig(_Strict):
-    """Fine-tuning: the policy to start from (``from``) and the weights to train; see `train.adapt`.
+    """Settings of fine-tuning; see `train.adapt`.
 
-    ``full`` trains all weights, ``head`` those from the latent to the commands, ``low_rank`` adds a product of rank
-    ``rank`` to every matrix (Hu et al., "LoRA", ICLR 2022, where 4 to 8 are enough). ``l2_start`` is the weight of the
-    squared distance to the initial weights (Li et al., "Explicit inductive bias for transfer learning with
-    convolutional networks", ICML 2018, who use 1e-2 without tuning); 0 for none.
+    Attributes:
+        base: folder of the policy to start from (``from`` in YAML).
+        method: ``full`` trains all weights, ``head`` only the output layers from the features to the commands,
+            ``low_rank`` adds a product of two small matrices to every matrix (Hu et al., "LoRA", ICLR 2022).
+        rank: rank of these products (4 to 8 are enough in that paper).
+        l2_start: weight of the squared distance to the initial weights; 0 for none (Li et al., "Explicit inductive bias
+            for transfer learning with convolutional networks", ICML 2018, who use 1e-2 without tuning).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -90,10 +102,12 @@ class AdaptConfig(_Strict):
 
 
 class AlignConfig(_Strict):
-    """Loss term that aligns the features of real and simulated samples in a batch; see `train.align`.
+    """Settings of a loss term that aligns the features of real and simulated samples; see `train.align`.
 
-    ``method`` is ``coral``, ``mmd``, or ``path/to/file.py:Class`` for a class of the user. ``weight`` is the weight of
-    the term after it has grown from zero over ``warmup``, a share of the steps.
+    Attributes:
+        method: ``coral``, ``mmd``, or ``path/to/file.py:Class`` for a class of the user.
+        weight: weight of the term after the warm-up.
+        warmup: share of the steps during which the weight grows from zero.
     """
 
     method: str = "coral"
@@ -102,16 +116,18 @@ class AlignConfig(_Strict):
 
 
 class PixelsConfig(_Strict):
-    """Change of simulated images to match statistics of real images; see `train.pixels`.
+    """Settings for matching the pixel statistics of simulated images to those of real images; see `train.pixels`.
 
-    ``moments`` matches mean and deviation of each channel. ``fda`` replaces the amplitudes of the lowest frequencies,
-    up to ``beta`` of the shorter side (Yang & Soatto, "FDA", CVPR 2020, who use 0.01 to 0.09). The statistics are
-    measured on a number of training frames of each kind and camera, ``pictures``.
+    Attributes:
+        method: ``moments`` matches mean and standard deviation of each colour channel. ``fda`` replaces the amplitudes
+            of the lowest spatial frequencies (Yang & Soatto, "FDA", CVPR 2020).
+        beta: limit of the replaced frequencies, as a share of the image's shorter side (0.01 to 0.09 in that paper).
+        images: number of training images of each kind (real, simulated) and camera that are measured.
     """
 
     method: Literal["moments", "fda"] = "moments"
     beta: float = Field(default=0.01, ge=0, le=0.5)
-    pictures: int = Field(default=256, ge=1)
+    images: int = Field(default=256, ge=1, validation_alias=AliasChoices("images", "pictures"))  # the former name
 
 
 class TrainConfig(_Strict):
@@ -122,17 +138,18 @@ class TrainConfig(_Strict):
         settings: settings of the policy.
         sources: data to train on.
         sim_fraction: share of all simulated sources in every batch; None to use the sources' weights.
-        inputs: ``state``, ``environment`` or camera names; by default the state, and the environment if every source
-            has it, else all cameras that every source has.
+        inputs: ``state`` (joint positions), ``environment`` (``observation.environment_state``, such as object poses)
+            or camera names; by default the state, and the environment if every source has it, else all cameras that
+            every source has.
         task: name of the task, for the policy's contract.
-        steps: steps of the optimizer; 0 for the value in the policy kind's recipe (`RECIPES`).
+        steps: steps of the optimizer; 0 for the value in the policy kind's recipe (`preparation.RECIPES`).
         batch: samples per step; 0 for the value in the recipe.
         lr: highest learning rate; 0 for the value in the recipe. The rate rises during ``warmup``, then falls to zero
             along a cosine.
         weight_decay: weight decay of the optimizer.
         warmup: duration of the rise of the learning rate, as a share of the steps.
-        clip: largest norm of the gradient.
-        ema: decay of the weights' running mean; None for none.
+        clip: largest norm of the gradient; longer gradients are scaled down.
+        ema: decay of the exponential moving average of the weights; None for no average.
         seed: run seed.
         device: torch device.
         threads: threads of torch; 0 for 1.
@@ -142,9 +159,13 @@ class TrainConfig(_Strict):
             never.
         keep: weights to save: those of the ``best`` evaluation, or the ``last``.
         keep_failures: whether to train on failed episodes too.
-        normalization: ``pooled`` (all sources by their shares) or the name of the source whose statistics are used.
-        curriculum, domain_token, align, pixels: see their classes; None for none.
-        adapt: fine-tuning; kind, settings, inputs and normalization are then those of the base policy.
+        normalization: source of the means and standard deviations that normalize data: ``pooled`` (all sources by their
+            shares), or the name of one source.
+        curriculum: see `CurriculumConfig`; None to use all episodes from the start.
+        domain_token: see `DomainConfig`; None for a policy without this input.
+        adapt: see `AdaptConfig`; kind, settings, inputs and normalization are then those of the base policy.
+        align: see `AlignConfig`; None for no such loss term.
+        pixels: see `PixelsConfig`; None to leave images unchanged.
     """
 
     policy: str = "mlp"
@@ -177,10 +198,14 @@ class TrainConfig(_Strict):
 
     @classmethod
     def of(cls, value: Any, *, where: str = "The training configuration") -> Self:
-        """Return the configuration of plain values.
+        """Return the configuration made from a dictionary of plain values, as a YAML file contains.
+
+        Args:
+            value: the dictionary.
+            where: origin of the values, for error messages.
 
         Raises:
-            InputError: a key or value is wrong; the message names it.
+            InputError: If a key or value is wrong. The message names it.
         """
         try:
             return cls.model_validate(value)
@@ -189,7 +214,7 @@ class TrainConfig(_Strict):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the configuration."""
+        """SHA-256 of the configuration in JSON."""
         return sha256_json(self.model_dump(mode="json"))
 
 
@@ -198,20 +223,21 @@ def read_config(path: Path | None, **flags: Any) -> TrainConfig:
 
     Args:
         path: the file, or None for flags only.
-        flags: fields of `TrainConfig`, None if not given. Folders in the file are relative to the file's folder.
+        flags: fields of `TrainConfig`; a flag that the user did not give is None. Folders in the file are relative to
+            the file's folder.
 
     Raises:
-        InputError: a key or value is wrong, or no training data is given.
+        InputError: If a key or value is wrong, or no training data is given.
     """
     value = {} if path is None else mark_foreign(load_yaml(path), path)
     where = "The command line" if path is None else str(path)
     if not isinstance(value, dict):
         raise InputError(f"{where} has no settings. It needs at least sources: [{{data: FOLDER}}].")
-    said = {key: item for key, item in flags.items() if item is not None}
-    for key in _SECTIONS & said.keys():  # a flag sets one key of a section
-        said[key] = {**(value.get(key) or {}), **said[key]}
+    overrides = {key: item for key, item in flags.items() if item is not None}
+    for key in _SECTIONS & overrides.keys():  # a flag sets one key of a section
+        overrides[key] = {**(value.get(key) or {}), **overrides[key]}
     from_file = isinstance(value.get("adapt"), dict) and "from" not in (flags.get("adapt") or {})
-    value = {**value, **said}
+    value = {**value, **overrides}
     if not value.get("sources"):
         raise InputError(f"{where} names no training data. Give --data FOLDER, or sources: in a YAML file.")
     if isinstance(adapt := value.get("adapt"), dict) and "from" not in adapt:
@@ -228,10 +254,10 @@ def read_config(path: Path | None, **flags: Any) -> TrainConfig:
         config = config.model_copy(update={"adapt": base})
     if path is None or flags.get("sources") is not None:
         return config
-    beside = [
+    sources = [
         source.model_copy(update={"data": _resolve_data_path(source.data, path.parent)}) for source in config.sources
     ]
-    return config.model_copy(update={"sources": tuple(beside)})
+    return config.model_copy(update={"sources": tuple(sources)})
 
 
 def _resolve_data_path(data: str, folder: Path) -> str:

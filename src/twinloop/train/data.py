@@ -1,4 +1,4 @@
-"""Read the episodes of all sources as arrays in one unit map, and compute the policy's normalization statistics."""
+"""Read the episodes of all sources as arrays in common units, and compute the policy's normalization statistics."""
 
 from __future__ import annotations
 
@@ -28,11 +28,19 @@ _SUCCESS = "next.success"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFrames:
-    """All frames of all episodes, concatenated.
+    """All frames of all training and held-out episodes, concatenated: N frames of E episodes.
 
-    ``columns`` holds ``action`` ``(N, k)`` and, if the policy uses them, ``observation.state`` ``(N, k)`` and
-    ``observation.environment_state`` ``(N, m)``, float32, in the units of ``contract``. ``first`` and ``last`` ``(E,)``
-    are the first and last frame of each episode, inclusive; ``source_of`` ``(E,)`` is the index of its source.
+    Attributes:
+        columns: ``action`` ``(N, k)`` for k joints and, if the policy uses them, ``observation.state`` ``(N, k)`` and
+            ``observation.environment_state`` ``(N, m)`` with m values such as object positions; float32, in the units
+            of ``contract``.
+        first: index of each episode's first frame, ``(E,)``.
+        last: index of each episode's last frame, ``(E,)``, inclusive.
+        source_of: index of each episode's source in ``sources``, ``(E,)``.
+        episodes: the episodes.
+        sources: the sources.
+        contract: units, inputs and rate that all sources share.
+        notes: notes for the user about the choice of inputs and units.
     """
 
     columns: Mapping[str, Floats]
@@ -46,20 +54,20 @@ class TrainingFrames:
 
     @property
     def frames(self) -> int:
-        """Number of frames."""
+        """Number of frames N."""
         return int(self.last[-1]) + 1
 
     def episode_of(self, frames: Ints) -> Ints:
-        """Return the episode of each frame."""
+        """Return the episode index of each frame index, in the same shape."""
         return np.searchsorted(self.last, frames, side="left")
 
     def frames_of(self, episodes: Sequence[int] | Ints) -> Ints:
-        """Return all frames of the given episodes, episode by episode."""
+        """Return the indices of all frames of the given episodes, episode by episode."""
         spans = [np.arange(self.first[e], self.last[e] + 1) for e in episodes]
         return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
 
     def describe_frame(self, frame: int) -> str:
-        """Describe a frame for messages: episode, frame within it, source and file."""
+        """Return a description of a frame for messages: episode, frame within the episode, source and file."""
         episode = int(self.episode_of(np.array([frame]))[0])
         listed, source = self.episodes[episode], self.sources[int(self.source_of[episode])]
         within = frame - int(self.first[episode])
@@ -67,7 +75,7 @@ class TrainingFrames:
 
 
 def data_file(listed: ListedEpisode) -> Path:
-    """Return the file that contains an episode's frames."""
+    """Return the path of the Parquet file that contains an episode's frames."""
     reader = DatasetReader(listed.folder)
     row = reader.row(listed.index)
     where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
@@ -81,18 +89,18 @@ def load_frames(
     task: str = "",
     keep_failures: bool = False,
 ) -> TrainingFrames:
-    """Read the frames of all sources into memory, without images.
+    """Read the frames of all sources into memory, excluding images.
 
     Args:
         sources: see `sources.open_sources`.
-        inputs: ``state``, ``environment``, names of cameras; see `config.TrainConfig`.
-        task: name of the task, for the contract.
+        inputs: ``state``, ``environment``, names of cameras; None to choose, see `config.TrainConfig`.
+        task: name of the task; it is stored in the contract (description of the policy's inputs and outputs).
         keep_failures: keep episodes whose last frame records a failure.
 
     Raises:
-        UnitsError: the sources' units differ and cannot be converted; the message names the missing fact.
-        InputError: robots, rates, columns or inputs differ.
-        DatasetError: a folder is damaged or has a non-finite number; the message names episode and frame.
+        UnitsError: If the sources' units differ and cannot be converted. The message gives the joint and what to add.
+        InputError: If robots, rates, columns or inputs differ.
+        DatasetError: If a folder is damaged or has a non-finite number. The message gives episode and frame.
     """
     readers = {folder: DatasetReader(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
     agreed = find_common_features(sources, readers, inputs=inputs, task=task)
@@ -133,7 +141,7 @@ def _require_episodes(sources: Sequence[TrainingSource], source_of: Sequence[int
 
 
 class _FolderFrames:
-    """Frames of one folder; a data file with several episodes is read once."""
+    """Reader of one dataset folder's frames; it keeps the last data file open, which may hold several episodes."""
 
     def __init__(self, reader: DatasetReader, keys: Sequence[str]) -> None:
         self._reader, self._keys = reader, tuple(keys)
@@ -142,7 +150,10 @@ class _FolderFrames:
         self._open: tuple[Path, pa.Table, NDArray[np.int64]] | None = None
 
     def episode(self, listed: ListedEpisode) -> tuple[dict[str, NDArray[np.float64]], bool | None]:
-        """Return the features of an episode ``(T, n)``, and the success stored in its last frame, or None."""
+        """Return an episode's features, each ``(T, n)`` for T frames, and the success stored in its last frame.
+
+        The success is None if the folder does not store it.
+        """
         chunk, file, length = self._places[listed.index]
         path = layout.resolve_inside(
             self._reader.path, self._reader.info["data_path"], {"chunk_index": chunk, "file_index": file}
@@ -187,7 +198,10 @@ class _FolderFrames:
 
 
 def _find_locations(reader: DatasetReader) -> dict[int, tuple[int, int, int]]:
-    """Return chunk, file and length of every episode; `DatasetReader.row` would read the drawn parameters too."""
+    """Return chunk number, file number and length in frames of every episode, by episode index.
+
+    `DatasetReader.row` is not used, because it would also read the drawn parameters.
+    """
     columns = ["episode_index", "data/chunk_index", "data/file_index", "length"]
     found: dict[int, tuple[int, int, int]] = {}
     for path in sorted((reader.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
@@ -209,20 +223,21 @@ def measure_statistics(
 
     Args:
         data: all frames.
-        episodes: the training episodes.
-        share: share of each source, see `mixture.compute_shares`; all frames of a source have the same weight.
+        episodes: indices of the training episodes.
+        share: share of each source in a batch, see `mixture.compute_shares`; all frames of a source have the same
+            weight.
         settings: policy settings, which define whether actions are relative and whether the last command is an input.
         whose: ``pooled``, or the name of the only source to use.
 
     Raises:
-        UnknownNameError: the source does not exist.
+        UnknownNameError: If the source does not exist.
     """
     names = [source.name for source in data.sources]
     if whose != POOLED and whose not in names:
         raise UnknownNameError("source", whose, [*names, POOLED], where="normalization")
     part = np.asarray(share, dtype=np.float64)
     part = part if whose == POOLED else (np.array(names) == whose).astype(np.float64)
-    said = ", ".join(f"{name} {one:.3g}" for name, one in zip(names, part, strict=True) if one > 0)
+    shares = ", ".join(f"{name} {one:.3g}" for name, one in zip(names, part, strict=True) if one > 0)
     frames = data.frames_of(episodes[part[data.source_of[episodes]] > 0])
     weight = _frame_weights(data, frames, part)
     columns = {
@@ -234,11 +249,11 @@ def measure_statistics(
         columns[ACTION] = _relative_statistics(data, frames, part, settings.chunk_size)
         if settings.last_command:
             columns[LAST_COMMAND] = weighted_statistics(data.columns[ACTION][frames], weight)
-    return Statistics(columns=columns, source=f"frames of {said}")
+    return Statistics(columns=columns, source=f"frames of {shares}")
 
 
 def weighted_statistics(values: ArrayLike, weight: ArrayLike) -> ColumnStatistics:
-    """Return statistics of rows ``(n, k)`` with weights ``(n,)``.
+    """Return mean, standard deviation, range and quantiles of n rows ``(n, k)`` with weights ``(n,)``, per column.
 
     A quantile is the smallest value whose cumulative weight reaches the quantile's level.
     """
@@ -267,7 +282,7 @@ def _frame_weights(data: TrainingFrames, frames: Ints, share: NDArray[np.float64
 def _relative_statistics(
     data: TrainingFrames, frames: Ints, share: NDArray[np.float64], chunk: int
 ) -> ColumnStatistics:
-    """Return statistics of chunk commands relative to the current state, without steps beyond the episode's end."""
+    """Return statistics of the next ``chunk`` commands minus the current state, within the episode."""
     frames = frames[:: max(1, len(frames) // _MOST_CHUNKS)]
     ahead = frames[:, None] + np.arange(chunk)
     inside = ahead <= data.last[data.episode_of(frames)][:, None]

@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 _FEW = 5  # episodes that a source needs for one of them to be held out
 _MOST_FRAMES = 2000  # scored frames per source: neighbouring frames add little information
 _AT_ONCE = 256
-_RESAMPLES, _LEVEL = 2000, 0.95  # of intervals
+_RESAMPLES, _LEVEL = 2000, 0.95  # bootstrap resamples and confidence level of intervals
 _PAIR = 2
 
 
 def split(data: TrainingFrames, holdout: float, seed: int) -> tuple[Ints, Ints]:
-    """Return the training episodes and the held-out episodes.
+    """Return the indices of the training episodes and of the held-out episodes.
 
-    The share ``holdout`` of each source is held out: at least two episodes, for an interval, but this minimum never
-    takes more than one in five; with fewer than five episodes it is zero. The choice depends only on the seed and the
-    episode ids, so an episode in two sources is on the same side in both.
+    Of the n episodes of a source, max(round(``holdout`` · n), min(2, ⌊n / 5⌋)) are held out; none if ``holdout`` is 0.
+    Two episodes are the minimum for an interval. The choice depends only on the seed and the episode ids, so an episode
+    that two sources contain is in the same set for both.
+
+    Raises:
+        InputError: If a source has no episode left for training.
     """
     names = [episode.episode_id for episode in data.episodes]
     rank = np.array([int.from_bytes(hashlib.blake2b(f"{seed}/{n}".encode(), digest_size=6).digest()) for n in names])
@@ -54,9 +57,16 @@ def split(data: TrainingFrames, holdout: float, seed: int) -> tuple[Ints, Ints]:
 class SourceError:
     """Action error of a policy on one source's held-out episodes.
 
-    ``errors`` ``(episodes, k)`` are mean absolute differences by episode and joint, in the dataset's units, over the
-    steps of a chunk that would be executed. ``scaled`` is their mean after each joint was divided by the standard
-    deviation of its commands, so that joints with different units can be combined.
+    Attributes:
+        source: name of the source.
+        real: whether the source is real.
+        joints: names of the k joints.
+        units: unit of each joint.
+        errors: mean absolute error per episode and joint, ``(episodes, k)``, in the dataset's units. Only the first
+            ``n_action_steps`` commands of each predicted chunk count, because a rollout executes only these.
+        frames: number of evaluated frames per episode.
+        scaled: mean error after each joint was divided by the standard deviation of its commands, so that joints with
+            different units can be combined.
     """
 
     source: str
@@ -68,11 +78,11 @@ class SourceError:
     scaled: float
 
     def means(self) -> dict[str, float]:
-        """Return the mean over the joints of each unit."""
+        """Return the mean error over the joints of each unit, by unit, such as ``{"deg": 1.2}``."""
         return {unit: float(np.average(values, weights=self.frames)) for unit, values in self._by_unit().items()}
 
     def by_unit(self) -> dict[str, dict[str, Any]]:
-        """Return `means`, with intervals over episodes if there are at least two."""
+        """Return a dictionary per unit with the mean error and, from two episodes on, its bootstrap interval."""
         found = {}
         for unit, values in self._by_unit().items():
             entry: dict[str, Any] = {"estimate": self.means()[unit], "joints": self.units.count(unit)}
@@ -84,12 +94,12 @@ class SourceError:
         return found
 
     def _by_unit(self) -> dict[str, NDArray[np.float64]]:
-        """Return each episode's mean over the joints of a unit ``(episodes,)``, by unit."""
+        """Return the mean error of each episode over the joints of a unit, ``(episodes,)``, by unit."""
         columns = np.array(self.units)
         return {unit: self.errors[:, columns == unit].mean(axis=1) for unit in dict.fromkeys(self.units)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return the errors as a JSON-compatible dictionary."""
         joints = np.average(self.errors, axis=0, weights=self.frames).tolist()
         return {
             "source": self.source,
@@ -103,11 +113,11 @@ class SourceError:
 
 
 class Holdout:
-    """Held-out episodes of a run.
+    """Held-out episodes of a run, and the evaluation of a policy on them.
 
     Args:
         data: all frames.
-        episodes: the held-out episodes.
+        episodes: indices of the held-out episodes.
         scale: standard deviation of each joint's commands ``(k,)`` in the training data.
     """
 
@@ -121,17 +131,23 @@ class Holdout:
 
     @property
     def deciding_sources(self) -> tuple[str, ...]:
-        """Sources whose error decides early stopping and the kept weights: the real ones, or all if none is real."""
+        """Names of the sources whose error decides early stopping and the saved weights.
+
+        They are the real sources, or all sources if none is real.
+        """
         sources = [self._data.sources[number] for number in self._frames]
         real = [source.name for source in sources if source.real]
         return tuple(real or [source.name for source in sources])
 
     def compute_errors(self, policy: Policy, samples: SampleBatches) -> list[SourceError]:
-        """Return the error on each source that has held-out episodes."""
+        """Return the mean absolute error of the predicted commands, for each source that has held-out episodes."""
         return [self._compute_source_error(policy, samples, number, frames) for number, frames in self._frames.items()]
 
     def selection_metric(self, errors: Sequence[SourceError]) -> float:
-        """Return the metric to minimize: the mean of the scaled errors of the sources in `judges`."""
+        """Return the metric to minimize: the mean of `SourceError.scaled` over the sources in `deciding_sources`.
+
+        ``scaled`` is the mean error in units of each command's standard deviation.
+        """
         return float(np.mean([error.scaled for error in errors if error.source in self.deciding_sources]))
 
     def _compute_source_error(self, policy: Policy, samples: SampleBatches, number: int, frames: Ints) -> SourceError:
@@ -161,7 +177,7 @@ class Holdout:
 def _absolute_differences(
     policy: Policy, samples: SampleBatches, frames: Ints
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return each frame's summed absolute differences ``(n, k)`` over the executed steps, and the number of steps."""
+    """Return each frame's absolute errors ``(n, k)``, summed over the executed steps, and the number of these steps."""
     import torch  # pyright: ignore[reportMissingImports]
 
     from twinloop.policies.policy import IS_PAD

@@ -1,8 +1,9 @@
 """Train LeRobot policies (ACT, diffusion, SmolVLA, π0 and others) with ``lerobot-train``.
 
-The mixture is written as one LeRobot v3.0 folder. ``lerobot-train`` (0.4.4, the last version for Python 3.11) trains on
-it, in this environment or another one. The result is a policy folder like any other, which LeRobot runs
-(`train.lerobot_policy`). Data and checkpoints are kept next to the policy's folder, in ``FOLDER.lerobot``.
+The episodes of all sources are written to one LeRobot v3.0 folder, repeated so that each source has its share.
+``lerobot-train`` (0.4.4, the last version for Python 3.11) trains on that folder, in this Python environment or another
+one. The result is a policy folder like any other, which LeRobot runs (`train.lerobot_policy`). Data and checkpoints are
+kept next to the policy's folder, in ``FOLDER.lerobot``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ _NOT_THERE = ("curriculum", "domain_token", "adapt", "align", "pixels", "ema", "
 
 
 def training_arguments(config: TrainConfig, kind: str, output: Path) -> list[str]:
-    """Return the arguments of ``lerobot-train`` for a new run of the policy in ``output``."""
+    """Return the command-line arguments of ``lerobot-train`` for a new run.
+
+    Args:
+        config: the training configuration.
+        kind: LeRobot's name of the policy type, such as ``act``.
+        output: folder of the new policy.
+    """
     settings = {"device": config.device, "push_to_hub": False, **config.settings}
     path = settings.pop("path", None)
     steps, work = config.steps or STEPS, lerobot_run_folder(output)
@@ -71,10 +78,14 @@ def training_arguments(config: TrainConfig, kind: str, output: Path) -> list[str
 
 
 def resume_arguments(work: Path, config: TrainConfig) -> list[str]:
-    """Return the arguments of ``lerobot-train`` to resume from the last checkpoint; its file holds the other settings.
+    """Return the arguments of ``lerobot-train`` to resume from the last checkpoint, which holds the other settings.
+
+    Args:
+        work: folder of data and checkpoints, see `lerobot_run_folder`.
+        config: the training configuration; only its number of steps is used.
 
     Raises:
-        InputError: there is no checkpoint.
+        InputError: If there is no checkpoint.
     """
     file = work / RUN / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     if not file.is_file():
@@ -89,25 +100,31 @@ def parse_loss(line: str) -> float | None:
 
 
 def require_supported_kind(config: TrainConfig) -> str:
-    """Return LeRobot's name of the policy type; raise InputError for settings that ``lerobot-train`` lacks."""
+    """Return LeRobot's name of the policy type of a configuration.
+
+    Raises:
+        InputError: If the name is malformed, or the configuration has settings that ``lerobot-train`` lacks.
+    """
     kind = config.policy.removeprefix(PREFIX)
     if not re.fullmatch(r"[a-z0-9_]+", kind):
         raise InputError(f"--policy {config.policy}: write lerobot:TYPE with LeRobot's name, such as lerobot:act.")
     plain = TrainConfig(sources=config.sources)
-    said = [name for name in _NOT_THERE if getattr(config, name) != getattr(plain, name)]
-    if said:
-        extra = " Set the rate with --set optimizer_lr=…" if "lr" in said else ""
-        raise InputError(f"lerobot-train has no {', '.join(said)}. Leave it out, or train mlp, act or flow.{extra}")
+    unsupported = [name for name in _NOT_THERE if getattr(config, name) != getattr(plain, name)]
+    if unsupported:
+        extra = " Set the rate with --set optimizer_lr=…" if "lr" in unsupported else ""
+        raise InputError(
+            f"lerobot-train does not support {', '.join(unsupported)}. Leave it out, or train mlp, act or flow.{extra}"
+        )
     return kind
 
 
 def log_interval(config: TrainConfig) -> int:
-    """Return the number of steps between two log lines."""
+    """Return the number of training steps between two log lines of ``lerobot-train``."""
     return max(1, (config.steps or STEPS) // _POINTS)
 
 
 def lerobot_run_folder(output: Path) -> Path:
-    """Return the folder of the mixture and of LeRobot's run for a policy folder."""
+    """Return the folder that holds the written dataset and LeRobot's checkpoints of the policy folder ``output``."""
     return output.with_name(f"{output.name}.lerobot")
 
 
@@ -116,11 +133,18 @@ _LAST_LINES = 12  # of the program's output, in a message
 
 @dataclass(frozen=True, kw_only=True)
 class LeRobotTrainingResult:
-    """Policy folder, LeRobot's last checkpoint, metrics of ``result.json``, and each episode's dataset folder by id."""
+    """Result of a training by LeRobot.
+
+    Attributes:
+        folder: the policy folder.
+        checkpoint: folder of LeRobot's last checkpoint.
+        metrics: metrics, the content of ``result.json``.
+        folders: folder of the dataset that contains each episode, by episode id.
+    """
 
     folder: Path
     checkpoint: Path
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
     folders: Mapping[str, Path]
 
 
@@ -132,9 +156,9 @@ def train_lerobot(
     workspace: Path | None = None,
     resume: bool = False,
 ) -> LeRobotTrainingResult:
-    """Write the mixture, run ``lerobot-train`` on it, and save its last checkpoint as a policy.
+    """Write the training data as one dataset, run ``lerobot-train`` on it, and save its last checkpoint as a policy.
 
-    The mixture is written to ``OUTPUT.lerobot/dataset`` and LeRobot's run to ``OUTPUT.lerobot/run``. Once the policy is
+    The dataset is written to ``OUTPUT.lerobot/dataset`` and LeRobot's run to ``OUTPUT.lerobot/run``. Once the policy is
     saved, both are needed only to resume.
 
     Args:
@@ -144,12 +168,12 @@ def train_lerobot(
         output: folder of the new policy.
         python: interpreter of the environment that has LeRobot; see `lerobot_policy.require_lerobot`.
         workspace: workspace to search for dataset versions and SQL queries.
-        resume: continue from LeRobot's last checkpoint in ``output``.
+        resume: continue from LeRobot's last checkpoint in ``OUTPUT.lerobot``.
 
     Raises:
-        MissingDependencyError: LeRobot is not installed.
-        InputError: ``lerobot-train`` does not support a setting, or the data cannot be mixed.
-        CheckFailedError: the program failed; the message ends with its last lines.
+        MissingDependencyError: If LeRobot is not installed.
+        InputError: If ``lerobot-train`` does not support a setting, or the sources cannot be combined.
+        CheckFailedError: If ``lerobot-train`` failed. The message ends with its last lines of output.
     """
     output = Path(output).absolute()
     interpreter, version = require_lerobot(python)
@@ -175,7 +199,7 @@ def train_lerobot(
     began = time.perf_counter()
     losses = _run_or_clean_up(interpreter, words, config, work, resume=resume)
     checkpoint = _find_last_checkpoint(work)
-    figures = {
+    metrics = {
         "schema": 1,
         "verb": "train",
         "policy": config.policy,
@@ -197,14 +221,14 @@ def train_lerobot(
     }
     texts = list(Opened(work / DATASET).tasks.values())
     if len(texts) > 1:
-        figures["notes"].append(f"the data have {len(texts)} task texts, so the policy gets no task text at inference")
-    said = texts[0] if len(texts) == 1 else ""
-    figures["hash"] = save_lerobot(
-        checkpoint, output, contract, instruction=said, card=_make_card(output.name, figures, version)
+        metrics["notes"].append(f"the data have {len(texts)} task texts, so the policy gets no task text at inference")
+    instruction = texts[0] if len(texts) == 1 else ""
+    metrics["hash"] = save_lerobot(
+        checkpoint, output, contract, instruction=instruction, card=_make_card(output.name, metrics, version)
     )
-    write_json(output / "result.json", figures)
+    write_json(output / "result.json", metrics)
     folders = {episode.episode_id: episode.folder for source in sources for episode in source.episodes}
-    return LeRobotTrainingResult(folder=output, checkpoint=checkpoint, figures=figures, folders=folders)
+    return LeRobotTrainingResult(folder=output, checkpoint=checkpoint, metrics=metrics, folders=folders)
 
 
 def _find_contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Contract:
@@ -217,7 +241,10 @@ def _find_contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Co
 def _run_or_clean_up(
     interpreter: str, words: Sequence[str], config: TrainConfig, work: Path, *, resume: bool
 ) -> list[tuple[int, float]]:
-    """Run the program; delete the work folder if it fails before the first checkpoint, so that it can be repeated."""
+    """Run ``lerobot-train`` and return its loss curve, pairs (step, loss).
+
+    If it fails before the first checkpoint, the work folder is deleted, so that the training can be repeated.
+    """
     try:
         return _run(interpreter, words, config.steps or STEPS, _find_log_schedule(work, config, resume=resume))
     except CheckFailedError:
@@ -226,29 +253,36 @@ def _run_or_clean_up(
         raise
 
 
-def _make_card(name: str, figures: Mapping[str, Any], version: str) -> PolicyCard:
+def _make_card(name: str, metrics: Mapping[str, Any], version: str) -> PolicyCard:
     columns = ("name", "episodes", "written", "frames", "real", "share_realized")
-    provenance = {key: figures[key] for key in ("config_hash", "data_hash", "seed", "steps", "seconds", "command")}
+    provenance = {key: metrics[key] for key in ("config_hash", "data_hash", "seed", "steps", "seconds", "command")}
     return PolicyCard(
         name=name,
-        data=tuple({key: row[key] for key in columns} for row in figures["sources"]),
+        data=tuple({key: row[key] for key in columns} for row in metrics["sources"]),
         provenance={"lerobot": version, **provenance},
-        notes=tuple(figures["notes"]),
+        notes=tuple(metrics["notes"]),
     )
 
 
 def _find_log_schedule(work: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
-    """Return the first step of a run and the number of steps between two log lines."""
+    """Return the first step of a run and the number of steps between two log lines of ``lerobot-train``."""
     last = work / RUN / "checkpoints" / "last"
     if not resume:
         return 0, log_interval(config)
-    begun = read_json(last / "training_state" / "training_step.json")["step"]
-    return int(begun), int(read_json(last / "pretrained_model" / "train_config.json").get("log_freq", 200))
+    first_step = read_json(last / "training_state" / "training_step.json")["step"]
+    return int(first_step), int(read_json(last / "pretrained_model" / "train_config.json").get("log_freq", 200))
 
 
 def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, int]) -> list[tuple[int, float]]:
-    """Run the program, show its progress, and return its loss curve."""
-    begun, every = pace
+    """Run ``lerobot-train``, show its progress, and return its loss curve, pairs (step, loss).
+
+    Args:
+        interpreter: Python interpreter that has LeRobot.
+        words: arguments of ``lerobot-train``.
+        steps: last step of the run.
+        pace: first step of the run, and steps between two log lines.
+    """
+    first_step, every = pace
     losses: list[tuple[int, float]] = []
     last: deque[str] = deque(maxlen=_LAST_LINES)
     command = [interpreter, *SIDE, "train", *words]
@@ -256,28 +290,28 @@ def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, in
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as run,  # noqa: S603 - see above
         show_progress(label="lerobot-train", total=steps) as advance,
     ):
-        advance(begun)
+        advance(first_step)
         try:
             for line in run.stdout or ():
                 last.append(line.rstrip())
                 loss = parse_loss(line)
                 if loss is not None:
                     advance(every)
-                    losses.append((begun + every * (1 + len(losses)), loss))
+                    losses.append((first_step + every * (1 + len(losses)), loss))
         except BaseException:
             run.terminate()
             raise
     if run.returncode != 0:
-        said = "\n".join(last)
-        raise CheckFailedError(f"lerobot-train ended with code {run.returncode}. Its last lines:\n{said}")
+        output = "\n".join(last)
+        raise CheckFailedError(f"lerobot-train ended with code {run.returncode}. Its last lines:\n{output}")
     return losses
 
 
 def _find_last_checkpoint(work: Path) -> Path:
-    """Return the policy folder of the last checkpoint.
+    """Return the folder ``pretrained_model`` of the last checkpoint.
 
     Raises:
-        CheckFailedError: the program saved no checkpoint.
+        CheckFailedError: If ``lerobot-train`` saved no checkpoint.
     """
     found = _list_checkpoints(work)
     if not found:
@@ -290,12 +324,12 @@ def _list_checkpoints(work: Path) -> list[Path]:
     return sorted(found, key=lambda one: int(one.parent.name))
 
 
-def report_rows(figures: Mapping[str, Any]) -> list[str]:
-    """Return the summary lines of a run for the terminal."""
+def report_rows(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the summary lines of a run for the terminal, from the content of its ``result.json`` (``metrics``)."""
     rows = [
         f"{row['name']}: {row['episodes']} episodes as {row['written']}, {row['share_realized']:.4g} of the frames "
         f"(requested {row['share']:.4g}), {row['share_episodes']:.4g} of the episodes"
-        for row in figures["sources"]
+        for row in metrics["sources"]
     ]
-    last = f", loss {figures['losses'][-1][1]:.4g}" if figures["losses"] else ""
-    return [*rows, f"{figures['steps']} steps in {figures['seconds']:.1f} s{last}; checkpoint {figures['checkpoint']}"]
+    last = f", loss {metrics['losses'][-1][1]:.4g}" if metrics["losses"] else ""
+    return [*rows, f"{metrics['steps']} steps in {metrics['seconds']:.1f} s{last}; checkpoint {metrics['checkpoint']}"]

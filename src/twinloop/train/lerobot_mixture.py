@@ -1,4 +1,7 @@
-"""Write a mixture as one folder: whole episodes of all sources, repeated if a share exceeds a source's data."""
+"""Write the episodes of several training sources as one dataset, in which each source has its share of the frames.
+
+Whole episodes are written; episodes of a source are repeated if the source has too few frames for its share.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +30,28 @@ _OBSERVATION = "observation."
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedDataset:
-    """Summary of the written dataset: one row per source, the number of copies of each episode id, and notes."""
+    """Summary of a written training dataset.
+
+    Attributes:
+        rows: one row per source: name, numbers of episodes and frames, requested and actual share.
+        episodes: number of copies of each episode, by episode id.
+        notes: notes for the user.
+    """
 
     rows: tuple[dict[str, Any], ...]
     episodes: dict[str, int]
     notes: tuple[str, ...] = ()
 
     def write(self, output: Path) -> None:
-        """Save the summary in a run's folder, for `read`."""
+        """Save this summary of the dataset in the folder of a run, from which `read` loads it."""
         write_json(output / _FILE, {"rows": self.rows, "episodes": self.episodes, "notes": self.notes})
 
     @classmethod
     def read(cls, output: Path) -> Self:
-        """Read the summary of an earlier run.
+        """Read the summary of an earlier run from its folder ``output``.
 
         Raises:
-            InputError: there is none.
+            InputError: If the folder has no summary.
         """
         if not (output / _FILE).is_file():
             raise InputError(f"{output} holds no run to resume: {_FILE} is missing. Train without --resume.")
@@ -60,9 +69,10 @@ def materialize(
 ) -> MaterializedDataset:
     """Write one LeRobot v3.0 folder whose frames match the sources' shares as closely as whole episodes allow.
 
-    The source with the most frames for its share is written once. The others are repeated: whole rounds, then single
-    episodes in an order drawn with the seed, as long as each one brings the frames closer to the share. A trainer that
-    draws frames uniformly then draws from each source by its share. Features that some folders lack are left out.
+    The source with the most frames for its share is written once. The episodes of each other source are repeated: first
+    all of them as often as they fit, then single episodes in a random order, as long as each one brings the frames
+    closer to the share. A trainer that draws frames uniformly then draws from each source by its share. Features that
+    some folders lack are left out.
 
     Args:
         sources: see `sources.open_sources`.
@@ -72,9 +82,9 @@ def materialize(
         observed: the ``observation.…`` features to write; by default all.
 
     Raises:
-        UnitsError: the folders' units differ, or some folders have none.
-        InputError: the shares are impossible, or features with the same name differ.
-        DatasetError: a source is damaged, the output exists, or the disk is full.
+        UnitsError: If the folders' units differ, or some folders have none.
+        InputError: If the shares are impossible, or features with the same name differ.
+        DatasetError: If a source is damaged, the output exists, or the disk is full.
     """
     opened = {folder: Opened(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
     if observed is not None:
@@ -95,8 +105,13 @@ def materialize(
         for item, count in zip(mine, times.tolist(), strict=True)
         for copy in range(count)
     ]
-    said = {"shares": {source.name: float(part) for source, part in zip(sources, share, strict=True)}, "seed": seed}
-    made = write_items(written, output, EditSettings(common=True), EditOperation(name="mixture", parameters=said))
+    parameters = {
+        "shares": {source.name: float(part) for source, part in zip(sources, share, strict=True)},
+        "seed": seed,
+    }
+    made = write_items(
+        written, output, EditSettings(common_features_only=True), EditOperation(name="mixture", parameters=parameters)
+    )
     counts: dict[str, int] = {}
     for source, times in zip(sources, often, strict=True):
         for episode, count in zip(source.episodes, times.tolist(), strict=True):
@@ -105,7 +120,15 @@ def materialize(
 
 
 def choose_copies(lengths: NDArray[np.int64], wanted: float, chance: np.random.Generator) -> NDArray[np.int64]:
-    """Return the number of copies of each episode for about ``wanted`` frames in total; 0 if ``wanted`` is 0."""
+    """Return the number of copies of each episode, ``(n,)``, so that all copies together have about ``wanted`` frames.
+
+    Episodes are copied because LeRobot's training draws all frames with equal probability, without weights of sources.
+
+    Args:
+        lengths: number of frames of each episode.
+        wanted: required number of frames; 0 gives no copies.
+        chance: generator that chooses the episodes with one more copy.
+    """
     rounds = int(wanted // lengths.sum() + 1e-9)
     times = np.full(len(lengths), rounds, dtype=np.int64)
     left = wanted - rounds * float(lengths.sum())

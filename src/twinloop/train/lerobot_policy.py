@@ -1,8 +1,9 @@
-"""Use a LeRobot checkpoint as a twinloop policy: a folder with contract, card and hash, run by LeRobot itself.
+"""Use a LeRobot checkpoint as a twinloop policy: a folder with contract, model card and hash, run by LeRobot itself.
 
 The folder holds our ``config.json`` and ``README.md``, and LeRobot's files unchanged in ``pretrained_model``.
-`policies.open_policy` opens it through the entry point ``lerobot`` of the group ``twinloop.policies``. The Python
-interpreter that has LeRobot keeps the checkpoint open and exchanges messages with this process over pipes.
+`policies.open_policy` opens it through the entry point ``lerobot`` of the group ``twinloop.policies``. A Python
+interpreter that has LeRobot runs as a subprocess, keeps the checkpoint open, and exchanges messages with this process
+over pipes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pydantic import ValidationError
 
 from twinloop import __version__
 from twinloop.core.contract import IMAGES, Contract
-from twinloop.core.documents import MOST_JSON_BYTES, open_regular, parse_json, read_json
+from twinloop.core.documents import MAX_JSON_BYTES, open_regular, parse_json, read_json
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
 from twinloop.core.extension import PICKLE_SUFFIXES
 from twinloop.core.files import sha256_file, sha256_json, write_bytes, write_json
@@ -50,10 +51,10 @@ def require_lerobot(python: Path | None = None) -> tuple[str, str]:
     """Find the Python interpreter that has LeRobot; return its path and LeRobot's version.
 
     Args:
-        python: the interpreter; by default the one in the variable ``TWINLOOP_LEROBOT_PYTHON``, else this one.
+        python: the interpreter; by default the one in the variable ``TWINLOOP_LEROBOT_PYTHON``, else the running one.
 
     Raises:
-        MissingDependencyError: the interpreter has no LeRobot; the message gives both ways to install it.
+        MissingDependencyError: If the interpreter has no LeRobot. The message gives both ways to install it.
     """
     named = python or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if named is None and find_spec("lerobot") is None:
@@ -64,8 +65,8 @@ def require_lerobot(python: Path | None = None) -> tuple[str, str]:
             [interpreter, "-c", _ASK], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = getattr(error, "strerror", None) or "no answer"
-        raise MissingDependencyError(f"{interpreter} does not start ({said}).", remedy=_REMEDY) from error
+        reason = getattr(error, "strerror", None) or "no answer"
+        raise MissingDependencyError(f"{interpreter} does not start ({reason}).", remedy=_REMEDY) from error
     if done.returncode != 0:
         raise MissingDependencyError(f"{interpreter} has no LeRobot.", remedy=_REMEDY)
     return interpreter, done.stdout.strip()
@@ -76,11 +77,11 @@ _ENDING_S = 5.0  # a process that has not ended after this time is killed; norma
 
 
 class LeRobotEndedError(CheckFailedError):
-    """LeRobot's interpreter ended, could not open the checkpoint, or its policy raised an error."""
+    """Error: LeRobot's interpreter ended, could not open the checkpoint, or its policy raised an error."""
 
 
 class LeRobotProcess:
-    """Process of LeRobot's interpreter with one checkpoint open, until this object is closed or deleted.
+    """Subprocess of LeRobot's interpreter that keeps one checkpoint open until this object is closed or deleted.
 
     Args:
         interpreter: path of the Python interpreter that has LeRobot.
@@ -88,19 +89,19 @@ class LeRobotProcess:
         device: torch device for the policy.
 
     Raises:
-        LeRobotEndedError: LeRobot cannot open the checkpoint; the message contains LeRobot's error.
+        LeRobotEndedError: If LeRobot cannot open the checkpoint. The message contains LeRobot's error.
     """
 
     def __init__(self, interpreter: str, folder: Path, device: str) -> None:
         self._folder, self._lock = folder, threading.Lock()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process, which writes into it
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process, which writes into it
         self._process = subprocess.Popen(  # noqa: S603 - an interpreter that the user names
             [interpreter, *SIDE, "serve", str(folder.resolve()), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
         )
-        self.close = weakref.finalize(self, _end_process, self._process, self._said)
+        self.close = weakref.finalize(self, _end_process, self._process, self._stderr)
         try:
             self._receive_answer()
         except BaseException:
@@ -108,10 +109,14 @@ class LeRobotProcess:
             raise
 
     def predict(self, arrays: Mapping[str, NDArray[Any]], task: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return chunks ``(n, chunk, k)`` and features ``(n, d)``; see `lerobot_side.ServedCheckpoint.predict_chunks`.
+        """Return chunks of commands ``(n, chunk, k)`` for n samples and k joints, and features ``(n, d)``.
+
+        Args:
+            arrays: observations, and optionally ``seeds``; see `lerobot_side.ServedCheckpoint.predict_chunks`.
+            task: task text for the policy.
 
         Raises:
-            LeRobotEndedError: the process ended, or the policy raised an error.
+            LeRobotEndedError: If the process ended, or the policy raised an error.
         """
         with self._lock:
             try:
@@ -133,11 +138,11 @@ class LeRobotProcess:
     def _make_ended_error(self) -> LeRobotEndedError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_ENDING_S)
-        self._said.seek(0)
-        said = "\n".join(self._said.read().decode(errors="replace").splitlines()[-_LAST_LINES:])
+        self._stderr.seek(0)
+        lines = "\n".join(self._stderr.read().decode(errors="replace").splitlines()[-_LAST_LINES:])
         return LeRobotEndedError(
             f"LeRobot's interpreter for {self._folder} ended (code {self._process.poll()}). Its last lines:"
-            f"\n{said or '(none)'}"
+            f"\n{lines or '(none)'}"
         )
 
     @staticmethod
@@ -147,7 +152,7 @@ class LeRobotProcess:
         return stream
 
 
-def _end_process(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with contextlib.suppress(OSError):
@@ -157,7 +162,7 @@ def _end_process(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    said.close()
+    output.close()
 
 
 KIND = "lerobot"
@@ -168,11 +173,17 @@ _DETERMINISTIC = ("act",)  # types that do not sample at inference; ACT's latent
 _MODES = {"MEAN_STD": "mean_std", "MIN_MAX": "min_max", "QUANTILES": "quantile", "QUANTILE10": "quantile10"}
 # Rows per forward pass, always the same number: see `policies.policy`. One row if there are images, because a robot
 # asks for one: with a ResNet18 four rows take four times as long.
-_TILE, _TILE_PICTURES = 16, 1
+_TILE, _TILE_IMAGES = 16, 1
 
 
 class LeRobotSettings(CommonSettings):
-    """Settings from LeRobot's ``config.json`` in our terms. ``instruction`` is the task text given to the policy."""
+    """Settings from LeRobot's ``config.json`` under twinloop's names.
+
+    Attributes:
+        type: LeRobot's name of the policy type.
+        instruction: task text given to the policy.
+        normalization: LeRobot's mode of action normalization.
+    """
 
     kind: Literal["lerobot"] = "lerobot"
     type: str
@@ -181,19 +192,19 @@ class LeRobotSettings(CommonSettings):
 
 
 class LeRobotPolicy:
-    """A saved LeRobot policy; see `policies.Predicts`.
+    """A saved LeRobot policy with the interface `policies.policy_loop.Predictor`.
 
-    LeRobot's own processors normalize. If a policy samples at random, its samples depend on the given noise alone, so
-    an episode gives the same commands alone and in a batch.
+    LeRobot's own processors normalize observations and commands. A policy that samples at random takes all randomness
+    from the given noise. Therefore an episode gets the same commands when it runs alone and when it runs in a batch.
 
     Args:
         folder: folder of the policy.
         config: content of its ``config.json``.
 
     Raises:
-        InputError: the files do not match the stored hash.
-        MissingDependencyError: no interpreter with LeRobot was found; the message explains how to get one.
-        LeRobotEndedError: LeRobot cannot open the checkpoint.
+        InputError: If the files do not match the stored hash.
+        MissingDependencyError: If no interpreter with LeRobot was found. The message explains how to get one.
+        LeRobotEndedError: If LeRobot cannot open the checkpoint.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -217,7 +228,7 @@ class LeRobotPolicy:
 
     @property
     def noise_size(self) -> int:
-        """Noise values per sample: 1 if the policy samples at random (the value seeds its draws), else 0."""
+        """Number of noise values per sample: 0 for a deterministic policy, else 1, which is used as random seed."""
         return 0 if self.settings.type in _DETERMINISTIC else 1
 
     @property
@@ -228,19 +239,24 @@ class LeRobotPolicy:
     def predict_with_features(
         self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return chunks ``(n, chunk_size, k)`` in the dataset's units and features ``(n, d)``.
+        """Return chunks of commands ``(n, chunk_size, k)`` and features ``(n, d)``, for n samples and k joints.
 
-        The features are ACT's latent; for other types d is 0.
+        Commands are in the dataset's units. The features are the latent of an ACT policy; for other types d is 0.
+
+        Args:
+            observation: histories ``(n, n_obs_steps, …)`` by key, see `observation_keys`.
+            noise: ``(n, noise_size)``; None for zeros.
+            domain: must be None, because LeRobot's policies have no domains.
 
         Raises:
-            InputError: an observation has a wrong shape or type; the message names it.
-            LeRobotEndedError: LeRobot raised an error, or its interpreter ended.
+            InputError: If an observation has a wrong shape or type, or a domain is given.
+            LeRobotEndedError: If LeRobot raised an error, or its interpreter ended.
         """
         if domain is not None:
             raise InputError(f"LeRobot's policies have no domains, but domain {domain!r} was given. Leave it out.")
         self._check_observation(observation)
         count = len(observation[self.observation_keys[0]])
-        tile = count if self.noise_size else _TILE_PICTURES if self.contract.cameras else _TILE
+        tile = count if self.noise_size else _TILE_IMAGES if self.contract.cameras else _TILE
         chunks, features = [], []
         for start in range(0, count, tile):
             rows = np.arange(start, start + tile).clip(max=count - 1)
@@ -255,7 +271,7 @@ class LeRobotPolicy:
     def predict(
         self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
     ) -> NDArray[np.float64]:
-        """Return the chunks only; see `predict_with_features`."""
+        """Return only the chunks ``(n, chunk_size, k)`` of `predict_with_features`, in the dataset's units."""
         return self.predict_with_features(observation, noise, domain)[0]
 
     def close(self) -> None:
@@ -266,12 +282,12 @@ class LeRobotPolicy:
         for key in self.observation_keys:
             if key not in observation:
                 raise InputError(f"The observation lacks {key}. It has: {', '.join(observation) or 'nothing'}.")
-            picture = key.startswith(IMAGES)
-            one = (*self.contract.cameras[key.removeprefix(IMAGES)], 3) if picture else (self._sizes[key],)
+            image = key.startswith(IMAGES)
+            one = (*self.contract.cameras[key.removeprefix(IMAGES)], 3) if image else (self._sizes[key],)
             wanted, shape = (self.settings.n_obs_steps, *one), np.shape(observation[key])
             if shape[1:] != wanted:
                 raise InputError(f"{key} has shape {shape}; the policy needs (n, {', '.join(map(str, wanted))}).")
-            if picture and observation[key].dtype != np.uint8:
+            if image and observation[key].dtype != np.uint8:
                 raise InputError(f"{key} is {observation[key].dtype}; the policy needs images in uint8, 0 to 255.")
 
     def _check_chunk(self, chunk: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -295,12 +311,12 @@ def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruct
     Args:
         checkpoint: LeRobot's folder ``pretrained_model``; it is copied.
         folder: folder of the new policy.
-        contract: contract of the training data.
+        contract: joints with units, cameras and rate of the training data.
         instruction: task text that the policy was trained with.
-        card: see `policies.Card`.
+        card: facts about the training for the README, see `policies.folder.PolicyCard`.
 
     Raises:
-        InputError: the checkpoint has no LeRobot ``config.json``.
+        InputError: If the checkpoint has no LeRobot ``config.json``.
     """
     settings = _read_settings(checkpoint, instruction)
     place = folder / CHECKPOINT
@@ -325,7 +341,7 @@ def content_hash(checkpoint: Path, contract: Contract, settings: LeRobotSettings
     """Return a SHA-256 over everything that determines the commands: LeRobot's files, settings and contract.
 
     Raises:
-        InputError: the checkpoint is missing.
+        InputError: If the checkpoint is missing.
     """
     if not (checkpoint / CONFIG).is_file():
         raise InputError(f"{checkpoint} is not a LeRobot checkpoint: it has no {CONFIG}. {RESTORE}")
@@ -335,13 +351,14 @@ def content_hash(checkpoint: Path, contract: Contract, settings: LeRobotSettings
 
 
 def require_registered_steps(checkpoint: Path) -> None:
-    """Raise an error if a checkpoint's processors contain anything except steps that LeRobot registers by name.
+    """Raise an error if a checkpoint could run foreign code when LeRobot opens it.
 
-    LeRobot imports the module of a step given by its ``class`` and calls that class with the step's ``config`` (0.4.4
-    and 0.6.1, ``processor/pipeline.py``). A checkpoint could therefore start any program.
+    Only processor steps that LeRobot registers by name are allowed. LeRobot imports the module of a step given by its
+    ``class`` and calls that class with the step's ``config`` (0.4.4 and 0.6.1, ``processor/pipeline.py``). A checkpoint
+    could therefore start any program.
 
     Raises:
-        InputError: a step names a class, or a file is a pickle; the message names the file and the step.
+        InputError: If a step names a class, or a file is a pickle. The message names the file and the step.
     """
     for path in sorted(checkpoint.rglob("*")):
         if path.suffix in PICKLE_SUFFIXES:
@@ -358,7 +375,7 @@ def require_registered_steps(checkpoint: Path) -> None:
 
 
 def _iterate_objects(value: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Iterate over every object of a JSON value, with its path."""
+    """Yield every object (dictionary) of a JSON value with its path, such as ``steps.0.config``."""
     if isinstance(value, dict):
         yield where or "(top)", value
     rows = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -369,19 +386,19 @@ def _iterate_objects(value: Any, where: str = "") -> Iterator[tuple[str, Mapping
 def _read_settings(checkpoint: Path, instruction: str) -> LeRobotSettings:
     if not (checkpoint / CONFIG).is_file():
         raise InputError(f"{checkpoint} is not a LeRobot checkpoint: it has no {CONFIG}. Train again.")
-    said = read_json(checkpoint / CONFIG)
-    steps = said.get("n_action_steps")
+    stored = read_json(checkpoint / CONFIG)
+    steps = stored.get("n_action_steps")
     # A diffusion policy returns only the commands of its horizon that will be executed.
-    whole = said.get("chunk_size") or said.get("action_chunk_size") or steps
+    whole = stored.get("chunk_size") or stored.get("action_chunk_size") or steps
     if not whole:
-        raise InputError(f"{checkpoint / CONFIG} does not state the chunk size of its {said.get('type')} policy.")
-    mode = str((said.get("normalization_mapping") or {}).get("ACTION", ""))
+        raise InputError(f"{checkpoint / CONFIG} does not state the chunk size of its {stored.get('type')} policy.")
+    mode = str((stored.get("normalization_mapping") or {}).get("ACTION", ""))
     made = {
-        "type": str(said["type"]),
-        "n_obs_steps": int(said.get("n_obs_steps") or 1),
+        "type": str(stored["type"]),
+        "n_obs_steps": int(stored.get("n_obs_steps") or 1),
         "chunk_size": int(whole),
         "n_action_steps": int(steps or whole),
-        "ensemble": said.get("temporal_ensemble_coeff"),
+        "ensemble": stored.get("temporal_ensemble_coeff"),
         "normalization": _MODES.get(mode, mode.lower() or "none"),
         "instruction": instruction,
     }
@@ -403,11 +420,14 @@ def _parse_config(config: Mapping[str, Any], *, where: Path) -> tuple[Contract, 
 
 
 def _count_weights(checkpoint: Path) -> int:
-    """Count the numbers in a checkpoint's weights, from the file's header (8 bytes of length, then JSON)."""
+    """Return the number of weights in a checkpoint, from the header of its safetensors file.
+
+    The header is 8 bytes of length, then JSON.
+    """
     path = checkpoint / "model.safetensors"
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > MOST_JSON_BYTES:
+        if length > MAX_JSON_BYTES:
             raise InputError(f"{path} states a header of {length:,} bytes. It is damaged. {RESTORE}")
         head = parse_json(file.read(length), where=f"The header of {path}")
     return sum(math.prod(row["shape"]) for name, row in head.items() if name != "__metadata__")
@@ -419,6 +439,6 @@ def _convert_for_transfer(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _noise_seeds(noise: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return eight bytes ``(n, 8)`` per row of noise, computed from that row alone."""
+    """Return a seed of eight bytes per row of noise, ``(n, 8)``; each seed depends on its own row alone."""
     rows = np.ascontiguousarray(noise, dtype=np.float64)
     return np.stack([np.frombuffer(hashlib.sha256(row.tobytes()).digest()[:8], np.uint8) for row in rows])

@@ -1,12 +1,14 @@
-"""Run LeRobot in the interpreter that has it; this file needs numpy and torch, but not twinloop.
+"""Train with LeRobot, or predict with one of its checkpoints, in the Python environment that has LeRobot.
+
+Another process starts this file as a script. It needs numpy and torch, but not twinloop.
 
 ::
 
     python lerobot_side.py train --policy.type=act …    LeRobot's own lerobot-train
     python lerobot_side.py serve FOLDER DEVICE          a checkpoint's predictions over standard input and output
 
-Messages have the format of our policy server (``release/serve_wire.py``): the header's length, a JSON header, raw
-arrays; never pickles.
+Messages have the format of twinloop's policy server (``release/serve_wire.py``): the header's length, a JSON header,
+raw arrays; never pickles.
 """
 
 from __future__ import annotations
@@ -31,7 +33,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def send(stream: BinaryIO, kind: str, arrays: Arrays | None = None, message: str = "") -> None:
-    """Write a message; arrays are sent in C order and little-endian."""
+    """Write a message to a stream; arrays are sent in C order and little-endian.
+
+    Args:
+        stream: stream of the other process.
+        kind: kind of message, such as ``act`` or ``error``.
+        arrays: arrays by name.
+        message: text: the task text of a request, or an error.
+    """
     given = {name: np.asarray(array) for name, array in (arrays or {}).items()}
     rows = [{"name": name, "dtype": a.dtype.name, "shape": list(a.shape)} for name, a in given.items()]
     header = {"protocol": PROTOCOL, "kind": kind, "arrays": rows} | ({"message": message} if message else {})
@@ -42,10 +51,10 @@ def send(stream: BinaryIO, kind: str, arrays: Arrays | None = None, message: str
 
 
 def receive(stream: BinaryIO) -> tuple[str, dict[str, NDArray[Any]], str]:
-    """Read the next message; return its kind, arrays and text.
+    """Read the next message from a stream; return its kind, arrays by name and text.
 
     Raises:
-        EOFError: the other process closed the stream.
+        EOFError: If the other process closed the stream.
     """
     (length,) = _LENGTH.unpack(_read_exactly(stream, _LENGTH.size))
     header = json.loads(_read_exactly(stream, length))
@@ -65,7 +74,7 @@ def _read_exactly(stream: BinaryIO, count: int) -> bytes:
 
 
 class ServedCheckpoint:
-    """A LeRobot checkpoint with its own processors, which predicts chunks of commands.
+    """LeRobot checkpoint with its own processors, which predicts chunks of commands.
 
     Args:
         folder: folder of the checkpoint (``pretrained_model``).
@@ -96,9 +105,12 @@ class ServedCheckpoint:
             head.register_forward_pre_hook(self._store_latent)
 
     def predict_chunks(self, arrays: Arrays, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return commands ``(n, chunk, k)`` and features ``(n, d)`` for histories ``(n, steps, …)``.
+        """Return commands ``(n, chunk, k)`` and features ``(n, d)`` for n samples and k joints.
 
-        With ``seeds`` ``(n, 8)``, each row is predicted separately with its own seed.
+        Args:
+            arrays: observation histories ``(n, steps, …)`` by key. With ``seeds`` ``(n, 8)``, each sample is predicted
+                separately, and its eight bytes seed torch.
+            task: task text for the policy.
         """
         import torch  # pyright: ignore[reportMissingImports]
 
@@ -131,7 +143,11 @@ class ServedCheckpoint:
         return command, np.empty((len(command), 0)) if self._latent is None else self._latent
 
     def _predict_history(self, batches: Sequence[dict[str, Any]]) -> Any:
-        """Predict a chunk from a history. For policies with observation queues, fill the queues as LeRobot does."""
+        """Return the predicted chunk for a history, one batch per observation step, the newest last.
+
+        If the policy has observation queues, LeRobot's `populate_queues` fills them: the first batch is repeated until
+        a queue is full, and each later batch replaces the oldest one.
+        """
         import torch  # pyright: ignore[reportMissingImports]
         from lerobot.policies.utils import populate_queues  # pyright: ignore[reportMissingImports]
 
@@ -148,14 +164,17 @@ class ServedCheckpoint:
         return self.policy.predict_action_chunk({key: v for key, v in stacked.items() if key != ACTION})
 
     def _store_latent(self, _: Any, inputs: tuple[Any, ...]) -> None:
-        """Store the latent before ACT's head, averaged over the chunk."""
+        """Store the input of ACT's action head, averaged over the chunk; a forward hook of torch."""
         import torch  # pyright: ignore[reportMissingImports]
 
         self._latent = inputs[0].mean(dim=1).to("cpu", torch.float64).numpy()
 
 
 def _make_batch(seen: Arrays, task: str) -> dict[str, Any]:
-    """Convert observations to the form of LeRobot's own loop (``lerobot/policies/utils.py``)."""
+    """Return observations as torch tensors in the form of LeRobot's own loop (``lerobot/policies/utils.py``).
+
+    Images become float32 from 0 to 1 with the channels first. ``task`` is repeated for every sample.
+    """
     import torch  # pyright: ignore[reportMissingImports]
 
     batch: dict[str, Any] = {}
@@ -169,10 +188,17 @@ def _make_batch(seen: Arrays, task: str) -> dict[str, Any]:
 
 
 def serve(folder: str, device: str, reading: BinaryIO, writing: BinaryIO) -> None:
-    """Answer requests until the stream is closed; errors of the policy are sent as answers."""
+    """Answer requests for predictions until the stream is closed; errors of the policy are sent as answers.
+
+    Args:
+        folder: folder of the checkpoint.
+        device: torch device.
+        reading: stream of requests.
+        writing: stream of answers.
+    """
     try:
         served = ServedCheckpoint(folder, device)
-    except Exception as error:  # noqa: BLE001 - LeRobot's, told to the other side
+    except Exception as error:  # noqa: BLE001 - any error of LeRobot is sent to the caller
         send(writing, "error", message=f"{type(error).__name__}: {error}")
         return
     send(writing, "ready")
@@ -184,14 +210,15 @@ def serve(folder: str, device: str, reading: BinaryIO, writing: BinaryIO) -> Non
         try:
             command, features = served.predict_chunks(arrays, task)
             send(writing, ACTION, {ACTION: command, FEATURES: features})
-        except Exception as error:  # noqa: BLE001 - LeRobot's, told to the other side
+        except Exception as error:  # noqa: BLE001 - any error of LeRobot is sent to the caller
             send(writing, "error", message=f"{type(error).__name__}: {error}")
 
 
 def declare_torchvision_operators() -> None:
-    """Make a torchvision built for CUDA importable with a torch for the CPU, by declaring the missing operators.
+    """Make a torchvision built for CUDA importable with a CPU build of torch, by declaring the missing operators.
 
-    The library object must be kept alive as long as the operators are used.
+    The operators exist only while the ``torch.library.Library`` object that declares them is alive. Therefore this
+    module keeps a reference to it.
     """
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -203,10 +230,10 @@ def declare_torchvision_operators() -> None:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):
             library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
+        _KEEP_ALIVE.append(library)
 
 
-_KEPT: list[Any] = []
+_KEEP_ALIVE: list[Any] = []
 
 
 def _main(words: Sequence[str]) -> None:

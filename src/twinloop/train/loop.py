@@ -1,6 +1,7 @@
-"""Training loop: batches, losses, learning rate, steps, evaluations and checkpoints; deterministic on one device.
+"""Run the training loop: batches, losses, learning rate, steps, evaluations and checkpoints.
 
-A checkpoint is one file, replaced atomically: weights, optimizer, best weights so far, and progress.
+Results are deterministic on one device. A checkpoint is one file, replaced atomically. It holds the weights, the
+optimizer's state, the best weights so far, and the progress.
 """
 
 from __future__ import annotations
@@ -38,37 +39,48 @@ _KEY = "twinloop"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCheckpoint:
-    """Content of a checkpoint: ``tensors`` by name and ``facts`` as plain values."""
+    """Content of a checkpoint.
+
+    Attributes:
+        tensors: weights and optimizer state by name, as ``GROUP/NAME``.
+        facts: hashes of configuration and data, progress, and the result of `FrameMixture.state`, as plain values.
+    """
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
 
     def tensor_group(self, name: str) -> dict[str, Tensor]:
-        """Return the tensors whose names begin with ``NAME/``, without this prefix."""
+        """Return the tensors whose names begin with ``name/``, by the rest of their names."""
         prefix = f"{name}/"
         return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
 
 
 def write_checkpoint(folder: Path, groups: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
-    """Replace the folder's checkpoint.
+    """Write the checkpoint of a folder, replacing the previous one.
+
+    Args:
+        folder: folder of the policy that is trained.
+        groups: tensors by group and name.
+        facts: plain values to store with the tensors.
 
     Raises:
-        DatasetError: the disk is full; the previous checkpoint is kept.
+        DatasetError: If the disk is full. The previous checkpoint is kept.
     """
     tensors = {
         f"{group}/{name}": value.detach().to("cpu").contiguous()
         for group, values in groups.items()
         for name, value in values.items()
     }
-    said = {_KEY: dumps({"schema": _SCHEMA, **facts})}
-    write_bytes(folder / CHECKPOINT, safetensors.torch.save(tensors, metadata=said))
+    metadata = {_KEY: dumps({"schema": _SCHEMA, **facts})}
+    write_bytes(folder / CHECKPOINT, safetensors.torch.save(tensors, metadata=metadata))
 
 
 def read_checkpoint(folder: Path) -> TrainingCheckpoint:
-    """Read the folder's checkpoint.
+    """Read the checkpoint of the folder of an interrupted training.
 
     Raises:
-        InputError: there is no checkpoint, or it is damaged, or from a newer version.
+        InputError: If there is no checkpoint, the training is already finished, or the file is damaged or from a newer
+            version.
     """
     path = folder / CHECKPOINT
     if (folder / RESULT).is_file():
@@ -82,7 +94,7 @@ def read_checkpoint(folder: Path) -> TrainingCheckpoint:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             facts = parse_json((file.metadata() or {})[_KEY], where=str(path))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
         raise InputError(
             f"{path} ({path.stat().st_size} bytes) is not a complete checkpoint ({error}). Restore a copy of it, "
@@ -94,10 +106,15 @@ def read_checkpoint(folder: Path) -> TrainingCheckpoint:
 
 
 def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float:
-    """Return the learning rate: a linear rise over the share ``warmup`` of the steps, then half a cosine to zero.
+    """Return the learning rate of one step: a linear rise to ``peak``, then half a cosine down to zero.
 
     Loshchilov & Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017, equation 5 without restarts.
-    ``step`` counts from 0.
+
+    Args:
+        step: the step, from 0.
+        steps: number of steps of the training.
+        peak: highest learning rate.
+        warmup: share of the steps during which the rate rises.
     """
     rising = round(warmup * steps)
     if step < rising:
@@ -106,12 +123,25 @@ def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float
 
 
 _EVERY_S = 60.0  # a checkpoint at least this often, which bounds the loss by a crash
-_NAMED = 5  # frames that a message names
+_NAMED = 5  # frames that an error message lists
 
 
 @dataclass
 class TrainingProgress:
-    """Progress of a run as plain values, saved in every checkpoint."""
+    """Progress of a training as plain values, saved in every checkpoint.
+
+    Attributes:
+        step: number of steps done.
+        losses: loss curve: pairs of a step and the mean loss since the previous pair.
+        evaluations: results of the evaluations on held-out episodes.
+        best: lowest held-out error so far, see `Holdout.selection_metric`.
+        best_step: step of this error.
+        waited: number of evaluations since then.
+        seconds: duration so far.
+        stopped: why training stopped early, or "".
+        summed: sum of the losses since the last pair of the loss curve.
+        count: number of these losses.
+    """
 
     step: int = 0
     losses: list[tuple[int, float]] = field(default_factory=list)
@@ -126,18 +156,18 @@ class TrainingProgress:
 
 
 class TrainingLoop:
-    """One training run, from its current step to its end.
+    """Training of one policy, from its current step to its end.
 
     Args:
         policy: policy to train, in place, on the device of ``samples``.
         data: all frames.
-        samples: batches of the frames.
+        samples: source of the batches' tensors.
         mixture: chooses the frames of each batch.
         holdout: held-out episodes, or None.
         config: training settings.
         folder: folder of the checkpoint.
         facts: hashes of configuration and data, which must match when a checkpoint is resumed.
-        additions: additions of the adaptation.
+        additions: extra loss terms, changes of batches and choice of trained weights, for fine-tuning; None for none.
     """
 
     def __init__(
@@ -169,11 +199,11 @@ class TrainingLoop:
         self._every = max(1, config.steps // config.evaluations)
 
     def run(self) -> None:
-        """Train to the end; afterwards the policy has the weights to keep.
+        """Train to the end; afterwards the policy has the weights that `TrainConfig.keep` selects.
 
         Raises:
-            CheckFailedError: a loss or a gradient is not finite; the message names the worst samples. The previous
-                checkpoint is kept.
+            CheckFailedError: If a loss or a gradient is not finite. The message describes the worst samples. The
+                previous checkpoint is kept.
         """
         began, before = time.perf_counter(), self.progress.seconds
         saved = began
@@ -194,7 +224,7 @@ class TrainingLoop:
         self._load_kept_weights()
 
     def save(self) -> None:
-        """Write the checkpoint."""
+        """Write a checkpoint of the present weights, optimizer state and progress."""
         slots = self._optimizer.state_dict()["state"]
         groups = {
             "policy": self.policy.state_dict(),
@@ -207,10 +237,11 @@ class TrainingLoop:
         write_checkpoint(self._folder, groups, facts)
 
     def restore(self, checkpoint: TrainingCheckpoint) -> None:
-        """Continue from a checkpoint.
+        """Continue from a checkpoint: restore weights, optimizer, progress and mixture.
 
         Raises:
-            InputError: it belongs to another configuration or other data; the message names the difference.
+            InputError: If the checkpoint belongs to another configuration, other data or another base policy. The
+                message states which.
         """
         for name, value in self._facts.items():
             if checkpoint.facts.get(name) != value:
@@ -227,12 +258,12 @@ class TrainingLoop:
             place, _, what = name.partition("/")
             slots.setdefault(int(place), {})[what] = value
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": slots})
-        said = checkpoint.facts["progress"]
-        self.progress = TrainingProgress(**{**said, "losses": [tuple(row) for row in said["losses"]]})
+        progress = checkpoint.facts["progress"]
+        self.progress = TrainingProgress(**{**progress, "losses": [tuple(row) for row in progress["losses"]]})
         self.mixture.restore(checkpoint.facts["mixture"])
 
     def compute_errors(self) -> list[SourceError]:
-        """Return the held-out errors of the policy with its current weights."""
+        """Return the held-out error on each source for the current weights; empty if no episodes are held out."""
         return [] if self.holdout is None else self.holdout.compute_errors(self.policy, self.samples)
 
     def _step(self) -> None:
@@ -279,18 +310,18 @@ class TrainingLoop:
         if self.holdout is not None:
             with self._use_mean_weights():
                 errors = self.holdout.compute_errors(self.policy, self.samples)
-            figure = self.holdout.selection_metric(errors)
+            metric = self.holdout.selection_metric(errors)
             now |= {
-                "figure": figure,
+                "metric": metric,
                 "sources": {error.source: {"scaled": error.scaled, "by_unit": error.means()} for error in errors},
             }
-            self._update_best(figure)
+            self._update_best(metric)
         progress.evaluations.append(now)
 
-    def _update_best(self, figure: float) -> None:
+    def _update_best(self, metric: float) -> None:
         progress = self.progress
-        if figure < progress.best:
-            progress.best, progress.best_step, progress.waited = figure, progress.step, 0
+        if metric < progress.best:
+            progress.best, progress.best_step, progress.waited = metric, progress.step, 0
             with self._use_mean_weights():
                 self._best = _copy_weights(self.policy)
             return
@@ -301,7 +332,7 @@ class TrainingLoop:
             )
 
     def _load_kept_weights(self) -> None:
-        """Load the weights to keep into the policy."""
+        """Load the weights that `TrainConfig.keep` selects into the policy, and set the policy to evaluation mode."""
         if self._mean:
             self.policy.load_state_dict(self._mean)
         if self._best and (self.config.keep == "best" or self.progress.stopped):
@@ -310,7 +341,7 @@ class TrainingLoop:
 
     @contextmanager
     def _use_mean_weights(self) -> Iterator[None]:
-        """Load the running mean of the weights, if there is one, within the context."""
+        """Return a context manager in which the policy has the moving average of its weights, if one is computed."""
         if not self._mean:
             yield
             return
@@ -322,7 +353,13 @@ class TrainingLoop:
             self.policy.load_state_dict(own)
 
     def _make_nonfinite_error(self, what: str, frames: Ints, each: Tensor) -> CheckFailedError:
-        """Return the error for a batch with a non-finite loss or gradient; it names the worst samples."""
+        """Return the error for a batch with a non-finite loss or gradient, with a description of the worst samples.
+
+        Args:
+            what: ``loss`` or ``gradient``.
+            frames: frames of the batch, ``(n,)``.
+            each: loss of each sample, ``(n,)``.
+        """
         values = each.detach().cpu().numpy()
         bad = np.flatnonzero(~np.isfinite(values))
         worst = bad if len(bad) else np.argsort(-values)[:_NAMED]
@@ -343,7 +380,7 @@ def _copy_weights(policy: Policy) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _update_mean(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
-    """Update the running mean of the weights by one step."""
+    """Update the exponential moving average ``mean`` of the policy's weights in place, by one step."""
     for name, value in policy.state_dict().items():
         if value.is_floating_point():
             mean[name].lerp_(value, 1 - decay)
@@ -352,7 +389,7 @@ def _update_mean(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
 
 
 def _step_seed(run_seed: int, step: int) -> int:
-    """Return the seed of one step, so that no random state has to be saved between steps."""
+    """Return the random seed of one step. It depends only on run and step, so checkpoints need no generator state."""
     low, high = stream_key(run_seed, f"train/step/{step}")
     return low | (high << 31)
 

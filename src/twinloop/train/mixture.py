@@ -1,9 +1,10 @@
-"""Choose the samples of each batch: exact shares of sources, with an optional curriculum from nominal episodes.
+"""Choose the samples of each batch with exact shares of the sources and an optional curriculum.
 
-After t batches of B samples, a source of share w has had t·B·w samples to within one, and in any window of batches to
-within two. The whole part of B·w is in every batch. Each remaining place goes to the source whose next sample is due
-first (Tijdeman, "The chairman assignment problem", Discrete Mathematics 32, 1980, whose theorem bounds the deviation of
-n sources by 1 - 1/(2n - 2)).
+A batch has B samples. A source with share w gets the integer part of B·w in every batch. The samples that are left are
+given out one by one, each to the source that is about to fall too far behind its share (Tijdeman, "The chairman
+assignment problem", Discrete Mathematics 32, 1980). By Tijdeman's theorem, the total number of samples of a source
+after t batches differs from t·B·w by at most 1 - 1/(2n - 2) for n sources, and by less than two in any sequence of
+consecutive batches. The curriculum starts with the episodes whose parameters are nearest to the nominal values.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from twinloop.twin import load_twin
 
 
 def randomization_strengths(episodes: Sequence[ListedEpisode]) -> NDArray[np.float64]:
-    """Return each episode's randomization strength ``(E,)``, from 0 (nominal) to 1, an RMS over the varied parameters.
+    """Return the randomization strength of E episodes, ``(E,)``, from 0 (nominal parameters) to 1.
 
-    Each parameter counts by its distance from nominal, divided by the largest such distance among the episodes of the
-    same twin. If the twin cannot be loaded, the median of the drawn values replaces the nominal value. An episode
-    without drawn parameters, such as a recorded one, has strength 0.
+    The strength is a root mean square over the varied parameters. Each parameter counts by its distance from the
+    nominal value, divided by the largest such distance among the episodes of the same twin. If the twin cannot be
+    loaded, the median of the drawn values replaces the nominal value. An episode without drawn parameters, such as a
+    recorded one, has strength 0.
     """
     made = np.zeros(len(episodes))
     groups: dict[tuple[str, frozenset[str]], list[int]] = {}
@@ -61,18 +63,18 @@ _ROUND_OFF = 1e-9  # of a sample: shares such as 1/3 are not exact in float64
 def compute_shares(
     sources: Sequence[TrainingSource], sim_fraction: float | None, frames: ArrayLike
 ) -> NDArray[np.float64]:
-    """Return each source's share of every batch, ``(S,)``; the shares sum to 1.
+    """Return the share of each of S sources in every batch, ``(S,)``; the shares sum to 1.
 
-    Shares follow the given weights, or the numbers of frames if no weights are given. ``sim_fraction`` is the total
-    share of all simulated sources.
+    Shares are proportional to the given weights, or to the numbers of frames if no weights are given.
 
     Args:
         sources: the sources, in the order of the shares.
-        sim_fraction: None to use the weights unchanged.
-        frames: frames of each source that may be drawn, ``(S,)``.
+        sim_fraction: total share of all simulated sources; None to use the weights unchanged.
+        frames: number of frames of each source that may be drawn, ``(S,)``.
 
     Raises:
-        InputError: only some sources have weights, or a fraction is set for simulated or real sources and none exists.
+        InputError: If only some sources have weights, or ``sim_fraction`` gives a share to simulated or real sources
+            and there is no such source.
     """
     given = [source.config.weight for source in sources]
     if any(weight is not None for weight in given) and any(weight is None for weight in given):
@@ -97,10 +99,10 @@ def compute_shares(
 
 
 class BatchShares:
-    """Numbers of samples per source in successive batches.
+    """Sequence of sample counts per source for successive batches.
 
     Args:
-        share: ``(S,)``, sums to 1.
+        share: share of each of S sources, ``(S,)``; sums to 1.
         batch: samples per batch.
     """
 
@@ -113,19 +115,23 @@ class BatchShares:
         self._had = np.zeros(len(exact), dtype=np.int64)
 
     def next(self) -> NDArray[np.int64]:
-        """Return the counts ``(S,)`` of the next batch."""
+        """Return the number of samples of each source in the next batch, ``(S,)``."""
         counts = self._whole.copy()
         for _ in range(self._left):
             counts[self._next_due_source()] += 1
         return counts
 
     def skip(self, batches: int) -> None:
-        """Advance as if this many batches had been made."""
+        """Advance by a number of batches without returning their counts, to resume a training."""
         for _ in range(batches * self._left):
             self._next_due_source()
 
     def _next_due_source(self) -> int:
-        """Return the source that gets the next place."""
+        """Return the index of the source that gets the next sample left over by rounding, and count the sample for it.
+
+        In each batch, a source first gets the integer part of batch size · share. The remaining samples are distributed
+        so that over many batches each source gets its exact share.
+        """
         owed = (self._had.sum() + 1) * self._weights - self._had
         slack = 1.0 / (2 * max(len(owed), 2) - 2)
         may = (owed >= slack - _ROUND_OFF) & (self._weights > 0)
@@ -136,7 +142,9 @@ class BatchShares:
 
 
 class FrameMixture:
-    """Frames of each batch. Each source's frames are drawn in random order, all of them once before any repeats.
+    """Sequence of batches of frames, in which each source has its share.
+
+    The frames of a source are drawn in random order, all of them once before any repeats.
 
     Args:
         data: the frames.
@@ -144,8 +152,8 @@ class FrameMixture:
         batch: samples per batch.
         seed: run seed; batch t depends only on the seed, the data and t.
         episodes: episodes that may be drawn; by default all.
-        strength: randomization strength of each episode ``(E,)``, see `randomization_strengths`; used only by a
-        curriculum.
+        strength: randomization strength of each of E episodes ``(E,)``, see `randomization_strengths`; used only by a
+            curriculum.
         curriculum: see `config.CurriculumConfig`.
         steps: number of batches in the whole run, for the curriculum's schedule.
     """
@@ -174,7 +182,7 @@ class FrameMixture:
         ]
 
     def next(self) -> Ints:
-        """Return the frames ``(batch,)`` of the next batch, source by source."""
+        """Return the frame indices ``(batch,)`` of the next batch, ordered by source."""
         counts = self._shares.next()
         stage = self._curriculum_share()
         self._at += 1
@@ -182,19 +190,22 @@ class FrameMixture:
         return np.concatenate([pool.take(int(n), stage) for pool, n in zip(self._pools, counts, strict=True)])
 
     def state(self) -> dict[str, Any]:
-        """Return the current position as plain values."""
+        """Return the position in the sequence of batches as plain values, for a checkpoint."""
         return {"at": self._at, "drawn": self.drawn.tolist(), "pools": [pool.state() for pool in self._pools]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`, as if the run had not been interrupted."""
+        """Continue from a result of `state`, with the same batches as without the interruption."""
         self._at = int(state["at"])
         self._shares.skip(self._at)
         self.drawn = np.array(state["drawn"], dtype=np.int64)
-        for pool, said in zip(self._pools, state["pools"], strict=True):
-            pool.restore(said)
+        for pool, pool_state in zip(self._pools, state["pools"], strict=True):
+            pool.restore(pool_state)
 
     def _curriculum_share(self) -> float:
-        """Return the share of each source's episodes in use now; those nearest to nominal are used first."""
+        """Return the share of each source's episodes that the curriculum uses now.
+
+        The curriculum starts with the episodes nearest to the nominal parameters and grows from there.
+        """
         if self._curriculum is None:
             return 1.0
         begin, until = self._curriculum.begin, self._curriculum.until
@@ -214,7 +225,10 @@ class _ShuffledFrames:
         self._cards = np.empty(0, dtype=np.int64)
 
     def take(self, count: int, stage: float) -> Ints:
-        """Return the next ``count`` frames; a new stage shuffles the frames of its episodes."""
+        """Return the next ``count`` frames.
+
+        ``stage`` is the share of the episodes in use. If it has changed, their frames are shuffled first.
+        """
         if not count:
             return np.empty(0, dtype=np.int64)
         if stage != self._stage:

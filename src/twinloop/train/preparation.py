@@ -1,4 +1,7 @@
-"""Prepare a training run: data, mixture, recipe of the policy kind, and the base policy of a fine-tuning."""
+"""Prepare a training run: read the data, compute the sources' shares, and fill in default settings.
+
+Defaults come from a recipe per policy kind or, for fine-tuning, from the base policy.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,20 @@ from twinloop.train.sources import open_sources
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """Default steps, batch size, peak learning rate, and settings that differ from the policy's defaults.
+    """Default training settings of a policy kind.
 
-    Policies that use images train with ``batch_pictures`` samples per batch, because images need a hundred times as
-    much memory.
+    Attributes:
+        steps: steps of the optimizer.
+        batch: samples per batch.
+        lr: highest learning rate.
+        batch_images: samples per batch for a policy that uses images, which need a hundred times as much memory.
+        settings: policy settings that differ from the policy kind's own defaults.
     """
 
     steps: int
     batch: int
     lr: float
-    batch_pictures: int = 32
+    batch_images: int = 32
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -48,7 +55,7 @@ RECIPES: Mapping[str, TrainingRecipe] = {
 
 
 def find_recipe(kind: str) -> TrainingRecipe:
-    """Return the recipe of a policy kind; an unknown kind gets that of ``mlp`` without its settings."""
+    """Return the recipe of a policy kind; an unknown kind gets steps, batch size and learning rate of ``mlp``."""
     return RECIPES.get(kind, TrainingRecipe(steps=5000, batch=256, lr=1e-3))
 
 
@@ -59,10 +66,17 @@ _STEPS = 100
 
 
 def configure_fine_tuning(config: TrainConfig, adapt: AdaptConfig) -> TrainConfig:
-    """Return the configuration of a fine-tuning: kind, settings and inputs of the base policy, and suitable rates.
+    """Return a training configuration in which defaults for fine-tuning are filled in.
+
+    Kind, settings and inputs are those of the base policy. If not set, the number of steps is 100 and the learning rate
+    is a tenth of the default for a new policy.
+
+    Args:
+        config: the training configuration.
+        adapt: its section ``adapt``, which names the base policy.
 
     Raises:
-        InputError: the folder is not a policy, or the configuration contradicts the base policy.
+        InputError: If the folder is not a policy, or the configuration contradicts the base policy.
     """
     folder = Path(adapt.base)
     described = read_config(folder)
@@ -117,7 +131,15 @@ def _input_names(contract: Contract) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """Data and configuration of a run before its first step. Episodes are indices into ``data.episodes``."""
+    """Data and complete configuration of a training before its first step.
+
+    Attributes:
+        config: the configuration, without unset values.
+        data: all frames.
+        training: indices of the training episodes in ``data.episodes``.
+        held_out: indices of the held-out episodes in ``data.episodes``.
+        share: share of each source in a batch, ``(S,)`` for S sources.
+    """
 
     config: TrainConfig
     data: TrainingFrames
@@ -132,23 +154,26 @@ class TrainingSetup:
 
 
 def resolve_config(config: TrainConfig) -> TrainConfig:
-    """Fill in the recipe's values, and check and complete the policy's settings.
+    """Return the configuration with the recipe's defaults and with checked and completed policy settings.
 
-    Only an unset batch size stays open: it depends on the policy's inputs.
+    Only an unset batch size stays 0, because its default depends on the policy's inputs; see `prepare`.
 
     Raises:
-        InputError: a setting is wrong, or differs from the base policy's.
+        InputError: If a setting is wrong, or differs from that of the base policy.
     """
     if config.adapt is not None:
         return configure_fine_tuning(config, config.adapt)
     usual = find_recipe(config.policy)
     settings = read_settings(config.policy, _merge_recipe(usual, config.settings), where="settings")
-    said = {"steps": config.steps or usual.steps, "lr": config.lr or usual.lr}
-    return config.model_copy(update={**said, "settings": settings.model_dump(mode="json", exclude={"kind"})})
+    defaults = {"steps": config.steps or usual.steps, "lr": config.lr or usual.lr}
+    return config.model_copy(update={**defaults, "settings": settings.model_dump(mode="json", exclude={"kind"})})
 
 
 def _merge_recipe(usual: TrainingRecipe, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the recipe's settings with the given ones; ``n_action_steps`` is at most the given ``chunk_size``."""
+    """Return the recipe's settings, overridden by the given ones.
+
+    A recipe's ``n_action_steps`` is reduced to the given ``chunk_size`` if that is smaller.
+    """
     made = {**usual.settings, **given}
     if "n_action_steps" not in given and isinstance(given.get("chunk_size"), int) and "n_action_steps" in made:
         made["n_action_steps"] = min(made["n_action_steps"], given["chunk_size"])
@@ -156,7 +181,14 @@ def _merge_recipe(usual: TrainingRecipe, given: Mapping[str, Any]) -> dict[str, 
 
 
 def prepare(config: TrainConfig, workspace: Path | None = None) -> TrainingSetup:
-    """Read and split the data of a resolved configuration; raises the same errors as `train.run.train`."""
+    """Read the data of a resolved configuration, and split it into training and held-out episodes.
+
+    An unset batch size gets the recipe's default. Errors are those of `train.run.train`.
+
+    Args:
+        config: result of `resolve_config`.
+        workspace: workspace for dataset versions and queries; by default the nearest one above the current folder.
+    """
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
     data = load_frames(sources, inputs=config.inputs, task=config.task, keep_failures=config.keep_failures)
     training, held_out = split(data, config.holdout, config.seed)
@@ -166,5 +198,5 @@ def prepare(config: TrainConfig, workspace: Path | None = None) -> TrainingSetup
     share = compute_shares(data.sources, config.sim_fraction, frames)
     if not config.batch:
         usual = find_recipe(config.policy)
-        config = config.model_copy(update={"batch": usual.batch_pictures if data.contract.cameras else usual.batch})
+        config = config.model_copy(update={"batch": usual.batch_images if data.contract.cameras else usual.batch})
     return TrainingSetup(config=config, data=data, training=training, held_out=held_out, share=share)

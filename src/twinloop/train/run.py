@@ -1,4 +1,4 @@
-"""Train a policy from a configuration; write the policy folder, the run's metrics and the policy's card."""
+"""Train a policy from a configuration; write the policy folder, the run's metrics and the policy's model card."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def make_metrics(
     errors: Sequence[SourceError],
     additions: TrainingAdditions,
 ) -> dict[str, Any]:
-    """Return the content of ``result.json``.
+    """Return the content of ``result.json``: metrics, configuration, data and versions of a finished training.
 
     Args:
         prepared: data and configuration of the run.
-        policy: the policy that is kept.
+        policy: the trained policy.
         loop: the finished loop.
-        errors: held-out errors of the kept policy.
-        additions: additions of the adaptation.
+        errors: held-out errors of the trained policy.
+        additions: additions of a fine-tuning method.
     """
     config, data, progress = prepared.config, prepared.data, loop.progress
     notes = [*data.notes, *([progress.stopped] if progress.stopped else []), *additions.facts.get("notes", ())]
@@ -115,49 +115,61 @@ def _source_rows(prepared: TrainingSetup, drawn: NDArray[np.int64]) -> list[dict
     return rows
 
 
-def make_card(name: str, figures: Mapping[str, Any]) -> PolicyCard:
-    """Return the model card of a policy, from the metrics of its run."""
+def make_card(name: str, result: Mapping[str, Any]) -> PolicyCard:
+    """Return the model card of the policy ``name``, from the content of its ``result.json`` (``metrics``)."""
     columns = ("name", "hash", "episodes", "held_out", "frames", "real", "share_realized")
     metrics = {
         f"held-out action error, {row['source']}": ", ".join(
             format_error(unit, one) for unit, one in row["by_unit"].items()
         )
-        for row in figures["held_out"]
+        for row in result["held_out"]
     }
     provenance = {
         "code": f"twinloop {__version__}",
-        "config_hash": figures["config_hash"],
-        "data_hash": figures["data_hash"],
-        "twins": ", ".join(figures["twins"]),
-        "seed": figures["seed"],
-        "steps": figures["kept_step"],
-        "seconds": figures["seconds"],
+        "config_hash": result["config_hash"],
+        "data_hash": result["data_hash"],
+        "twins": ", ".join(result["twins"]),
+        "seed": result["seed"],
+        "steps": result["kept_step"],
+        "seconds": result["seconds"],
     }
-    if figures["adaptation"].get("base_hash"):
-        provenance["base_hash"] = figures["adaptation"]["base_hash"]
-    rows = tuple({key: row[key] for key in columns} for row in figures["sources"])
-    return PolicyCard(name=name, data=rows, provenance=provenance, metrics=metrics, notes=tuple(figures["notes"]))
+    if result["adaptation"].get("base_hash"):
+        provenance["base_hash"] = result["adaptation"]["base_hash"]
+    rows = tuple({key: row[key] for key in columns} for row in result["sources"])
+    return PolicyCard(name=name, data=rows, provenance=provenance, metrics=metrics, notes=tuple(result["notes"]))
 
 
 def format_error(unit: str, row: Mapping[str, Any]) -> str:
-    """Format an error with its interval and unit."""
+    """Return an error as text with its interval and unit, such as ``1.2 [1, 1.5] deg``.
+
+    ``row`` has ``estimate`` and, if there is an interval, ``low`` and ``high``.
+    """
     between = f" [{row['low']:.3g}, {row['high']:.3g}]" if "low" in row else ""
     return f"{row['estimate']:.3g}{between} {unit}"
 
 
 def data_hash(data: TrainingFrames) -> str:
-    """Return a SHA-256 of the training data: episode ids by source, column names and number of frames."""
+    """Return a SHA-256 that identifies training data.
+
+    It is computed from source name and id of each episode, the names of the columns, and the total number of frames.
+    """
     names = [(data.sources[int(s)].name, e.episode_id) for s, e in zip(data.source_of, data.episodes, strict=True)]
     return sha256_json([names, sorted(data.columns), data.frames])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """A trained policy, its folder, and the metrics of ``result.json``."""
+    """Result of a training.
+
+    Attributes:
+        policy: the trained policy.
+        folder: its folder.
+        metrics: metrics, the content of ``result.json``.
+    """
 
     policy: Policy
     folder: Path
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 def train(
@@ -180,15 +192,15 @@ def train(
         prepared: result of `prepare` for this configuration, if it was computed already.
         base: policy to start from, which is not changed; its settings and normalization are kept. By default the policy
             of the configuration's ``adapt``, or a new one.
-        additions: makes the additions to the loop from policy and data; by default those of ``adapt``, ``align`` and
-            ``pixels`` in the configuration.
+        additions: function that makes the additions to the loop from policy and data; by default those of ``adapt``,
+            ``align`` and ``pixels`` in the configuration.
 
     Raises:
-        InputError: the configuration or data cannot be used; the message gives the reason.
-        UnitsError: the sources' units differ and cannot be converted.
-        CheckFailedError: a loss is not finite; the previous checkpoint is kept.
-        MissingDependencyError: torch or the device is not available.
-        DatasetLockedError: another process trains into the folder.
+        InputError: If the configuration or data cannot be used. The message gives the reason.
+        UnitsError: If the sources' units differ and cannot be converted.
+        CheckFailedError: If a loss is not finite. The previous checkpoint is kept.
+        MissingDependencyError: If torch or the device is not available.
+        DatasetLockedError: If another process trains into the folder.
     """
     output = Path(output)
     _check_output(output, resume=resume)
@@ -212,11 +224,11 @@ def train(
         policy = policy.to("cpu")
         if made.before_saving is not None:
             policy = made.before_saving(policy)
-        figures = make_metrics(prepared, policy, loop, errors, made)
-        policy.save(output, make_card(output.name, figures))
-        write_json(output / RESULT, figures)
+        metrics = make_metrics(prepared, policy, loop, errors, made)
+        policy.save(output, make_card(output.name, metrics))
+        write_json(output / RESULT, metrics)
         (output / CHECKPOINT).unlink(missing_ok=True)
-        return TrainingResult(policy=policy, folder=output, figures=figures)
+        return TrainingResult(policy=policy, folder=output, metrics=metrics)
 
 
 def _make_policy(prepared: TrainingSetup, base: Policy | None) -> Policy:
@@ -245,7 +257,7 @@ def _make_loop(
         n_obs_steps=policy.n_obs_steps,
         chunk_size=policy.chunk_size,
         last_command=policy.settings.last_command,
-        pictures=open_caches(data),
+        images=open_caches(data),
         device=config.device,
     )
     mixture = FrameMixture(
@@ -278,7 +290,7 @@ def _check_output(output: Path, *, resume: bool) -> None:
 
 @contextmanager
 def _use_torch_settings(config: TrainConfig) -> Iterator[None]:
-    """Set torch's number of threads and deterministic algorithms for a run; restore both afterwards."""
+    """Return a context manager that sets torch's number of threads and deterministic algorithms, and restores both."""
     kind = config.device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise InputError(f"--device {config.device}: give cpu, cuda, or cuda:NUMBER.")
@@ -287,7 +299,7 @@ def _use_torch_settings(config: TrainConfig) -> Iterator[None]:
             f"Torch finds no CUDA device ({config.device}). Use --device cpu instead.",
             remedy="a GPU with its driver and a torch built for it",
         )
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs to be deterministic
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it for deterministic results
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(config.threads or 1)
     torch.use_deterministic_algorithms(True)

@@ -1,6 +1,6 @@
 """Build training samples: an observation history and the chunk of commands that follows, within one episode.
 
-Images are decoded once into a memory-mapped file and then read from it.
+Images are decoded once into a memory-mapped file, from which later batches read them.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train.data import Ints, TrainingFrames
 from twinloop.train.sources import ListedEpisode
 
-Pictures = NDArray[np.uint8]
+Images = NDArray[np.uint8]
 _AT_ONCE = 256  # frames decoded at a time, 60 MB of 240x320
 
 
 class ImageCache:
-    """Images of one camera for all frames of a `TrainingFrames`, ``(N, height, width, 3)`` uint8 in a file.
+    """Decoded images of one camera for all N training frames, ``(N, height, width, 3)`` uint8, in a memory-mapped file.
 
     An episode is decoded when one of its frames is first read. Later reads use the file, which the operating system
     keeps in memory while there is room.
 
     Args:
         data: all training frames.
-        camera: the name in ``observation.images.CAMERA``.
+        camera: name of the camera, as in ``observation.images.CAMERA``.
         size: (height, width) in pixels.
 
     Raises:
-        InputError: the disk has too little space for the file.
+        InputError: If the disk has too little space for the file.
     """
 
     def __init__(self, data: TrainingFrames, camera: str, size: tuple[int, int]) -> None:
         self._data, self._camera, self._size = data, camera, size
         shape = (data.frames, *size, 3)
         try:
-            with tempfile.TemporaryFile(prefix="twinloop-pictures-") as file:
+            with tempfile.TemporaryFile(prefix="twinloop-images-") as file:
                 os.posix_fallocate(
                     file.fileno(), 0, max(1, int(np.prod(shape)))
                 )  # writing to a memory map on a full disk would kill the process
-                self._pictures: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r+", shape=shape)
+                self._images: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r+", shape=shape)
         except OSError as error:
             weight = np.prod(shape) / 2**30
             raise InputError(
@@ -59,18 +59,18 @@ class ImageCache:
                 "Set TMPDIR to a folder with more space, or render smaller images."
             ) from error
         self._there = np.zeros(len(data.episodes), dtype=np.bool_)
-        self._sets: dict[Path, Mapping[str, Callable[[Sequence[int]], Pictures]]] = {}
+        self._sets: dict[Path, Mapping[str, Callable[[Sequence[int]], Images]]] = {}
 
-    def read(self, frames: Ints) -> Pictures:
-        """Return images ``(…, height, width, 3)`` of frames ``(…)``.
+    def read(self, frames: Ints) -> Images:
+        """Return the images of frames: for frame indices ``(…)``, an array ``(…, height, width, 3)``.
 
         Raises:
-            DatasetError: images are missing, damaged or of another size; the message names the episode.
+            DatasetError: If images are missing, damaged or of another size. The message names the episode.
         """
         for episode in np.unique(self._data.episode_of(frames)):
             if not self._there[episode]:
                 self._decode(int(episode))
-        return self._pictures[frames]
+        return self._images[frames]
 
     def fill(self) -> None:
         """Decode all episodes that are not decoded yet, with a progress bar."""
@@ -83,16 +83,16 @@ class ImageCache:
         read = self._reader(listed)
         for start in range(0, length, _AT_ONCE):
             rows = range(start, min(start + _AT_ONCE, length))
-            pictures = read(list(rows))
-            if pictures.shape != (len(rows), *self._size, 3):
+            images = read(list(rows))
+            if images.shape != (len(rows), *self._size, 3):
                 raise DatasetError(
-                    f"{IMAGES}{self._camera} of {listed.where} has shape {pictures.shape}, but should have "
+                    f"{IMAGES}{self._camera} of {listed.where} has shape {images.shape}, but should have "
                     f"{(len(rows), *self._size, 3)}. Render the dataset again."
                 )
-            self._pictures[first + start : first + start + len(rows)] = pictures
+            self._images[first + start : first + start + len(rows)] = images
         self._there[episode] = True
 
-    def _reader(self, listed: ListedEpisode) -> Callable[[Sequence[int]], Pictures]:
+    def _reader(self, listed: ListedEpisode) -> Callable[[Sequence[int]], Images]:
         if listed.folder not in self._sets:
             episodes = open_images(listed.folder, self._camera).episodes
             self._sets[listed.folder] = {episode.name: episode.read for episode in episodes}
@@ -100,12 +100,12 @@ class ImageCache:
 
 
 def open_caches(data: TrainingFrames) -> dict[str, ImageCache]:
-    """Return one image cache per camera of the data's contract; empty if the policy uses no images."""
+    """Return one image cache per camera of the data's contract, by camera; empty if the policy uses no images."""
     return {camera: ImageCache(data, camera, size) for camera, size in data.contract.cameras.items()}
 
 
 class SampleBatches:
-    """Batches of samples as tensors on one device, selected by frame.
+    """Source of batches: samples as tensors on one device, selected by frame.
 
     Before the start of an episode, its first observation is repeated. After its end, its last command is repeated and
     marked in ``action_is_pad``.
@@ -116,7 +116,7 @@ class SampleBatches:
         chunk_size: commands per sample, the first one issued at the sample's frame.
         last_command: whether a sample has ``observation.last_command`` ``(n, k)``, the command of the previous step. At
             the first frame of an episode it is the measured joint positions, as if they were held.
-        pictures: image cache per camera, if the policy uses images.
+        images: image cache per camera, if the policy uses images.
         device: torch device of the tensors.
     """
 
@@ -127,7 +127,7 @@ class SampleBatches:
         n_obs_steps: int,
         chunk_size: int,
         last_command: bool = False,
-        pictures: Mapping[str, ImageCache] | None = None,
+        images: Mapping[str, ImageCache] | None = None,
         device: str = "cpu",
     ) -> None:
         self._columns = {key: torch.from_numpy(np.ascontiguousarray(v)).to(device) for key, v in data.columns.items()}
@@ -136,14 +136,15 @@ class SampleBatches:
         self._last = torch.from_numpy(np.repeat(data.last, lengths)).to(device)
         self._before = torch.arange(1 - n_obs_steps, 1, device=device)
         self._after = torch.arange(chunk_size, device=device)
-        self._pictures, self._last_command, self.device = dict(pictures or {}), last_command, device
+        self._images, self._last_command, self.device = dict(images or {}), last_command, device
 
     def batch(self, frames: Ints) -> dict[str, Tensor]:
-        """Return the samples of frames ``(n,)``.
+        """Return the samples of the given frames ``(n,)``.
 
         Returns:
-            Each observation ``(n, n_obs_steps, …)`` by its key, ``action`` ``(n, chunk, k)`` and ``action_is_pad``
-            ``(n, chunk)``; float32 in the dataset's units, images ``(n, n_obs_steps, h, w, 3)`` uint8.
+            Each observation ``(n, n_obs_steps, …)`` by its key, ``action`` ``(n, chunk_size, k)`` for k joints, and
+            ``action_is_pad`` ``(n, chunk_size)``. Values are float32 in the dataset's units; images are ``(n,
+            n_obs_steps, h, w, 3)`` uint8.
         """
         at = torch.from_numpy(np.ascontiguousarray(frames)).to(self.device)
         first, last = self._first[at], self._last[at]
@@ -156,6 +157,6 @@ class SampleBatches:
         if self._last_command:
             held = self._columns.get(STATE, self._columns[ACTION])[at]
             made[LAST_COMMAND] = torch.where((at == first)[:, None], held, self._columns[ACTION][(at - 1).clamp(min=0)])
-        for camera, cache in self._pictures.items():
+        for camera, cache in self._images.items():
             made[IMAGES + camera] = torch.from_numpy(cache.read(past.cpu().numpy())).to(self.device)
         return made

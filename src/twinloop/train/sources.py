@@ -1,4 +1,4 @@
-"""Select the episodes to train on, from folders, dataset versions or SQL queries."""
+"""List the episodes to train on, from dataset folders, dataset versions or SQL queries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ _COLUMNS = ["episode_id", "episode_index", "source", "success", "valid", "twin",
 class ListedEpisode:
     """One episode available for training, before its frames are read.
 
-    ``success`` is None if unknown. ``params`` are the parameter values drawn for the episode, in SI units.
+    Attributes:
+        folder: folder of its dataset.
+        index: ``episode_index`` in that folder.
+        episode_id: id of the episode in the catalog.
+        real: whether it was recorded on a robot.
+        success: whether its task succeeded; None if unknown.
+        valid: false for an episode that is marked as invalid.
+        params: parameter values drawn for the episode, in SI units; empty for a recorded one.
+        twin: name or file of its twin; empty for a recorded one.
+        twin_hash: hash of the twin's content.
     """
 
     folder: Path
@@ -48,7 +57,13 @@ class ListedEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSource:
-    """Named group of episodes that share a weight; ``config.units`` are the units that the user gave for them."""
+    """Named group of episodes that share a weight in the batches.
+
+    Attributes:
+        name: name of the source, unique among all sources.
+        config: the user's settings of the source.
+        episodes: the usable episodes.
+    """
 
     name: str
     config: SourceConfig
@@ -63,7 +78,7 @@ class TrainingSource:
 def open_sources(
     configs: Sequence[SourceConfig], *, workspace: Path | None = None, keep_failures: bool = False
 ) -> list[TrainingSource]:
-    """List the episodes of each source: valid ones that are not known to have failed.
+    """List the episodes of each source that can be used for training: valid ones that are not known to have failed.
 
     Args:
         configs: the sources to open.
@@ -72,9 +87,9 @@ def open_sources(
         keep_failures: include failed episodes.
 
     Raises:
-        InputError: a source has no usable episode, or two sources have the same name.
-        UnknownNameError: the folder or dataset version does not exist.
-        DatasetError: a folder is damaged.
+        InputError: If a source has no usable episode, or two sources have the same name.
+        UnknownNameError: If the folder or dataset version does not exist.
+        DatasetError: If a folder is damaged.
     """
     made = []
     for config in configs:
@@ -96,7 +111,11 @@ def _default_name(data: str) -> str:
 
 
 def _make_names_unique(sources: list[TrainingSource]) -> list[TrainingSource]:
-    """Make source names unique: number repeated default names, and reject repeated names that the user gave."""
+    """Return the sources with unique names: default names that occur several times get a number.
+
+    Raises:
+        InputError: If the user gave one name to two sources.
+    """
     names = [source.name for source in sources]
     named = [source.config.name for source in sources if source.config.name]
     twice = sorted({name for name in named if named.count(name) > 1})
@@ -180,23 +199,29 @@ def _group_params(params: pa.Table) -> dict[str, dict[str, float]]:
     return found
 
 
-def _list_workspace_episodes(held: Workspace, ids: Sequence[str]) -> list[ListedEpisode]:
-    """Return episodes in the order of the ids. A success label takes precedence over the recorded success."""
+def _list_workspace_episodes(workspace: Workspace, ids: Sequence[str]) -> list[ListedEpisode]:
+    """Return the episodes of a workspace in the order of ``ids``.
+
+    A success label that users gave in the catalog overrides the recorded success.
+    """
     chosen = {"ids": list(ids)}
     among = "WHERE episode_id IN (SELECT unnest($ids))"
     columns = ", ".join(_COLUMNS)
-    rows = held.query(f"SELECT batch, {columns} FROM places {among} ORDER BY batch, episode_index", chosen).to_pylist()  # noqa: S608
-    params = _group_params(held.query(f"SELECT episode_id, name, value FROM params {among}", chosen))  # noqa: S608
-    labels = held.query(f"SELECT episode_id, value FROM consensus {among} AND kind = 'success'", chosen)  # noqa: S608
-    said = {str(row["episode_id"]): row["value"] == YES for row in labels.to_pylist() if row["value"] is not None}
-    folders = {batch: held.folder(batch) for batch in dict.fromkeys(str(row["batch"]) for row in rows)}
+    table = workspace.query(f"SELECT batch, {columns} FROM places {among} ORDER BY batch, episode_index", chosen)  # noqa: S608
+    rows = table.to_pylist()
+    params = _group_params(workspace.query(f"SELECT episode_id, name, value FROM params {among}", chosen))  # noqa: S608
+    labels = workspace.query(f"SELECT episode_id, value FROM consensus {among} AND kind = 'success'", chosen)  # noqa: S608
+    success_labels = {
+        str(row["episode_id"]): row["value"] == YES for row in labels.to_pylist() if row["value"] is not None
+    }
+    folders = {batch: workspace.folder(batch) for batch in dict.fromkeys(str(row["batch"]) for row in rows)}
     found: dict[str, ListedEpisode] = {}
     for row in rows:
         name = str(row["episode_id"])
-        found.setdefault(name, _make_listed_episode(folders[row["batch"]], row, params, said.get(name)))
+        found.setdefault(name, _make_listed_episode(folders[row["batch"]], row, params, success_labels.get(name)))
     missing = [name for name in ids if name not in found]
     if missing:
         raise InputError(
-            f"Episode {missing[0][:16]} is in no dataset of {held.root}. Add its dataset with `twinloop add`."
+            f"Episode {missing[0][:16]} is in no dataset of {workspace.root}. Add its dataset with `twinloop add`."
         )
     return [found[name] for name in ids]

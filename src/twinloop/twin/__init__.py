@@ -1,4 +1,4 @@
-"""A twin: a MuJoCo model plus a list of named physical parameters, each declared once."""
+"""Load twins, which are MuJoCo models with a table of named physical parameters."""
 
 from twinloop.twin.load import TWINS, builtin_names, load_twin
 from twinloop.twin.params import Param

@@ -1,4 +1,8 @@
-"""Prepare a spec for the parameters that will change, and compile it with settings that MuJoCo computes correctly."""
+"""Prepare MuJoCo model specifications for later parameter changes, and compile them.
+
+Every model that is simulated is compiled here. Solver settings with a known fault in the installed MuJoCo are replaced
+by settings that compute correctly.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,15 @@ from twinloop.twin.spec import ParamSpec
 
 
 def prepare_spec(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
-    """Change a model so that the declared parameters can vary: centres of mass and payload bodies."""
+    """Change a model specification in place so that the declared parameters can vary after it is compiled.
+
+    Bodies with a variable centre of mass get settings with which MuJoCo does not simplify their frames. Links with a
+    payload parameter get a massless body for the payload.
+
+    Args:
+        mjspec: Model specification, not yet compiled.
+        specs: Declarations of parameters; their names may contain ``*``.
+    """
     declared = [split_path(spec.name) for spec in specs]
     moved = ("com/", "log_cholesky/")
     _make_centres_of_mass_variable(mjspec, [target for _, target, quantity in declared if quantity.startswith(moved)])
@@ -23,17 +35,28 @@ def prepare_spec(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
 
 
 def _make_centres_of_mass_variable(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
-    """Compile bodies as not simple, so that MuJoCo accepts other centres of mass later.
+    """Set ``simple`` to false on some bodies, so that MuJoCo accepts other centres of mass later.
 
-    A body with its centre of mass at its origin is otherwise compiled as simple: its part of the mass matrix is stored
-    as a diagonal, and MuJoCo refuses another centre of mass.
+    By default MuJoCo compiles a body with its centre of mass at its origin as "simple". It then stores the body's part
+    of the mass matrix as a diagonal, and refuses another centre of mass.
+
+    Args:
+        mjspec: Model specification, changed in place.
+        patterns: Names of bodies; they may contain ``*``.
     """
     for body in _find_bodies(mjspec, patterns):
         body.simple = False
 
 
 def _add_payload_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
-    """Add a massless body at the first site of each link, for a payload that controllers do not compensate."""
+    """Add a massless body for a payload at the first site of each matching link.
+
+    The payload has its own body, so that the gravity compensation of the link does not include it.
+
+    Args:
+        mjspec: Model specification, changed in place. Links without a site are skipped.
+        patterns: Names of links; they may contain ``*``.
+    """
     for body in _find_bodies(mjspec, patterns):
         if body.sites:
             site = body.sites[0]
@@ -47,10 +70,10 @@ def _find_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> list[mujoco.MjsB
     return [body for body in named if any(fnmatch.fnmatchcase(body.name, pattern) for pattern in patterns)]
 
 
-ENGINE, WARP = ENGINES  # names of distributions
+ENGINE, WARP = ENGINES  # names of the Python distributions
 # One step of a model with 1,168 degrees of freedom and 2,700 constraint rows takes 22 ms with the dense Jacobian, 5
-# times as long as with the sparse one (measured). The arena below then takes 0.4 GB per simulation thread.
-MOST_DENSE_DOFS = 1200
+# times as long as with the sparse Jacobian (measured). The memory (arena) below is then 0.4 GB per simulation thread.
+MAX_DENSE_DOFS = 1200
 # Constraint rows per degree of freedom in a dense model's memory. A cloth tied by its edges needs 6 (measured).
 _ROWS_PER_DOF = 12
 _MARK = "engine_fault/{}"
@@ -58,23 +81,25 @@ _SOLVERS = {int(getattr(mujoco.mjtSolver, f"mjSOL_{name.upper()}")): name for na
 
 
 def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
-    """Compile a spec; change its solver settings in place where MuJoCo has a known fault with them.
+    """Compile a model specification; replace solver settings that have a known fault in the installed MuJoCo.
 
-    Every model that is simulated is compiled here. A model without such settings is compiled unchanged.
+    Replaced settings are changed in ``mjspec`` in place and recorded in it. A model without faulty settings is compiled
+    unchanged.
 
     Raises:
-        InputError: the model is too large for the settings that have no fault.
-        ValueError: MuJoCo refuses the spec.
+        InputError: If the model is too large for the settings that have no fault.
+        ValueError: If MuJoCo rejects the specification.
     """
     model = mjspec.compile()
     faults = _find_faults(model)
     if not faults:
         return model
-    if model.nv > MOST_DENSE_DOFS:
+    if model.nv > MAX_DENSE_DOFS:
         raise InputError(
             f"The model has {model.nv} degrees of freedom and uses the sparse Newton solver, which is faulty in MuJoCo "
-            f"{mujoco.mj_versionString()} ({faults[0].effect}). The dense solver serves up to {MOST_DENSE_DOFS}. Set "
-            f'<option solver="CG"/> in the model, or install MuJoCo {faults[0].fixed_in}.'
+            f"{mujoco.mj_versionString()} ({faults[0].effect}). The dense solver is used instead, but only up to "
+            f'{MAX_DENSE_DOFS} degrees of freedom. Set <option solver="CG"/> in the model, or install MuJoCo '
+            f"{faults[0].fixed_in}."
         )
     mjspec.option.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     if model.narena < _dense_arena(model.nv):
@@ -85,7 +110,12 @@ def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
 
 
 def solver_settings(model: mujoco.MjModel, *, engine: str = ENGINE) -> SolverSettings:
-    """Return the solver settings of a compiled model, with those that were changed because of a known fault."""
+    """Return the solver settings of a compiled model, with the names of the known bugs that twinloop avoids by them.
+
+    Args:
+        model: Compiled model.
+        engine: Name of the physics engine's distribution (``mujoco`` or ``mujoco-warp``), stored in the result.
+    """
     sparse = bool(mujoco.mj_isSparse(model))
     faults = () if sparse else known_faults(ENGINE, mujoco.mj_versionString())
     return SolverSettings(
@@ -98,17 +128,26 @@ def solver_settings(model: mujoco.MjModel, *, engine: str = ENGINE) -> SolverSet
 
 
 def changed_settings_lines(model: mujoco.MjModel) -> list[str]:
-    """Return the lines that a model's hash must include for changed settings; empty for most models."""
+    """Return one line for each MuJoCo bug that twinloop avoids by changed solver settings; empty for most models.
+
+    The lines are part of a model's hash, because the change affects the simulation.
+    """
     return [f"solver settings changed for {name}" for name in solver_settings(model).changed_for]
 
 
 def _dense_arena(dofs: int) -> int:
-    """Return the bytes that a dense solver needs: the Hessian and its factor, and three copies of the Jacobian."""
+    """Return the memory in bytes that the dense solver needs for a number of degrees of freedom.
+
+    It is MuJoCo's arena: the solver's Hessian matrix, its Cholesky factor, and three copies of the constraint Jacobian.
+    """
     return 8 * dofs * (2 * dofs + 3 * _ROWS_PER_DOF * dofs)
 
 
 def _record_fault(mjspec: mujoco.MjSpec, fault: EngineFault) -> None:
-    """Record in a spec that its settings were changed, so that its copies and its XML contain the record."""
+    """Record in a model specification that its solver settings were changed because of a known MuJoCo bug.
+
+    The record is a MuJoCo text element, so copies of the specification and its XML contain it.
+    """
     name = _MARK.format(fault.name)
     if all(text.name != name for text in mjspec.texts):
         mjspec.add_text(name=name, data=fault.action)
@@ -119,9 +158,9 @@ def _has_fault_record(model: mujoco.MjModel, fault: EngineFault) -> bool:
 
 
 def _find_faults(model: mujoco.MjModel) -> list[EngineFault]:
-    found = solver_settings(model)
+    settings = solver_settings(model)
     return [
         fault
         for fault in known_faults(ENGINE, mujoco.mj_versionString())
-        if (fault.solver, fault.jacobian) == (found.solver, found.jacobian)
+        if (fault.solver, fault.jacobian) == (settings.solver, settings.jacobian)
     ]

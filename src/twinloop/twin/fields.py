@@ -1,4 +1,8 @@
-"""Compute model fields from a parameter table; each field element has one writer."""
+"""Compute MuJoCo model fields of many worlds from a parameter table.
+
+Every element of a field is set by at most one parameter, or by one group of parameters that are computed together.
+Parameters that are factors may multiply it.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,25 @@ from twinloop.twin.quantities.kinds import Compute
 
 @dataclass(frozen=True, kw_only=True)
 class FieldValues:
-    """Per-world values of model fields, ``(nworld, *field shape)``; other fields keep the model's values.
+    """Values of model fields in every world; fields that are not included keep the model's values.
 
-    ``set_const`` means that ``mj_setConst`` must run after they are written.
+    Attributes:
+        arrays: Values by field name, shape ``(nworld, *field shape)``. The names are those of ``mujoco.MjModel``, or
+            ``opt.NAME`` for a field of ``model.opt``.
+        set_const: Whether ``mj_setConst`` must run after the fields are written, because derived constants depend on
+            them.
     """
 
     arrays: Mapping[str, NDArray]
     set_const: bool
 
     def write_inplace(self, model: mujoco.MjModel, world: int) -> None:
-        """Write one world's values into a model, and update derived constants that depend on them."""
+        """Write the values of one world into a model, and update the derived constants that depend on them.
+
+        Args:
+            model: Compiled model, changed in place.
+            world: Index of the world in the arrays.
+        """
         for field, values in self.arrays.items():
             owner, _, name = field.rpartition(".")
             if owner:  # "opt.gravity": vectors are written in place, numbers are assigned
@@ -46,41 +59,54 @@ def field_values(
     visual: bool = False,
     always: Container[str] = (),
 ) -> FieldValues:
-    """Return the values of every field that differs from the model in some world of ``table``.
+    """Return the values of every model field that a parameter changes in some world of a table.
 
     Args:
-        visual: compute the fields that affect images, instead of those that affect motion; sizes affect both.
-        always: parameters whose fields are written even if no world changes them.
+        model: Compiled model with the nominal values.
+        params: Parameters of the twin.
+        table: Parameter values of the worlds.
+        visual: If true, compute the fields that affect images instead of those that affect motion. Sizes of objects are
+            in both.
+        always: Names of parameters whose fields are included even if no world changes them, for example because earlier
+            worlds of a reused model have changed them.
     """
-    moved = [
+    changed = [
         param
         for param in params
-        if (param.quantity.visual or (visual and param.quantity.seen)) is visual
+        if (param.quantity.visual or (visual and param.quantity.also_visual)) is visual
         and param.quantity.fields
         and param.name in table
         and (param.name in always or np.any(table[param.name] != param.nominal))
     ]
     writer = _FieldWriter(model, table)
-    for param, slot in _find_slots(moved, "assign"):
+    for param, slot in _find_slots(changed, "assign"):
         writer.slot(param, slot)
-    for compute, group in _group_params(moved):
+    for compute, group in _group_params(changed):
         compute(_Target(writer, group))
-    for param, slot in _find_slots(moved, "factor"):  # factors multiply assigned values
+    for param, slot in _find_slots(changed, "factor"):  # factors multiply assigned values
         writer.slot(param, slot)
-    return FieldValues(arrays=writer.arrays, set_const=any(param.quantity.set_const for param in moved))
+    return FieldValues(arrays=writer.arrays, set_const=any(param.quantity.set_const for param in changed))
 
 
 def find_coupled_params(params: Iterable[Param], names: Container[str]) -> list[Param]:
-    """Return the named parameters and all others that change the same fields, directly or through a third one."""
-    rest = [param for param in params if param.quantity.fields]
-    chosen = [param for param in rest if param.name in names]
+    """Return the parameters that must be computed together with the named parameters, because they share a model field.
+
+    These are the named parameters, all parameters that change one of the same fields, and so on. Parameters that change
+    no model field are omitted.
+
+    Args:
+        params: Parameters of the twin.
+        names: Names of the parameters to start from.
+    """
+    candidates = [param for param in params if param.quantity.fields]
+    chosen = [param for param in candidates if param.name in names]
     fields = {field for param in chosen for field in param.quantity.fields}
     while True:
-        near = [param for param in rest if fields & set(param.quantity.fields)]
-        fields |= {field for param in near for field in param.quantity.fields}
-        if len(near) == len(chosen):
-            return near
-        chosen = near
+        coupled = [param for param in candidates if fields & set(param.quantity.fields)]
+        fields |= {field for param in coupled for field in param.quantity.fields}
+        if len(coupled) == len(chosen):
+            return coupled
+        chosen = coupled
 
 
 def _find_slots(params: Iterable[Param], rule: str) -> Iterable[tuple[Param, FieldSlot]]:
@@ -88,7 +114,7 @@ def _find_slots(params: Iterable[Param], rule: str) -> Iterable[tuple[Param, Fie
 
 
 def _group_params(params: Iterable[Param]) -> Iterable[tuple[Compute, list[Param]]]:
-    """Yield each compute function with the parameters of one object that it computes together."""
+    """Yield each compute function with the parameters that it computes together, which belong to one object."""
     groups: dict[tuple[Compute, str, str], list[Param]] = {}
     for param in params:
         if param.quantity.compute:
@@ -121,15 +147,22 @@ class _FieldWriter:
 
 
 class _Target:
-    """The object of one parameter group, as `quantities.kinds.WriteTarget`."""
+    """Argument of `Quantity.compute`: gives the parameter values of one object and takes its computed model fields.
+
+    It has the interface `quantities.kinds.ObjectWriter`.
+
+    Args:
+        writer: Writer with the model, the parameter table and the computed fields.
+        group: Parameters of the object that share a compute function.
+    """
 
     def __init__(self, writer: _FieldWriter, group: list[Param]) -> None:
         self._writer, self._kind, self.name = writer, group[0].quantity, group[0].target
         self._fields = {field for param in group for field in param.quantity.writes}
         for field in sorted(self._fields):
             writer.field(field)
-        moves = np.any([writer.table[param.name] != param.nominal for param in group], axis=0)
-        self._worlds = np.flatnonzero(moves)
+        changed = np.any([writer.table[param.name] != param.nominal for param in group], axis=0)
+        self._worlds = np.flatnonzero(changed)
 
     @property
     def model(self) -> mujoco.MjModel:

@@ -1,4 +1,4 @@
-"""Find and compile a twin: a built-in name, a twin YAML, an MJCF or URDF file, or ``menagerie:NAME``."""
+"""Find and compile a twin from a built-in name, a twin YAML, an MJCF or URDF file, or ``menagerie:NAME``."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def builtin_names() -> list[str]:
 
 
 def load_twin(reference: str | Path) -> Twin:
-    """Compile the twin of a name or file.
+    """Load and compile a twin, given by its name or file.
 
     Args:
-        reference: a built-in name, one of an installed package, a path to a twin YAML, an MJCF or a URDF, or
-            ``menagerie:NAME``.
+        reference: Name of a built-in twin or of a twin in an installed package, path of a twin YAML, an MJCF or a URDF
+            file, or ``menagerie:NAME`` for a robot of MuJoCo Menagerie.
 
     Raises:
-        UnknownNameError: there is no such twin or file.
-        InputError: the file is wrong; the message names file and key.
-        MissingDependencyError: ``menagerie:NAME`` needs the package ``mujoco-menagerie``.
+        UnknownNameError: If there is no such twin or file.
+        InputError: If the file is invalid; the message names file and key.
+        MissingDependencyError: If ``menagerie:NAME`` is given and the package ``mujoco-menagerie`` is not installed.
     """
     text = str(reference)
     if text.startswith(_MENAGERIE):
@@ -71,10 +71,17 @@ def load_twin(reference: str | Path) -> Twin:
 
 
 def _find_registered_file(name: str, *, where: str = "") -> Path:
-    """Return the file of a built-in twin or of a twin in an installed package."""
+    """Return the file of a built-in twin or of a twin in an installed package.
+
+    Args:
+        name: Name of the twin.
+        where: Place in which the name is used, for error messages.
+    """
     path = TWINS.find(name, where=where)
     if not isinstance(path, str | Path):
-        raise InputError(f"The twin {name} of an installed package is {path!r:.60}. It must be the path of its file.")
+        raise InputError(
+            f"The installed package registers {path!r:.60} as the twin {name}. Register the path of its file."
+        )
     return Path(path)
 
 
@@ -85,28 +92,39 @@ def _load_yaml_twin(path: Path) -> Twin:
 
 
 def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
-    """Return a twin's keys merged into those of its base, and the folder of the model.
+    """Merge the content of a twin YAML into the content of its ``base`` twin, recursively.
 
-    Its params are appended to the base's. Its sensors are added or replaced by name; null removes a sensor.
+    The twin's ``params`` are appended to those of the base. Its ``sensors`` are added to those of the base or replace
+    sensors of the same name; a null value removes a sensor. All other keys replace those of the base.
+
+    Args:
+        value: Content of the YAML file.
+        path: Path of the YAML file.
+        above: Files whose chain of bases led to this file, to detect a cycle.
+
+    Returns:
+        The merged content, and the folder of the model file.
     """
     if not isinstance(value, dict) or "base" not in value:
         return value, path.parent
     own = {key: item for key, item in value.items() if key != "base"}
     base = str(value["base"])
-    beside = path.parent / base
-    file = beside
-    if base in TWINS.builtin or not beside.is_file():
+    neighbour = path.parent / base
+    file = neighbour
+    if base in TWINS.builtin or not neighbour.is_file():
         file = _find_registered_file(base, where=f"{path}: base, and no file in its folder has that name")
     above = (*above, path.resolve())
     if file.resolve() in above:
-        raise InputError(f"{path}: base: {base} is based on itself in the end. Name another twin.")
+        raise InputError(
+            f"{path}: base: {base} is based on itself, directly or through other twins. Name another twin."
+        )
     below, folder = _merge_base(load_yaml(file), file, above)
     added = own.pop("params", None) or []
     if not isinstance(below, dict):
-        raise InputError(f"{file} is no twin, so nothing can be based on it.")
+        raise InputError(f"{path}: base: {file} is not the YAML file of a twin. Name another twin.")
     if not isinstance(added, list):
         raise InputError(
-            f"{path}: params is a list, one line `- {{name: PATH, range: [low, high]}}` each; given {added!r:.60}."
+            f"{path}: params must be a list of lines `- {{name: PATH, range: [low, high]}}`; given {added!r:.60}."
         )
     merged = {**below, **own, "params": [*below.get("params", []), *added]}
     if isinstance(own.get("sensors"), dict):
@@ -116,7 +134,15 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
 
 
 def _make_generic_twin(path: Path, *, name: str) -> Twin:
-    """Make a twin from a model only: rate from its timestep, robot from its position actuators, generic parameters."""
+    """Create a twin from an MJCF or URDF file alone.
+
+    The control rate follows from the model's timestep, the robot consists of the actuated joints, and the parameters
+    are those that ``_generic.yaml`` in the folder of built-in twins declares for any robot.
+
+    Args:
+        path: Path of the model file.
+        name: Name of the twin and of its robot.
+    """
     mjspec = _read_model(path)
     if path.suffix == _URDF:
         _add_servos(mjspec, path)
@@ -160,15 +186,23 @@ def _menagerie_file(name: str) -> Path:
     try:
         return Path(mujoco_menagerie.get(name).xml())
     except mujoco_menagerie.MenagerieError as error:
-        what = f"menagerie:{name} could not be had: {error}."
+        what = f"menagerie:{name} could not be loaded: {error}."
         raise MissingDependencyError(what, remedy="set MENAGERIE_ROOT to a checkout of mujoco_menagerie") from error
 
 
 def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path | None = None) -> Twin:
-    """Compile a spec with its model file; ``folder`` is searched for the scene's meshes (default: the model's folder).
+    """Compile a twin from its checked YAML content and its model file.
+
+    Args:
+        spec: Checked content of the twin's YAML.
+        model_path: MJCF or URDF file.
+        where: Name of the YAML file, for error messages.
+        folder: Folder of the scene's mesh files and of the user's device files. By default meshes are searched in the
+            model's folder and device files in the current folder.
 
     Raises:
-        InputError: the model does not compile, or lacks elements that the spec names.
+        InputError: If the model does not compile, or if robot, scene or sensors are invalid.
+        UnknownNameError: If the model lacks an element that the YAML names.
     """
     mjspec = _read_model(model_path)
     mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
@@ -193,9 +227,9 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     _check_sensors(spec, devices, model, where)
     declared = [*(scene.param_specs() if scene else []), *sensor_params(devices), *spec.params]
     params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))
-    unsaid = {"classes", *(() if scene else ("scene",)), *(() if devices else ("sensors",))}
-    said = spec.model_dump(mode="json", by_alias=True, exclude=unsaid)
-    content = [said, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
+    excluded = {"classes", *(() if scene else ("scene",)), *(() if devices else ("sensors",))}
+    stored_spec = spec.model_dump(mode="json", by_alias=True, exclude=excluded)
+    content = [stored_spec, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
     content += [device.model_dump(mode="json") for device in devices.values()]
     return Twin(
         spec=spec,
@@ -242,7 +276,7 @@ def _compile(mjspec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:
 
 
 def _require_memory(model: mujoco.MjModel, path: Path) -> None:
-    """Raise an error if the model's memory is too small for the contacts of its initial state or a keyframe."""
+    """Raise an error if MuJoCo cannot evaluate the initial state or a keyframe, for example for lack of memory."""
     data = mujoco.MjData(model)
     try:
         mujoco.mj_forward(model, data)
@@ -272,26 +306,30 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
     if robot and len({len(robot.joints), len(robot.units), len(robot.actuator_names), model.nu}) > 1:
         raise InputError(
             f"{where}: robot has {len(robot.joints)} joints, {len(robot.units)} units, "
-            f"{len(robot.actuator_names)} actuators and the model {model.nu} actuators; the four must agree."
+            f"{len(robot.actuator_names)} actuators and the model {model.nu} actuators. Give as many of each."
         )
     for unit in robot.units if robot else []:
         if unit not in JOINT_UNITS:
             raise UnknownNameError("joint unit", unit, JOINT_UNITS, where=f"{where}: robot.units")
 
 
-# Element to which a kind of device is attached; the others are attached to a site.
+# Type of element to which a type of device is attached. All other devices are attached to a site, servos to no element.
 _PLACES = {"camera": "camera", "depth": "camera", "servo": ""}
 
 
 def _check_sensors(spec: TwinSpec, devices: Mapping[str, SensingDevice], model: mujoco.MjModel, where: str) -> None:
-    """Check that cameras name a camera of the model, other sensors a site, and that servo feedback has a robot."""
+    """Raise an error if a sensor is attached to an element that does not exist or has the wrong type.
+
+    Cameras need a camera of the model, and other sensors need a site. Servo feedback belongs to the robot and needs no
+    element.
+    """
     for name, device in devices.items():
         needed = _PLACES.get(device.kind, "site")
         for other in ("camera", "site"):
             if other != needed and getattr(spec.sensors[name], other):
-                held = f"takes a {needed}" if needed else "belongs to the robot, and takes no place"
+                rule = f"is attached to a {needed}" if needed else "belongs to the robot and is attached to no element"
                 raise InputError(
-                    f"{where}: sensors.{name}.{other}: a device of kind {device.kind} {held}. Remove {other}"
+                    f"{where}: sensors.{name}.{other}: a device of kind {device.kind} {rule}. Remove {other}"
                     + (f", and give `{needed}:` instead." if needed else ".")
                 )
         if not needed:
@@ -306,7 +344,7 @@ def _check_sensors(spec: TwinSpec, devices: Mapping[str, SensingDevice], model: 
 
 
 def _asset_hashes(mjspec: mujoco.MjSpec, folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file that the model reads, by the name in the model."""
+    """Return the SHA-256 of every mesh, texture and height-field file of a model, by the file name in the model."""
     named = [(mjspec.meshdir, item.file) for item in mjspec.meshes]
     named += [(mjspec.texturedir, item.file) for item in mjspec.textures]
     named += [(mjspec.meshdir, item.file) for item in mjspec.hfields]

@@ -1,7 +1,7 @@
 """Reject a model file that would take too much memory or time, before MuJoCo reads it.
 
-The limits apply to MJCF and URDF text, to the files that it includes, and to its meshes and images. The memory of a
-model is estimated from its elements; MuJoCo's compiler needs about that much.
+The limits apply to MJCF and URDF text, to the files that the text includes, and to its meshes and images. The memory
+that MuJoCo's compiler needs for a model is estimated from the elements of the text.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from xml.parsers import expat
 
 import mujoco
 
-from twinloop.core.documents import MOST_PIXELS, DocumentError, open_regular, read_bytes, require_regular
+from twinloop.core.documents import MAX_PIXELS, DocumentError, open_regular, read_bytes, require_regular
 from twinloop.core.errors import InputError
 
 # Most tags and comments of one file: 20 times those of the largest robots.
 _MOST_TAGS = 200_000
-# A tag with its attributes. No part can match in two ways, so matching needs a single pass.
+# A tag with its attributes. No part can match in two ways, so matching takes linear time.
 _TAG = re.compile(rb"<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*+>")
 _BOM = b"\xef\xbb\xbf"
 Start = Callable[[str, dict[str, str], int], None]
 
 
 def read_elements(data: bytes, *, where: str, start: Start, end: Callable[[], None]) -> None:
-    """Call ``start`` with name, attributes and line of every element, and ``end`` at its end.
+    """Parse XML and call a function at the start and at the end of every element.
 
     Args:
-        data: the document.
-        where: name of the document, for messages.
-        start: called at the start of every element.
-        end: called at the end of every element.
+        data: Content of the file.
+        where: Name of the file, for error messages.
+        start: Function that is called at the start of every element with its name, attributes and line number.
+        end: Function that is called at the end of every element.
 
     Raises:
-        DocumentError: the text is no well-formed XML in UTF-8, or has entities or too many tags; names the line.
+        DocumentError: If the content is not well-formed XML in UTF-8, contains entities, or has too many tags; the
+            message names the line.
     """
     try:
         text = _without_comments(data.removeprefix(_BOM), where).decode()
@@ -54,7 +55,12 @@ def read_elements(data: bytes, *, where: str, start: Start, end: Callable[[], No
 
 
 def _without_comments(data: bytes, where: str) -> bytes:
-    """Replace comments by their line breaks; MuJoCo allows comments that XML does not."""
+    """Return XML with its comments replaced by their line breaks, because MuJoCo accepts comments that are invalid XML.
+
+    Args:
+        data: Content of the file.
+        where: Name of the file, for error messages.
+    """
     parts, position, tags = list[bytes](), 0, 0
     while (begin := data.find(b"<", position)) >= 0:
         parts.append(data[position:begin])
@@ -73,11 +79,12 @@ def _find_tag_end(data: bytes, begin: int, where: str) -> int:
         end = data.find(b"?>", begin + 2) + 2
     elif data.startswith(b"<!", begin):
         raise DocumentError(
-            f"{where}, line {_line_number(data, begin)}: a model has no DOCTYPE, no entities and no CDATA. Remove them."
+            f"{where}, line {_line_number(data, begin)}: DOCTYPE, entities and CDATA are not allowed in a model. "
+            "Remove them."
         )
     else:
-        found = _TAG.match(data, begin)
-        end = found.end() if found else 0
+        match = _TAG.match(data, begin)
+        end = match.end() if match else 0
     if end <= begin:
         raise DocumentError(f"{where}, line {_line_number(data, begin)} is not well-formed XML: the tag does not end.")
     return end
@@ -91,23 +98,24 @@ def _error_text(error: expat.ExpatError) -> str:
     return expat.errors.messages.get(error.code, str(error.code))
 
 
-# Largest memory of compiling a model, by the estimate below. The largest robots of MuJoCo's Menagerie take 40 MiB.
-MOST_MODEL_BYTES = 512 << 20
+# Largest estimated memory for compiling a model. The largest robots of MuJoCo's Menagerie take 40 MiB.
+MAX_MODEL_BYTES = 512 << 20
 # Largest size in bytes of one text, of one file that it names, and of all these files. A robot's meshes take 200 MB.
-MOST_XML_BYTES = 32 << 20
-MOST_ASSET_BYTES = 256 << 20
-MOST_ASSETS_BYTES = 1 << 30
+MAX_XML_BYTES = 32 << 20
+MAX_ASSET_BYTES = 256 << 20
+MAX_ASSETS_BYTES = 1 << 30
 # Limits of the physics step, in seconds. Arms use 0.5 to 10 ms.
 SHORTEST_STEP, LONGEST_STEP = 1e-6, 1.0
 # Largest number of solver iterations in one physics step. MuJoCo's defaults are 100 and 50.
-MOST_ITERATIONS = 10_000
+MAX_ITERATIONS = 10_000
 # Errors of MuJoCo for a model that it rejects, or for too little memory.
 ENGINE_ERRORS = (ValueError, RuntimeError, MemoryError, mujoco.FatalError)
 # Largest depth of files that include or attach one another.
 _MOST_FILES_DEEP = 16
 # Levels above a model's folder in which its files may be; dm_control's dog names `../../../../suite/dog_assets`.
 _LEVELS_UP = 4
-# Bytes of an element: 9,000 of memory (measured with 10,000 bodies), and more because time grows quadratically.
+# Bytes that count for an element: 9,000 of memory (measured with 10,000 bodies), and more because the time grows
+# quadratically.
 _ELEMENT = 25_000
 # Bytes for each unit of the product of some attributes, measured with MuJoCo 4.0.
 _COSTS: Mapping[str, tuple[tuple[tuple[str, ...], float], ...]] = {
@@ -121,7 +129,7 @@ _COSTS: Mapping[str, tuple[tuple[tuple[str, ...], float], ...]] = {
     "quality": ((("shadowsize", "shadowsize"), 2),),
     "camera": ((("resolution",), 8),),
     "user": ((("dim",), 16),),
-    # Virtual memory, used only as far as contacts need it: an eighth of it counts.
+    # Virtual memory, of which only the part that contacts need is used: an eighth of it counts.
     "size": (
         (("memory",), 1 / 8),
         (("nstack",), 1),
@@ -148,11 +156,12 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def check_model_file(path: Path) -> None:
-    """Raise an error for a model file that is too large to compile, or names files outside its package.
+    """Raise an error for a model file that is too large to compile, or that names files outside its package.
 
     Raises:
-        InputError: the text is no XML without entities, a file is missing, not regular, too large, outside the model's
-            package or includes itself, or compiling needs more than `MOST_MODEL_BYTES`; the message names the line.
+        InputError: If the text is not XML or contains entities; if a file is missing, not a regular file, too large,
+            outside the model's package, or includes itself; or if compiling needs more than 512 MiB
+            (``MAX_MODEL_BYTES``). The message names the line.
     """
     model = _Model(folder=path.parent, roots=_find_roots(path))
     _require_small_cost(model.add(path), str(path))
@@ -160,10 +169,16 @@ def check_model_file(path: Path) -> None:
 
 
 def check_model_text(text: str, assets: Mapping[str, bytes], *, where: str) -> None:
-    """Check a model's text and the files stored with it, as `check_model_file` does.
+    """Raise an error for a model text, or a file stored with it, that is too large to compile.
+
+    Args:
+        text: MJCF text.
+        assets: Content of the meshes and images by file name.
+        where: Name of the text, for error messages.
 
     Raises:
-        InputError: as in `check_model_file`, or the text names a file that is not stored with it.
+        InputError: If the limits of `check_model_file` are exceeded, or if the text names a file that is not in
+            ``assets``.
     """
     document = _Document(Path(where), _Model(folder=Path(), roots=()))
     read_elements(text.encode(), where=where, start=document.start, end=document.end)
@@ -173,47 +188,53 @@ def check_model_text(text: str, assets: Mapping[str, bytes], *, where: str) -> N
     if named - stored:
         raise InputError(f"{where} names the file {min(named - stored)}, which is not stored with it.")
     for name, data in assets.items():
-        _require_small_picture(data[:_HEAD], f"{where}: {name}")
+        _require_small_image(data[:_HEAD], f"{where}: {name}")
 
 
 def check_asset(path: Path) -> int:
-    """Return the size in bytes of a mesh or an image; raise an error if it is too large to read.
+    """Return the size of a mesh or image file in bytes, or raise an error if the file is too large to read.
 
     Raises:
-        InputError: it is not a regular file, or too large; the message names it.
+        InputError: If the file is not a regular file or too large; the message names the file.
     """
     require_regular(path)
     size = path.stat().st_size
-    if size > MOST_ASSET_BYTES:
-        raise InputError(f"{path} has {size:,} bytes; at most {MOST_ASSET_BYTES:,} are read. Make it smaller.")
+    if size > MAX_ASSET_BYTES:
+        raise InputError(f"{path} has {size:,} bytes; at most {MAX_ASSET_BYTES:,} are read. Make it smaller.")
     with open_regular(path) as file:
-        _require_small_picture(file.read(_HEAD), str(path))
+        _require_small_image(file.read(_HEAD), str(path))
     return size
 
 
 def _require_small_cost(cost: _Cost, where: str) -> None:
-    if cost.total > MOST_MODEL_BYTES:
+    if cost.total > MAX_MODEL_BYTES:
         raise InputError(
             f"{where} would take about {_format_size(cost.total)} of memory to compile, most of it for "
             f"{cost.largest}; at "
-            f"most {_format_size(MOST_MODEL_BYTES)} are allowed. Make the model smaller."
+            f"most {_format_size(MAX_MODEL_BYTES)} are allowed. Make the model smaller."
         )
 
 
-def _require_small_picture(head: bytes, where: str) -> None:
+def _require_small_image(head: bytes, where: str) -> None:
     """Raise an error for a PNG image that is too large according to its header."""
     width, height = (int.from_bytes(head[i : i + 4], "big") for i in (16, 20))
-    if head.startswith(_PNG) and width * height > MOST_PIXELS:
+    if head.startswith(_PNG) and width * height > MAX_PIXELS:
         raise InputError(
-            f"{where} is a picture of {width} × {height} pixels; at most {MOST_PIXELS:,} are read. Make it smaller."
+            f"{where} is an image of {width} × {height} pixels; at most {MAX_PIXELS:,} are read. Make it smaller."
         )
 
 
 def check_options(mjspec: mujoco.MjSpec, where: str) -> None:
-    """Raise an error for a time step or a number of solver iterations with which a simulation would not end.
+    """Raise an error for a time step or a number of solver iterations with which a simulation would never finish.
+
+    The limits are `SHORTEST_STEP`, `LONGEST_STEP` and `MAX_ITERATIONS`.
+
+    Args:
+        mjspec: Model specification.
+        where: Name of the model file, for error messages.
 
     Raises:
-        InputError: an option is outside its limits; the message names it.
+        InputError: If an option is outside its limits; the message names the option.
     """
     step = float(mjspec.option.timestep)
     if not SHORTEST_STEP <= step <= LONGEST_STEP:
@@ -221,15 +242,19 @@ def check_options(mjspec: mujoco.MjSpec, where: str) -> None:
             f"{where}: the option timestep is {step:g} s; it must be from {SHORTEST_STEP:g} s to {LONGEST_STEP:g} s."
         )
     for name in ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations", "sdf_iterations"):
-        if getattr(mjspec.option, name) > MOST_ITERATIONS:
-            raise InputError(
-                f"{where}: the option {name} is {getattr(mjspec.option, name)}; at most {MOST_ITERATIONS}."
-            )
+        if getattr(mjspec.option, name) > MAX_ITERATIONS:
+            raise InputError(f"{where}: the option {name} is {getattr(mjspec.option, name)}; at most {MAX_ITERATIONS}.")
 
 
 @dataclass
 class _Cost:
-    """Estimated bytes of a part of a model, and the element that needs most."""
+    """Estimated memory of a model or of a file of a model.
+
+    Attributes:
+        total: Memory of all elements in bytes.
+        most: Memory in bytes of the element that needs most.
+        largest: Description of that element, with file and line.
+    """
 
     total: float = 0.0
     most: float = 0.0
@@ -243,7 +268,17 @@ class _Cost:
 
 @dataclass
 class _Model:
-    """A model file with the files that it includes, attaches or names, and their estimated memory."""
+    """A model file with the files that it includes, attaches or names, and their estimated memory.
+
+    Attributes:
+        folder: Folder of the model file.
+        roots: Folders in which the model's files must be.
+        costs: Estimated memory of every text, by its path.
+        files: Location (file and line) at which each mesh or image file is named. The key is the path of the text that
+            names it, and the name.
+        folders: Values of the compiler attributes ``meshdir``, ``texturedir`` and ``assetdir``.
+        strips: Values of the compiler attribute ``strippath``: whether MuJoCo removes folders from file names.
+    """
 
     folder: Path
     roots: tuple[Path, ...]
@@ -254,25 +289,47 @@ class _Model:
     strips: set[bool] = field(default_factory=set[bool])
 
     def add(self, path: Path, above: tuple[Path, ...] = ()) -> _Cost:
-        """Return the cost of a text with all files that it includes and attaches."""
+        """Add an XML file, and return the estimated memory of it with all files that it includes and attaches.
+
+        Args:
+            path: Path of the XML file.
+            above: Files that include or attach this file, to detect a cycle.
+        """
         place = _resolve_links(path)
         if place in above:
-            raise InputError(f"{path} includes or attaches itself in the end. Remove the reference.")
+            raise InputError(
+                f"{path} includes or attaches itself, directly or through other files. Remove the reference."
+            )
         if len(above) > _MOST_FILES_DEEP:
-            raise InputError(f"{path} is included or attached over more than {_MOST_FILES_DEEP} files. Join some.")
+            raise InputError(
+                f"{path} is nested in more than {_MOST_FILES_DEEP} files by include or attach. Merge some of them."
+            )
         if place not in self.costs:
             document = _Document(path, self)
-            read_elements(read_bytes(path, MOST_XML_BYTES), where=str(path), start=document.start, end=document.end)
+            read_elements(read_bytes(path, MAX_XML_BYTES), where=str(path), start=document.start, end=document.end)
             self.costs[place] = document.compute_cost((*above, place))
         return self.costs[place]
 
-    def find_paths(self, name: str, beside: Path) -> list[Path]:
-        """Return the files that a name may refer to: next to the model, and in the folders that the model names."""
-        bases = {self.folder, beside} | {base / inner for base in (self.folder, beside) for inner in self.folders}
+    def find_paths(self, name: str, text_folder: Path) -> list[Path]:
+        """Return the existing files to which a file name may refer.
+
+        They are searched in the model's folder, in the folder of the text, and in the subfolders that the model's
+        compiler settings name.
+
+        Args:
+            name: File name in the text.
+            text_folder: Folder of the text that contains the name.
+        """
+        bases = {self.folder, text_folder} | {
+            base / inner for base in (self.folder, text_folder) for inner in self.folders
+        }
         return sorted({base / name for base in bases if os.path.lexists(base / name)})
 
     def check_files(self) -> None:
-        """Raise an error for a file that is too large, not regular or outside the package, or too large a sum."""
+        """Raise an error if a mesh or image is too large, not a regular file or outside the package.
+
+        The sum of all file sizes is limited too.
+        """
         size = 0
         for (text, name), where in self.files.items():
             plain = name.removeprefix("package://").removeprefix("file://")
@@ -280,14 +337,19 @@ class _Model:
                 for path in self.find_paths(inner, text.parent):
                     self.require_inside(path, where)
                     size += check_asset(path)
-        if size > MOST_ASSETS_BYTES:
+        if size > MAX_ASSETS_BYTES:
             raise InputError(
-                f"The files of the model in {self.folder} have {size:,} bytes; at most {MOST_ASSETS_BYTES:,} are read. "
+                f"The files of the model in {self.folder} have {size:,} bytes; at most {MAX_ASSETS_BYTES:,} are read. "
                 "Make its meshes smaller."
             )
 
     def require_inside(self, path: Path, where: str) -> None:
-        """Raise an error for a file outside the model's package."""
+        """Raise an error if a file is outside the folders of the model's package.
+
+        Args:
+            path: Path of the file.
+            where: File and line that name it, for the error message.
+        """
         place = _resolve_links(path)
         if not any(place.is_relative_to(root) for root in self.roots):
             raise InputError(
@@ -297,7 +359,17 @@ class _Model:
 
 @dataclass
 class _Document:
-    """Reading state of one text: repetitions of its open elements, and their estimated memory."""
+    """State of the parser while it reads one XML file of a model.
+
+    Attributes:
+        path: Path of the XML file.
+        model: Model to which the file belongs.
+        repeats: Number of copies that ``<replicate>`` makes of each open element, from the outermost element inwards.
+        cost: Estimated memory of the elements read so far.
+        included: Names of the files that the file includes, with the number of copies of each.
+        attached: Names of the model files in ``<model>`` elements, which ``<attach>`` elements can add.
+        attaches: Number of ``<attach>`` elements, including their copies.
+    """
 
     path: Path
     model: _Model
@@ -308,7 +380,7 @@ class _Document:
     attaches: int = 0
 
     def start(self, name: str, attributes: dict[str, str], line: int) -> None:
-        """Add an element to the estimate."""
+        """Add an element to the estimated memory, and record the files that it names."""
         times = self.repeats[-1] * (_attribute_product(attributes, ("count",)) if name == "replicate" else 1)
         self.repeats.append(min(times, _MANY))
         where = f"<{name}> in {self.path}, line {line}"
@@ -328,11 +400,17 @@ class _Document:
             self.model.files |= {(self.path, attributes[key]): where for key in _FILES if attributes.get(key)}
 
     def end(self) -> None:
-        """End an element, and its repetitions."""
+        """Leave an XML element: restore the number of copies that ``<replicate>`` makes of its parent."""
         self.repeats.pop()
 
     def compute_cost(self, above: tuple[Path, ...]) -> _Cost:
-        """Return the cost of the text; each attachment counts as the largest model that can be attached."""
+        """Return the estimated memory of the XML file with its included and attached files.
+
+        Each ``<attach>`` element is counted with the memory of the largest model that the file can attach.
+
+        Args:
+            above: Files that include or attach this file, and the file itself, to detect a cycle.
+        """
         for name, times in self.included:
             for path in self._find_paths(name):
                 self.cost.add(times * self.model.add(path, above).total, f"<include> of {path}")
@@ -350,21 +428,21 @@ class _Document:
 
 
 def _estimate_bytes(name: str, attributes: Mapping[str, str]) -> float:
-    """Return the estimated bytes of one element."""
-    taken = _ELEMENT + sum(
+    """Return the estimated memory of one XML element in bytes, from its name and attributes."""
+    total = _ELEMENT + sum(
         unit * _attribute_product(attributes, keys) for keys, unit in _COSTS.get(name, ()) if keys[0] in attributes
     )
     if name == "texture" and attributes.get("type") != "2d":
-        taken += _CUBE * _attribute_product(attributes, ("width", "width"))
+        total += _CUBE * _attribute_product(attributes, ("width", "width"))
     if name == "mesh" and "builtin" in attributes:
-        taken += _PER_VERTEX * max(map(abs, _numbers(attributes.get("params", ""))), default=0) ** 2
-    return taken + _PER_SAMPLE * (_attribute_product(attributes, ("nsample",)) if "nsample" in attributes else 0)
+        total += _PER_VERTEX * max(map(abs, _numbers(attributes.get("params", ""))), default=0) ** 2
+    return total + _PER_SAMPLE * (_attribute_product(attributes, ("nsample",)) if "nsample" in attributes else 0)
 
 
 def _attribute_product(attributes: Mapping[str, str], keys: tuple[str, ...]) -> int:
-    """Return the product of all integers in some attributes; suffixes as in ``16M`` are powers of 1024."""
-    found = [match for key in keys for match in _WHOLE.findall(attributes.get(key, ""))]
-    return math.prod(max(1, int(digits[:18])) << _UNITS.get(unit.upper(), 0) for digits, unit in found)
+    """Return the product of all integers in the given attributes; suffixes as in ``16M`` are powers of 1024."""
+    numbers = [match for key in keys for match in _WHOLE.findall(attributes.get(key, ""))]
+    return math.prod(max(1, int(digits[:18])) << _UNITS.get(unit.upper(), 0) for digits, unit in numbers)
 
 
 def _numbers(text: str) -> list[float]:
@@ -375,7 +453,11 @@ def _numbers(text: str) -> list[float]:
 
 
 def _find_roots(path: Path) -> tuple[Path, ...]:
-    """Return the folders in which a model's files may be: some levels up, but not a home folder or above it."""
+    """Return the folders that may contain a model's files: the folder of the model file, or up to four levels above.
+
+    Home folders, the folder of temporary files, and their parents are never included. Two folders are returned: one for
+    the path as given, and one for the path with symbolic links resolved.
+    """
     shared = [Path.home(), Path(tempfile.gettempdir()), Path("/")]
     roots = list[Path]()
     for place in (path.absolute(), _resolve_links(path)):
@@ -389,7 +471,7 @@ def _find_roots(path: Path) -> tuple[Path, ...]:
 
 
 def _resolve_links(path: Path) -> Path:
-    """Return a path without symbolic links; unlike `Path.resolve`, also of a link to itself."""
+    """Return a path without symbolic links; unlike `pathlib.Path.resolve`, it accepts a link that points to itself."""
     return Path(os.path.realpath(path))
 
 

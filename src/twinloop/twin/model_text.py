@@ -1,7 +1,7 @@
-"""Write one world's model, with its parameter values, as MJCF text that MuJoCo compiles without twinloop.
+"""Write the model of one world, with its parameter values, as MJCF text that MuJoCo compiles without twinloop.
 
-MuJoCo writes numbers with six digits; seventeen are needed to read the same float64 again. The number of digits is a
-setting of MuJoCo's C library without a Python binding, so it is changed there for the time of writing.
+MuJoCo writes numbers with six digits, but seventeen are needed to read the same float64 again. The number of digits is
+a setting of MuJoCo's C library without a Python binding, so it is changed there during writing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ _ONE_AT_A_TIME = threading.Lock()  # the setting applies to the whole process
 
 @dataclass(frozen=True, kw_only=True)
 class ModelText:
-    """Model as text: MJCF in ``xml``, and the files that it names (meshes, textures) in ``assets``, by name.
+    """A model as MJCF text, with the content of the files that the text names.
 
     ``mujoco.MjModel.from_xml_string(text.xml, dict(text.assets))`` compiles it.
+
+    Attributes:
+        xml: MJCF text.
+        assets: Content of the meshes and textures by file name.
     """
 
     xml: str
@@ -36,13 +40,20 @@ class ModelText:
 
 
 def model_text(twin: Twin, params: ParamTable) -> ModelText:
-    """Return the model of the one world of ``params``, physics and appearance, as text.
+    """Return the model of one world as MJCF text, with its physics and its appearance.
+
+    Args:
+        twin: The twin of the world.
+        params: Parameter table with one row, the values of the world.
 
     Raises:
-        InputError: there are several worlds, MJCF cannot express a change, or a file of the model is missing.
+        InputError: If the table has several rows, if MJCF cannot express a change, or if a file of the model is
+            missing.
     """
     if params.nworld != 1:
-        raise InputError(f"{params.nworld} rows of parameters for one model. Give one world's own row.")
+        raise InputError(
+            f"The parameter table has {params.nworld} rows, but a model has one world. Give a table with one row."
+        )
     spec = twin.mjspec.copy()
     spec.compile()
     model = copy.copy(twin.model)
@@ -59,17 +70,28 @@ def model_text(twin: Twin, params: ParamTable) -> ModelText:
 
 
 def world_model_inplace(twin: Twin, params: ParamTable, model: mujoco.MjModel) -> None:
-    """Write physics and appearance of the one world of ``params`` into a copy of the twin's model.
+    """Write the physics and the appearance of one world into a model.
 
-    Physics is written last: a size changes both, and its inertia needs the mass.
+    Appearance is written first and physics last, because sizes belong to both, and the physics of a size includes the
+    mass and inertia.
+
+    Args:
+        twin: The twin of the world.
+        params: Parameter table with one row, the values of the world.
+        model: Copy of the twin's compiled model, changed in place.
     """
     for visual in (True, False):
         twin.fields(params, visual=visual).write_inplace(model, 0)
 
 
 def _collect_files(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
-    """Return the files of a spec by new unique names, and rename them in the spec."""
-    found: dict[str, bytes] = {}
+    """Rename all files of a model specification to unique names, and return their content by new name.
+
+    Args:
+        spec: Model specification; its file names, folders and assets are changed in place.
+        twin: The twin, for error messages.
+    """
+    contents: dict[str, bytes] = {}
     places = [
         *((item, spec.meshdir) for item in [*spec.meshes, *spec.hfields, *spec.skins]),
         *((item, spec.texturedir) for item in spec.textures),
@@ -78,11 +100,11 @@ def _collect_files(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
         if not item.file:
             continue
         name = f"{number:03d}_{Path(item.file).name}"
-        found[name] = _read_content(spec, item.file, folder, twin)
+        contents[name] = _read_content(spec, item.file, folder, twin)
         item.file = name
     spec.meshdir = spec.texturedir = ""
-    spec.assets = found  # writing compiles the spec again, which reads them
-    return found
+    spec.assets = contents  # writing compiles the spec again, which reads them
+    return contents
 
 
 def _read_content(spec: mujoco.MjSpec, file: str, folder: str, twin: Twin) -> bytes:
@@ -90,13 +112,13 @@ def _read_content(spec: mujoco.MjSpec, file: str, folder: str, twin: Twin) -> by
         return bytes(spec.assets[file])
     path = Path(spec.modelfiledir) / folder / file
     if not path.is_file():
-        raise InputError(f"{path}, a file of the model of {twin.name}, is gone. Restore it.")
+        raise InputError(f"{path}, a file of the model of {twin.name}, is missing. Restore it.")
     return path.read_bytes()
 
 
 @contextmanager
 def _write_all_digits() -> Iterator[None]:
-    """Make MuJoCo write numbers with all digits, if its library has that setting."""
+    """Return a context manager in which MuJoCo writes numbers with all digits, if its library has that setting."""
     with _ONE_AT_A_TIME:
         library = _find_library()
         if library is None:
@@ -111,7 +133,7 @@ def _write_all_digits() -> Iterator[None]:
 
 
 def _find_library() -> ctypes.CDLL | None:
-    """Return MuJoCo's library, which is already loaded, or None if it lacks the setting."""
+    """Return MuJoCo's C library, which is already loaded, or None if it lacks the setting for the number of digits."""
     folder = Path(mujoco.__file__).parent
     for path in sorted([*folder.glob("libmujoco*.so*"), *folder.glob("libmujoco*.dylib"), *folder.glob("mujoco.dll")]):
         library = ctypes.CDLL(str(path))

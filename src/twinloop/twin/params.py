@@ -1,4 +1,4 @@
-"""Expand the declared parameters of a twin over the model's objects, and check values against their bounds."""
+"""Create the parameters of a twin from their declarations, and check parameter values against their bounds."""
 
 from __future__ import annotations
 
@@ -29,8 +29,21 @@ from twinloop.twin.spec import ParamSpec
 class Param:
     """A named physical parameter of one twin, in SI units.
 
-    ``low`` and ``high`` are physical bounds. Default randomization draws from ``default_range`` with ``op``
-    (``absolute`` values, or relative to ``nominal``: ``scale``, ``add``); ``source`` is the reason for the range.
+    Attributes:
+        name: Full name, for example ``joint/elbow_flex/frictionloss``.
+        unit: SI unit; "1" if the parameter is dimensionless.
+        nominal: Value in the twin's files.
+        low: Lower physical bound.
+        high: Upper physical bound.
+        transform: Scale on which fits and draws treat the parameter: linear (``identity``) or logarithmic (``log``).
+        scope: How often a randomization draws a new value: per run, per episode or per control step.
+        quantity: Declaration of the kind of parameter.
+        target: Name of the model's object, for example ``elbow_flex``.
+        default_range: Lower and upper limit of the default randomization, as ``op`` defines; None if there is no
+            default.
+        op: Meaning of ``default_range``: ``absolute`` values, factors on the nominal value (``scale``), or values added
+            to the nominal value (``add``).
+        source: Reason for the range.
     """
 
     name: str
@@ -47,15 +60,25 @@ class Param:
     source: str
 
     def absolute(self, values: ArrayLike, op: str) -> NDArray[np.float64]:
-        """Convert values of ``op`` (``absolute``, ``scale`` or ``add`` to the nominal) to absolute values."""
+        """Convert values that are relative to the nominal value to absolute values.
+
+        Args:
+            values: Values of any shape.
+            op: Meaning of the values: ``absolute``, factors on the nominal value (``scale``), or values added to the
+                nominal value (``add``).
+        """
         values = np.asarray(values, dtype=np.float64)
         return {"absolute": values, "scale": values * self.nominal, "add": values + self.nominal}[op]
 
     def check(self, values: ArrayLike, *, where: str = "") -> None:
         """Raise an error for values that are not finite or outside the physical bounds.
 
+        Args:
+            values: Absolute values in SI units, of any shape.
+            where: Origin of the values, for the error message.
+
         Raises:
-            BoundsError: names the parameter, the wrong value, the bounds and the unit.
+            BoundsError: If a value is invalid; the message names the parameter, the value, the bounds and the unit.
         """
         values = np.asarray(values, dtype=np.float64)
         wrong = ~(np.isfinite(values) & (values >= self.low) & (values <= self.high))
@@ -70,16 +93,21 @@ class Param:
 def expand_params(
     model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: str, nominals: Mapping[str, float] | None = None
 ) -> dict[str, Param]:
-    """Return every declared parameter of a model; wildcards expand in the model's order, later declarations win.
+    """Return the parameters of a model by name, from declarations whose names may contain ``*``.
 
-    A wildcard skips objects that lack the quantity, see `quantities.has_quantity`.
+    A name with ``*`` is expanded over the objects in the model's order, and skips objects that lack the quantity (see
+    `quantities.has_quantity`). A later declaration replaces an earlier one of the same parameter.
 
     Args:
-        nominals: nominal values that are not in the model, by path (see `servos.preset_nominals`).
+        model: Compiled model.
+        specs: Declarations of parameters.
+        where: Name of the twin or its file, for error messages.
+        nominals: Nominal values that are not in the model, by parameter name (see `servos.preset_nominals`).
 
     Raises:
-        UnknownNameError: a quantity or an object does not exist.
-        InputError: the object lacks the quantity, or two parameters would write the same model field.
+        UnknownNameError: If a quantity or an object does not exist.
+        InputError: If an object lacks the quantity, or if two parameters would write the same model field.
+        BoundsError: If a nominal value or range is outside the bounds, or if the bounds are impossible.
     """
     params: dict[str, Param] = {}
     given = nominals or {}
@@ -93,7 +121,7 @@ def expand_params(
             for kind in kinds
             for name in fnmatch.filter(find_members(model, kind), target)
             if has_quantity(model, kind, name)
-            and (not kind.given or spec.nominal is not None or kind.path(name) in given)
+            and (not kind.nominal_outside_model or spec.nominal is not None or kind.path(name) in given)
         ]
         if not chosen and "*" not in target:
             _raise_missing_quantity(model, kinds, target, where=f"{where} ({spec.name})")
@@ -121,8 +149,16 @@ def _raise_missing_quantity(model: mujoco.MjModel, kinds: list[Quantity], target
 
 
 def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
-    """Raise an error for a nominal value in the YAML that differs from the model, because it would not be simulated."""
-    if spec.nominal is None or quantity.given or not quantity.fields:
+    """Raise an error for a nominal value in the YAML that differs from the model, because it would not be simulated.
+
+    Args:
+        model: Compiled model.
+        quantity: Declaration of the kind of parameter.
+        name: Name of the model's object.
+        spec: Declaration of the parameter in the YAML.
+        where: Name of the twin or its file, for error messages.
+    """
+    if spec.nominal is None or quantity.nominal_outside_model or not quantity.fields:
         return
     own = nominal_value(model, quantity, name)
     if not np.isclose(spec.nominal, own, rtol=1e-9, atol=0.0):
@@ -133,15 +169,22 @@ def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: P
 
 
 def _check_bounds(quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
-    """Raise an error for bounds outside the quantity's own, such as a negative mass or a probability above 1."""
+    """Raise an error for impossible bounds, such as those of a negative mass or of a probability above 1.
+
+    Args:
+        quantity: Declaration of the kind of parameter.
+        name: Name of the model's object.
+        spec: Declaration of the parameter in the YAML, with its bounds.
+        where: Name of the twin or its file, for error messages.
+    """
     low = quantity.low if spec.low is None else spec.low
     high = quantity.high if spec.high is None else spec.high
     negative = quantity.low >= 0 > low
     beyond_one = quantity.unit == "1" and quantity.high == 1 < high
     if negative or beyond_one:
         raise BoundsError(
-            f"{where}: {quantity.path(name)} has the bounds [{low:g}, {high:g}]; beyond "
-            f"[{quantity.low:g}, {quantity.high:g}] {quantity.unit} it means nothing. Narrow them."
+            f"{where}: {quantity.path(name)} has the bounds [{low:g}, {high:g}]. Values outside "
+            f"[{quantity.low:g}, {quantity.high:g}] {quantity.unit} are physically impossible. Narrow the bounds."
         )
 
 
@@ -168,10 +211,11 @@ def _make_param(
 
 
 def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: str) -> None:
-    """Raise an error for two parameters that assign the same model field, such as frictions of an object and its geom.
+    """Raise an error if two parameters assign the same model field, for example friction of an object and of its geom.
 
-    Any number of factors may multiply an assigned value. Quantities computed together count as one writer if they have
-    different roles.
+    Parameters that multiply a field are allowed in any number. Parameters of an object with the same compute function
+    may change the same field, because the function combines them. An error is raised only if two of them have the same
+    `Quantity.role`, that is, are alternatives.
     """
     writers: dict[tuple[str, int], dict[int | None, tuple[object, str]]] = {}
     roles: dict[tuple[object, str], str] = {}
@@ -180,21 +224,24 @@ def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: 
         if other and other != param.name:
             raise InputError(f"{where}: {other} and {param.name} set the same property. Keep one.")
         for field, row, column in _assigned_elements(model, param):
-            taken = writers.setdefault((field, row), {})
-            for where_else, (writer, name) in taken.items():
-                if writer != _writer_key(param) and (column is None or where_else in (None, column)):
+            columns = writers.setdefault((field, row), {})
+            for other_column, (writer, name) in columns.items():
+                if writer != _writer_key(param) and (column is None or other_column in (None, column)):
                     raise InputError(f"{where}: {name} and {param.name} both set {field}[{row}]. Keep one.")
-            taken[column] = (_writer_key(param), param.name)
+            columns[column] = (_writer_key(param), param.name)
 
 
 def _writer_key(param: Param) -> object:
-    """Return the key of a parameter's writer: its own name, or its group."""
+    """Return a key that is equal for parameters that one function computes together; otherwise the parameter's name."""
     compute = param.quantity.compute
     return (compute, param.quantity.family, param.target) if compute else param.name
 
 
 def _assigned_elements(model: mujoco.MjModel, param: Param) -> Iterator[tuple[str, int, int | None]]:
-    """Yield field, row and column (None for all) of every element that a parameter assigns."""
+    """Yield field name, row and column of every model field element that a parameter assigns.
+
+    A column of None means all columns of the row.
+    """
     assigned = [(slot.field, slot.column) for slot in param.quantity.slots if slot.rule == "assign"]
     for field, column in [*assigned, *((field, None) for field in param.quantity.writes)]:
         for row in find_rows(model, param.quantity, param.target, field):

@@ -1,4 +1,4 @@
-"""Map names of robots in other tools to the built-in twins."""
+"""Map robot names of other tools, such as LeRobot and Gymnasium, to the built-in twins."""
 
 from __future__ import annotations
 

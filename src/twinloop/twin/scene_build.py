@@ -1,8 +1,9 @@
-"""Build a scene into a model: shapes of the ``scene:`` section, permanent objects, and slots for clutter.
+"""Add the objects of a twin's ``scene:`` section to its model: permanent objects, and slots for random clutter.
 
-A slot is a free body with as many geoms as the shape with the most pieces in its set. In a world each geom is a piece
-of the drawn shape, or the slot is parked: without collisions, gravity and visibility. All worlds of a run thus share
-one model, and their states have the same length.
+A slot is a free body that can have any shape of a set of shapes. In each world, the geoms of a slot are the convex
+pieces of the selected shape, or the slot is parked below the floor and does not collide, fall or appear in images. A
+slot therefore has as many geoms as the shape with the most pieces. All worlds of a run therefore share one model, and
+their states have the same length.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import generator
-from twinloop.twin.scene_spec import LARGEST, ClutterSpec, ObjectSpec, SceneSpec, ShapeSpec
+from twinloop.twin.scene_spec import MAX_LENGTH, ClutterSpec, ObjectSpec, SceneSpec, ShapeSpec
 from twinloop.twin.shapes import (
     PRIMITIVES,
     ConvexPart,
@@ -33,10 +34,16 @@ from twinloop.twin.shapes import (
 
 
 def expand_shapes(spec: ShapeSpec, folder: Path, *, where: str) -> list[ObjectShape]:
-    """Return the ``count`` shapes of one entry, which depend only on the entry and its files.
+    """Return the ``count`` shapes of one shape entry; they depend only on the entry and its mesh files.
+
+    Args:
+        spec: Shape entry of the ``scene:`` section.
+        folder: Folder of the mesh files.
+        where: Location of the entry in the YAML, for error messages.
 
     Raises:
-        InputError: a shape does not fit its box, or a mesh is no solid body; the message names the entry.
+        InputError: If a shape does not fit its bounding box, or if a mesh is not a solid body; the message names the
+            entry.
     """
     return [_make_shape(spec, index, folder, f"{where} ({spec.name or spec.shape})") for index in range(spec.count)]
 
@@ -51,7 +58,7 @@ def _make_shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> Object
         raise InputError(message if message.startswith(where) else f"{where}: {message}") from error
     low_corner, high_corner = bounding_box(pieces)
     largest = float((high_corner - low_corner).max())
-    if spec.shape == "mesh" and largest > LARGEST:
+    if spec.shape == "mesh" and largest > MAX_LENGTH:
         raise InputError(f"{where}: the mesh is {largest:.4g} m large. If its file is in mm, give `size:` in m.")
     volume = sum(piece.volume for piece in pieces)
     name = spec.name or spec.shape
@@ -78,7 +85,7 @@ def _make_pieces(spec: ShapeSpec, index: int, factor: float, folder: Path, where
 
 
 def _draw_color(rng: np.random.Generator) -> tuple[float, float, float]:
-    """Draw a muted colour of any hue."""
+    """Draw a colour of any hue with moderate saturation and brightness, as red, green and blue from 0 to 1."""
     hue, saturation, value = rng.uniform((0.0, 0.35, 0.45), (1.0, 0.75, 0.9))
     return colorsys.hsv_to_rgb(float(hue), float(saturation), float(value))
 
@@ -86,8 +93,8 @@ def _draw_color(rng: np.random.Generator) -> tuple[float, float, float]:
 _PARKED = -3.0  # m: below the floor of any table
 _APART = 0.3  # m between parked slots
 CONTACT_SETTINGS = ("contype", "conaffinity", "priority", "friction", "solmix", "solref", "solimp", "margin", "gap")
-# Contact dimensions (condim): round objects need rolling friction to come to rest; objects with faces do not, and
-# without it the simulation of five such objects on a table costs a tenth less.
+# Contact dimensions (condim). Round objects need rolling friction to come to rest. Objects with faces do not need it,
+# and the simulation of five such objects on a table is a tenth cheaper if they have none.
 _ROUND, _FLAT = 6, 4
 GEOM_TYPES = {
     "box": mujoco.mjtGeom.mjGEOM_BOX,
@@ -101,9 +108,13 @@ GEOM_TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SceneSlot:
-    """Body of the scene with its possible shapes and its clutter group, "" for a permanent object.
+    """Free body of a scene with the shapes that it can have.
 
-    ``meshes`` is the prefix of its mesh names.
+    Attributes:
+        body: Name of the body.
+        shapes: Possible shapes; a permanent object has one.
+        meshes: Common prefix of the names of the body's meshes, see `mesh_names`.
+        group: Name of the clutter group; empty for a permanent object.
     """
 
     body: str
@@ -114,7 +125,14 @@ class SceneSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class SceneLayout:
-    """Objects built into a model, and their collision bits."""
+    """Objects that were added to a model, with their collision settings.
+
+    Attributes:
+        spec: The ``scene:`` section of the twin's YAML.
+        slots: Bodies of the objects: permanent objects first, then the clutter groups.
+        contype: MuJoCo's ``contype`` bit mask of the objects' geoms.
+        conaffinity: MuJoCo's ``conaffinity`` bit mask of the objects' geoms.
+    """
 
     spec: SceneSpec
     slots: tuple[SceneSlot, ...]
@@ -122,19 +140,26 @@ class SceneLayout:
     conaffinity: int
 
     def slots_of_group(self, name: str) -> tuple[int, ...]:
-        """Return the indices of the slots of a clutter group, in the order in which they are filled."""
+        """Return the indices of a clutter group's slots.
+
+        A world with n objects of the group uses the first n slots.
+        """
         return tuple(i for i, slot in enumerate(self.slots) if slot.group == name)
 
 
 def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: str | None, where: str) -> SceneLayout:
-    """Add the bodies of a scene to a model that is not yet compiled.
+    """Add the bodies of a scene to a model specification that is not yet compiled.
 
     Args:
-        folder: folder of the mesh files.
-        like: body whose contact settings the objects get if the scene has no ``like``.
+        mjspec: Model specification, changed in place.
+        spec: The ``scene:`` section of the twin's YAML.
+        folder: Folder of the mesh files.
+        like: Body whose contact settings the objects get. A key ``like`` in the section takes precedence.
+        where: Name of the YAML file, for error messages.
 
     Raises:
-        InputError, UnknownNameError: a set, a body or a geom does not exist, or a shape cannot be created.
+        UnknownNameError: If a set, a body, a geom or a camera does not exist.
+        InputError: If a shape cannot be created, a name is used twice, or an object is not on the table.
     """
     sets = {
         name: tuple(
@@ -151,7 +176,7 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
         shapes = tuple(expand_shapes(thing, folder, where=f"{where}: scene.objects"))
         slots.append(SceneSlot(body=thing.name, shapes=shapes, meshes=f"objects/{thing.name}"))
         place = (*thing.position, _support_height(mjspec, spec.support) + shapes[0].extents[2] / 2)
-        _add_body(mjspec, slots[-1], place, contact, rolling=spec.rolling, there=True)
+        _add_body(mjspec, slots[-1], place, contact, rolling=spec.rolling, permanent=True)
         mjspec.worldbody.bodies[-1].quat = [math.cos(thing.yaw / 2), 0.0, 0.0, math.sin(thing.yaw / 2)]
     for name, clutter in spec.clutter.items():
         slots += _add_clutter(mjspec, name, clutter, sets, contact, spec.rolling, where)
@@ -188,21 +213,37 @@ def _add_clutter(
     shapes, meshes = sets[clutter.set], f"sets/{clutter.set}"
     slots = [SceneSlot(body=f"{name}_{i}", shapes=shapes, meshes=meshes, group=name) for i in range(clutter.count[1])]
     for i, slot in enumerate(slots):
-        _add_body(mjspec, slot, (_APART * i, 0.0, _PARKED), contact, rolling=rolling, there=False)
+        _add_body(mjspec, slot, (_APART * i, 0.0, _PARKED), contact, rolling=rolling, permanent=False)
         mjspec.add_text(name=f"scene/shape/{slot.body}", data=clutter.set)
     mjspec.add_text(name=f"scene/count/{name}", data=clutter.set)
     return slots
 
 
 def mesh_names(prefix: str, shape: int, pieces: Iterable[object]) -> list[str]:
-    """Return one mesh name per piece of a shape, also for pieces without a mesh."""
+    """Return one mesh name per convex piece of a shape.
+
+    A piece that is a primitive has no mesh; its name is not used, but keeps names and pieces in the same order.
+
+    Args:
+        prefix: Prefix of the body's mesh names.
+        shape: Index of the shape in the body's list of shapes.
+        pieces: Convex pieces of the shape.
+    """
     return [f"scene/{prefix}/{shape}/{i}" for i, _ in enumerate(pieces)]
 
 
 def add_geoms(
     body: mujoco.MjsBody, mjspec: mujoco.MjSpec, shape: ObjectShape, index: int, prefix: str
 ) -> list[mujoco.MjsGeom]:
-    """Add the pieces of a shape to a body, with masses in proportion to volume."""
+    """Add the convex pieces of a shape to a body as geoms, with masses in proportion to their volumes.
+
+    Args:
+        body: Body, changed in place.
+        mjspec: Model specification of the body; missing meshes are added.
+        shape: Shape with its pieces.
+        index: Index of the shape in the body's list of shapes.
+        prefix: Prefix of the body's mesh names.
+    """
     _add_meshes(mjspec, shape, index, prefix)
     geoms: list[mujoco.MjsGeom] = []
     for piece, mesh in zip(shape.pieces, mesh_names(prefix, index, shape.pieces), strict=True):
@@ -227,14 +268,14 @@ def _add_body(
     contact: dict[str, Any],
     *,
     rolling: float,
-    there: bool,
+    permanent: bool,
 ) -> None:
     body = mjspec.worldbody.add_body(name=slot.body, pos=place)
     body.add_freejoint(name=slot.body)
     geoms = add_geoms(body, mjspec, slot.shapes[0], 0, slot.meshes)
     for index, shape in enumerate(slot.shapes[1:], start=1):
         _add_meshes(mjspec, shape, index, slot.meshes)
-    if not there:
+    if not permanent:
         geoms += [_add_filler_geom(body) for _ in range(max(len(shape.pieces) for shape in slot.shapes) - len(geoms))]
         body.gravcomp = 1.0
         body.simple = False  # the centre of mass changes with the shape
@@ -242,7 +283,7 @@ def _add_body(
         for name, value in contact.items():
             setattr(geom, name, value)
         geom.friction[2] = max(geom.friction[2], rolling)
-        if not there:
+        if not permanent:
             geom.contype, geom.conaffinity, geom.rgba[3] = 0, 0, 0.0
 
 
@@ -259,7 +300,13 @@ def _add_filler_geom(body: mujoco.MjsBody) -> mujoco.MjsGeom:
 
 
 def _contact_settings(mjspec: mujoco.MjSpec, like: str | None, where: str) -> dict[str, Any]:
-    """Return the contact settings of a body's first geom, or {} for the model's defaults."""
+    """Return the contact settings of a body's first geom; empty if ``like`` is None, which means the model's defaults.
+
+    Args:
+        mjspec: Model specification that contains the body.
+        like: Name of the body, or None.
+        where: Name of the YAML file, for error messages.
+    """
     if like is None:
         return {}
     bodies = {body.name: body for body in mjspec.bodies}
@@ -278,28 +325,35 @@ def _check_geom(mjspec: mujoco.MjSpec, name: str, where: str) -> None:
 
 
 def _check_bodies(mjspec: mujoco.MjSpec, spec: SceneSpec, where: str) -> None:
-    """Refuse an object whose name is used twice, also by bodies of the model."""
+    """Raise an error if two objects, or an object and a body of the model, have the same name."""
     wanted = [(thing.name, f"scene.objects[{i}]") for i, thing in enumerate(spec.objects)]
     wanted += [
         (f"{name}_{i}", f"scene.clutter.{name}") for name, one in spec.clutter.items() for i in range(one.count[1])
     ]
-    taken = {body.name: "the model" for body in mjspec.bodies}
+    owners = {body.name: "the model" for body in mjspec.bodies}
     for name, place in wanted:
-        if name in taken:
+        if name in owners:
             raise InputError(
-                f"{where}: {place}: there is a body {name!r} already, in {taken[name]}. Choose another name."
+                f"{where}: {place}: there is a body {name!r} already, in {owners[name]}. Choose another name."
             )
-        taken[name] = place
+        owners[name] = place
 
 
 def _check_on_support(mjspec: mujoco.MjSpec, support: str, thing: ObjectSpec, where: str) -> None:
-    """Refuse an object outside the table, which would fall during the whole episode."""
+    """Raise an error if a permanent object is not above its support, because it would fall during the whole episode.
+
+    Args:
+        mjspec: Model specification that contains the support.
+        support: Name of the geom that supports the objects, for example the table.
+        thing: The object with its position.
+        where: Name of the YAML file, for error messages.
+    """
     geom = next(geom for geom in mjspec.geoms if geom.name == support)
     half = np.where(geom.size[:2] > 0, geom.size[:2], np.inf)  # a plane of size 0 is infinite
     low, high = geom.pos[:2] - half, geom.pos[:2] + half
     if not ((low <= thing.position) & (thing.position <= high)).all():
         raise InputError(
-            f"{where}: {thing.name} lies at {list(thing.position)} m, beside {support}, which reaches from "
+            f"{where}: {thing.name} is at {list(thing.position)} m, outside {support}, which extends from "
             f"[{low[0]:g}, {low[1]:g}] to [{high[0]:g}, {high[1]:g}] m. Choose a position on it."
         )
 
@@ -311,7 +365,12 @@ def _support_height(mjspec: mujoco.MjSpec, support: str) -> float:
 
 
 def _extend_keys(mjspec: mujoco.MjSpec, count: int) -> None:
-    """Extend keyframes by the poses of bodies that were added last."""
+    """Extend the model's keyframes by the initial poses of the bodies that were added last.
+
+    Args:
+        mjspec: Model specification, changed in place.
+        count: Number of free bodies that were added.
+    """
     bodies = mjspec.worldbody.bodies[-count:] if count else []
     start = [np.concatenate([body.pos, body.quat]) for body in bodies]
     for key in mjspec.keys:

@@ -1,4 +1,4 @@
-"""Read the ``scene:`` section of a twin's YAML: permanent objects, random objects, and their regions.
+"""Define and check the ``scene:`` section of a twin's YAML: permanent objects and random clutter on a support.
 
 ::
 
@@ -28,8 +28,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Region = tuple[float, float]
 Positive = Annotated[float, Field(gt=0)]
 # In m, of objects on a table: a larger number was probably meant in mm or cm; our choice.
-LARGEST = 2.0
-Length = Annotated[float, Field(ge=0.001, le=LARGEST)]
+MAX_LENGTH = 2.0
+Length = Annotated[float, Field(ge=0.001, le=MAX_LENGTH)]
 Channel = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -38,11 +38,27 @@ class _Strict(BaseModel):
 
 
 class ShapeSpec(_Strict):
-    """One shape, or ``count`` random variants of it.
+    """Shape entry of the ``scene:`` section: one shape, or several random variants of it.
 
-    ``size`` is the bounding box in m: one number or x, y, z. ``scale`` is the range of a factor on it, drawn per
-    variant. A mesh without ``size`` has the size in its file, in m. ``mass`` is in kg; by default it is computed from
-    ``density``, 500 kg/m³: between a hollow print and wood; our choice, no published range.
+    Attributes:
+        name: Name of the shape; by default its kind.
+        shape: Kind of shape.
+        size: Extents of the bounding box in m, one number or x, y, z. A mesh without ``size`` has the size in its file,
+            in m.
+        scale: Range of a factor on the size, which is drawn for every variant.
+        mass: Mass in kg; by default it is computed from the density.
+        density: Density in kg/m³. The default is between a hollow 3D print and wood; our choice, no published range.
+        color: Red, green and blue from 0 to 1; by default random.
+        count: Number of variants.
+        seed: Seed of the variants.
+        files: Mesh files of the convex parts of a ``mesh``, one file per part.
+        hull: Whether a mesh that is not convex is replaced by its convex hull; otherwise it is an error.
+        sides: Number of sides of a ``prism``.
+        taper: Size of the top of a ``prism`` divided by the size of its base.
+        corners: Number of corners of a ``polyhedron``.
+        exponents: Exponents of a ``superquadric``, for vertical and horizontal sections; 1 is round, near 0 is square.
+        thickness: Thickness of the arms of an ``ell`` (L shape), as a fraction of its extents.
+        wall: Wall thickness of a ``mug``, as a fraction of its radius.
     """
 
     name: Name = ""
@@ -67,7 +83,7 @@ class ShapeSpec(_Strict):
 
     @property
     def options(self) -> dict[str, float | int | tuple[float, float]]:
-        """Options of a procedural shape, by the argument names of its function."""
+        """Options of a procedural shape that are given in the YAML, by the argument names of the shape's function."""
         names = {
             "prism": ("sides", "taper"),
             "polyhedron": ("corners",),
@@ -79,27 +95,32 @@ class ShapeSpec(_Strict):
 
     @model_validator(mode="after")
     def _check_options(self) -> Self:
-        said = {key for key in ("sides", "taper", "corners", "exponents", "thickness", "wall") if getattr(self, key)}
-        foreign = sorted(said - set(self.options))
+        given = {key for key in ("sides", "taper", "corners", "exponents", "thickness", "wall") if getattr(self, key)}
+        unsupported = sorted(given - set(self.options))
         if self.scale[0] > self.scale[1]:
             raise ValueError(f"scale is a range [low, high], given [{self.scale[0]:g}, {self.scale[1]:g}]")
-        if foreign:
-            raise ValueError(f"a {self.shape} has no {', '.join(foreign)}")
+        if unsupported:
+            raise ValueError(f"a {self.shape} has no {', '.join(unsupported)}")
         if self.shape != "mesh" and self.size is None:
             raise ValueError(f"a {self.shape} needs a size: its bounding box in m, one number or x, y, z")
         if (self.shape == "mesh") != bool(self.files):
-            raise ValueError("a mesh has files, and only a mesh: its convex parts, one file each")
+            raise ValueError("only a mesh has files, and a mesh needs them: one file for each of its convex parts")
         if self.exponents and not all(0.05 <= value <= 2 for value in self.exponents):
             raise ValueError("exponents of a convex superquadric are from 0.05 to 2")
         return self
 
     def extents(self, factor: float) -> NDArray[np.float64] | None:
-        """Return the bounding box in m times a factor, ``(3,)``, or None without a size."""
+        """Return the extents of the bounding box times a factor in m, shape ``(3,)``, or None if no size is given."""
         return None if self.size is None else factor * np.broadcast_to(np.asarray(self.size, dtype=np.float64), 3)
 
 
 class ObjectSpec(ShapeSpec):
-    """A permanent object at ``position`` (x, y in m), which parameters may override."""
+    """Entry of a permanent object in the ``scene:`` section.
+
+    Attributes:
+        position: Position x, y in m. Parameters of the twin may override it.
+        yaw: Rotation about the vertical in rad.
+    """
 
     position: tuple[float, float]
     yaw: float = 0.0
@@ -112,9 +133,15 @@ class ObjectSpec(ShapeSpec):
 
 
 class OcclusionSpec(_Strict):
-    """Occlusion: an object of a group is dropped between ``camera`` and ``object``, ``distance`` (m) before ``object``.
+    """Settings for clutter that hides part of an object from a camera.
 
-    ``visible`` is the accepted range of the visible fraction of ``object`` in the camera.
+    One object of the clutter group is placed between the camera and the object, and falls onto the table there.
+
+    Attributes:
+        camera: Name of the camera.
+        object: Name of the object that is partly hidden.
+        distance: Range of the distance in m between the hidden object and the object that hides it.
+        visible: Accepted range of the fraction of the object that the camera sees.
     """
 
     camera: str
@@ -127,15 +154,23 @@ class OcclusionSpec(_Strict):
         if not 0 < self.distance[0] <= self.distance[1]:
             raise ValueError(f"distance is a range [low, high] in m above 0, given {list(self.distance)}")
         if not 0 <= self.visible[0] < self.visible[1] <= 1:
-            raise ValueError(f"visible is a range [low, high] of parts from 0 to 1, given {list(self.visible)}")
+            raise ValueError(f"visible is a range [low, high] of fractions from 0 to 1, given {list(self.visible)}")
         return self
 
 
 class ClutterSpec(_Strict):
-    """Random objects: ``count[0]`` to ``count[1]`` of a set, dropped into a region of the table.
+    """Settings of one group of random objects, which are dropped into a region of the table.
 
-    ``clear`` is the smallest distance (m) of their edge from the centre of the task's objects. With ``overlap`` they
-    may fall onto each other. With ``upright`` they are rotated about the vertical only.
+    Attributes:
+        set: Name of the set from which shapes are drawn.
+        count: Smallest and largest number of objects.
+        x: Range of positions along x in m.
+        y: Range of positions along y in m.
+        clear: Smallest horizontal distance in m between the edge of an object of the group and the centre of an object
+            of the task.
+        overlap: Whether objects of the group may fall onto each other.
+        upright: Whether objects are rotated only about the vertical; otherwise their orientation is random.
+        occlude: Settings for hiding an object of the task from a camera, or None.
     """
 
     set: Name
@@ -157,11 +192,17 @@ class ClutterSpec(_Strict):
 
 
 class SceneSpec(_Strict):
-    """Content of the ``scene:`` section; see the module for an example.
+    """Content of the ``scene:`` section of a twin's YAML; the module has an example.
 
-    ``rolling`` is the smallest rolling friction of its objects, in m: a ball of radius r does not roll on a slope below
-    rolling / r. With 0.5 mm a ball of radius 12 mm stays on slopes up to 2.4 degrees, for tables that are not quite
-    level; our choice, no published range.
+    Attributes:
+        support: Name of the geom that supports the objects.
+        like: Name of the body whose contact settings the objects get; None for the default.
+        rolling: Smallest rolling friction of the objects in m. A ball of radius r does not roll on a slope below
+            rolling / r. With 0.5 mm, a ball of radius 12 mm stays on slopes up to 2.4 degrees, for tables that are not
+            quite level; our choice, no published range.
+        sets: Lists of shapes by set name, from which clutter is drawn.
+        objects: Permanent objects.
+        clutter: Groups of random objects by group name.
     """
 
     support: str = "table"

@@ -1,4 +1,4 @@
-"""Read servo presets, write their numbers into a model, and add actuators to a URDF."""
+"""Read servo presets, write their values into a model, and add actuators to a URDF model."""
 
 from __future__ import annotations
 
@@ -25,18 +25,40 @@ class _Strict(BaseModel):
 
 
 class SourcedNumber(_Strict):
-    """A number with its source."""
+    """A value with its source, for example a data sheet or a paper."""
 
     value: float
     source: str
 
 
 class ServoSpec(_Strict):
-    """One kind of servo or joint drive; SI units, at the output of its gear. Unknown values are None.
+    """Preset of one type of servo or joint drive, in SI units at the output of its gear; None for unknown values.
 
-    A position servo with ``kt`` and ``resistance`` follows the voltage equation at the top of ``servos.yaml``: back-EMF
-    kt²/R is part of ``damping``. ``no_load_speed`` and ``gear_ratio`` are information for tests
-    and readers only.
+    A position servo with ``kt`` and ``resistance`` is modelled as a DC motor with resistance R, whose voltage is
+    proportional to the position error: torque = kt/R · voltage − kt²/R · speed. Its ``damping`` therefore includes the
+    back-EMF term kt²/R. ``no_load_speed`` and ``gear_ratio`` are not written into the model; they are information for
+    tests and readers.
+
+    Attributes:
+        name: Name of the preset.
+        description: Manufacturer, model and settings.
+        control: Whether the drive accepts position or torque commands.
+        torque_limit: Largest torque in N·m.
+        damping: Viscous torque per speed in N·m·s/rad, including back-EMF.
+        frictionloss: Coulomb friction in N·m.
+        armature: Inertia of rotor and gear, reflected to the output, in kg·m².
+        voltage: Supply voltage in V.
+        kt: Torque constant in N·m/A.
+        resistance: Electrical resistance in ohm.
+        kp: Gain of the position controller in N·m/rad.
+        firmware_gain: Position gain in units of the firmware.
+        viscous: Damping without back-EMF in N·m·s/rad.
+        no_load_speed: Speed without load in rad/s.
+        encoder_counts: Encoder counts per turn.
+        gear_ratio: Turns of the motor per turn of the output.
+        backlash: Total backlash in rad.
+        thermal_resistance: Final temperature rise of the winding per watt of heat, in K/W.
+        thermal_time: Time constant of the temperature rise in s.
     """
 
     name: str
@@ -61,7 +83,7 @@ class ServoSpec(_Strict):
 
     @property
     def motor(self) -> MotorSpec | None:
-        """Motor constants, or None if the preset lacks one of them."""
+        """Constants of the DC motor, or None if the preset lacks voltage, torque constant or resistance."""
         if self.voltage is None or self.kt is None or self.resistance is None:
             return None
         return MotorSpec(voltage=self.voltage.value, kt=self.kt.value, resistance=self.resistance.value)
@@ -69,7 +91,13 @@ class ServoSpec(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class MotorSpec:
-    """A DC motor behind its gear: supply ``voltage`` (V), ``kt`` (N·m/A, V·s/rad), ``resistance`` (ohm)."""
+    """Constants of a DC motor at the output of its gear.
+
+    Attributes:
+        voltage: Supply voltage in V.
+        kt: Torque constant in N·m/A, which equals the back-EMF constant in V·s/rad.
+        resistance: Electrical resistance in ohm.
+    """
 
     voltage: float
     kt: float
@@ -78,7 +106,7 @@ class MotorSpec:
 
 @cache
 def servo_presets() -> Mapping[str, ServoSpec]:
-    """Return all presets by name."""
+    """Return all servo presets of ``servos.yaml`` by name."""
     rows: dict[str, dict[str, Any]] = load_yaml(_PRESETS)
     presets = {}
     for name, row in rows.items():
@@ -92,11 +120,15 @@ def servo_presets() -> Mapping[str, ServoSpec]:
 
 
 def robot_servos(robot: RobotSpec | None, *, where: str) -> tuple[ServoSpec | None, ...]:
-    """Return the preset of each joint of a robot, None for a joint without one.
+    """Return the servo preset of each joint of a robot, in the order of its joints; None for a joint without a preset.
+
+    Args:
+        robot: Robot section of the twin's YAML, or None if the twin has no robot.
+        where: Name of the twin or its file, for error messages.
 
     Raises:
-        UnknownNameError: a preset or a joint does not exist.
-        InputError: a torque drive under position control, or a servo under torque control.
+        UnknownNameError: If a preset or a joint does not exist.
+        InputError: If a preset accepts position commands and the robot torque commands, or the reverse.
     """
     if robot is None:
         return ()
@@ -119,7 +151,13 @@ def robot_servos(robot: RobotSpec | None, *, where: str) -> tuple[ServoSpec | No
 
 
 def apply_servos(mjspec: mujoco.MjSpec, robot: RobotSpec, servos: tuple[ServoSpec | None, ...]) -> None:
-    """Write presets into a model's joints and actuators; a joint without an actuator gets one."""
+    """Write servo presets into a model's joints and actuators, in place; a joint without an actuator gets one.
+
+    Args:
+        mjspec: Model specification, changed in place.
+        robot: Robot section of the twin's YAML.
+        servos: Preset of each joint, in the order of ``robot.joints``; None for a joint that stays as in the model.
+    """
     joints = {joint.name: joint for joint in mjspec.joints}
     actuators = {actuator.name: actuator for actuator in mjspec.actuators}
     added = False
@@ -154,12 +192,19 @@ def _write_servo(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: Se
 
 
 def preset_nominals(robot: RobotSpec | None, servos: tuple[ServoSpec | None, ...]) -> dict[str, float]:
-    """Return nominal values of parameters that come from a preset instead of a model, by path."""
+    """Return the nominal values that come from servo presets instead of the model, by parameter name.
+
+    They are supply voltage, torque constant, resistance, firmware gain and encoder resolution.
+
+    Args:
+        robot: Robot section of the twin's YAML, or None if the twin has no robot.
+        servos: Preset of each joint, in the order of ``robot.joints``; None for a joint without a preset.
+    """
     if robot is None:
         return {}
     values = {}
-    known = servos or (None,) * len(robot.joints)
-    for joint, actuator, servo in zip(robot.joints, robot.actuator_names, known, strict=True):
+    presets = servos or (None,) * len(robot.joints)
+    for joint, actuator, servo in zip(robot.joints, robot.actuator_names, presets, strict=True):
         if servo is not None and servo.motor is not None:
             values[f"actuator/{actuator}/voltage"] = servo.motor.voltage
             values[f"actuator/{actuator}/torque_constant"] = servo.motor.kt
@@ -177,16 +222,20 @@ def preset_nominals(robot: RobotSpec | None, servos: tuple[ServoSpec | None, ...
 FULL_EFFORT_ERROR = 0.1
 # Smallest 1/natural frequency of a servo, in physics steps. MuJoCo integrates stiffness explicitly, which is unstable
 # from half a step.
-LEAST_STEPS = 4.0
+MIN_STEPS = 4.0
 
 
 def add_servos(mjspec: mujoco.MjSpec, *, control: str = "position") -> None:
-    """Add an actuator with the joint's name to every hinge and slide that has an effort limit and no actuator.
+    """Add an actuator to every hinge or slide joint that has an effort limit, if the model has no actuators.
 
-    A position servo is critically damped in the zero pose, and its force range is the effort limit. MuJoCo reads that
-    limit as a limit of the joint, which would hide a changed torque limit of the actuator, so it is moved to the
-    actuator. With ``control`` ``torque`` the actuator is a motor with torques up to the limit. A joint that mimics
-    another gets no actuator.
+    The actuator has the joint's name, and the effort limit becomes its force range. MuJoCo reads the effort limit of a
+    URDF as a limit of the joint. It is removed from the joint, because a larger torque limit of the actuator would
+    otherwise have no effect. Joints that mimic another joint get no actuator.
+
+    Args:
+        mjspec: Model specification, changed in place.
+        control: ``position`` for position servos, which are critically damped in the zero pose, or ``torque`` for
+            motors.
     """
     if mjspec.actuators:
         return
@@ -210,7 +259,7 @@ def add_servos(mjspec: mujoco.MjSpec, *, control: str = "position") -> None:
             _set_limit(actuator, -effort, effort)
         else:
             inertia = float(model.dof_M0[model.joint(joint.name).dofadr[0]])  # inertia that it moves, at the zero pose
-            fastest = inertia / (LEAST_STEPS * mjspec.option.timestep) ** 2
+            fastest = inertia / (MIN_STEPS * mjspec.option.timestep) ** 2
             _set_position_servo(actuator, joint, min(effort / FULL_EFFORT_ERROR, fastest))
         added = True
     if added:

@@ -1,7 +1,7 @@
-"""Create shapes: primitives, procedural bodies from a seed, compounds of convex pieces, and mesh files.
+"""Create shapes of objects: primitives, random procedural bodies, compounds of convex pieces, and mesh files.
 
-Every shape is centred on its bounding box, whose extents are its size. Collision geometry, visual geometry and the
-geometry of the inertia are the same: convex pieces that touch and do not overlap.
+Every shape is centred on its bounding box, and its size is the extents of this box. Collision geometry, visual geometry
+and the geometry of the inertia are the same: convex pieces that touch and do not overlap.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ _EQUAL = 1e-6  # relative difference below which extents count as equal
 
 @dataclass(frozen=True, kw_only=True)
 class ConvexPart:
-    """One convex part: a primitive with MuJoCo's half sizes, or the hull of ``vertices`` ``(n, 3)`` in m."""
+    """One convex piece of a shape: a primitive, or the convex hull of points.
+
+    Attributes:
+        kind: Name of a primitive, or ``mesh`` for a convex hull.
+        size: MuJoCo's ``geom_size`` of a primitive (half sizes in m), shape ``(3,)``; zeros for a hull.
+        position: Position of the centre in the frame of the shape in m, shape ``(3,)``; zeros for a hull.
+        vertices: Corners of a hull in the frame of the shape in m, shape ``(n, 3)``; None for a primitive.
+    """
 
     kind: Kind
     size: NDArray[np.float64]
@@ -46,7 +53,7 @@ class ConvexPart:
 
     @property
     def half_extents(self) -> NDArray[np.float64]:
-        """Half extents of a primitive."""
+        """Half extents of a primitive's bounding box in m, shape ``(3,)``."""
         a, b, c = self.size
         return np.array(
             {"sphere": (a, a, a), "cylinder": (a, a, b), "capsule": (a, a, a + b)}.get(self.kind, (a, b, c))
@@ -70,7 +77,15 @@ class ConvexPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectShape:
-    """Shape of an object: convex pieces, bounding box ``extents`` (m), mass (kg) and colour."""
+    """Shape, mass and colour of an object.
+
+    Attributes:
+        name: Name of the shape.
+        pieces: Convex pieces.
+        extents: Extents of the bounding box in m, shape ``(3,)``.
+        mass: Mass in kg.
+        rgba: Red, green, blue and opacity from 0 to 1.
+    """
 
     name: str
     pieces: tuple[ConvexPart, ...]
@@ -88,10 +103,15 @@ class ObjectShape:
 
 
 def make_primitive(kind: str, extents: ArrayLike) -> tuple[ConvexPart, ...]:
-    """Return one of `PRIMITIVES` that fills a bounding box; cylinders and capsules are upright.
+    """Return a primitive shape that fills a bounding box; cylinders and capsules are upright.
+
+    Args:
+        kind: ``box``, ``cylinder``, ``sphere``, ``capsule`` or ``ellipsoid``.
+        extents: Extents of the bounding box in m, shape ``(3,)``.
 
     Raises:
-        InputError: the box does not fit the primitive: a sphere needs equal extents, a cylinder a square base.
+        InputError: If the primitive cannot fill the box: a sphere needs equal extents, a cylinder and a capsule need a
+            square base, and a capsule must be higher than wide.
     """
     x, y, z = np.asarray(extents, dtype=np.float64)
     if kind == "sphere":
@@ -114,13 +134,19 @@ def _require_equal(kind: str, values: tuple[float, ...]) -> None:
 
 
 def make_hull(vertices: NDArray[np.float64]) -> ConvexPart:
-    """Return the convex hull of points ``(n, 3)`` as a piece."""
+    """Return the convex hull of points in m, shape ``(n, 3)``, as one piece of a shape."""
     corners = vertices[ConvexHull(vertices).vertices]
     return ConvexPart(kind="mesh", size=np.zeros(3), position=np.zeros(3), vertices=corners)
 
 
 def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | None = None) -> tuple[ConvexPart, ...]:
-    """Return a regular prism whose top is ``taper`` times its base; by default 3 to 8 sides, taper 0.4 to 1."""
+    """Return a prism or truncated pyramid with a regular polygon as its base, of radius 1 and height 2.
+
+    Args:
+        rng: Random generator for the values that are not given.
+        sides: Number of sides; by default 3 to 8.
+        taper: Size of the top divided by the size of the base; by default 0.4 to 1.
+    """
     sides = int(rng.integers(3, 9)) if sides is None else sides
     taper = float(rng.uniform(0.4, 1.0)) if taper is None else taper
     angle = 2 * np.pi * np.arange(sides) / sides
@@ -130,7 +156,12 @@ def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | 
 
 
 def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple[ConvexPart, ...]:
-    """Return the hull of ``corners`` points near a sphere, like a stone; by default 8 to 16 points."""
+    """Return the convex hull of random points near a sphere, a shape like a stone.
+
+    Args:
+        rng: Random generator.
+        corners: Number of points; by default 8 to 16.
+    """
     corners = int(rng.integers(8, 17)) if corners is None else corners
     direction = rng.normal(size=(corners, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -138,10 +169,12 @@ def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple
 
 
 def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | None = None) -> tuple[ConvexPart, ...]:
-    """Return a convex superellipsoid with exponents (north–south, east–west) in (0, 2]; by default 0.2 to 1.8.
+    """Return a convex superellipsoid (A. H. Barr, "Superquadrics and angle-preserving transformations", 1981).
 
-    A. H. Barr, "Superquadrics and angle-preserving transformations" (1981): an exponent near 0 gives a box, 1 an
-    ellipsoid, 2 an octahedron.
+    Args:
+        rng: Random generator for exponents that are not given.
+        exponents: Exponents for vertical (north–south) and horizontal (east–west) sections, in (0, 2]; by default 0.2
+            to 1.8. Exponents near 0 give a box, 1 an ellipsoid, 2 an octahedron.
     """
     north, east = rng.uniform(0.2, 1.8, size=2) if exponents is None else exponents
     eta = np.linspace(-np.pi / 2, np.pi / 2, _RING // 2 + 1)[:, None]
@@ -161,8 +194,13 @@ def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | N
     return (make_hull(np.unique(np.round(points.reshape(-1, 3), 12), axis=0)),)
 
 
-def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[ConvexPart, ...]:
-    """Return an L of two boxes; ``thickness`` of the arms is relative to the extents, by default 0.3 to 0.5."""
+def l_shape(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[ConvexPart, ...]:
+    """Return an L-shaped body of two boxes, with a bounding box of 2 × 2 × 2.
+
+    Args:
+        rng: Random generator for a thickness that is not given.
+        thickness: Thickness of both arms as a fraction of the extents; by default 0.3 to 0.5.
+    """
     part = float(rng.uniform(0.3, 0.5)) if thickness is None else thickness
     foot = _box((-1.0, -1.0, -1.0), (1.0, 1.0, -1.0 + 2 * part))
     arm = _box((-1.0, -1.0, -1.0 + 2 * part), (-1.0 + 2 * part, 1.0, 1.0))
@@ -170,7 +208,12 @@ def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[Co
 
 
 def mug(rng: np.random.Generator, *, wall: float | None = None) -> tuple[ConvexPart, ...]:
-    """Return a cup: round wall of wedges, floor, handle of three bars; ``wall`` is thickness / radius."""
+    """Return a cup with a floor, a round wall of eight convex pieces, and a handle of three bars.
+
+    Args:
+        rng: Random generator for a wall thickness that is not given.
+        wall: Wall thickness as a fraction of the radius; by default 0.1 to 0.2.
+    """
     wall = float(rng.uniform(0.1, 0.2)) if wall is None else wall
     step = 2 * np.pi / _WALLS
     floor = -1.0 + 1.5 * wall
@@ -202,13 +245,18 @@ PROCEDURAL: dict[str, Callable[..., tuple[ConvexPart, ...]]] = {
     "prism": prism,
     "polyhedron": polyhedron,
     "superquadric": superquadric,
-    "ell": ell,
+    "ell": l_shape,
     "mug": mug,
 }
 
 
 def fit_pieces(pieces: tuple[ConvexPart, ...], extents: ArrayLike) -> tuple[ConvexPart, ...]:
-    """Scale pieces per axis and centre them, so that together they fill a bounding box of these extents in m."""
+    """Scale the convex pieces of a shape per axis and centre them, so that they fill a bounding box.
+
+    Args:
+        pieces: Convex pieces.
+        extents: Extents of the bounding box in m, shape ``(3,)``.
+    """
     low, high = bounding_box(pieces)
     scale = np.asarray(extents, dtype=np.float64) / (high - low)
     centre = (low + high) / 2
@@ -216,7 +264,7 @@ def fit_pieces(pieces: tuple[ConvexPart, ...], extents: ArrayLike) -> tuple[Conv
 
 
 def bounding_box(pieces: tuple[ConvexPart, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the lowest and the highest corner of the bounding box, each ``(3,)`` in m."""
+    """Return the lower and the upper corner of the bounding box of convex pieces, each of shape ``(3,)`` in m."""
     corners = np.concatenate(list(_corners(pieces)))
     return corners.min(axis=0), corners.max(axis=0)
 
@@ -238,21 +286,34 @@ def _move_piece(piece: ConvexPart, scale: NDArray[np.float64], centre: NDArray[n
 def make_procedural(
     kind: str, extents: ArrayLike, *, seed: int, index: int = 0, **options: float | int | tuple[float, float]
 ) -> tuple[ConvexPart, ...]:
-    """Return a procedural shape, which depends only on kind, seed, index and options."""
+    """Return a random procedural shape that fills a bounding box.
+
+    The shape depends only on the arguments, so the same arguments always give the same shape.
+
+    Args:
+        kind: ``prism``, ``polyhedron``, ``superquadric``, ``ell`` or ``mug``.
+        extents: Extents of the bounding box in m, shape ``(3,)``.
+        seed: Seed of the random values.
+        index: Number of the variant with this seed.
+        **options: Further arguments of the function of this kind, for example ``sides`` of `prism`.
+    """
     return fit_pieces(PROCEDURAL[kind](generator(seed, f"shape/{kind}", index), **options), extents)
 
 
-_CONVEX = 0.97  # smallest share of the hull's volume; flat faces of round parts can cost the rest
+_CONVEX = 0.97  # smallest volume relative to the hull that counts as convex; flat faces of round parts reduce it
 
 
 def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
     """Return the convex piece in a mesh file (STL, OBJ, MSH), in the file's coordinates.
 
     Args:
-        accept_hull: use the convex hull of a non-convex mesh, as the engine does for collisions.
+        path: Mesh file.
+        accept_hull: Whether a mesh that is not convex is replaced by its convex hull, as MuJoCo does for collisions;
+            otherwise it is an error.
+        where: Location of the shape in the YAML, for error messages.
 
     Raises:
-        InputError: the file is missing or no mesh, or the surface is open, inside out, without volume or not convex.
+        InputError: If the file is missing or not a mesh, or if its surface is open, inside out, flat or not convex.
     """
     vertices, faces = _read_mesh(path, where)
     _check_closed(faces, path, where)
@@ -295,7 +356,15 @@ def _read_mesh(path: Path, where: str) -> tuple[NDArray[np.float64], NDArray[np.
 def _merge_vertices(
     vertices: NDArray[np.float64], faces: NDArray[np.int32]
 ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Merge vertices at the same position and remove faces without area."""
+    """Merge vertices at the same position, and remove faces without area.
+
+    Args:
+        vertices: Positions in m, shape ``(nvertex, 3)``.
+        faces: Vertex indices of triangles, shape ``(nface, 3)``.
+
+    Returns:
+        The remaining vertices and faces.
+    """
     span = float(np.ptp(vertices, axis=0).max()) or 1.0
     keys = np.round(vertices / (1e-6 * span)).astype(np.int64)
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -305,7 +374,13 @@ def _merge_vertices(
 
 
 def _check_closed(faces: NDArray[np.int32], path: Path, where: str) -> None:
-    """Raise an error unless every edge occurs once in each direction, as on a closed, oriented surface."""
+    """Raise an error unless every edge occurs once in each direction, as on a closed surface with consistent normals.
+
+    Args:
+        faces: Vertex indices of triangles, shape ``(nface, 3)``.
+        path: Mesh file, for error messages.
+        where: Location of the shape in the YAML, for error messages.
+    """
     edges = np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).astype(np.int64)
     count = int(edges.max()) + 1
     forward, backward = edges[:, 0] * count + edges[:, 1], edges[:, 1] * count + edges[:, 0]
@@ -318,6 +393,11 @@ def _check_closed(faces: NDArray[np.int32], path: Path, where: str) -> None:
 
 
 def _volume(vertices: NDArray[np.float64], faces: NDArray[np.int32]) -> float:
-    """Return the signed volume in m³, by the divergence theorem."""
+    """Return the signed volume of a closed triangle mesh in m³, by the divergence theorem.
+
+    Args:
+        vertices: Positions in m, shape ``(nvertex, 3)``.
+        faces: Vertex indices of triangles, shape ``(nface, 3)``.
+    """
     a, b, c = (vertices[faces[:, i]] for i in range(3))
     return float((a * np.cross(b, c)).sum() / 6.0)

@@ -1,4 +1,4 @@
-"""Define the YAML format of a twin, and check it when it is read."""
+"""Define the format of a twin's YAML file, and check the content of such a file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1
 # Limits beyond which a simulation would not end: physics steps of 1 µs, one command in 1000 s.
-MOST_STEPS_PER_SECOND = 1_000_000
-LEAST_CONTROL_HZ = 0.001
+MAX_STEPS_PER_SECOND = 1_000_000
+MIN_CONTROL_HZ = 0.001
 # rad or m; a value above 1 rad was probably meant in degrees: our choice.
 Play = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Stiffness = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -26,7 +26,13 @@ class _Strict(BaseModel):
 
 
 class GripperSpec(_Strict):
-    """Actuator that opens and closes the hand, and its two commands (rad or m)."""
+    """Gripper of a robot.
+
+    Attributes:
+        joint: Name of the joint that opens and closes the gripper.
+        open: Command that opens the gripper, in rad or m.
+        closed: Command that closes the gripper, in rad or m.
+    """
 
     joint: str
     open: float
@@ -34,11 +40,15 @@ class GripperSpec(_Strict):
 
 
 class GearSpec(_Strict):
-    """Gears between motors and links.
+    """Gears between the motors and the links of a robot.
 
-    ``backlash`` is the total nominal backlash (rad or m), of all joints or by joint (``*``: the others); by default
-    that of the servo preset. ``stiffness`` (N·m/rad or N/m) makes the gears elastic; without it they are rigid.
-    ``feedback`` is the side of the gear with the servo's encoder; on a smart servo it is the output side.
+    A value applies to all joints, or is given by joint name; the key ``*`` gives the value of all other joints.
+
+    Attributes:
+        backlash: Total nominal backlash in rad or m; by default that of the servo preset.
+        stiffness: Stiffness of elastic gears in N·m/rad or N/m; by default gears are rigid.
+        feedback: Side of the gear with the encoder of the servo: ``link`` (output side, as in smart servos) or
+            ``motor``.
     """
 
     backlash: Play | dict[str, Play] | None = None
@@ -47,13 +57,23 @@ class GearSpec(_Strict):
 
 
 class RobotSpec(_Strict):
-    """Actuated part of a twin.
+    """Actuated part of a twin: its joints, actuators and servos.
 
-    ``joints[i]`` is driven by ``actuators[i]`` (default: the actuator of the same name), and ``units[i]`` is its unit
-    in files. The actuators are all those of the model, in the model's order. ``encoder_counts`` is the number of
-    encoder counts per turn; without it, or a servo preset with it, readings are not quantized. ``servo`` names the
-    preset (see ``servos.yaml``) whose numbers are written into the model, for all joints or by joint (``*``: the
-    others). ``gears`` gives every joint a motor side and a link side with backlash between them.
+    Attributes:
+        type: Type of the robot, for example ``so101_follower``.
+        joints: Names of the joints.
+        actuators: Name of the actuator of each joint; by default that of the joint. All actuators of the model must be
+            listed, in the model's order.
+        units: Unit of each joint in dataset files, for example ``deg``.
+        control: Whether commands are positions or torques.
+        encoder_counts: Encoder counts per turn; by default those of the servo preset. If neither is known, readings are
+            not quantized.
+        servo: Name of the servo preset (see ``servos.yaml``) whose values are written into the model, for all joints or
+            by joint name; the key ``*`` gives the preset of all other joints.
+        gears: Gears between motors and links, which split every joint into a motor side and a link side; None for
+            direct coupling.
+        tcp: Name of the site at the tool centre point.
+        gripper: Joint and commands of the gripper.
     """
 
     type: str
@@ -69,15 +89,26 @@ class RobotSpec(_Strict):
 
     @property
     def actuator_names(self) -> list[str]:
-        """Name of each joint's actuator."""
+        """Name of each joint's actuator, in the order of the joints."""
         return self.actuators or self.joints
 
 
 class ParamSpec(_Strict):
-    """Declaration of a parameter, or of a family of them if the name contains ``*``.
+    """Declaration of a parameter, or of several parameters if the name contains ``*``; all values are in SI units.
 
-    ``low`` and ``high`` are physical bounds, ``range`` with ``op`` the default randomization, all in SI units. Without
-    ``range`` and ``source``, both are those of the quantity's declaration.
+    If the declaration has no ``range``, ``op`` and ``source``, those of the quantity's default range are used.
+
+    Attributes:
+        name: Name of the parameter, for example ``joint/*/damping``.
+        low: Lower physical bound; by default that of the quantity.
+        high: Upper physical bound; by default that of the quantity.
+        nominal: Nominal value; by default that of the model or the servo preset.
+        range: Range of the default randomization, as ``op`` defines; None for none.
+        op: Meaning of ``range``: ``absolute`` values, factors on the nominal value (``scale``), or values added to the
+            nominal value (``add``).
+        transform: Scale on which fits treat the parameter: linear (``identity``) or logarithmic (``log``).
+        scope: How often a randomization draws a new value: per run, per episode or per control step.
+        source: Reason for the range.
     """
 
     name: str
@@ -111,10 +142,14 @@ class ParamSpec(_Strict):
 
 
 class SensorSpec(_Strict):
-    """Sensing device of a twin (see `twin.devices`), and the camera or site of the model to which it is attached.
+    """Sensor of a twin: its device, and the element of the model to which it is attached.
 
-    A camera or depth camera is attached to the model's ``camera``, a lidar, inertial unit or force sensor to a
-    ``site``; by default to the one with the sensor's name. ``settings`` override those of the device.
+    Attributes:
+        device: Name of a sensing device (see `twin.devices`), or of one in a YAML file of the user.
+        camera: Name of the model's camera to which a camera or depth camera is attached; by default the sensor's name.
+        site: Name of the model's site to which a lidar, inertial unit or force sensor is attached; by default the
+            sensor's name.
+        settings: Settings that replace those of the device.
     """
 
     device: str
@@ -124,17 +159,32 @@ class SensorSpec(_Strict):
 
 
 class TwinSpec(_Strict):
-    """Content of a twin's YAML file: model file, rate, robot, sensors, scene, and parameters with their ranges.
+    """Content of a twin's YAML file.
 
-    ``classes`` overrides the semantic class of bodies, or geoms of the world, in `render.annotate`.
+    Attributes:
+        schema_: Version of the file format (key ``schema``).
+        name: Name of the twin.
+        description: Short description.
+        model: Path of the MJCF or URDF file, relative to the YAML file.
+        control_hz: Control rate in commands per second.
+        substeps: Physics steps per command.
+        robot: Joints, actuators and servos of the robot; None for a twin without a robot.
+        objects: Names of the bodies that tasks manipulate.
+        cameras: Names of the model's cameras that policies and datasets use.
+        sensors: Sensors by name.
+        task: Settings of tasks: keys and values by task name.
+        scene: Permanent objects and random clutter; None for the objects of the model only.
+        classes: Semantic class for image annotations (see `render.annotate`), by name of a body, or by name of a geom
+            that belongs to the world body (floor, table).
+        params: Declarations of the parameters with their ranges.
     """
 
     schema_: int = Field(alias="schema", default=SCHEMA, le=SCHEMA)
     name: str
     description: str = ""
     model: str
-    control_hz: float = Field(ge=LEAST_CONTROL_HZ, le=MOST_STEPS_PER_SECOND, allow_inf_nan=False)
-    substeps: int = Field(gt=0, le=MOST_STEPS_PER_SECOND)
+    control_hz: float = Field(ge=MIN_CONTROL_HZ, le=MAX_STEPS_PER_SECOND, allow_inf_nan=False)
+    substeps: int = Field(gt=0, le=MAX_STEPS_PER_SECOND)
     robot: RobotSpec | None = None
     objects: list[str] = []
     cameras: list[str] = []
@@ -147,15 +197,23 @@ class TwinSpec(_Strict):
     @model_validator(mode="after")
     def _check_rate(self) -> Self:
         rate = self.control_hz * self.substeps
-        if rate > MOST_STEPS_PER_SECOND:
+        if rate > MAX_STEPS_PER_SECOND:
             raise ValueError(
-                f"control_hz × substeps are {rate:g} physics steps per second; at most {MOST_STEPS_PER_SECOND:,}"
+                f"control_hz × substeps are {rate:g} physics steps per second; at most {MAX_STEPS_PER_SECOND:,}"
             )
         return self
 
 
 def parse_spec(value: Any, *, where: str) -> TwinSpec:
-    """Check plain values and return their spec; ``where`` is their origin, for messages."""
+    """Check the content of a twin's YAML file and return it as a `TwinSpec`.
+
+    Args:
+        value: Content of the file as plain values.
+        where: Name of the file, for error messages.
+
+    Raises:
+        InputError: If a key is missing or invalid; the message names every wrong key.
+    """
     if value is None:
         raise InputError(f"{where} is empty. A twin needs at least name, model, control_hz and substeps.")
     try:
@@ -165,7 +223,13 @@ def parse_spec(value: Any, *, where: str) -> TwinSpec:
 
 
 def describe_errors(error: ValidationError, *, where: str, model: type[BaseModel] | None = None) -> str:
-    """Return one line per wrong key: its location, the error and the value; with ``model`` also the nearest key."""
+    """Return a message with one line per invalid key: its location, the error and the given value.
+
+    Args:
+        error: Error of pydantic.
+        where: Name of the file, for the first line.
+        model: Class that was validated; if given, unknown keys get a hint with the nearest existing key.
+    """
     lines: dict[str, str] = {}
     for item in error.errors():
         place = ".".join(str(part) for part in item["loc"] if not _is_alternative(part)) or "(top)"
@@ -175,22 +239,30 @@ def describe_errors(error: ValidationError, *, where: str, model: type[BaseModel
             lines[place] = _format_error(item)
         if model and item["type"] == "extra_forbidden":
             lines[place] += _nearest_key(item["loc"], model)
-    return f"{where} has errors:\n" + "\n".join(f"  {place}: {said}" for place, said in lines.items())
+    return f"{where} has errors:\n" + "\n".join(f"  {place}: {text}" for place, text in lines.items())
 
 
 def _format_error(item: Any) -> str:
+    if item["type"] == "missing":
+        return "This key is required, but missing"
     mapping = item["type"] in ("model_type", "model_attributes_type", "dict_type")
     text = "Input should be a mapping, `key: value`" if mapping else item["msg"].removeprefix("Value error, ")
+    text = "This key does not exist" if item["type"] == "extra_forbidden" else text
     return f"{text} (given: {item['input']!r:.80})"
 
 
 def _is_alternative(part: int | str) -> bool:
-    """Return whether a part of an error location is an alternative of the type rather than a key of the file."""
+    """Return whether a part of an error location is an alternative of a union type rather than a key of the file."""
     return isinstance(part, str) and (part in ("float", "int", "str", "bool", "constrained-float") or "[" in part)
 
 
 def _nearest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """Return a hint with the allowed keys nearest to a wrong one, or ""."""
+    """Return a hint with the existing keys nearest to an unknown key, or an empty text.
+
+    Args:
+        location: Location of the unknown key as in pydantic's errors: keys and indices from the top of the file.
+        model: Class that was validated.
+    """
     for part in location[:-1]:
         if part not in model.model_fields:  # an index in a list, a name in a mapping, or an alternative
             continue

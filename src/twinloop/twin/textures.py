@@ -1,4 +1,4 @@
-"""Create a pool of procedural textures and add it to a model as materials, from which a world selects by index."""
+"""Create procedural textures and add them to a model as a pool of materials, from which each world selects by index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ MAX_POOL = 900  # the classic renderer holds 1000 textures (mjMAXTEXTURE) and 10
 
 
 class _Canvas:
-    """Coordinates in [0, 1) and random numbers of one texture, which depend only on (seed, index)."""
+    """Pixel coordinates and random numbers of one texture; they depend only on the seed and the index of the texture.
+
+    Args:
+        seed: Seed of the texture pool.
+        index: Index of the texture.
+        height: Height in pixels.
+        width: Width in pixels.
+    """
 
     def __init__(self, seed: int, index: int, height: int, width: int) -> None:
         self.seed, self.index, self.shape = seed, index, (height, width)
@@ -31,15 +38,34 @@ class _Canvas:
         self.numbers = uniforms(seed, "texture", [index], size=16)[0]
 
     def draw_integer(self, number: int, low: int, high: int) -> int:
-        """Return an integer from low to high, inclusive, drawn by the ``number``-th uniform."""
+        """Return a random integer from ``low`` to ``high``, inclusive.
+
+        Args:
+            number: Index, from 0 to 15, of one of the texture's 16 uniform random numbers, which determines the
+                integer.
+            low: Smallest integer.
+            high: Largest integer.
+        """
         return low + int(self.numbers[number] * (high - low + 1))
 
     def draw_uniforms(self, name: str, size: int) -> NDArray[np.float64]:
-        """Return ``size`` uniforms from a named random stream of this texture."""
+        """Return uniform random numbers in (0, 1) of this texture, shape ``(size,)``.
+
+        Args:
+            name: Name of the random stream; different names give independent numbers.
+            size: Number of random numbers.
+        """
         return uniforms(self.seed, f"texture/{name}", [self.index], size=size)[0]
 
     def draw_noise(self, name: str, cells: int) -> Mask:
-        """Return smooth noise in (0, 1): a periodic lattice of ``cells`` × ``cells`` values, Hermite-interpolated."""
+        """Return smooth value noise in (0, 1), shape ``(height, width)``.
+
+        Random values on a periodic lattice are interpolated with cubic Hermite polynomials.
+
+        Args:
+            name: Name of the random stream.
+            cells: Number of lattice cells along each side.
+        """
         lattice = self.draw_uniforms(f"{name}/{cells}", cells * cells).reshape(cells, cells)
         row, column = self.v * cells, self.u * cells
         i, j = row.astype(int), column.astype(int)
@@ -96,17 +122,25 @@ PATTERNS: dict[str, Pattern] = {
 
 
 def texture_pool(size: int, *, seed: int, height: int = 64, width: int = 64, first: int = 0) -> NDArray[np.uint8]:
-    """Return textures ``(size, height, width, 3)`` uint8 sRGB, each a pattern of two drawn colours.
+    """Return random textures as uint8 sRGB images, shape ``(size, height, width, 3)``, each a pattern of two colours.
 
-    Texture ``i`` depends only on ``(seed, first + i)`` and its resolution, so a longer pool begins with a shorter one.
+    Texture ``i`` depends only on ``seed``, ``first + i`` and the resolution, so a larger pool begins with the textures
+    of a smaller one.
+
+    Args:
+        size: Number of textures.
+        seed: Seed of the pool.
+        height: Height in pixels.
+        width: Width in pixels.
+        first: Index of the first texture.
     """
     pool = np.empty((size, height, width, 3), dtype=np.uint8)
     names = list(PATTERNS)
     for i in range(size):
         canvas = _Canvas(seed, first + i, height, width)
         mask = PATTERNS[names[canvas.draw_integer(0, 0, len(names) - 1)]](canvas)[..., None]
-        ground, figure = canvas.numbers[1:4], canvas.numbers[4:7]
-        pool[i] = np.round(255 * np.clip(ground + mask * (figure - ground), 0, 1))
+        background, foreground = canvas.numbers[1:4], canvas.numbers[4:7]
+        pool[i] = np.round(255 * np.clip(background + mask * (foreground - background), 0, 1))
     return pool
 
 
@@ -119,18 +153,30 @@ def add_texture_pool(
     mapping: Literal["cube", "2d"] = "cube",
     repeat: tuple[float, float] = (1.0, 1.0),
 ) -> list[str]:
-    """Add ``size`` textures and matt materials ``pool/<i>`` to a spec; return the materials' names in order.
+    """Add random textures to a model specification, in place, each with a matt material ``pool/<i>``.
 
-    ``cube`` puts the texture on each face and suits boxes, cylinders and meshes; ``2d`` is projected onto the local
-    x–y plane, ``repeat`` times along each side, and is stretched on vertical sides.
+    Args:
+        spec: Model specification, changed in place.
+        size: Number of textures.
+        seed: Seed of the pool.
+        resolution: Width and height of a texture in pixels.
+        mapping: ``cube`` puts the texture on each face and suits boxes, cylinders and meshes. ``2d`` projects it onto
+            the local x–y plane, so that it is stretched on vertical sides.
+        repeat: Number of repetitions along x and y.
+
+    Returns:
+        Names of the materials, in the order of the textures.
 
     Raises:
-        InputError: the pool would be larger than the renderer's tables, or the spec has a pool already.
+        InputError: If ``size`` is more than 900 (MuJoCo's renderer has room for 1000 textures), or if the specification
+            has a pool already.
     """
     if not 0 <= size <= MAX_POOL:
-        raise InputError(f"A texture pool of {size} is not possible, the renderer holds 0…{MAX_POOL}.")
+        raise InputError(
+            f"A texture pool of {size} is not possible: MuJoCo's renderer supports 0 to {MAX_POOL} textures."
+        )
     if spec.material(f"{POOL}/0") is not None:
-        raise InputError("The model has a texture pool already. Compile from the spec without it.")
+        raise InputError("The model already has a texture pool. Add the pool to a model without one.")
     names = []
     for i, image in enumerate(texture_pool(size, seed=seed, height=resolution, width=resolution)):
         name = f"{POOL}/{i}"
@@ -145,10 +191,13 @@ def add_texture_pool(
 
 
 def pool_indices(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return the material ids of a compiled model's pool, in the pool's order; empty without a pool."""
-    found = {}
+    """Return the material ids of a compiled model's texture pool, in the pool's order; empty if there is no pool.
+
+    The texture pool is the set of materials from which a randomization draws.
+    """
+    ids = {}
     for i in range(model.nmat):
         match = re.fullmatch(rf"{POOL}/(\d+)", model.material(i).name)
         if match:
-            found[int(match[1])] = i
-    return np.array([found[k] for k in sorted(found)], dtype=np.intp)
+            ids[int(match[1])] = i
+    return np.array([ids[k] for k in sorted(ids)], dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Define the compiled twin: a model at its rate, its parameters, and the model fields of a parameter table."""
+"""Define the compiled twin: a MuJoCo model with its control rate, parameters and sensors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,19 @@ HOME = "home"
 
 @dataclass(frozen=True, kw_only=True)
 class Twin:
-    """A compiled twin.
+    """A compiled MuJoCo model with its named parameters, control rate and sensors.
 
-    ``model`` has the physics step ``dt``; MuJoCo's automatic reset is disabled, because it hides divergence. ``params``
-    are the parameters by name, in the model's order. ``hash`` identifies the content: spec, model text, assets.
-    ``mjspec`` is the source of the model, from which variants for rendering are made. ``servos`` are the presets of the
-    robot's joints, None for a joint without one. ``devices`` are its sensors by name.
+    Attributes:
+        spec: Content of the twin's YAML file.
+        model: Compiled model with the physics step `dt`. MuJoCo's automatic reset is disabled, because it hides
+            divergence.
+        params: Parameters by name, in the model's order.
+        hash: SHA-256 hash of the content: YAML, model text and asset files. For a derived twin, a suffix names the
+            change.
+        mjspec: Source of the model, from which variants for rendering are compiled.
+        servos: Servo preset of each robot joint; None for a joint without a preset.
+        scene: Objects of the ``scene:`` section, or None if there is no such section.
+        devices: Sensing devices by sensor name.
     """
 
     spec: TwinSpec
@@ -53,7 +60,7 @@ class Twin:
 
     @property
     def control_hz(self) -> float:
-        """Commands per second."""
+        """Control rate in commands per second."""
         return self.spec.control_hz
 
     @property
@@ -68,10 +75,10 @@ class Twin:
 
     @property
     def robot(self) -> RobotSpec:
-        """Actuated part of the twin.
+        """Robot of the twin: its joints, actuators and units.
 
         Raises:
-            InputError: the twin has no robot.
+            InputError: If the twin has no robot.
         """
         if self.spec.robot is None:
             raise InputError(
@@ -82,40 +89,43 @@ class Twin:
 
     @cached_property
     def joint_ranges(self) -> NDArray[np.float64]:
-        """Ranges ``(n, 2)`` of the robot's joints, rad or m."""
+        """Lower and upper limit of each robot joint in rad or m, shape ``(njoint, 2)``."""
         ids = [self.model.joint(name).id for name in self.robot.joints]
         return self.model.jnt_range[ids].copy()
 
     @cached_property
     def joint_qpos(self) -> NDArray[np.intp]:
-        """Index in qpos of each robot joint."""
+        """Index in ``qpos`` of each robot joint, shape ``(njoint,)``."""
         return np.array([self.model.joint(name).qposadr[0] for name in self.robot.joints])
 
     @cached_property
     def joint_qvel(self) -> NDArray[np.intp]:
-        """Index in qvel of each robot joint."""
+        """Index in ``qvel`` of each robot joint, shape ``(njoint,)``."""
         return np.array([self.model.joint(name).dofadr[0] for name in self.robot.joints])
 
     @cached_property
     def motor_qpos(self) -> NDArray[np.intp]:
-        """Index in qpos of the motor side of each robot joint, or of the joint itself if it has no gear."""
+        """Index in ``qpos`` of the motor side of each robot joint, or of the joint itself if it has no gear."""
         return self.model.jnt_qposadr[[find_motor_joint(self.model, name) for name in self.robot.joints]].astype(
             np.intp
         )
 
     @cached_property
     def motor_qvel(self) -> NDArray[np.intp]:
-        """Index in qvel of the motor side of each robot joint, or of the joint itself if it has no gear."""
+        """Index in ``qvel`` of the motor side of each robot joint, or of the joint itself if it has no gear."""
         return self.model.jnt_dofadr[[find_motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
 
     @property
     def encoder_qpos(self) -> NDArray[np.intp]:
-        """Indices in qpos of the joints' encoders: of the links, or of the motor sides if encoders are there."""
+        """Index in ``qpos`` of the position that each joint's encoder measures.
+
+        This is the joint itself, or the motor side of its gear if the encoders are there.
+        """
         return self.motor_qpos if self._encoders_before_gears else self.joint_qpos
 
     @property
     def encoder_qvel(self) -> NDArray[np.intp]:
-        """Indices in qvel of the joints' encoders."""
+        """Index in ``qvel`` of the velocity that each joint's encoder measures, as `encoder_qpos`."""
         return self.motor_qvel if self._encoders_before_gears else self.joint_qvel
 
     @property
@@ -124,28 +134,35 @@ class Twin:
 
     @cached_property
     def encoder_resolution(self) -> NDArray[np.float64]:
-        """Size of one count of each joint's encoder in rad, 0 if unknown, ``(n,)``."""
-        said = preset_nominals(self.robot, self.servos)
-        return np.array([said.get(f"sensor/{joint}/resolution", 0.0) for joint in self.robot.joints])
+        """Size of one count of each joint's encoder in rad, shape ``(njoint,)``; 0 if unknown."""
+        nominals = preset_nominals(self.robot, self.servos)
+        return np.array([nominals.get(f"sensor/{joint}/resolution", 0.0) for joint in self.robot.joints])
 
     def align_motors(self, qpos: ArrayLike) -> NDArray[np.float64]:
-        """Return ``qpos`` ``(…, nq)`` with every motor at its link's position, in the middle of the gear's backlash."""
-        placed = np.array(qpos, dtype=np.float64)
+        """Return a copy of positions with every motor at its link's position, in the middle of the gear's backlash.
+
+        Args:
+            qpos: Positions, shape ``(…, nq)``.
+        """
+        aligned = np.array(qpos, dtype=np.float64)
         if self.spec.robot is not None:
-            placed[..., self.motor_qpos] = placed[..., self.joint_qpos]
-        return placed
+            aligned[..., self.motor_qpos] = aligned[..., self.joint_qpos]
+        return aligned
 
     @cached_property
     def units(self) -> UnitMap:
-        """Unit map of the robot's joints in datasets made with this twin."""
+        """Unit conversion of the robot's joints, for datasets with the units of the twin's YAML."""
         return self.unit_map(self.robot.units)
 
     def unit_map(self, units: list[str]) -> UnitMap:
-        """Return the unit map of the robot's joints for given units, with the twin's joint ranges.
+        """Return the unit conversion of the robot's joints for the given units, based on the twin's joint ranges.
+
+        Args:
+            units: Unit of each joint, for example ``deg``.
 
         Raises:
-            InputError: the number of units is not the number of joints.
-            UnknownNameError: a unit does not exist.
+            InputError: If the number of units is not the number of joints.
+            UnknownNameError: If a unit does not exist.
         """
         if len(units) != len(self.robot.joints):
             joints = ", ".join(self.robot.joints)
@@ -156,21 +173,25 @@ class Twin:
         return unit_map_from_ranges(self.robot.joints, self.joint_ranges, units, source=f"joint ranges of {self.name}")
 
     def find_param(self, name: str) -> Param:
-        """Return the parameter with a name.
+        """Return the parameter with the given name.
 
         Raises:
-            UnknownNameError: there is none; the message lists the nearest names.
+            UnknownNameError: If there is no such parameter; the message lists the nearest names.
         """
         if name not in self.params:
             raise UnknownNameError("parameter", name, self.params, where=f"twin {self.name}")
         return self.params[name]
 
     def table(self, nworld: int = 1, values: Mapping[str, ArrayLike] | None = None) -> ParamTable:
-        """Return the table of ``nworld`` worlds: nominal values, replaced by ``values`` (scalars or ``(nworld,)``).
+        """Return a parameter table with nominal values, some of them replaced.
+
+        Args:
+            nworld: Number of worlds, which are the rows of the table.
+            values: Replaced values by parameter name, one number for all worlds or an array of shape ``(nworld,)``.
 
         Raises:
-            UnknownNameError: a name is no parameter of this twin.
-            BoundsError: a value is outside its physical bounds.
+            UnknownNameError: If a name is not a parameter of this twin.
+            BoundsError: If a value is outside its physical bounds.
         """
         names = tuple(self.params)
         matrix = np.tile([param.nominal for param in self.params.values()], (nworld, 1))
@@ -187,7 +208,16 @@ class Twin:
         visual: bool = False,
         always: Container[str] = (),
     ) -> FieldValues:
-        """Return the model fields of every world; see `twin.fields.field_values` and `twin.scene.SceneSlots`."""
+        """Return the values of model fields that differ from the compiled model in any world, also for scene objects.
+
+        Args:
+            table: Parameter table of the worlds.
+            model: Model with the same layout, such as one with a texture pool; by default the twin's model.
+            visual: If true, compute the fields that affect images instead of those that affect motion. Sizes of objects
+                are in both.
+            always: Names of parameters whose fields are included even if no world changes them, for example because
+                earlier worlds of a reused model have changed them.
+        """
         values = field_values(model or self.model, self.params.values(), table, visual=visual, always=always)
         if self.scene is None:
             return values
@@ -196,29 +226,39 @@ class Twin:
         return FieldValues(arrays=arrays, set_const=values.set_const or (written and not visual))
 
     def find_changed_params(self, table: ParamTable) -> set[str]:
-        """Return the names of the parameters that are not nominal in at least one world of a table."""
+        """Return the names of the parameters that differ from their nominal value in at least one world of a table."""
         nominal = np.array([self.params[name].nominal for name in table.names])
-        return {name for name, moves in zip(table.names, (table.values != nominal).any(axis=0), strict=True) if moves}
+        return {
+            name for name, changed in zip(table.names, (table.values != nominal).any(axis=0), strict=True) if changed
+        }
 
     def stepped_fields(self, table: ParamTable, step: ArrayLike) -> FieldValues | None:
-        """Return the model fields that change at a control step, or None if none has scope ``step``.
+        """Return the values at one control step of the model fields that change during an episode.
 
         Args:
-            step: index of the control step, one for all worlds or ``(nworld,)``.
+            table: Parameter table of the worlds.
+            step: Index of the control step, one for all worlds or an array of shape ``(nworld,)``.
+
+        Returns:
+            The fields, or None if no model field changes during an episode.
         """
         names = {name for name in table.steps if self.params[name].quantity.fields}
         if not names:
             return None
-        together = find_coupled_params(self.params.values(), names)
-        return field_values(self.model, together, table.at(step), always=names)
+        coupled = find_coupled_params(self.params.values(), names)
+        return field_values(self.model, coupled, table.at(step), always=names)
 
     def column(
         self, table: ParamTable, family: str, quantity: str, default: ArrayLike | None = None
     ) -> NDArray[np.float64]:
-        """Return one quantity over the robot's joints, ``(nworld, n)``.
+        """Return the values of one quantity of all robot joints in all worlds, shape ``(nworld, njoint)``.
 
         Args:
-            default: value if it is not a parameter, scalar or ``(n,)``; by default the quantity's default.
+            table: Parameter table of the worlds.
+            family: First part of the parameter names, for example ``actuator``, ``joint`` or ``sensor``.
+            quantity: Last part of the parameter names, for example ``delay``.
+            default: Value for a joint whose quantity is not a parameter of the twin, one number or an array of shape
+                ``(njoint,)``; by default that of the quantity's declaration.
         """
         owners = self.robot.actuator_names if family == "actuator" else self.robot.joints
         names = [f"{family}/{owner}/{quantity}" for owner in owners]
@@ -229,10 +269,14 @@ class Twin:
         return np.stack(list(values), axis=-1)
 
     def sensor_values(self, table: ParamTable, name: str) -> dict[str, NDArray[np.float64]]:
-        """Return all quantities of one sensor by name, each ``(nworld,)``.
+        """Return the values of all quantities of one sensor by quantity name, each of shape ``(nworld,)``.
+
+        Args:
+            table: Parameter table of the worlds.
+            name: Name of the sensor.
 
         Raises:
-            UnknownNameError: the twin has no such sensor.
+            UnknownNameError: If the twin has no such sensor.
         """
         if name not in self.devices:
             raise UnknownNameError("sensor", name, self.devices, where=f"twin {self.name}")
@@ -243,7 +287,12 @@ class Twin:
         }
 
     def visual_model(self, *, texture_pool: int = 0, seed: int = 0) -> mujoco.MjModel:
-        """Return the model compiled with a pool of procedural textures; state layout and other ids do not change."""
+        """Return the model compiled with a pool of random textures; the state layout and all other ids do not change.
+
+        Args:
+            texture_pool: Number of textures; 0 returns the twin's model itself.
+            seed: Seed of the textures.
+        """
         if not texture_pool:
             return self.model
         variant = self.mjspec.copy()
@@ -251,7 +300,10 @@ class Twin:
         return variant.compile()
 
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return ``qpos`` and ``ctrl`` of the keyframe ``home``, or the model's defaults without that keyframe."""
+        """Return positions ``qpos`` and commands ``ctrl`` of the keyframe ``home``.
+
+        If the model has no such keyframe, return the model's default positions and zero commands.
+        """
         if any(self.model.key(i).name == HOME for i in range(self.model.nkey)):
             key = self.model.key(HOME)
             return key.qpos.copy(), key.ctrl.copy()

@@ -1,4 +1,4 @@
-"""Derive variants of a twin: with more declared parameters, with gears at its joints, or with more sensors."""
+"""Derive variants of a twin with more declared parameters, with gears at its joints, or with more sensors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from twinloop.twin.twin import Twin
 
 
 def declare_params(twin: Twin, specs: Sequence[ParamSpec]) -> Twin:
-    """Return the twin with more parameters; a later declaration replaces an earlier one of the same name.
+    """Return a twin with additional parameters; a declaration replaces an earlier one of the same parameter.
+
+    Args:
+        twin: The twin; it is not changed.
+        specs: Declarations of the additional parameters.
 
     Raises:
-        UnknownNameError, InputError: the model lacks a quantity or an object.
+        UnknownNameError: If a quantity or an object does not exist.
+        InputError: If an object lacks the quantity.
     """
     robot = twin.spec.robot
     added = expand_params(twin.model, specs, where=twin.name, nominals=preset_nominals(robot, twin.servos))
@@ -31,13 +36,17 @@ def declare_params(twin: Twin, specs: Sequence[ParamSpec]) -> Twin:
 
 
 def add_twin_gears(twin: Twin, gears: GearSpec) -> Twin:
-    """Return the twin with a motor side for every joint, coupled to the link side by these gears.
+    """Return a twin in which a gear couples the motor side and the link side of every robot joint.
+
+    Args:
+        twin: The twin; it is not changed.
+        gears: Backlash and stiffness of the gears.
 
     Raises:
-        InputError: the twin has gears already, or an elastic gear vibrates too fast for the physics step.
+        InputError: If the twin has gears already, or if an elastic gear is too stiff for the physics step.
     """
     if twin.robot.gears is not None:
-        raise InputError(f"The twin {twin.name} has gears already. Compare their parameters instead.")
+        raise InputError(f"The twin {twin.name} already has gears. Change their parameters instead.")
     robot = twin.robot.model_copy(update={"gears": gears})
     mjspec = twin.mjspec.copy()
     add_gears(mjspec, robot_gears(robot, twin.servos or (None,) * len(robot.joints), where=twin.name), where=twin.name)
@@ -51,18 +60,19 @@ def add_twin_gears(twin: Twin, gears: GearSpec) -> Twin:
 
 
 def add_twin_sensors(twin: Twin, sensors: Mapping[str, SensorSpec], *, folder: Path | None = None) -> Twin:
-    """Return the twin with these sensors in addition to its own; a sensor of the same name is replaced.
+    """Return a twin with additional sensors; a sensor replaces an earlier one of the same name.
 
-    Its model, its hash and all its other parameters do not change, so simulated data of the twin are also valid for
-    this one. Parameters of the sensors are nominal by default.
+    The motion of the twin, its hash and all other parameters do not change. Data that were simulated with the original
+    twin can therefore be used with the result. Parameters of the sensors have their nominal values by default.
 
     Args:
-        sensors: sensors by name, as in the twin's YAML.
-        folder: folder of the user's device files.
+        twin: The twin; it is not changed.
+        sensors: Sensors by name, as in the twin's YAML.
+        folder: Folder of the user's device files; by default the current folder.
 
     Raises:
-        UnknownNameError: a device or a setting does not exist.
-        InputError: a sensor has the name of a joint.
+        UnknownNameError: If a device or a setting does not exist.
+        InputError: If a sensor has the name of a joint.
     """
     where = f"twin {twin.name}"
     devices = twin_devices(sensors, twin.spec.robot, where=where, folder=folder)
@@ -72,12 +82,12 @@ def add_twin_sensors(twin: Twin, sensors: Mapping[str, SensorSpec], *, folder: P
         if old is not None:
             marked.delete(next(text for text in marked.texts if text.name == SENSOR_TEXT.format(old.kind, name)))
     mark_sensors(marked, devices)
-    own = expand_params(marked.compile(), sensor_params(devices), where=where)
+    new_params = expand_params(marked.compile(), sensor_params(devices), where=where)
     replaced = tuple(f"sensor/{name}/" for name in sensors)
-    kept = {name: param for name, param in twin.params.items() if not name.startswith(replaced)}
+    other_params = {name: param for name, param in twin.params.items() if not name.startswith(replaced)}
     return replace(
         twin,
         spec=twin.spec.model_copy(update={"sensors": {**twin.spec.sensors, **sensors}}),
-        params={**kept, **own},
+        params={**other_params, **new_params},
         devices={**twin.devices, **devices},
     )

@@ -1,4 +1,7 @@
-"""Report the capabilities of this machine, and the commands that install missing ones."""
+"""Report the packages, renderers and data of this machine, and the commands that install missing packages.
+
+Also approve code files that datasets refer to (``twinloop approve``).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ _EXTRAS = {
 
 
 def run_doctor(_: DoctorRequest, console: Console) -> dict[str, Any]:
-    """Print and return the capabilities of this machine."""
+    """Print the packages, renderers, data, approved code and known engine faults of this machine; return them."""
     renderers = probe_all()
     faults = known_faults(ENGINE, mujoco.mj_versionString())
     packages = {name: _version(name) for name in (*_PACKAGES, *_EXTRAS)}
@@ -71,7 +74,7 @@ def run_doctor(_: DoctorRequest, console: Console) -> dict[str, Any]:
             {"name": r.name, "available": r.available, "detail": r.detail, "remedy": r.remedy} for r in renderers
         ],
     }
-    table = Table("what", "state", "to add it")
+    table = Table("item", "state", "how to add it")
     table.add_row("twinloop", f"{facts['twinloop']} on Python {facts['python']}, {facts['machine']}", "")
     table.add_row("cores, free disk", f"{facts['cores']}, {facts['free_disk_gb']} GB", "")
     table.add_row("real data", str(facts["data_folder"] or "downloaded on first use"), f"{DATA_VARIABLE}=FOLDER")
@@ -99,7 +102,11 @@ def _version(package: str) -> str | None:
 
 
 def run_approve(request: ApproveRequest, console: Console) -> dict[str, Any]:
-    """Approve code referenced by data, withdraw an approval, or list approvals."""
+    """Approve code files that datasets refer to, withdraw their approval, or list the approved files.
+
+    Raises:
+        InputError: If ``--revoke`` is given without files.
+    """
     if request.revoke and not request.files:
         raise InputError("--revoke needs the files whose approval is withdrawn.")
     if request.revoke:

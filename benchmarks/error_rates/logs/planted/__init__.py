@@ -1,4 +1,4 @@
-"""Known defects, planted into good logs: what measures how many the checks find, and how often they err."""
+"""Plant known defects into good logs, to measure detection rate and false alarms of the log checks."""
 
 from benchmarks.error_rates.logs.planted import clocks, joints, signals, times
 from benchmarks.error_rates.logs.planted.defect import DEFECTS, Defect, Planted, raw

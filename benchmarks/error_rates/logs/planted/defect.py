@@ -1,4 +1,4 @@
-"""What a planted defect is, and the ways by which one enters a log."""
+"""Define planted defects of logs, and the helpers that plant one into an episode, a joint or a whole log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from twinloop.dataset.logs.checks.finding import LogRecord
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 Log = list[RawEpisode]
-_MOVES = 0.05  # of the widest joint's reach: a joint that moves less is not planted into
+_MOVES = 0.05  # of the largest range of a joint: joints that move less are not changed
 _FEWEST = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planted:
-    """A log with a defect, and the truth about it.
+    """A log with one planted defect, and the correct finding.
 
-    ``column`` is "" where all of it are concerned and "*" where any joint may be named; ``begin_s`` is NaN where no
-    moment is meant.
+    Attributes:
+        records: Episodes of the log.
+        column: Column with the defect; "" if all columns have it, "*" if a finding may name any joint.
+        episode: Index of the first episode with the defect.
+        begin_s: Time in that episode at which the defect begins, s; NaN if it has no beginning.
     """
 
     records: Log
@@ -36,10 +39,13 @@ Plant = Callable[[Log, np.random.Generator], Planted | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Defect:
-    """A mistake that can be made on purpose.
+    """A defect that can be planted into a log.
 
-    ``finds`` are the kinds of finding that name it; ``also`` are kinds that are true of the planted log besides.
-    ``plant`` returns None for a log that cannot have it.
+    Attributes:
+        name: Name, as printed.
+        finds: Kinds of log finding that correctly name the defect.
+        also: Other kinds of finding that are true for the changed log.
+        plant: Function that plants the defect; returns None if the log cannot have it.
     """
 
     name: str
@@ -52,7 +58,7 @@ DEFECTS: dict[str, Defect] = {}
 
 
 def defect(name: str, *finds: str, also: Sequence[str] = ()) -> Callable[[Plant], Plant]:
-    """Enter a function among the defects."""
+    """Register the decorated function as a defect in `DEFECTS`."""
 
     def register(plant: Plant) -> Plant:
         DEFECTS[name] = Defect(name=name, finds=frozenset(finds), also=frozenset(also), plant=plant)
@@ -62,81 +68,86 @@ def defect(name: str, *finds: str, also: Sequence[str] = ()) -> Callable[[Plant]
 
 
 def raw(record: LogRecord) -> RawEpisode:
-    """An episode whose arrays may be written to; they are copies."""
+    """Copy an episode, so that its arrays can be changed."""
     given = {f.name: getattr(record, f.name) for f in fields(RawEpisode) if hasattr(record, f.name)}
     for name in ("time", "action", "state"):
         given[name] = np.array(given[name], dtype=np.float64)
     return RawEpisode(**given)
 
 
-def some_episode(log: Log, random: np.random.Generator) -> int | None:
-    """The position of an episode with enough frames."""
+def choose_episode(log: Log, random: np.random.Generator) -> int | None:
+    """Choose the position of a random episode with enough frames; None if there is none."""
     long = [row for row, record in enumerate(log) if len(record.time) >= _FEWEST]
     return int(random.choice(long)) if long else None
 
 
 def moving_joints(record: RawEpisode) -> NDArray[np.intp]:
-    """Joints that move, both measured and by command."""
+    """Return the columns of joints that move, both as measured and as commanded."""
     if not record.joints or record.command != "position" or record.action.shape != record.state.shape:
         return np.empty(0, dtype=np.intp)
     reach = np.minimum(np.ptp(record.state, axis=0), np.ptp(record.action, axis=0))
     return np.flatnonzero(reach > max(_MOVES * float(reach.max()), 1e-9))
 
 
-def some_joint(log: Log, row: int, random: np.random.Generator) -> int | None:
-    """A joint that moves in an episode."""
+def choose_joint(log: Log, row: int, random: np.random.Generator) -> int | None:
+    """Choose the column of a random joint that moves in episode ``row``; None if there is none."""
     moving = moving_joints(log[row])
     return int(random.choice(moving)) if len(moving) else None
 
 
-def middle_row(record: RawEpisode, random: np.random.Generator) -> int:
-    """A row in the second quarter of an episode."""
+def choose_middle_row(record: RawEpisode, random: np.random.Generator) -> int:
+    """Choose a random row in the second quarter of an episode."""
     return int(random.integers(len(record.time) // 4, len(record.time) // 2))
 
 
-def with_episode(log: Log, row: int, record: RawEpisode) -> Log:
-    """The log with one episode in another's place."""
+def replace_episode(log: Log, row: int, record: RawEpisode) -> Log:
+    """Return the log with the episode at position ``row`` replaced by ``record``."""
     return [*log[:row], record, *log[row + 1 :]]
 
 
-def in_time(log: Log, random: np.random.Generator, change: Callable[[RawEpisode, int], None]) -> Planted | None:
-    """One episode changed in place from a row in its middle on."""
-    row = some_episode(log, random)
+def change_from_row(log: Log, random: np.random.Generator, change: Callable[[RawEpisode, int], None]) -> Planted | None:
+    """Change one random episode in place by ``change(episode, row)``, from a row near its middle on."""
+    row = choose_episode(log, random)
     if row is None:
         return None
     record = raw(log[row])
-    at = middle_row(record, random)
+    at = choose_middle_row(record, random)
     change(record, at)
     return Planted(
-        records=with_episode(log, row, record), column="", episode=record.index, begin_s=float(record.time[at])
+        records=replace_episode(log, row, record), column="", episode=record.index, begin_s=float(record.time[at])
     )
 
 
-def in_joint(log: Log, random: np.random.Generator, change: Callable[[RawEpisode, int, int], float]) -> Planted | None:
-    """One episode whose joint is changed in place.
+def change_joint(
+    log: Log, random: np.random.Generator, change: Callable[[RawEpisode, int, int], float]
+) -> Planted | None:
+    """Change one joint of one random episode in place.
 
     Args:
-        log: the log.
-        random: chooses episode, joint and row.
-        change: of the episode, the joint's column and a row in the middle; returns when the defect begins, NaN where
-            this joint cannot have it.
+        log: The log.
+        random: Chooses episode, joint and row.
+        change: Called with the episode, the joint's column and a row near the middle. Returns the time at which the
+            defect
+            begins, s; NaN if this joint cannot have it.
     """
-    row = some_episode(log, random)
-    joint = None if row is None else some_joint(log, row, random)
+    row = choose_episode(log, random)
+    joint = None if row is None else choose_joint(log, row, random)
     if row is None or joint is None:
         return None
     record = raw(log[row])
-    begin = change(record, joint, middle_row(record, random))
+    begin = change(record, joint, choose_middle_row(record, random))
     if math.isnan(begin):
         return None
     name = record.joints[joint]
-    return Planted(records=with_episode(log, row, record), column=name, episode=record.index, begin_s=begin)
+    return Planted(records=replace_episode(log, row, record), column=name, episode=record.index, begin_s=begin)
 
 
-def of_all(log: Log, random: np.random.Generator, change: Callable[[RawEpisode, int], None]) -> Planted | None:
-    """One joint changed in place in every episode."""
-    row = some_episode(log, random)
-    joint = None if row is None else some_joint(log, row, random)
+def change_joint_everywhere(
+    log: Log, random: np.random.Generator, change: Callable[[RawEpisode, int], None]
+) -> Planted | None:
+    """Change one random joint in place in every episode, by ``change(episode, column)``."""
+    row = choose_episode(log, random)
+    joint = None if row is None else choose_joint(log, row, random)
     if row is None or joint is None:
         return None
     made = [raw(record) for record in log]
@@ -146,7 +157,7 @@ def of_all(log: Log, random: np.random.Generator, change: Callable[[RawEpisode, 
     return Planted(records=made, column=first.joints[joint], episode=first.index, begin_s=float(first.time[0]))
 
 
-def keep(record: RawEpisode, rows: NDArray[np.bool_]) -> RawEpisode:
-    """Some of an episode's frames; commands with times of their own, and signals, stay whole."""
+def keep_rows(record: RawEpisode, rows: NDArray[np.bool_]) -> RawEpisode:
+    """Keep the selected rows of an episode; signals, and commands with their own times, stay complete."""
     action = record.action if record.action_time is not None else record.action[rows]
     return replace(record, time=record.time[rows], state=record.state[rows], action=action)

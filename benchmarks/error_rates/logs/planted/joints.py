@@ -1,4 +1,4 @@
-"""Defects of joints' columns: values, signs, places, units."""
+"""Plant defects of joint columns: invalid values, wrong signs, swapped columns, wrong units."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from benchmarks.error_rates.logs.planted.defect import (
     Log,
     Planted,
+    change_joint,
+    change_joint_everywhere,
+    choose_episode,
+    choose_joint,
     defect,
-    in_joint,
     moving_joints,
-    of_all,
     raw,
-    some_episode,
-    some_joint,
 )
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.logs.importers.protocol import RawEpisode
@@ -28,7 +28,7 @@ def _nan(log: Log, random: np.random.Generator) -> Planted | None:
         record.state[at : at + 4, joint] = np.nan
         return float(record.time[at])
 
-    return in_joint(log, random, change)
+    return change_joint(log, random, change)
 
 
 @defect("joint reads a constant", "constant", also=("joint_lag", "no_excitation"))
@@ -37,7 +37,7 @@ def _constant(log: Log, random: np.random.Generator) -> Planted | None:
         record.state[:, joint] = record.state[at, joint]
         return float(record.time[0])
 
-    return in_joint(log, random, change)
+    return change_joint(log, random, change)
 
 
 @defect("reading frozen for a while", "frozen", also=("spike", "clock_step", "clock_drift", "swapped", "coarse"))
@@ -52,7 +52,7 @@ def _frozen(log: Log, random: np.random.Generator) -> Planted | None:
         state[first : first + span] = state[first]
         return float(record.time[first])
 
-    return in_joint(log, random, change)
+    return change_joint(log, random, change)
 
 
 @defect("cut off at a limit", "cut_off", also=("clock_step", "clock_drift"))
@@ -66,7 +66,7 @@ def _cut(log: Log, random: np.random.Generator) -> Planted | None:
                 return float(record.time[visits[0]])
         return math.nan
 
-    return in_joint(log, random, change)
+    return change_joint(log, random, change)
 
 
 @defect("wrapped by a full turn", "wraps", also=("unit_mismatch", "out_of_range"))
@@ -82,7 +82,7 @@ def _wrapped(log: Log, random: np.random.Generator) -> Planted | None:
         record.state[:, joint] = np.mod(state - middle, turn)
         return float(record.time[first[0] + 1])
 
-    return in_joint(log, random, change)
+    return change_joint(log, random, change)
 
 
 @defect("spikes", "spike")
@@ -91,7 +91,7 @@ def _spikes(log: Log, random: np.random.Generator) -> Planted | None:
         record.state[at, joint] += 0.8 * np.ptp(record.state[:, joint])
         return float(record.time[at])
 
-    return in_joint(log, random, change)
+    return change_joint(log, random, change)
 
 
 @defect("joint with the wrong sign", "wrong_sign", also=("out_of_range", "velocity_sign", "torque_sign"))
@@ -99,7 +99,7 @@ def _sign(log: Log, random: np.random.Generator) -> Planted | None:
     def change(record: RawEpisode, joint: int) -> None:
         record.state[:, joint] *= -1
 
-    return of_all(log, random, change)
+    return change_joint_everywhere(log, random, change)
 
 
 @defect("command with the wrong sign", "wrong_sign", also=("out_of_range", "velocity_sign", "torque_sign"))
@@ -107,7 +107,7 @@ def _command_sign(log: Log, random: np.random.Generator) -> Planted | None:
     def change(record: RawEpisode, joint: int) -> None:
         record.action[:, joint] *= -1
 
-    return of_all(log, random, change)
+    return change_joint_everywhere(log, random, change)
 
 
 @defect("sign that changes in an episode", "wrong_sign", also=("spike", "clock_step", "clock_drift", "out_of_range"))
@@ -117,13 +117,13 @@ def _sign_halfway(log: Log, random: np.random.Generator) -> Planted | None:
         state[at:] = 2 * state[at] - state[at:]
         return float(record.time[at])
 
-    return in_joint(log, random, change)
+    return change_joint(log, random, change)
 
 
 @defect("two columns swapped", "swapped", also=("wrong_sign", "frozen", "joint_lag", "out_of_range"))
 def _swap(log: Log, random: np.random.Generator) -> Planted | None:
-    row = some_episode(log, random)
-    first = None if row is None else some_joint(log, row, random)
+    row = choose_episode(log, random)
+    first = None if row is None else choose_joint(log, row, random)
     if row is None or first is None or len(log[row].joints) < 2:
         return None
     second = next((j for j in random.permutation(moving_joints(log[row])) if j != first), None)
@@ -135,8 +135,8 @@ def _swap(log: Log, random: np.random.Generator) -> Planted | None:
     return Planted(records=made, column=log[row].joints[first], episode=log[0].index, begin_s=float(log[0].time[0]))
 
 
-def _relabelled(log: Log, unit: str, scale: float, factor: float) -> Log:
-    """Radians times a factor, in a unit that they are not in."""
+def _declare_unit(log: Log, unit: str, scale: float, factor: float) -> Log:
+    """Convert positions to rad, multiply them by ``factor``, and declare them in ``unit`` (``scale`` rad per unit)."""
     joints = tuple(JointUnit(joint=name, unit=unit, scale=scale, offset=0.0) for name in log[0].joints)
     units = UnitMap(joints=joints, source="planted")
     made = []
@@ -148,7 +148,7 @@ def _relabelled(log: Log, unit: str, scale: float, factor: float) -> Log:
     return made
 
 
-def _angular(log: Log) -> bool:
+def _is_angular(log: Log) -> bool:
     lengths = any(unit.unit in ("m", "cm", "mm") for unit in log[0].units.joints)
     return bool(log[0].joints) and log[0].units.known and not lengths and log[0].command != "none"
 
@@ -159,17 +159,17 @@ def _widest(log: Log) -> int:
 
 @defect("degrees for radians", "unit", also=("velocity_unit", "torque_sign", "torque_unit", "wraps"))
 def _degrees(log: Log, _random: np.random.Generator) -> Planted | None:
-    if not _angular(log):
+    if not _is_angular(log):
         return None
-    made = _relabelled(log, "rad", 1.0, 180 / math.pi)
+    made = _declare_unit(log, "rad", 1.0, 180 / math.pi)
     return Planted(records=made, column=log[0].joints[_widest(log)], episode=log[0].index, begin_s=math.nan)
 
 
 @defect("radians for degrees", "unit", also=("velocity_unit", "no_excitation", "coarse"))
 def _radians(log: Log, _random: np.random.Generator) -> Planted | None:
-    if not _angular(log):
+    if not _is_angular(log):
         return None
-    made = _relabelled(log, "deg", math.pi / 180, 1.0)
+    made = _declare_unit(log, "deg", math.pi / 180, 1.0)
     return Planted(records=made, column=log[0].joints[_widest(log)], episode=log[0].index, begin_s=math.nan)
 
 
@@ -180,10 +180,10 @@ def _radians(log: Log, _random: np.random.Generator) -> Planted | None:
     also=("wraps", "out_of_range", "velocity_unit"),
 )
 def _mixed(log: Log, random: np.random.Generator) -> Planted | None:
-    if not _angular(log) or any(unit.unit != "rad" for unit in log[0].units.joints):
+    if not _is_angular(log) or any(unit.unit != "rad" for unit in log[0].units.joints):
         return None
 
     def change(record: RawEpisode, joint: int) -> None:
         record.state[:, joint] *= 180 / math.pi
 
-    return of_all(log, random, change)
+    return change_joint_everywhere(log, random, change)

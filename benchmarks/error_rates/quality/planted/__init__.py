@@ -1,1 +1,1 @@
-"""Mistakes made on purpose in good episodes: what the study of the checks plants, and what tests find again."""
+"""Plant known defects into good episodes, for the study of the checks and for tests."""

@@ -1,4 +1,4 @@
-"""What a planted defect is: a mistake, how large it is made, and which checks should find it."""
+"""Define planted defects of episodes: the change, its sizes, and the checks that should detect it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ Plant = Callable[[RecordedEpisode, float, np.random.Generator], Edited | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Defect:
-    """A mistake that can be made on purpose.
+    """A defect that can be planted into an episode.
 
-    ``sizes`` are how large it is made, smallest first, in ``unit``. ``finds`` are the checks that name it; others may
-    notice it besides. ``plant`` takes a recording, a size and a generator, and returns None where it cannot be made.
+    Attributes:
+        name: Name, as printed.
+        family: Family of the checks in ``finds``.
+        sizes: Sizes of the defect in ``unit``, smallest first.
+        unit: Unit of ``sizes``.
+        finds: Checks that should detect it; other checks may detect it too.
+        plant: Function from a recording, a size and a generator to the changed recording; None if the recording cannot
+            have the defect.
     """
 
     name: str
@@ -34,7 +40,7 @@ class Defect:
 def defect(
     table: dict[str, Defect], name: str, sizes: tuple[float, ...], unit: str, *finds: str
 ) -> Callable[[Plant], Plant]:
-    """Enter a function into a table of defects; ``finds`` name checks of the family of the first of them."""
+    """Register the decorated function in ``table``; ``finds`` are checks that should detect it (``family/name``)."""
 
     def register(plant: Plant) -> Plant:
         family = finds[0].partition("/")[0]
@@ -45,7 +51,7 @@ def defect(
 
 
 def moving_joint(recording: RecordedEpisode, random: np.random.Generator) -> int | None:
-    """A joint that moves well, both measured and by command."""
+    """Choose a random joint that moves clearly, both as measured and as commanded; None if there is none."""
     raw = recording.raw
     if raw.command != "position" or raw.action.shape != raw.state.shape:
         return None
@@ -55,7 +61,7 @@ def moving_joint(recording: RecordedEpisode, random: np.random.Generator) -> int
 
 
 def moving_frame(recording: RecordedEpisode, random: np.random.Generator, *, frames: int = 1) -> int | None:
-    """A frame from which on most joints move briskly for so many frames."""
+    """Choose a random frame from which most joints move fast for ``frames`` frames; None if there is none."""
     motion = compute_motion(recording)
     brisk = motion.speed > np.median(motion.speed[motion.moving]) if motion.moving.any() else motion.moving
     share = np.convolve(brisk, np.ones(frames) / frames, mode="valid")
@@ -65,5 +71,5 @@ def moving_frame(recording: RecordedEpisode, random: np.random.Generator, *, fra
 
 
 def reach(recording: RecordedEpisode) -> NDArray[np.float64]:
-    """Ranges of the joints' columns in this episode, ``(n,)``."""
+    """Return the range of each of n joints in this episode, ``(n,)`` in the log's units."""
     return np.ptp(recording.raw.state, axis=0)

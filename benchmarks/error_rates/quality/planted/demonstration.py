@@ -1,4 +1,4 @@
-"""Faults of demonstrations, planted into episodes that are good: what each does to one, at several severities."""
+"""Plant faults of demonstrations into good episodes, at several severities."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ Plant = Callable[[Episode, float, np.random.Generator], Episode]
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault: what it is called, its severities with their words, and which checks are to find it.
+    """A fault of a demonstration.
 
-    ``copies`` says that the faulty episode is added beside its original instead of taking its place.
+    Attributes:
+        name: Name, as printed.
+        severities: Severities, each with its text.
+        checks: Names of the checks that should detect it.
+        plant: Function from an episode, a severity and a generator to the faulty episode.
+        copies: Whether the faulty episode is added to the set; otherwise it replaces its original.
     """
 
     name: str
@@ -29,11 +34,11 @@ class Fault:
     copies: bool = False
 
 
-def _arm(episode: Episode) -> list[int]:
+def _arm_joints(episode: Episode) -> list[int]:
     return [i for i, joint in enumerate(episode.joints) if "grip" not in joint]
 
 
-def _grip(episode: Episode) -> int:
+def _gripper_joint(episode: Episode) -> int:
     return next(i for i, joint in enumerate(episode.joints) if "grip" in joint)
 
 
@@ -41,16 +46,16 @@ def _rate(episode: Episode) -> float:
     return 1.0 / float(np.median(np.diff(episode.time)))
 
 
-def _moved(episode: Episode, change: Array) -> Episode:
-    """Commands and positions moved by the same ``(T, narm)`` of the arm's joints."""
-    action, state, arm = episode.action.copy(), episode.state.copy(), _arm(episode)
+def _add_to_arm(episode: Episode, change: Array) -> Episode:
+    """Add ``change`` ``(T, narm)`` to commands and positions of the arm's joints."""
+    action, state, arm = episode.action.copy(), episode.state.copy(), _arm_joints(episode)
     action[:, arm] += change
     state[:, arm] += change
     return replace(episode, action=action, state=state)
 
 
-def _rows(episode: Episode, at: NDArray[Any]) -> Episode:
-    """The episode at other frames, between frames linearly, at its own rate."""
+def _resample(episode: Episode, at: NDArray[Any]) -> Episode:
+    """Resample the episode at the frame positions ``at`` by linear interpolation; the frame rate is kept."""
     frames = np.arange(len(episode))
     action, state = (
         np.column_stack([np.interp(at, frames, column) for column in table.T])
@@ -62,24 +67,24 @@ def _rows(episode: Episode, at: NDArray[Any]) -> Episode:
 
 
 def tremor(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """A shaking hand: 8 Hz, ``severity`` of each joint's range (physiological tremor: 8 to 12 Hz)."""
-    arm = _arm(episode)
+    """Add a tremor of 8 Hz with amplitude ``severity`` times each joint's range (physiological tremor: 8 to 12 Hz)."""
+    arm = _arm_joints(episode)
     phase = 2 * np.pi * (8.0 * (episode.time - episode.time[0])[:, None] + rng.random(len(arm)))
-    return _moved(episode, severity * np.ptp(episode.state[:, arm], axis=0) * np.sin(phase))
+    return _add_to_arm(episode, severity * np.ptp(episode.state[:, arm], axis=0) * np.sin(phase))
 
 
 def jerky(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """The filter of a teleoperation is broken: commands and positions hold for ``severity`` frames, then jump."""
+    """Hold commands and positions for ``severity`` frames, then jump, as with a broken filter of the teleoperation."""
     offset = int(rng.integers(0, int(severity)))
-    held = np.maximum((np.arange(len(episode)) + offset) // int(severity) * int(severity) - offset, 0)
-    arm, action, state = _arm(episode), episode.action.copy(), episode.state.copy()
-    action[:, arm], state[:, arm] = action[held][:, arm], state[held][:, arm]
+    held_frames = np.maximum((np.arange(len(episode)) + offset) // int(severity) * int(severity) - offset, 0)
+    arm, action, state = _arm_joints(episode), episode.action.copy(), episode.state.copy()
+    action[:, arm], state[:, arm] = action[held_frames][:, arm], state[held_frames][:, arm]
     return replace(episode, action=action, state=state)
 
 
 def detour(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """``severity`` times out and back by 60 % of its range in two joints, a second each: searching about."""
-    arm = _arm(episode)
+    """Add ``severity`` detours: two joints move out by 60 % of their range and back within a second."""
+    arm = _arm_joints(episode)
     width = min(round(_rate(episode)), (len(episode) - 2) // int(severity))
     starts = np.linspace(1, len(episode) - width - 1, int(severity) + 2)[1:-1].astype(int)
     change = np.zeros((len(episode), len(arm)))
@@ -87,22 +92,22 @@ def detour(episode: Episode, severity: float, rng: np.random.Generator) -> Episo
         joints = rng.choice(len(arm), size=min(2, len(arm)), replace=False)
         side = rng.choice([-1.0, 1.0], size=len(joints))
         change[start : start + width, joints] += side * np.hanning(width)[:, None]
-    return _moved(episode, 0.6 * np.ptp(episode.state[:, arm], axis=0) * change)
+    return _add_to_arm(episode, 0.6 * np.ptp(episode.state[:, arm], axis=0) * change)
 
 
 def hesitation(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """``severity`` seconds of standing still, at a moment at which the arm moves."""
-    speed = np.abs(np.diff(episode.state[:, _arm(episode)], axis=0)).sum(axis=1)
+    """Insert a pause of ``severity`` seconds at a time at which the arm moves."""
+    speed = np.abs(np.diff(episode.state[:, _arm_joints(episode)], axis=0)).sum(axis=1)
     fast = np.flatnonzero(speed >= np.quantile(speed, 0.75))
     inner = fast[(fast > len(episode) // 10) & (fast < len(episode) * 9 // 10)]
     at = int(rng.choice(inner if len(inner) else fast))
     still = np.full(round(severity * _rate(episode)), float(at))
-    return _rows(episode, np.concatenate([np.arange(at), still, np.arange(at, len(episode))]))
+    return _resample(episode, np.concatenate([np.arange(at), still, np.arange(at, len(episode))]))
 
 
 def flutter(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """``severity`` more closings and openings, three a second."""
-    grip, action, state = _grip(episode), episode.action.copy(), episode.state.copy()
+    """Insert ``severity`` additional gripper closings and openings, three per second."""
+    grip, action, state = _gripper_joint(episode), episode.action.copy(), episode.state.copy()
     low, high = float(action[:, grip].min()), float(action[:, grip].max())
     half = max(1, round(_rate(episode) / 6))
     frames = int(min(len(episode) - 4, 2 * half * severity))
@@ -114,9 +119,9 @@ def flutter(episode: Episode, severity: float, rng: np.random.Generator) -> Epis
 
 
 def empty(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """The gripper closes on nothing: of what held it off its command, ``severity`` is gone."""
+    """Make the gripper close without an object: remove the share ``severity`` of its deviation from the command."""
     del rng
-    grip, state = _grip(episode), episode.state.copy()
+    grip, state = _gripper_joint(episode), episode.state.copy()
     action = episode.action[:, grip]
     closed = action < action.min() + 0.35 * np.ptp(action)
     settled = np.convolve(closed, np.ones(7), mode="full")[: len(closed)] >= 7
@@ -126,36 +131,38 @@ def empty(episode: Episode, severity: float, rng: np.random.Generator) -> Episod
 
 
 def conflict(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """Commands that go ``severity`` of the way to the other side: a column's sign is wrong, or a log is misaligned."""
+    """Mirror commands about the positions by the share ``severity``, as with a wrong sign or a misaligned log."""
     del rng
-    action, arm = episode.action.copy(), _arm(episode)
+    action, arm = episode.action.copy(), _arm_joints(episode)
     action[:, arm] -= 2 * severity * (action[:, arm] - episode.state[:, arm])
     return replace(episode, action=action)
 
 
 def exact(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """The same again."""
+    """Return the episode unchanged, as an exact duplicate."""
     del severity, rng
     return episode
 
 
 def shifted(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """Begins later or ends earlier by ``severity`` of its length."""
+    """Cut the share ``severity`` of the episode off its beginning or its end."""
     cut = round(severity * len(episode))
     at = np.arange(len(episode), dtype=np.float64)
-    return _rows(episode, at[cut:] if rng.random() < 0.5 else at[:-cut])
+    return _resample(episode, at[cut:] if rng.random() < 0.5 else at[:-cut])
 
 
 def noisy(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """With noise of ``severity`` of each joint's range."""
-    arm = _arm(episode)
-    return _moved(episode, severity * np.ptp(episode.state[:, arm], axis=0) * rng.normal(size=(len(episode), len(arm))))
+    """Add noise with standard deviation ``severity`` times each joint's range."""
+    arm = _arm_joints(episode)
+    return _add_to_arm(
+        episode, severity * np.ptp(episode.state[:, arm], axis=0) * rng.normal(size=(len(episode), len(arm)))
+    )
 
 
 def paced(episode: Episode, severity: float, rng: np.random.Generator) -> Episode:
-    """In ``severity`` times the time."""
+    """Change the duration to ``severity`` times the original."""
     del rng
-    return _rows(episode, np.linspace(0, len(episode) - 1, round(severity * len(episode))))
+    return _resample(episode, np.linspace(0, len(episode) - 1, round(severity * len(episode))))
 
 
 FAULTS: tuple[Fault, ...] = (

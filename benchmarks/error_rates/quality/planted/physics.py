@@ -1,4 +1,4 @@
-"""Planted defects of physics: motions, states and parameters that cannot have been."""
+"""Plant physics defects: impossible motions, states and parameters."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _BIT = mujoco.mjtState
 Columns = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
-def _free(recording: RecordedEpisode) -> Columns | None:
-    """Columns of the first free body's position and velocity in the states."""
+def _free_body_columns(recording: RecordedEpisode) -> Columns | None:
+    """Return the state columns of the first free body's position and velocity; None if there is none."""
     if recording.states is None or recording.provenance is None:
         return None
     model = load_twin(recording.provenance.twin).model
@@ -35,8 +35,10 @@ def _free(recording: RecordedEpisode) -> Columns | None:
     return qpos[place : place + 3], qvel[dof : dof + 6]
 
 
-def _resting(recording: RecordedEpisode, columns: Columns, random: np.random.Generator, frames: int) -> int | None:
-    """A frame from which on the body rests for so long."""
+def _choose_resting_frame(
+    recording: RecordedEpisode, columns: Columns, random: np.random.Generator, frames: int
+) -> int | None:
+    """Choose a random frame from which the body rests for ``frames`` frames; None if there is none."""
     states = recording.states
     assert states is not None
     speed = np.linalg.norm(states[:, columns[1]], axis=1)
@@ -47,7 +49,7 @@ def _resting(recording: RecordedEpisode, columns: Columns, random: np.random.Gen
 
 @defect(PHYSICS, "object teleports", (3.0, 10.0, 50.0), "mm", "physics/teleport")
 def _teleport(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    columns = _free(recording)
+    columns = _free_body_columns(recording)
     if columns is None or recording.states is None:
         return None
     at = int(random.integers(10, len(recording.states) - 10))
@@ -62,8 +64,8 @@ def _teleport(recording: RecordedEpisode, size: float, random: np.random.Generat
 
 @defect(PHYSICS, "object floats", (0.1, 0.3, 1.0), "s", "physics/float")
 def _float(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    columns, frames = _free(recording), max(1, round(size * recording.fps))
-    at = None if columns is None else _resting(recording, columns, random, frames)
+    columns, frames = _free_body_columns(recording), max(1, round(size * recording.fps))
+    at = None if columns is None else _choose_resting_frame(recording, columns, random, frames)
     if columns is None or at is None:
         return None
 
@@ -77,8 +79,8 @@ def _float(recording: RecordedEpisode, size: float, random: np.random.Generator)
 
 @defect(PHYSICS, "object pushed into the table", (2.0, 5.0, 10.0), "mm", "physics/penetration")
 def _sunk(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    columns = _free(recording)
-    at = None if columns is None else _resting(recording, columns, random, 5)
+    columns = _free_body_columns(recording)
+    at = None if columns is None else _choose_resting_frame(recording, columns, random, 5)
     if columns is None or at is None:
         return None
 
@@ -122,10 +124,10 @@ def _gain(recording: RecordedEpisode, size: float, random: np.random.Generator) 
     "physics/torque", "physics/velocity", "physics/acceleration", "physics/jerk", "physics/replay",
 )  # fmt: skip
 def _faster(recording: RecordedEpisode, size: float, _random: np.random.Generator) -> Edited | None:
-    rows = np.arange(0, recording.frames, size, dtype=np.float64)
+    rows = np.arange(0, recording.frame_count, size, dtype=np.float64)
 
     def change(raw: RawEpisode) -> RawEpisode:
-        at = np.arange(recording.frames)
+        at = np.arange(recording.frame_count)
         state, action = (_resampled(values, at, rows) for values in (raw.state, raw.action))
         time = raw.time[0] + float(np.median(np.diff(raw.time))) * np.arange(len(rows))
         return replace(raw, time=time, state=state, action=action)
@@ -145,8 +147,8 @@ def _jolt(recording: RecordedEpisode, size: float, random: np.random.Generator) 
     joint = moving_joint(recording, random)
     if joint is None:
         return None
-    at = int(random.integers(20, recording.frames - 20))
-    shape = np.array([0.5, 1.0, 1.0, 0.5])  # of four frames: no single spike, which is another defect
+    at = int(random.integers(20, recording.frame_count - 20))
+    shape = np.array([0.5, 1.0, 1.0, 0.5])  # four frames, because a single spike is another defect
 
     def change(raw: RawEpisode) -> RawEpisode:
         raw.state[at : at + 4, joint] += size * reach(recording)[joint] * shape
@@ -190,7 +192,7 @@ def _weak(recording: RecordedEpisode, size: float, random: np.random.Generator) 
     def change(raw: RawEpisode) -> RawEpisode:
         gain = 1 - np.exp(-float(np.median(np.diff(raw.time))) / size)
         series = raw.state[:, joint]
-        for row in range(1, len(series)):  # a first-order lag behind the joint as it was
+        for row in range(1, len(series)):  # first-order lag of the original motion
             series[row] = series[row - 1] + gain * (series[row] - series[row - 1])
         return raw
 

@@ -1,4 +1,4 @@
-"""Planted defects of the recording: clocks, frames, pictures, units, places of columns, and endings."""
+"""Plant recording defects: clocks, frames, images, units, swapped columns, and wrong endings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scipy.ndimage import gaussian_filter
 
 from benchmarks.error_rates.quality.planted.defect import Defect, defect, moving_frame, moving_joint, reach
 from benchmarks.error_rates.quality.planted.edited import Edited
-from twinloop.curate.recording import Array, Pictures, RecordedEpisode
+from twinloop.curate.recording import Array, Images, RecordedEpisode
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 RECORDING: dict[str, Defect] = {}
@@ -18,7 +18,7 @@ RECORDING: dict[str, Defect] = {}
 @defect(RECORDING, "frames lost, clock kept", (1.0, 3.0, 10.0), "frames", "recording/dropped_frames",
         "recording/clock_jump")  # fmt: skip
 def _lost(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    at = int(random.integers(10, recording.frames - 20))
+    at = int(random.integers(10, recording.frame_count - 20))
 
     def change(raw: RawEpisode) -> RawEpisode:
         keep = np.delete(np.arange(len(raw)), np.arange(at, at + int(size)))
@@ -33,12 +33,12 @@ def _lost_evenly(recording: RecordedEpisode, size: float, random: np.random.Gene
     at = moving_frame(recording, random, frames=int(size))
     if at is None:
         return None
-    return Edited(recording, rows=np.delete(np.arange(recording.frames), np.arange(at, at + int(size))))
+    return Edited(recording, rows=np.delete(np.arange(recording.frame_count), np.arange(at, at + int(size))))
 
 
 @defect(RECORDING, "frames repeated", (0.03, 0.1, 0.5), "of the frames", "recording/duplicate_frames")
 def _repeated(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    rows = np.arange(recording.frames)
+    rows = np.arange(recording.frame_count)
     again = np.sort(random.choice(rows[1:], size=round(size * len(rows)), replace=False))
     rows[again] = rows[again - 1]
     return Edited(recording, rows=rows)
@@ -46,7 +46,7 @@ def _repeated(recording: RecordedEpisode, size: float, random: np.random.Generat
 
 @defect(RECORDING, "clock jumps ahead", (0.05, 0.2, 1.0), "s", "recording/clock_jump", "recording/dropped_frames")
 def _ahead(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    at = int(random.integers(10, recording.frames - 10))
+    at = int(random.integers(10, recording.frame_count - 10))
 
     def change(raw: RawEpisode) -> RawEpisode:
         raw.time[at:] += size
@@ -57,7 +57,7 @@ def _ahead(recording: RecordedEpisode, size: float, random: np.random.Generator)
 
 @defect(RECORDING, "clock jumps back", (0.05, 0.2, 1.0), "s", "recording/clock_jump")
 def _back(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    at = int(random.integers(10, recording.frames - 10))
+    at = int(random.integers(10, recording.frame_count - 10))
 
     def change(raw: RawEpisode) -> RawEpisode:
         raw.time[at:] -= size
@@ -78,13 +78,15 @@ def _frozen(recording: RecordedEpisode, size: float, random: np.random.Generator
     if at is None:
         return None
 
-    def change(camera: str, pictures: Pictures) -> Pictures:
+    def change(camera: str, images: Images) -> Images:
         if camera == chosen:
-            noise = random.integers(-1, 2, size=pictures[at : at + frames + 1].shape)  # what a codec leaves of nothing
-            pictures[at : at + frames + 1] = np.clip(pictures[at].astype(int) + noise, 0, 255)
-        return pictures
+            noise = random.integers(
+                -1, 2, size=images[at : at + frames + 1].shape
+            )  # noise of a codec on constant images
+            images[at : at + frames + 1] = np.clip(images[at].astype(int) + noise, 0, 255)
+        return images
 
-    return Edited(recording, pictures=change)
+    return Edited(recording, images=change)
 
 
 @defect(RECORDING, "camera black", (1.0, 5.0, 1000.0), "frames at most", "recording/black_camera")
@@ -92,15 +94,15 @@ def _black(recording: RecordedEpisode, size: float, random: np.random.Generator)
     chosen = _camera(recording, random)
     if chosen is None:
         return None
-    at = 0 if size > recording.frames else int(random.integers(recording.frames - int(size)))
+    at = 0 if size > recording.frame_count else int(random.integers(recording.frame_count - int(size)))
 
-    def change(camera: str, pictures: Pictures) -> Pictures:
+    def change(camera: str, images: Images) -> Images:
         if camera == chosen:
-            part = pictures[at : at + int(size)]
+            part = images[at : at + int(size)]
             part[:] = random.integers(0, 6, size=part.shape)
-        return pictures
+        return images
 
-    return Edited(recording, pictures=change)
+    return Edited(recording, images=change)
 
 
 @defect(RECORDING, "camera out of focus throughout", (0.5, 1.0, 2.0), "px", "recording/blur")
@@ -109,12 +111,12 @@ def _blurred(recording: RecordedEpisode, size: float, random: np.random.Generato
     if chosen is None:
         return None
 
-    def change(camera: str, pictures: Pictures) -> Pictures:
+    def change(camera: str, images: Images) -> Images:
         if camera == chosen:
-            pictures[:] = gaussian_filter(pictures, sigma=(0, size, size, 0))
-        return pictures
+            images[:] = gaussian_filter(images, sigma=(0, size, size, 0))
+        return images
 
-    return Edited(recording, pictures=change)
+    return Edited(recording, images=change)
 
 
 @defect(RECORDING, "camera smeared for a third of a second", (0.5, 1.0, 2.0), "px", "recording/blur")
@@ -122,14 +124,14 @@ def _smeared(recording: RecordedEpisode, size: float, random: np.random.Generato
     chosen = _camera(recording, random)
     if chosen is None:
         return None
-    at = int(random.integers(0, recording.frames - 10))
+    at = int(random.integers(0, recording.frame_count - 10))
 
-    def change(camera: str, pictures: Pictures) -> Pictures:
+    def change(camera: str, images: Images) -> Images:
         if camera == chosen:
-            pictures[at : at + 10] = gaussian_filter(pictures[at : at + 10], sigma=(0, size, size, 0))
-        return pictures
+            images[at : at + 10] = gaussian_filter(images[at : at + 10], sigma=(0, size, size, 0))
+        return images
 
-    return Edited(recording, pictures=change)
+    return Edited(recording, images=change)
 
 
 @defect(RECORDING, "cameras exchanged", (2.0,), "cameras", "recording/swapped_cameras")
@@ -212,11 +214,11 @@ def _flipped(recording: RecordedEpisode, _size: float, random: np.random.Generat
 
 @defect(RECORDING, "recorder left running", (1.0, 3.0, 10.0), "s", "recording/static_tail")
 def _tail(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    rows = np.append(np.arange(recording.frames), np.full(round(size * recording.fps), recording.frames - 1))
+    rows = np.append(np.arange(recording.frame_count), np.full(round(size * recording.fps), recording.frame_count - 1))
 
     def change(raw: RawEpisode) -> RawEpisode:
-        tail = raw.state[recording.frames :]
-        tail += 1e-4 * reach(recording) * random.standard_normal(tail.shape)  # an encoder's last step
+        tail = raw.state[recording.frame_count :]
+        tail += 1e-4 * reach(recording) * random.standard_normal(tail.shape)  # noise of one encoder step
         return raw
 
     return Edited(recording, rows=rows.astype(np.intp), raw=change)
@@ -224,12 +226,12 @@ def _tail(recording: RecordedEpisode, size: float, random: np.random.Generator) 
 
 @defect(RECORDING, "recording broken off", (0.85, 0.6, 0.3), "of its length", "recording/truncated")
 def _broken(recording: RecordedEpisode, size: float, _random: np.random.Generator) -> Edited | None:
-    return Edited(recording, rows=np.arange(round(size * recording.frames)))
+    return Edited(recording, rows=np.arange(round(size * recording.frame_count)))
 
 
 @defect(RECORDING, "values that are no numbers", (1.0, 10.0), "values", "recording/not_finite")
 def _nan(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
-    at, joint = (int(random.integers(n)) for n in (recording.frames - int(size), len(recording.raw.joints)))
+    at, joint = (int(random.integers(n)) for n in (recording.frame_count - int(size), len(recording.raw.joints)))
 
     def change(raw: RawEpisode) -> RawEpisode:
         raw.state[at : at + int(size), joint] = np.nan
@@ -243,7 +245,7 @@ def _spike(recording: RecordedEpisode, size: float, random: np.random.Generator)
     joint = moving_joint(recording, random)
     if joint is None:
         return None
-    at = int(random.integers(5, recording.frames - 5))
+    at = int(random.integers(5, recording.frame_count - 5))
 
     def change(raw: RawEpisode) -> RawEpisode:
         raw.state[at, joint] += size * reach(recording)[joint]
@@ -260,10 +262,10 @@ def _stuck(recording: RecordedEpisode, size: float, random: np.random.Generator)
         return None
     gone = (
         np.abs(recording.raw.state[frames:, joint] - recording.raw.state[:-frames, joint])
-        if (frames < recording.frames)
+        if (frames < recording.frame_count)
         else np.empty(0)
     )
-    found = np.flatnonzero(gone > 0.3 * reach(recording)[joint])  # while it moves
+    found = np.flatnonzero(gone > 0.3 * reach(recording)[joint])  # frames in which the joint moves
     at = int(random.choice(found)) if len(found) else 0
 
     def change(raw: RawEpisode) -> RawEpisode:

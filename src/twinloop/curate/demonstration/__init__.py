@@ -1,1 +1,1 @@
-"""Checks of demonstrations: smoothness, path, hesitation, gripper, actions, copies, outcome."""
+"""Checks of demonstrations: smoothness, path, hesitation, gripper, actions, copies and outcome."""

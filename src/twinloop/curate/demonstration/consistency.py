@@ -1,9 +1,10 @@
-"""Check whether a demonstration acts like the others in similar states; a policy cannot learn contradictory actions.
+"""Check whether the actions of a demonstration agree with those of other demonstrations in similar states.
 
-An action is the difference of command and arm position, now and averaged over the next half second. Similar states are
-the nearest ones, by position and velocity of all joints, among sampled frames of the task's other episodes. The value
-is the distance of an action from the median of theirs, in standard deviations of all actions (local action variance, as
-in Belkhale, Cui & Sadigh, "Data quality in imitation learning", NeurIPS 2023, but of single episodes).
+A policy cannot learn contradictory actions. An action is the difference between command and arm position, now and
+averaged over the next half second. Similar states are the nearest states, by position and velocity of all joints, among
+sampled frames of the task's other episodes. The value is the distance of an action from the median of the actions in
+similar states, in standard deviations of all actions. This is the local action variance of Belkhale, Cui & Sadigh
+("Data quality in imitation learning", NeurIPS 2023), computed for each episode instead of for the whole dataset.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ _NONE = "There are no position commands, so there is no action to compare."
 
 
 class ActionConsistency(PeerCheck):
-    """Actions compared with those of other episodes in the nearest states."""
+    """Check for actions that differ from those of other episodes of the task in similar states."""
 
     name = "demonstration/actions"
     meaning = "distance of actions from those of the task's other episodes in the nearest states"
     # Differences below a quarter of the standard deviation of all actions do not matter (our choice).
     kinds: Mapping[str, MetricKind] = {
-        "*": MetricKind(worse="high", unit="1", least=0.25, words="Its actions differ by")
+        "*": MetricKind(worse="high", unit="1", least_difference=0.25, reason_prefix="Its actions differ by")
     }
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Sample states and actions; see `MeasuringCheck`."""
+        """Return one measurement, whose ``facts`` hold states and actions at 40 sampled frames."""
         motion = compute_movement(recording)
         if motion.command is None:
-            return [Measurement(value=None, said=_NONE)]
+            return [Measurement(value=None, text=_NONE)]
         states, actions, frames = _sample_frames(motion, motion.command)
         facts = {"states": states.astype(np.float32), "actions": actions.astype(np.float32), "frames": frames}
         return [Measurement(value=0.0, facts=facts)]
@@ -51,22 +52,31 @@ class ActionConsistency(PeerCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Measure the distance of actions from those of the task's other episodes, and judge it as `PeerCheck`."""
-        figures = [list(found) for found in measured]
+        """Compute the distance of actions from those of the task's other episodes, and yield the scores."""
+        metrics = [list(found) for found in measured]
         for places in group_recordings(recordings).values():
             known = [place for place in places if measured[place][0].value is not None]
             found = measure_conflicts([measured[place][0].facts for place in known]) if len(known) > 1 else []
             for place, (value, frame) in zip(known, found, strict=False):
-                figures[place] = [_make_measurement(measured[place][0], value, frame)]
+                metrics[place] = [_make_measurement(measured[place][0], value, frame)]
             if len(known) == 1:
-                figures[known[0]] = [Measurement(value=None, said="There is no other episode of this task.")]
-        yield from super().judge(recordings, figures)
+                metrics[known[0]] = [Measurement(value=None, text="There is no other episode of this task.")]
+        yield from super().judge(recordings, metrics)
 
 
 def measure_conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]:
-    """Return each episode's distance from the others' actions in similar states, and the sample with the largest one.
+    """Compute how much the actions of each episode differ from those of other episodes in similar states.
 
-    NaN if no state of the episode is similar to a state of the others.
+    The distance of a sample is that of its action from the median of the actions in similar states of other episodes,
+    in standard deviations of all actions.
+
+    Args:
+        facts: for each episode, sampled ``states`` ``(m, d)`` and ``actions`` ``(m, k)``, as in
+            `ActionConsistency.measure`.
+
+    Returns:
+        For each episode, the 75th percentile of the distances of its samples, and the index of the sample with the
+        largest distance. The percentile is NaN if no state is similar to a state of another episode.
     """
     episode = np.repeat(np.arange(len(facts)), [len(fact["states"]) for fact in facts])
     states = _standardize(np.concatenate([fact["states"] for fact in facts]))
@@ -92,7 +102,16 @@ def measure_conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[floa
 
 
 def _sample_frames(motion: Movement, command: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-    """Return states ``(m, 2 n)``, actions ``(m, 2 n)`` and their frames."""
+    """Sample evenly spaced frames of an episode.
+
+    Args:
+        motion: motion of the episode.
+        command: commanded positions ``(T, n)`` of n joints.
+
+    Returns:
+        States ``(m, 2 n)`` (positions and velocities), actions ``(m, 2 n)`` (now and averaged over the next 0.5 s), and
+            the recorded frame of each sample ``(m,)``.
+    """
     ahead = max(1, round(_AHEAD_S * motion.rate_hz))
     last = max(1, len(motion) - ahead)
     frames = np.unique(np.linspace(0, last - 1, _FRAMES).round().astype(np.intp))
@@ -121,7 +140,7 @@ def _summarize_distances(apart: Array) -> tuple[float, int]:
 
 def _make_measurement(found: Measurement, value: float, place: int) -> Measurement:
     if not np.isfinite(value):
-        return Measurement(value=None, said="No other episode has a similar state.")
+        return Measurement(value=None, text="No other episode has a similar state.")
     frame = int(found.facts["frames"][place])
     said = f" standard deviations from those of other episodes in similar states (most at frame {frame})"
-    return replace(found, value=value, said=said, first_frame=frame, last_frame=frame, facts={})
+    return replace(found, value=value, text=said, first_frame=frame, last_frame=frame, facts={})

@@ -1,8 +1,10 @@
-"""Find episodes that are copies of another one: exact, shifted or cut in time, at another speed, or with noise.
+"""Find episodes that are copies of another episode: exact, shifted or cut in time, at another speed, or with noise.
 
-Each episode is reduced to a trace of a few kilobytes. Candidates are the nearest traces in four arrangements; every
-kind of copy leaves one of them almost unchanged: along the whole episode (speed), from its start and from its end
-(cuts), and poses at the joints' extremes (shifts). Candidates are then aligned in time. See `stats.near_duplicates`.
+Each episode is reduced to its trace, joint positions at 8 Hz of a few kilobytes. Comparing all pairs would be slow.
+Therefore only near traces are aligned in time. They are found by four descriptions of a trace: positions along the
+whole episode, positions near its start, positions near its end, and the extremes of each joint. Every kind of copy
+leaves at least one description nearly unchanged: another speed the first, a cut one of the next two, a shift the last.
+See `stats.time_alignment`.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from twinloop.dataset.logs.resampling import interpolate
 from twinloop.stats.time_alignment import aligned_distances, nearest_pairs
 
 _RATE_HZ = 8.0  # of a trace: an arm on position servos of this size passes 1 to 4 Hz
-_MOST = 256  # frames of a trace: 32 s of an episode; what comes later is not compared
-_POINTS = 32  # of an episode's course, evenly spaced over its duration
+_MOST = 256  # frames of a trace: the first 32 s of an episode; later frames are not compared
+_POINTS = 32  # positions of a course, evenly spaced over the duration of the episode
 _ENDS_S = 6.0  # duration of the compared beginning and end
-_NEIGHBOURS = 4  # candidates of each episode in each arrangement
+_NEIGHBOURS = 4  # candidates of each episode by each description
 # Two episodes are copies if they differ by less than a tenth of the usual difference of two episodes of the task. Of
 # forty recorded and 128 simulated pick-and-place episodes the most similar differ by at least 0.22 of it. Only copies
 # that are less similar to the original than another episode are above the limit (measured; docs/evidence/curation.md).
@@ -37,7 +39,14 @@ _TYPICAL = 512  # randomly drawn pairs that define the usual distance
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateOf:
-    """Most similar episode: ``other`` is its index, ``how`` describes the relation of the two."""
+    """The other episode that is most similar to an episode. It is a duplicate if `distance` is less than 0.1.
+
+    Attributes:
+        other: index of the other episode.
+        distance: distance of the two episodes, divided by the median distance of random pairs of episodes of the task.
+        how: relation of the two episodes, as text for the user.
+        exact: whether states and actions are identical.
+    """
 
     other: int
     distance: float
@@ -46,7 +55,7 @@ class DuplicateOf:
 
 
 class NearDuplicates(MeasuringCheck):
-    """Copies and near copies, with the original episode; the later episode of a pair counts as the copy."""
+    """Check for copies and near copies of another episode; the later episode of a pair counts as the copy."""
 
     name = "demonstration/near_duplicates"
     meaning = "distance to the most similar other episode after time alignment, relative to the usual distance"
@@ -54,11 +63,15 @@ class NearDuplicates(MeasuringCheck):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Limit of the check; part of its hash."""
+        """Limit of the check; it is part of the check's hash."""
         return {"limit": LIMIT}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the trace and a hash of the content; see `MeasuringCheck`."""
+        """Return one measurement, whose ``facts`` describe the episode for the comparison.
+
+        ``trace`` has the joint positions at 8 Hz, ``course`` those at 32 times that are evenly spaced over the whole
+        episode, and ``content`` a hash of states and actions.
+        """
         episode = recording.episode
         motion = Movement.of(episode)
         time = np.arange(len(motion)) / motion.rate_hz
@@ -74,7 +87,7 @@ class NearDuplicates(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Judge each robot and task separately, across batches and sources; see `MeasuringCheck`."""
+        """Compare all episodes of the same robot and task, also across batches and sources, and yield their scores."""
         for places in _group_comparable(recordings, measured).values():
             known = [place for place in places if measured[place][0].value is not None]
             copies = find_copies([measured[place][0].facts for place in known])
@@ -90,7 +103,7 @@ class NearDuplicates(MeasuringCheck):
         self, recording: RecordedEpisode, copy: DuplicateOf | None, other: RecordedEpisode | None, *, later: bool
     ) -> CheckScore:
         if copy is None or other is None:
-            found = Measurement(value=None, said="There is no other episode of this task to compare it with.")
+            found = Measurement(value=None, text="There is no other episode of this task to compare it with.")
             return self.make_score(recording, found, "unknown")
         found = Measurement(value=copy.distance)
         which = f"{other.where} ({other.episode_id[:12]})"
@@ -108,7 +121,14 @@ class NearDuplicates(MeasuringCheck):
 
 
 def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[DuplicateOf | None]:
-    """Return each episode's most similar other episode, from facts of `NearDuplicates.measure`; None if alone."""
+    """Return the most similar other episode of each episode, whether it is a copy or not.
+
+    The entry is None if there is only one episode.
+
+    Args:
+        facts: facts of `NearDuplicates.measure` for each episode.
+        seed: seed of the random pairs whose median distance is the unit of the distances.
+    """
     if len(facts) < 2:
         return [None] * len(facts)
     lengths = np.array([len(fact["trace"]) for fact in facts])
@@ -124,7 +144,18 @@ def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[Du
 
 
 def _scale_traces(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp]) -> tuple[Array, Array]:
-    """Center traces ``(n, T, k)`` and courses ``(n, 32, k)``, and scale them by each joint's standard deviation."""
+    """Subtract the mean of all episodes from the joint positions, and divide them by each joint's standard deviation.
+
+    A trace is an episode's joint positions at 8 Hz. A course is its joint positions at 32 times that are evenly spaced
+    over the whole episode.
+
+    Args:
+        facts: trace and course of each of the n episodes, from `NearDuplicates.measure`.
+        lengths: number of frames of each trace ``(n,)``.
+
+    Returns:
+        Traces ``(n, T, k)`` of k joints, padded with zeros, and courses ``(n, 32, k)``.
+    """
     every = np.concatenate([np.asarray(fact["course"], dtype=np.float64) for fact in facts])
     mean, sd = every.mean(axis=0), every.std(axis=0)
     sd = np.where(sd <= 1e-9 * (1e-12 + np.abs(every).max(axis=0)), np.inf, sd)
@@ -136,7 +167,13 @@ def _scale_traces(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp])
 
 
 def _arrange_rows(traces: Array, courses: Array, lengths: NDArray[np.intp]) -> Iterator[Array]:
-    """Yield arrangements of rows, in one of which a copy of some kind is next to its original."""
+    """Yield four descriptions of all episodes as feature vectors; a copy is near its original in at least one of them.
+
+    Args:
+        traces: scaled positions ``(n, T, k)`` at 8 Hz.
+        courses: scaled positions ``(n, 32, k)`` over the whole duration.
+        lengths: number of frames of each trace ``(n,)``.
+    """
     n = len(traces)
     yield courses.reshape(n, -1)
     step = np.arange(0, round(_ENDS_S * _RATE_HZ), 4)
@@ -158,14 +195,24 @@ def _compute_course_distance(courses: Array, pairs: NDArray[np.intp]) -> Array:
 def _compute_typical_distances(
     traces: Array, courses: Array, lengths: NDArray[np.intp], seed: int
 ) -> tuple[float, float]:
-    """Return median distances of randomly drawn pairs; at least the float32 epsilon."""
+    """Return two median distances of random pairs of episodes: one of traces, one of courses.
+
+    For the distance of two traces, one is shifted in time so that they match best. Both results are at least the
+    float32 epsilon, because other distances are divided by them.
+
+    Args:
+        traces: scaled joint positions at 8 Hz ``(n, T, k)`` of n episodes with k joints, padded with zeros.
+        courses: scaled joint positions at 32 times that are evenly spaced over each episode ``(n, 32, k)``.
+        lengths: number of frames of each trace ``(n,)``.
+        seed: seed of the random pairs.
+    """
     rng = generator(seed, "curate/near-duplicates")
     first = rng.integers(0, len(traces), _TYPICAL)
     second = (first + rng.integers(1, len(traces), _TYPICAL)) % len(traces)
     drawn = np.unique(np.sort(np.stack([first, second], axis=1), axis=1), axis=0)
     tiny = float(np.finfo(np.float32).eps)
-    laid_over = float(np.median(aligned_distances(traces, lengths, drawn).distance))
-    return max(laid_over, tiny), max(float(np.median(_compute_course_distance(courses, drawn))), tiny)
+    aligned = float(np.median(aligned_distances(traces, lengths, drawn).distance))
+    return max(aligned, tiny), max(float(np.median(_compute_course_distance(courses, drawn))), tiny)
 
 
 def _select_best_pairs(
@@ -175,7 +222,19 @@ def _select_best_pairs(
     shift: NDArray[np.intp],
     lengths: NDArray[np.intp],
 ) -> list[DuplicateOf | None]:
-    """Return for every episode its pair with the smallest distance; among equals the earliest other one."""
+    """Return the most similar other episode of each episode; among equal distances the earliest pair.
+
+    Every pair has two distances. One compares traces (joint positions at 8 Hz) at their best time shift, the other
+    courses (joint positions at 32 times that are evenly spaced over the episode). The smaller one counts.
+
+    Args:
+        contents: hash of states and actions of each episode.
+        pairs: indices of the compared episodes ``(m, 2)``.
+        relative: distances of the traces and of the courses of each pair ``(2, m)``, divided by the median of random
+            pairs.
+        shift: time shift of each pair at the smallest distance of the traces ``(m,)``, in frames at 8 Hz.
+        lengths: number of frames of each trace.
+    """
     least = relative.min(axis=0)
     found: list[DuplicateOf | None] = [None] * len(contents)
     for place in np.argsort(least, kind="stable"):
@@ -191,9 +250,16 @@ def _select_best_pairs(
 
 
 def _describe_relation(relative: Array, shift: int, lengths: NDArray[np.intp]) -> str:
-    """Describe the relation of two episodes."""
-    laid_over, paced = relative
-    if paced < laid_over:
+    """Describe for the user how an episode resembles another one.
+
+    Args:
+        relative: relative distances ``(2,)`` of the traces aligned in time, and of the courses (positions at 32 times
+            evenly spaced over the episode).
+        shift: time shift between the episodes, in frames at 8 Hz.
+        lengths: number of frames of both traces ``(2,)``.
+    """
+    aligned, course = relative
+    if course < aligned:
         ratio = (lengths[0] - 1) / max(1, lengths[1] - 1)
         return f"the same path in {ratio:.2f} times the time" if abs(ratio - 1) > 0.02 else "the same path in time"
     if shift:
@@ -204,7 +270,10 @@ def _describe_relation(relative: Array, shift: int, lengths: NDArray[np.intp]) -
 def _group_comparable(
     recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> dict[tuple[object, ...], list[int]]:
-    """Return indices by robot, task and number of joints; copies are searched across batches and sources."""
+    """Return the indices of comparable recordings: those with the same robot, task and number of joints.
+
+    Batches and sources are not separated, because copies may be anywhere.
+    """
     found: dict[tuple[object, ...], list[int]] = {}
     for (_, robot, _, task), places in group_recordings(recordings).items():
         for place in places:

@@ -1,4 +1,4 @@
-"""Resample an episode's joint positions to a constant rate, and compute the hand position with a twin's kinematics."""
+"""Resample an episode's joint positions to a constant rate, and compute hand positions with a twin's kinematics."""
 
 from __future__ import annotations
 
@@ -31,11 +31,17 @@ _UNEVEN = 0.1  # of a step: if steps differ by more, the episode is resampled to
 
 @dataclass(frozen=True, kw_only=True)
 class Movement:
-    """Joint positions ``(T, n)`` at ``rate_hz``, in rad and m if ``si``, else in the log's own unit.
+    """Joint positions and commands of an episode at a constant rate: T frames of n joints.
 
-    ``command`` ``(T, n)`` are commanded positions, None without commands. ``arm`` are the columns of the arm,
-    ``gripper`` is the gripper's column or None; lower means more closed. ``frames`` ``(T,)`` is the nearest recorded
-    frame of each row.
+    Attributes:
+        position: measured positions ``(T, n)``, in rad or m if ``si`` is true, else in the log's own unit.
+        command: commanded positions ``(T, n)``, in the same unit; None if the actions are not positions.
+        joints: names of the joints.
+        arm: columns of the joints of the arm.
+        gripper: column of the gripper, whose lower values are more closed; None if there is no gripper.
+        rate_hz: frames per second.
+        si: whether positions are in SI units.
+        frames: nearest recorded frame of each row ``(T,)``.
     """
 
     position: Array
@@ -52,20 +58,24 @@ class Movement:
 
     @property
     def velocity(self) -> Array:
-        """Velocities of the arm's joints between frames, ``(T − 1, narm)``, per second."""
+        """Velocities of the narm joints of the arm between frames, ``(T - 1, narm)``, per second."""
         return np.diff(self.position[:, self.arm], axis=0) * self.rate_hz
 
     @property
     def speed(self) -> Array:
-        """Speed of the arm ``(T − 1,)``; 1 m of a slide joint counts as 1 rad."""
+        """Norm of the arm's joint velocities ``(T - 1,)``; 1 m of a slide joint counts as 1 rad."""
         return np.sqrt(np.sum(self.velocity**2, axis=1))
 
     @classmethod
     def of(cls, episode: Episode, units: UnitMap | None = None) -> Movement:
-        """Make the movement of a checked episode, with its own or the given units.
+        """Create the movement of a validated episode.
+
+        Args:
+            episode: the episode.
+            units: map to SI units; by default that of the episode.
 
         Raises:
-            LogError: too few frames, or no joints.
+            LogError: If the episode has too few frames or no joints.
         """
         if len(episode) < LEAST_FRAMES or not episode.joints:
             raise LogError(
@@ -100,28 +110,31 @@ class Movement:
 
 
 def compute_movement(recording: RecordedEpisode) -> Movement:
-    """Return the movement of a recording.
+    """Return the joint movement of a recording at a constant rate.
 
     Raises:
-        LogError: the episode cannot be read or is too short; the message gives the reason.
+        LogError: If the episode has invalid values or is too short.
     """
     return Movement.of(recording.episode)
 
 
 def find_rest(motion: Movement) -> NDArray[np.bool_]:
-    """Return the mask of the steps in which the arm is at rest, relative to its own speed, ``(T − 1,)``."""
+    """Return the mask ``(T - 1,)`` of the steps in which the arm is at rest.
+
+    At rest means slower than 5 % of the 90th percentile of the arm's speed in motion.
+    """
     speed = np.convolve(motion.speed, np.ones(3) / 3, mode="same")  # a single repeated reading does not count as rest
     moving = speed[speed > 0]
     return speed < STILL * float(np.quantile(moving, 0.9)) if len(moving) else np.ones(len(speed), dtype=bool)
 
 
 def find_long_runs(flags: NDArray[np.bool_], least: float) -> list[tuple[int, int]]:
-    """Return the first index and the end (exclusive) of each run of at least ``least`` true values."""
+    """Return start and end (exclusive) of each run of at least ``least`` consecutive true values."""
     return [(begin, end) for begin, end in find_runs(flags) if end - begin >= least]
 
 
 def split_movements(motion: Movement) -> list[tuple[int, int]]:
-    """Return the first index and the end (exclusive) of each movement between two pauses, in rows of velocities."""
+    """Return start and end (exclusive) of each movement between two pauses, as row indices of `Movement.velocity`."""
     moving = np.ones(len(motion) - 1, dtype=bool)
     for begin, end in find_long_runs(find_rest(motion), PAUSE_S * motion.rate_hz):
         moving[begin:end] = False
@@ -129,24 +142,25 @@ def split_movements(motion: Movement) -> list[tuple[int, int]]:
 
 
 def infer_units(episode: Episode, twin: Twin) -> UnitMap | None:
-    """Return the units of an episode; if their size in rad is unknown, use the twin's joint ranges.
+    """Return the unit map of an episode, which converts its joint positions to rad or m.
 
-    None if joints or units do not match the twin.
+    If the episode has no calibration, the conversion is derived from the twin's joint ranges. None is returned if the
+    joints or units do not match the twin.
     """
-    joints, said = list(twin.robot.joints), [unit.unit for unit in episode.units.joints]
-    if not set(episode.joints) <= set(joints) or (not episode.units.known and "unknown" in said):
+    joints, unit_names = list(twin.robot.joints), [unit.unit for unit in episode.units.joints]
+    if not set(episode.joints) <= set(joints) or (not episode.units.known and "unknown" in unit_names):
         return None
     if episode.units.known:
         return episode.units
     ranges = twin.joint_ranges[[joints.index(name) for name in episode.joints]]
-    return unit_map_from_ranges(episode.joints, ranges, said, source=f"joint ranges of {twin.name}")
+    return unit_map_from_ranges(episode.joints, ranges, unit_names, source=f"joint ranges of {twin.name}")
 
 
 class ToolPositions:
-    """Tool positions of episodes; each twin is read once.
+    """Computation of tool positions (of the robot's hand) from a twin's kinematics; each twin is compiled once.
 
     Args:
-        twins: returns the twin of an episode; None if there are no twins and hand positions are unknown.
+        twins: function that returns the twin of an episode. If None, no position is computed.
     """
 
     def __init__(self, twins: EpisodeTwins | None = None) -> None:
@@ -154,13 +168,14 @@ class ToolPositions:
         self._read: dict[str, tuple[mujoco.MjModel, mujoco.MjData]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the models, which each process reads again."""
+        """Pickle without the MuJoCo models; each process compiles them again."""
         return {"_twins": self._twins, "_read": {}}
 
     def compute_positions(self, recording: RecordedEpisode) -> Array | None:
-        """Return hand positions in the world frame ``(T, 3)``, m; None without a twin, tool site or matching joints.
+        """Return the positions of the twin's tool site in the world frame, ``(T, 3)`` in m.
 
-        A log in ±100 units without calibration is converted with the twin's joint ranges.
+        None is returned if the episode has no twin, the twin has no tool site, or the joints do not match. If the log
+        uses LeRobot's normalized units (-100 to 100) without calibration, it is converted with the twin's joint ranges.
         """
         if self._twins is None:
             return None

@@ -1,9 +1,10 @@
-"""Predict the outcome of a demonstration, and find stated outcomes that contradict the motion.
+"""Predict the outcome of a demonstration from its motion, and find stated outcomes that contradict the prediction.
 
-Using a classifier trained on rollouts with known outcomes to select demonstrations is the idea of Demo-SCORE (Chen,
+A classifier trained on rollouts with known outcomes can select demonstrations; this is the idea of Demo-SCORE (Chen,
 Lessing, Liu & Finn, "Curating demonstrations using online experience", 2025, arXiv:2503.03707), which uses policies'
-observations. Ours uses about two dozen named features of the whole episode and is linear, so that it can give reasons.
-It is tested on episodes that it was not trained on, and makes no prediction if this test is no better than chance.
+observations. This classifier uses about two dozen named features of the whole episode. It is linear, so that it can
+give reasons. It is tested on episodes on which it was not trained, and makes no prediction if it is no better than
+chance there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _END_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeFeature:
-    """One feature of an episode: name, meaning, unit (``u`` is the log's own) and value."""
+    """One feature of an episode for the prediction of its outcome; the unit ``u`` is the log's unit of positions."""
 
     name: str
     meaning: str
@@ -40,7 +41,7 @@ class OutcomeFeature:
 
 
 def compute_outcome_features(motion: Movement) -> tuple[OutcomeFeature, ...]:
-    """Return the features of one motion; episodes with the same joints have the same feature names."""
+    """Compute the features of one episode's motion; episodes with the same joints have the same feature names."""
     rows = (*_compute_course_features(motion), *_compute_grip_features(motion), *_find_end_positions(motion))
     return tuple(OutcomeFeature(name=n, meaning=m, unit=u, value=v) for n, m, u, v in rows)
 
@@ -77,7 +78,7 @@ def _compute_tracking_error(motion: Movement) -> float:
 
 
 def _compute_grip_features(motion: Movement) -> tuple[Row, ...]:
-    """Return the gripper features; zeros without gripper motion, empty without a gripper."""
+    """Return the features of the gripper: zeros if it does not move, none if the robot has no gripper."""
     if motion.gripper is None:
         return ()
     events = find_grip_events(motion)
@@ -85,7 +86,12 @@ def _compute_grip_features(motion: Movement) -> tuple[Row, ...]:
     first = next((change.frame / motion.rate_hz for change in changes if change.closes), 0.0)
     return (
         ("grip/changes", "closings and openings", "1", float(len(changes))),
-        ("grip/flutter", "quick reversals of the gripper", "1", 0.0 if events is None else float(len(events.turns))),
+        (
+            "grip/flutter",
+            "quick reversals of the gripper",
+            "1",
+            0.0 if events is None else float(len(events.quick_reversals)),
+        ),
         (
             "grip/gap",
             "gap of the closed gripper, as a share of its range",
@@ -107,7 +113,7 @@ def _replace_none(value: float | None) -> float:
 
 
 def _find_end_positions(motion: Movement) -> tuple[Row, ...]:
-    """Return the last position of each joint."""
+    """Return one feature per joint of the arm: its last position."""
     unit = "rad" if motion.si else "u"
     ends = [(motion.joints[column], float(motion.position[-1, column])) for column in motion.arm]
     return tuple((f"end/{joint}", f"last position of {joint}", unit, end) for joint, end in ends)
@@ -123,11 +129,19 @@ _BAD = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomePrediction:
-    """Probabilities of success of episodes ``(n,)``, in the given order, and their model.
+    """Predicted probabilities of success for n episodes, and the model.
 
-    ``probability`` of labelled episodes comes from fits that excluded them, of others from ``model``; it is NaN for
-    unreadable episodes. ``auc`` is the held-out probability that a success is ranked above a failure. ``refused`` is
-    the reason if nothing is predicted; the other fields are then empty or None.
+    If nothing is predicted, ``refusal_reason`` gives the reason, the probabilities are NaN and the model is None.
+
+    Attributes:
+        probability: probability of success ``(n,)``. For episodes with a stated outcome it comes from a fit that
+            excluded the episode, for others from ``model``. It is NaN for unreadable episodes.
+        labels: stated outcomes; None if unknown.
+        features: names, meanings and units of the features; the values are those of the first readable episode.
+        rows: values of the d features ``(n, d)``; missing values are replaced by the mean.
+        auc: area under the ROC curve on held-out episodes: the probability that a success is ranked above a failure.
+        model: logistic ridge regression, fitted to all episodes with a stated outcome.
+        refusal_reason: reason why nothing is predicted; "" if there are predictions.
     """
 
     probability: Array
@@ -136,17 +150,20 @@ class OutcomePrediction:
     rows: Array
     auc: Interval | None
     model: LogisticRidge | None
-    refused: str
+    refusal_reason: str
 
     def coefficients(self) -> list[tuple[str, float]]:
-        """Return each feature's meaning with its change of log odds per standard deviation, the largest first."""
+        """Return the meaning of each feature and its effect on success, the largest effect first.
+
+        The effect is the change of the log odds of success per standard deviation of the feature.
+        """
         if self.model is None:
             return []
         order = np.argsort(-np.abs(self.model.coefficients))
         return [(self.features[i].meaning, float(self.model.coefficients[i])) for i in order]
 
     def describe_features(self, most: int = 5) -> tuple[str, ...]:
-        """Describe the features that increase or decrease the chance of success, one sentence each."""
+        """Return one sentence for each of the ``most`` features with the largest effect on the predicted success."""
         return tuple(
             f"More of '{meaning}' is evidence {'for' if weight > 0 else 'against'} success ({weight:+.2f} log odds per "
             "standard deviation)."
@@ -154,7 +171,13 @@ class OutcomePrediction:
         )
 
     def describe_contradiction(self, place: int, *, success: bool, most: int = 2) -> str:
-        """Describe the features of an episode that contradict an outcome most."""
+        """Describe the features of an episode that contradict an outcome most; "" if there is no model.
+
+        Args:
+            place: index of the episode.
+            success: the outcome.
+            most: largest number of features.
+        """
         if self.model is None:
             return ""
         parts = self.model.parts(self.rows[[place]])[0] * (-1.0 if success else 1.0)
@@ -166,7 +189,16 @@ class OutcomePrediction:
         )
 
     def compute_limit(self, success: bool) -> float:
-        """Return the chance of a stated outcome below which it is suspect; see `LIMIT`."""
+        """Return the predicted probability of an episode's labelled outcome below which the label is suspect.
+
+        The limit for the label success is the mean predicted probability of success of the episodes that are labelled
+        as failures. The limit for the label failure is the mean predicted probability of failure of the episodes that
+        are labelled as successes. Both are clipped to the range from 0.1 to 0.15; the limit is 0.1 if there are no such
+        episodes.
+
+        Args:
+            success: the label.
+        """
         other = [
             float(chance if success else 1.0 - chance)
             for chance, label in zip(self.probability, self.labels, strict=True)
@@ -175,10 +207,10 @@ class OutcomePrediction:
         return LIMIT if not other else float(np.clip(np.mean(other), LIMIT, _MOST))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return AUC, reason, number of labels and coefficients as a JSON-compatible dictionary."""
         return {
             "auc": None if self.auc is None else self.auc.to_json(),
-            "refused": self.refused,
+            "refused": self.refusal_reason,
             "labels": sum(label is not None for label in self.labels),
             "coefficients": [{"feature": meaning, "log_odds": weight} for meaning, weight in self.coefficients()],
         }
@@ -191,16 +223,17 @@ def predict_outcomes(
     level: float = 0.95,
     seed: int = 0,
 ) -> OutcomePrediction:
-    """Predict outcomes with a model trained on the episodes with known outcome.
+    """Predict the outcomes of episodes with a model that is trained on the episodes with a known outcome.
 
     Args:
-        recordings: episodes of one robot and task; otherwise the model would separate tasks, not outcomes.
+        recordings: episodes of one robot and task; otherwise the model would distinguish tasks instead of outcomes.
         labels: outcomes by episode id; by default the success of the recordings.
-        level: level of the interval of the area under the curve; if it includes ½, nothing is predicted.
-        seed: seed of the folds.
+        level: confidence level of the interval of the area under the ROC curve. If the interval includes 0.5, nothing
+            is predicted.
+        seed: seed of the cross-validation folds.
 
     Raises:
-        InputError: the recordings have different joints.
+        InputError: If the recordings have different joints.
     """
     features: list[tuple[OutcomeFeature, ...] | None] = []
     for recording in recordings:
@@ -220,7 +253,18 @@ def predict_from_features(
     level: float = 0.95,
     seed: int = 0,
 ) -> OutcomePrediction:
-    """Predict outcomes from given features, None for unreadable episodes; see `predict_outcomes`."""
+    """Predict outcomes from features that were computed before.
+
+    Args:
+        features: features of each episode; None for an unreadable episode.
+        labels: outcome of each episode; None if unknown.
+        level: confidence level of the interval of the area under the ROC curve. If the interval includes 0.5, nothing
+            is predicted.
+        seed: seed of the cross-validation folds.
+
+    Raises:
+        InputError: If the episodes have different features, namely different joints.
+    """
     names = {tuple(feature.name for feature in row) for row in features if row is not None}
     if len(names) > 1:
         raise InputError("The episodes have different joints. Predict outcomes of one robot at a time.")
@@ -251,12 +295,15 @@ def predict_from_features(
         rows=rows,
         auc=None if found is None else found.auc,
         model=None if found is None or refused else found.model,
-        refused=refused,
+        refusal_reason=refused,
     )
 
 
 class OutcomeConsistency(MeasuringCheck):
-    """Chance of the stated outcome by a classifier; without a stated outcome, the chance of success."""
+    """Check for stated outcomes that are improbable by a classifier which was not trained on the episode.
+
+    The value is the probability of the stated outcome, or of success if no outcome is stated.
+    """
 
     name = "demonstration/outcome"
     meaning = "chance of the stated outcome by a classifier that did not see the episode"
@@ -264,17 +311,17 @@ class OutcomeConsistency(MeasuringCheck):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Limits of the check; part of its hash."""
+        """Limits of the check; they are part of the check's hash."""
         return {"limit": LIMIT, "labels": LEAST_LABELS}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the outcome features of the episode, in the facts of one measurement."""
+        """Return one measurement, whose ``facts`` hold the features of the episode."""
         return [Measurement(value=0.0, facts={"features": compute_outcome_features(compute_movement(recording))})]
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Judge each stated outcome by its predicted chance, separately for each group of comparable episodes."""
+        """Train one classifier per group of comparable episodes, and judge each stated outcome by its probability."""
         for places in group_recordings(recordings).values():
             features = [measured[place][0].facts.get("features") for place in places]
             made = predict_from_features(features, [recordings[place].success for place in places])
@@ -286,8 +333,10 @@ class OutcomeConsistency(MeasuringCheck):
     ) -> CheckScore:
         if found.value is None:
             return self.make_score(recording, found, "unknown")
-        if made.refused or made.auc is None:
-            return self.make_score(recording, Measurement(value=None, said=f"Not judged: {made.refused}."), "unknown")
+        if made.refusal_reason or made.auc is None:
+            return self.make_score(
+                recording, Measurement(value=None, text=f"Not judged: {made.refusal_reason}."), "unknown"
+            )
         label, chance = made.labels[here], float(made.probability[here])
         stated = True if label is None else label
         fits, limit = chance if stated else 1.0 - chance, made.compute_limit(stated)
@@ -315,7 +364,12 @@ def _explain_refusal(outcome: NDArray[np.bool_]) -> str:
 
 
 def _impute_means(rows: Array, known: NDArray[np.bool_]) -> Array:
-    """Replace missing features by the mean over episodes with known outcome."""
+    """Replace missing features by their mean over the episodes with a known outcome.
+
+    Args:
+        rows: features ``(n, d)`` of n episodes; not finite if missing.
+        known: whether the outcome of each episode is known ``(n,)``.
+    """
     counts = np.isfinite(rows[known]).sum(axis=0)
     sums = np.where(np.isfinite(rows[known]), rows[known], 0.0).sum(axis=0)
     return np.where(np.isfinite(rows), rows, sums / np.maximum(counts, 1))

@@ -1,10 +1,11 @@
-"""Check how smooth and direct a demonstration is: pauses, path length, spectral arc length, jerk.
+"""Check how smooth and direct a demonstration is: pauses, path length, spectral arc length and jerk.
 
-Path lengths of the hand are lengths in space. Path lengths of the joints are sums over the joints' rotations: moving
-joints one after the other, as many arms do, is then not a detour; a joint that reverses its motion is.
+The path length of the hand is a length in space. The path length of the joints is the sum over the joints' rotations.
+This sum does not grow if an arm moves its joints one after the other instead of together. It grows if a joint reverses
+its motion.
 
-Spectral arc length and jerk are defined for one movement. An episode is split into movements where the arm is at rest;
-the value is the mean over movements, weighted by duration.
+Spectral arc length and jerk are defined for one movement. An episode is split into movements where the arm is at rest.
+The value is the mean over the movements, weighted by their duration.
 """
 
 from __future__ import annotations
@@ -41,21 +42,26 @@ TIME, COUNT = "", "pauses"
 
 
 class Hesitation(PeerCheck):
-    """Total duration and number of pauses between the first and the last movement, with the gripper at rest too."""
+    """Check for pauses between the first and the last movement in which neither arm nor gripper moves.
+
+    The values are the total duration and the number of these pauses.
+    """
 
     name = "demonstration/hesitation"
     meaning = "total duration and number of pauses in the middle, with the gripper at rest too"
     kinds: Mapping[str, MetricKind] = {
         # One second in total, or two pauses more than usual, is acceptable (our choice).
-        TIME: MetricKind(worse="high", unit="s", least=1.0, words="It pauses in the middle for"),
-        COUNT: MetricKind(worse="high", unit="1", least=2.0, words="Pauses in the middle:", show="{:.0f}"),
+        TIME: MetricKind(worse="high", unit="s", least_difference=1.0, reason_prefix="It pauses in the middle for"),
+        COUNT: MetricKind(
+            worse="high", unit="1", least_difference=2.0, reason_prefix="Pauses in the middle:", value_format="{:.0f}"
+        ),
     }
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the total duration in s and the number of pauses."""
+        """Return the total duration of the pauses in s, and their number."""
         motion = compute_movement(recording)
         if motion.speed.max() <= 0:
-            return [Measurement(value=None, channel=channel, said="It does not move.") for channel in (TIME, COUNT)]
+            return [Measurement(value=None, channel=channel, text="It does not move.") for channel in (TIME, COUNT)]
         found = find_pauses(motion)
         lasts = np.array([(end - begin) / motion.rate_hz for begin, end in found])
         said, first, last = "", None, None
@@ -64,20 +70,23 @@ class Hesitation(PeerCheck):
             first, last = found[longest]
             said = f" (the longest {lasts[longest]:.1f} s, from {first / motion.rate_hz:.1f} s on)"
         return [
-            Measurement(value=float(lasts.sum()), channel=TIME, said=said, first_frame=first, last_frame=last),
-            Measurement(value=float(len(lasts)), channel=COUNT, said=said, first_frame=first, last_frame=last),
+            Measurement(value=float(lasts.sum()), channel=TIME, text=said, first_frame=first, last_frame=last),
+            Measurement(value=float(len(lasts)), channel=COUNT, text=said, first_frame=first, last_frame=last),
         ]
 
 
 def find_pauses(motion: Movement) -> list[tuple[int, int]]:
-    """Return the first and last frame of every pause, without the first and the last fiftieth of the path."""
+    """Return start and end (exclusive) of every pause of arm and gripper, as indices of steps between frames.
+
+    Pauses in the first and the last 2 % of the path do not count.
+    """
     way = np.cumsum(motion.speed) / np.sum(motion.speed)
     paused = find_rest(motion) & ~_find_gripper_motion(motion) & (way > _ENDS) & (way < 1.0 - _ENDS)
     return find_long_runs(paused, PAUSE_S * motion.rate_hz)
 
 
 def _find_gripper_motion(motion: Movement) -> NDArray[np.bool_]:
-    """Return the frames ``(T − 1,)`` near motions or commands of the gripper."""
+    """Return the mask ``(T - 1,)`` of the steps within 0.5 s of a motion or command of the gripper."""
     near = np.zeros(len(motion) - 1, dtype=bool)
     if motion.gripper is None:
         return near
@@ -97,27 +106,28 @@ JOINTS, HAND = "joints", "hand"
 
 
 class PathEfficiency(PeerCheck):
-    """Path efficiency: straight distance divided by path length, of the joints and, with a twin, of the hand.
+    """Check for detours, by straight distance over path length, of the joints and, if there is a twin, of the hand.
 
     The path is split where the gripper closes or opens. A piece that ends near its start is split again at its furthest
     point. Straight distances are summed over the pieces.
 
     Args:
-        twins: twins whose kinematics give the hand position; without them only joints are judged.
+        twins: function that returns the twin of an episode; its kinematics give the hand position. If None, only joints
+            are judged.
     """
 
     name = "demonstration/path"
     meaning = "straight distance over path length between gripper events: in joint space, and of the hand"
     # A path that is 5 % longer is acceptable (our choice).
     kinds: Mapping[str, MetricKind] = {
-        "*": MetricKind(worse="low", unit="1", least=0.05, words="Its path efficiency is")
+        "*": MetricKind(worse="low", unit="1", least_difference=0.05, reason_prefix="Its path efficiency is")
     }
 
     def __init__(self, twins: EpisodeTwins | None = None) -> None:
         self._hands = ToolPositions(twins)
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the path efficiency of the joints and, with a twin, of the hand."""
+        """Return straight distance over path length, of the joints and, if there is a twin, of the hand."""
         motion = compute_movement(recording)
         events = find_grip_events(motion)
         cuts = [] if events is None else [event.frame for event in events.changes]
@@ -129,9 +139,20 @@ class PathEfficiency(PeerCheck):
 def split_path(
     points: Array, cuts: Sequence[int], rate_hz: float, *, norm: Literal[1, 2] = 2
 ) -> tuple[Array, Array, NDArray[np.intp]]:
-    """Return straight distance and length of each piece of a path ``(T, k)``, and the frames that bound the pieces.
+    """Split a path into pieces, and measure the straight distance and the path length of each piece.
 
-    ``norm`` is 2 for lengths in space and 1 for sums over columns.
+    A piece that ends near its start is split again at its furthest point.
+
+    Args:
+        points: points of the path ``(T, k)`` for T frames.
+        cuts: frames at which the path is split, for example those at which the gripper closes or opens.
+        rate_hz: frames per second. Path length is measured between points 0.2 s apart, so that noise does not add to
+            it.
+        norm: 2 for lengths in space, 1 for sums over the k columns (joints).
+
+    Returns:
+        Straight distance of each piece ``(n,)``, length of each piece ``(n,)``, and the frames that bound the pieces
+            ``(n + 1,)``.
     """
     last = len(points) - 1
     ends = sorted({0, last, *(cut for cut in cuts if 0 < cut < last)})
@@ -154,12 +175,12 @@ def _measure_path_length(points: Array, step: int, norm: Literal[1, 2]) -> float
 def _measure_path(channel: str, points: Array, cuts: Sequence[int], rate_hz: float) -> Measurement:
     straight, taken, bounds = split_path(points, cuts, rate_hz, norm=2 if channel == HAND else 1)
     if taken.sum() <= 0:
-        return Measurement(value=None, channel=channel, said="It does not move.")
+        return Measurement(value=None, channel=channel, text="It does not move.")
     worst = int(np.argmax(taken - straight))
     first, last = int(bounds[worst]), int(bounds[worst + 1])
     said = f" (the longest detour is between {first / rate_hz:.1f} and {last / rate_hz:.1f} s)"
     value = float(straight.sum() / taken.sum())
-    return Measurement(value=value, channel=channel, said=said, first_frame=first, last_frame=last)
+    return Measurement(value=value, channel=channel, text=said, first_frame=first, last_frame=last)
 
 
 # There are many joints, and some move little. A fence 1.5 times as wide gives as few false alarms for joints as for
@@ -171,10 +192,11 @@ ARM = ""
 
 
 class _Smoothness(PeerCheck):
-    """Base of both smoothness checks: selects the movements.
+    """Base class of the two smoothness checks; it splits an episode into movements and averages over them.
 
     Args:
-        twins: twins whose kinematics give the hand position; without them only joints are judged.
+        twins: function that returns the twin of an episode; its kinematics give the hand position. If None, only joints
+            are judged.
     """
 
     def __init__(self, twins: EpisodeTwins | None = None) -> None:
@@ -182,14 +204,19 @@ class _Smoothness(PeerCheck):
 
     @abstractmethod
     def compute_smoothness(self, velocity: Array, rate_hz: float) -> float:
-        """Return the smoothness of one movement's velocities ``(T, k)``; larger is smoother."""
+        """Return the smoothness of one movement; larger is smoother.
+
+        Args:
+            velocity: velocities ``(T, k)`` of k joints or space axes.
+            rate_hz: frames per second.
+        """
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Measure the arm, its joints and the hand; see `MeasuringCheck`."""
+        """Return the smoothness of the arm, of each joint that moves, and of the hand if there is a twin."""
         motion = compute_movement(recording)
         parts = split_movements(motion)
         if not parts:
-            return [Measurement(value=None, said="It does not move.")]
+            return [Measurement(value=None, text="It does not move.")]
         moving, rate = motion.velocity, motion.rate_hz
         found = [self._measure_channel(ARM, moving, parts, rate)]
         for column, joint in enumerate(motion.arm):
@@ -210,13 +237,13 @@ class _Smoothness(PeerCheck):
         lasts = np.array([b - a for a, b in parts], dtype=np.float64)
         known = np.isfinite(values)
         if not known.any():
-            return Measurement(value=None, channel=channel, said="It does not move.")
+            return Measurement(value=None, channel=channel, text="It does not move.")
         worst = int(np.nanargmin(np.where(known, values, np.nan)))
         begin, end = parts[worst]
         return Measurement(
             value=float(np.average(values[known], weights=lasts[known])),
             channel=channel,
-            said=f" (least smooth from {begin / rate_hz:.1f} to {end / rate_hz:.1f} s, {values[worst]:.2f})",
+            text=f" (least smooth from {begin / rate_hz:.1f} to {end / rate_hz:.1f} s, {values[worst]:.2f})",
             first_frame=begin,
             last_frame=end,
         )
@@ -227,12 +254,15 @@ def _compute_rms(velocity: Array) -> float:
 
 
 def _make_kinds(*, least: float, words: str) -> Mapping[str, MetricKind]:
-    whole = MetricKind(worse="low", unit="1", least=least, words=words)
-    return {ARM: whole, HAND: whole, "*": replace(whole, stretch=_JOINTS)}
+    whole = MetricKind(worse="low", unit="1", least_difference=least, reason_prefix=words)
+    return {ARM: whole, HAND: whole, "*": replace(whole, limit_factor=_JOINTS)}
 
 
 class Smoothness(_Smoothness):
-    """Spectral arc length: sensitive to tremor, submovements and stops between 0 and 10 Hz."""
+    """Check for unsmooth movements by spectral arc length (SPARC).
+
+    It is sensitive to tremor, submovements and stops at frequencies from 0 to 10 Hz.
+    """
 
     name = "demonstration/smoothness"
     meaning = "spectral arc length (SPARC) of movements: arm, joints, hand"
@@ -240,12 +270,15 @@ class Smoothness(_Smoothness):
     kinds: Mapping[str, MetricKind] = _make_kinds(least=0.6, words="Its spectral arc length is")
 
     def compute_smoothness(self, velocity: Array, rate_hz: float) -> float:
-        """Return the spectral arc length of the speed."""
+        """Return the spectral arc length of the speed; it is negative, and nearer to 0 for smoother motion."""
         return float(spectral_arc_length(np.sqrt(np.sum(velocity**2, axis=1)), rate_hz))
 
 
 class DimensionlessJerk(_Smoothness):
-    """Log dimensionless jerk: sensitive also to motion faster than the tremor of a hand."""
+    """Check for unsmooth movements by log dimensionless jerk (LDLJ).
+
+    Unlike the spectral arc length, it is also sensitive to motion above 10 Hz, faster than the tremor of a human hand.
+    """
 
     name = "demonstration/jerk"
     meaning = "log dimensionless jerk (LDLJ) of movements: arm, joints, hand"
@@ -253,5 +286,5 @@ class DimensionlessJerk(_Smoothness):
     kinds: Mapping[str, MetricKind] = _make_kinds(least=0.7, words="Its log dimensionless jerk is")
 
     def compute_smoothness(self, velocity: Array, rate_hz: float) -> float:
-        """Return the log dimensionless jerk of the velocity, at most 0."""
+        """Return the log dimensionless jerk of the velocity, at most 0; it is nearer to 0 for smoother motion."""
         return min(float(log_dimensionless_jerk(velocity, rate_hz)), 0.0)

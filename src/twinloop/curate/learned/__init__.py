@@ -1,1 +1,1 @@
-"""Learned checks: discriminators of simulated and real episodes, and support by real data."""
+"""Learned checks: does an episode look simulated, and is it similar to real data?"""

@@ -1,4 +1,4 @@
-"""Describe clips of an episode by named features of motion and of camera images."""
+"""Describe clips (sections of 2 s) of an episode by named features of motion and of camera images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twinloop.curate.check import Measurement
 from twinloop.curate.demonstration.movement import Movement, infer_units
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
-from twinloop.encoders.trajectory import LEAST_FRAMES, ClipArrays, ClipFeature, clip_features
+from twinloop.encoders.trajectory import MIN_FRAMES, ClipArrays, ClipFeature, clip_features
 
 Array = NDArray[np.float64]
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # ITU-R BT.601
@@ -31,21 +31,25 @@ _KINDS = (
 
 
 def compute_image_features(recording: RecordedEpisode, frames: Sequence[int]) -> tuple[tuple[ClipFeature, ...], Array]:
-    """Return features ``(len(frames), d)`` of every camera's images at the given frames and the next ones.
+    """Compute features of the images of every camera at the given frames, and of their flicker.
 
-    A camera with unreadable images has no features.
+    The flicker is the change from each given frame to the next frame. A camera whose images cannot be read has no
+    features.
+
+    Returns:
+        Names of the d features, and their values ``(len(frames), d)``.
     """
     features: list[ClipFeature] = []
     columns = [np.empty((len(frames), 0))]
-    wanted = sorted({frame for one in frames for frame in (one, min(one + 1, recording.frames - 1))})
+    needed = sorted({frame for one in frames for frame in (one, min(one + 1, recording.frame_count - 1))})
     for camera in recording.cameras:
         try:
-            pictures = recording.read_images(camera, wanted)
+            images = recording.read_images(camera, needed)
         except TwinloopError:
             continue
-        place = {frame: i for i, frame in enumerate(wanted)}
-        pairs = [(place[one], place[min(one + 1, recording.frames - 1)]) for one in frames]
-        columns.append(np.array([_compute_pair_features(pictures[a], pictures[b]) for a, b in pairs]))
+        place = {frame: i for i, frame in enumerate(needed)}
+        pairs = [(place[one], place[min(one + 1, recording.frame_count - 1)]) for one in frames]
+        columns.append(np.array([_compute_pair_features(images[a], images[b]) for a, b in pairs]))
         features += [
             ClipFeature(channel=camera, family=family, kind=kind, unit="1", meaning=meaning)
             for family, kind, meaning in _KINDS
@@ -53,11 +57,19 @@ def compute_image_features(recording: RecordedEpisode, frames: Sequence[int]) ->
     return tuple(features), np.concatenate(columns, axis=1)
 
 
-def _compute_pair_features(picture: NDArray[np.uint8], following: NDArray[np.uint8]) -> list[float]:
-    """Return the features of two successive images ``(h, w, 3)``, in the order of `_KINDS`."""
-    grey = picture.astype(np.float32) @ _LUMA
-    colour = picture.astype(np.int16)
-    change = np.abs(colour - following.astype(np.int16))
+def _compute_pair_features(image: NDArray[np.uint8], next_image: NDArray[np.uint8]) -> list[float]:
+    """Compute eight features of an image ``(h, w, 3)``, partly by comparison with the next image.
+
+    They are brightness, contrast, saturation, warmth, noise, flicker, unchanged pixels and edges, in the order of
+    ``_KINDS``.
+
+    Args:
+        image: the image.
+        next_image: the next image, which gives flicker and unchanged pixels.
+    """
+    grey = image.astype(np.float32) @ _LUMA
+    colour = image.astype(np.int16)
+    change = np.abs(colour - next_image.astype(np.int16))
     # Immerkær, "Fast noise variance estimation", Comput. Vis. Image Underst. 64, 1996: the difference of two
     # Laplacians, which is zero for constants, slopes and edges along an axis.
     rows = grey[:-2] - 2 * grey[1:-1] + grey[2:]
@@ -81,7 +93,14 @@ _REAL = ("real", "human-in-the-loop")
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFeatures:
-    """Features of clips ``(n, d)``; ``episode`` ``(n,)`` is each clip's episode, ``first`` ``(n,)`` its first frame."""
+    """Features of n clips of several episodes.
+
+    Attributes:
+        features: names, meanings and units of the d features.
+        rows: values of the features ``(n, d)``.
+        episode: index of each clip's episode ``(n,)``.
+        first: first frame of each clip ``(n,)``.
+    """
 
     features: tuple[ClipFeature, ...]
     rows: Array
@@ -89,7 +108,7 @@ class ClipFeatures:
     first: NDArray[np.int64]
 
     def select_clips(self, places: Sequence[int]) -> ClipFeatures:
-        """Select the clips of some episodes."""
+        """Return the clips of the episodes with the given indices."""
         chosen = np.isin(self.episode, places)
         return ClipFeatures(
             features=self.features, rows=self.rows[chosen], episode=self.episode[chosen], first=self.first[chosen]
@@ -97,19 +116,27 @@ class ClipFeatures:
 
 
 def is_real(recording: RecordedEpisode) -> bool:
-    """Return whether an episode was recorded, not simulated."""
+    """Return whether an episode was recorded (source ``real`` or ``human-in-the-loop``), not simulated."""
     return recording.source in _REAL
 
 
 def compute_clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mapping[str, Any]:
-    """Return the features, their names and first frames of at most eight clips of an episode.
+    """Compute the features of at most eight evenly spaced clips of an episode.
+
+    Args:
+        recording: the episode.
+        twins: function that returns the twin of an episode, whose joint ranges replace a missing calibration.
+
+    Returns:
+        A dictionary with the names of the features, their values, the first frame of each clip, the frame rate, and
+            whether positions are in SI units.
 
     Raises:
-        LogError: the episode is shorter than a clip, or cannot be read.
+        LogError: If the episode is shorter than a clip, or has invalid values.
     """
     motion = _compute_movement(recording, twins)
     nframe = round(CLIP_S * motion.rate_hz)
-    if len(motion) < nframe or nframe < LEAST_FRAMES:
+    if len(motion) < nframe or nframe < MIN_FRAMES:
         raise LogError(f"It lasts {len(motion) / motion.rate_hz:.1f} s; a clip needs {CLIP_S:g} s.")
     count = min(_MOST, len(motion) // nframe)
     first = np.linspace(0, len(motion) - nframe, count).round().astype(np.int64)
@@ -127,10 +154,10 @@ def compute_clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -
     features, rows = clip_features(clips)
     repeats = (np.diff(position, axis=1) == 0.0).mean(axis=1)
     features += tuple(_make_repeat_feature(joint) for joint in motion.joints)
-    pictured, numbers = compute_image_features(recording, motion.frames[first + nframe // 2].tolist())
+    image_features, image_rows = compute_image_features(recording, motion.frames[first + nframe // 2].tolist())
     return {
-        "features": features + pictured,
-        "rows": np.concatenate([rows, repeats, numbers], axis=1).astype(np.float32),
+        "features": features + image_features,
+        "rows": np.concatenate([rows, repeats, image_rows], axis=1).astype(np.float32),
         "first": motion.frames[first],
         "rate_hz": motion.rate_hz,
         "si": motion.si,
@@ -140,9 +167,16 @@ def compute_clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -
 def group_comparable(
     recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> list[tuple[list[int], ClipFeatures | str]]:
-    """Group readable episodes by robot type; return each group with its clips, or with the reason against a comparison.
+    """Group readable episodes by robot type, and collect the clips (sections of 2 s) of each group.
 
     Tasks are not separated, because similar real data may come from any task.
+
+    Args:
+        recordings: all episodes.
+        measured: for each episode, one measurement with the result of `compute_clip_facts` in its ``facts``.
+
+    Returns:
+        For each group, the indices of its episodes and its clips, or the reason why the episodes cannot be compared.
     """
     groups: dict[str, list[int]] = {}
     for place, (recording, found) in enumerate(zip(recordings, measured, strict=True)):
@@ -154,12 +188,12 @@ def group_comparable(
 
 
 def describe_feature(feature: ClipFeature) -> str:
-    """Return a feature's channel and meaning."""
+    """Return the channel and the meaning of a feature as text for the user."""
     return f"{feature.channel}: {feature.meaning}"
 
 
 def _compute_movement(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Movement:
-    """Return the motion, in SI units if the log's units are known or a twin with the same joints gives them."""
+    """Return the joint movement of an episode, in SI units if the log or its twin gives the conversion."""
     episode = recording.episode
     if episode.units.known or twins is None:
         return Movement.of(episode)

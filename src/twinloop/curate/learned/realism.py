@@ -1,14 +1,17 @@
-"""Check simulated episodes with learned models: can they be separated from real ones, and does real data support them?
+"""Check with learned models whether simulated episodes look simulated, and whether real data supports them.
 
-A discriminator is trained on some episodes and scores the others, so that no clip is scored by a model trained on its
-episode. An episode's score is the mean over its clips.
+A discriminator is trained on some episodes and scores the other episodes, so that no clip is scored by a model that was
+trained on its episode. An episode's score is the mean over its clips.
 
-P-values are conformal, of whole episodes against held-out real ones (`stats.novelty`), and adjusted over all judged
-episodes (Benjamini & Hochberg): among episodes with an adjusted p-value at or below the level, at most that share is in
-truth like real ones. With n real episodes no p-value is below 1 / (n + 1). One odd episode among m can therefore be
-certified only with at least m / level − 1 real ones. An episode beyond the fence of the real episodes' own scores is
-flagged too, without this guarantee. Data outside the recorded region is not an error, so the worst verdict is
-``suspect``; the reason states which of the two cases applies.
+The p-value of an episode is conformal: its score is compared with those of held-out real episodes (`stats.novelty`).
+The p-values are adjusted over all judged episodes (Benjamini & Hochberg). An episode is certified as different if its
+adjusted p-value is at most the level. The false discovery rate, the expected share of episodes among the certified ones
+that do not differ from real episodes, is then at most the level. With n real episodes no p-value is below 1 / (n + 1).
+To certify a single odd episode among m judged episodes, n must be at least m / level - 1.
+
+An episode whose score is an outlier among the scores of the real episodes is reported too, but without this guarantee.
+The reason states which of the two cases applies. Data outside the recorded region is not an error, so the worst verdict
+is ``suspect``.
 """
 
 from __future__ import annotations
@@ -43,29 +46,29 @@ LEAST_EPISODES = 20  # real episodes; with fewer, no held-out p-value is below 0
 # Held-out scores of the judged side spread more than those of the side that defines the score's unit. A fence 1.5
 # times as wide keeps the number of false alarms low (measured; docs/evidence/curation.md).
 _FAR = 1.5
-_TOLD = 3  # number of features in a reason
+_MOST_FEATURES = 3  # number of features in a reason
 _OUTSIDE = 0.5  # share of clips outside the range of all real clips; then one feature is enough (our choice)
 
 
 class _LearnedCheck(MeasuringCheck):
-    """Base of checks that compare the clips of all episodes of each robot."""
+    """Base class of checks that compare the clips of all episodes of each robot type."""
 
     def __init__(self, twins: EpisodeTwins | None = None, *, level: float = LEVEL) -> None:
         self._twins, self.level = twins, level
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Level of false alarms; part of the check's hash."""
+        """Settings of the check, namely the level of false alarms; they are part of the check's hash."""
         return {"level": self.level}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the features of the episode's clips; see `MeasuringCheck`."""
+        """Return one measurement, whose ``facts`` hold the features of the episode's clips."""
         return [Measurement(value=0.0, facts=compute_clip_facts(recording, self._twins))]
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Judge the episodes of each robot type together; episodes without clips are ``unknown``."""
+        """Judge the episodes of each robot type together; an episode without clips is ``unknown``."""
         judged: set[int] = set()
         for places, table in group_comparable(recordings, measured):
             judged |= set(places)
@@ -79,24 +82,34 @@ class _LearnedCheck(MeasuringCheck):
         self, recordings: Sequence[RecordedEpisode], places: Sequence[int], why: str
     ) -> Iterator[CheckScore]:
         for place in places:
-            yield self.make_score(recordings[place], Measurement(value=None, said=f"Not judged: {why}."), "unknown")
+            yield self.make_score(recordings[place], Measurement(value=None, text=f"Not judged: {why}."), "unknown")
 
     @abstractmethod
     def _judge_group(
         self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
     ) -> Iterator[CheckScore]:
-        """Yield scores of one robot's episodes; if ``table`` is a string, it is the reason against a comparison."""
+        """Yield the scores of the episodes of one robot type.
+
+        Args:
+            recordings: all episodes.
+            real: indices of the real episodes of this robot.
+            sim: indices of the simulated episodes of this robot.
+            table: clips of these episodes, or the reason why they cannot be compared.
+        """
 
 
-class SimulatedLookingEpisodes(_LearnedCheck):
-    """Simulated episodes that a discriminator separates from real ones, with the features that differ.
+class LooksSimulated(_LearnedCheck):
+    """Check for simulated episodes that a discriminator separates from real episodes, with the features that differ.
 
-    A difference is not an error: it may be another task. The worst verdict is therefore ``suspect``. Its reason states
-    whether a single feature is enough: in half of the clips it is outside the range of all real clips.
+    A difference is not an error, because it may be another task. The worst verdict is therefore ``suspect``. The reason
+    also states whether a single feature separates the episode: in half of its clips, the feature is outside the range
+    of all real clips.
 
     Args:
-        twins: twins whose joint ranges replace a missing calibration of a real log.
-        level: share of false alarms among the certified episodes.
+        twins: function that returns the twin of an episode, whose joint ranges replace a missing calibration of a real
+            log.
+        level: false discovery rate: largest expected share of false alarms among the reported episodes whose adjusted
+            p-value is at most this level.
     """
 
     name = "learned/fake"
@@ -107,7 +120,7 @@ class SimulatedLookingEpisodes(_LearnedCheck):
         self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
     ) -> Iterator[CheckScore]:
         for place in real:
-            yield self.make_score(recordings[place], Measurement(value=None, said="It is real."), "good")
+            yield self.make_score(recordings[place], Measurement(value=None, text="It is real."), "good")
         why = table if isinstance(table, str) else _explain_too_few(real, sim)
         if why or isinstance(table, str):
             yield from self._make_unknown_scores(recordings, sim, why)
@@ -141,23 +154,33 @@ class SimulatedLookingEpisodes(_LearnedCheck):
 def describe_differing_features(
     real: ClipFeatures, sim: ClipFeatures, found: CrossFittedScores, rows: NDArray[np.intp]
 ) -> tuple[str, bool]:
-    """Describe the features by which simulated clips ``rows`` differ; also return whether one is enough."""
+    """Describe the three features by which simulated clips differ most from real ones.
+
+    Args:
+        real: real clips.
+        sim: simulated clips.
+        found: scores of the discriminator, with the contribution of each feature.
+        rows: indices of the simulated clips to describe, for example those of one episode.
+
+    Returns:
+        The description, and whether one feature alone separates these clips from the real ones.
+    """
     parts = found.sim_parts[rows].mean(axis=0)
     low, high = real.rows.min(axis=0), real.rows.max(axis=0)
     span = 1e-6 * np.maximum(np.abs(low), np.abs(high))
     outside = ((sim.rows[rows] < low - span) | (sim.rows[rows] > high + span)).mean(axis=0)
     alone = outside >= _OUTSIDE
-    order = np.lexsort((-parts, ~alone))[:_TOLD]
-    said = []
+    order = np.lexsort((-parts, ~alone))[:_MOST_FEATURES]
+    texts = []
     for column in order:
         feature = sim.features[column]
         middle = float(np.median(sim.rows[rows, column]))
         few, many = np.quantile(real.rows[:, column], (0.05, 0.95))
         unit = format_unit(feature.unit)
-        said.append(
+        texts.append(
             f"{describe_feature(feature)} is {middle:.3g}{unit}, 90 % of real clips have {few:.3g} to {many:.3g}"
         )
-    return "; ".join(said), bool(alone.any())
+    return "; ".join(texts), bool(alone.any())
 
 
 def _explain_too_few(real: Sequence[int], sim: Sequence[int]) -> str:
@@ -180,11 +203,16 @@ _WORDS: Mapping[Kind, str] = {
 
 
 class OutOfSupport(_LearnedCheck):
-    """Episodes far from all real episodes, with the nearest real clip.
+    """Check for episodes that are far from all real episodes; the reason names the nearest real clip.
+
+    Two measures are used: the distance to the fifth nearest real clip, and the Mahalanobis distance from the mean of
+    the real clips.
 
     Args:
-        twins: twins whose joint ranges replace a missing calibration of a real log.
-        level: share of false alarms among the certified episodes; each of the two measures gets half.
+        twins: function that returns the twin of an episode, whose joint ranges replace a missing calibration of a real
+            log.
+        level: false discovery rate: largest expected share of false alarms among the episodes that are reported because
+            of a small adjusted p-value. Each of the two measures gets half.
     """
 
     name = "learned/support"
@@ -250,30 +278,55 @@ class OutOfSupport(_LearnedCheck):
 
 def _find_nearest_clip(
     recordings: Sequence[RecordedEpisode],
-    known: ClipFeatures,
-    given: ClipFeatures,
-    found: NoveltyScores,
-    place: int,
+    real_clips: ClipFeatures,
+    judged_clips: ClipFeatures,
+    scores: NoveltyScores,
+    episode: int,
     scale: Array,
 ) -> tuple[int, str]:
-    """Return the first frame of an episode's most distant clip, and a description of the nearest real clip."""
-    rows = np.flatnonzero(given.episode == place)
-    worst = rows[int(np.argmax(found.row_scores[rows]))]
-    _, near = found.space.find_neighbours(_log_columns(given.rows[[worst]], scale), 1)
+    """Find the clip of an episode with the largest novelty score, and the real clip that is nearest to it.
+
+    Args:
+        recordings: all episodes.
+        real_clips: real clips.
+        judged_clips: judged clips.
+        scores: novelty scores of the judged clips.
+        episode: index of the episode.
+        scale: offset of each feature before the logarithm ``(d,)``, from `_compute_scales`.
+
+    Returns:
+        The first frame of the episode's clip, and a text for the user that names the nearest real clip.
+    """
+    rows = np.flatnonzero(judged_clips.episode == episode)
+    worst = rows[int(np.argmax(scores.row_scores[rows]))]
+    _, near = scores.space.find_neighbours(_log_columns(judged_clips.rows[[worst]], scale), 1)
     row = int(near[0, 0])
-    real = recordings[int(known.episode[row])]
-    where = f"{real.where} ({real.episode_id[:12]}) from {known.first[row] / real.fps:.1f} s on"
-    return int(given.first[worst]), f"the nearest real clip to the one from frame {given.first[worst]} on is {where}"
+    real = recordings[int(real_clips.episode[row])]
+    where = f"{real.where} ({real.episode_id[:12]}) from {real_clips.first[row] / real.fps:.1f} s on"
+    first = int(judged_clips.first[worst])
+    return first, f"the nearest real clip to the one from frame {first} on is {where}"
 
 
 def _compute_scales(rows: Array) -> Array:
-    """Return a tenth of the median of columns without negative values, NaN for other columns; see `_log_columns`."""
+    """Return the offset that `_log_columns` adds to each feature before the logarithm ``(d,)``: a tenth of its median.
+
+    The offset is NaN for features that are not converted to logarithms, because they have negative values or a median
+    of 0.
+
+    Args:
+        rows: features of the real clips ``(n, d)``.
+    """
     middle = np.median(rows, axis=0)
     return np.where((rows.min(axis=0) >= 0) & (middle > 0), 0.1 * middle, np.nan)
 
 
 def _log_columns(rows: Array, scale: Array) -> Array:
-    """Return logarithms of nonnegative columns (speeds, ranges, noise), so that ratios count; others unchanged."""
+    """Replace nonnegative features (speeds, ranges, noise) by their logarithms, so that ratios count.
+
+    Args:
+        rows: features ``(n, d)``.
+        scale: offset of each feature before the logarithm ``(d,)``; NaN leaves the feature unchanged.
+    """
     sizes = np.isfinite(scale)
     return np.where(sizes, np.log(np.maximum(rows, 0.0) + np.where(sizes, scale, 1.0)), rows)
 

@@ -1,1 +1,1 @@
-"""Checks of physics: whether this robot with its drives, and these objects, could have moved as recorded."""
+"""Checks of physics: could the robot with its drives, and the objects, have moved as recorded?"""

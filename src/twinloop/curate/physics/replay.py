@@ -1,4 +1,4 @@
-"""Check the delay of joints after their commands, and the prediction error of a twin, against other episodes."""
+"""Check the delay of joints after their commands, and the twin's prediction error, against other episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from twinloop.twin import Twin
 
 
 class CommandLag(MeasuringCheck):
-    """Joints that follow their commands later or earlier than in the other episodes."""
+    """Check for joints that follow their commands later or earlier than in comparable episodes.
+
+    Attributes:
+        frames: number of frames by which the median delay of an episode's joints may differ from that of comparable
+            episodes. The delay of a single joint may differ by twice as many frames.
+    """
 
     reads = frozenset({"raw"})
 
@@ -31,14 +36,14 @@ class CommandLag(MeasuringCheck):
     frames = 1.5  # frames by which an episode may differ; twice as many for a single joint
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the median delay and the delay of each joint after its command, in s."""
+        """Return the delay after the command in s: the median over the joints, and one value per joint."""
         raw = recording.raw
         series = prepare_series(raw)
         pair = None if series is None else find_command_pair(raw, series)
         found = [] if pair is None else [answer for answer in find_responses(pair) if abs(answer.correlation) > 0.8]
         if series is None or not found:
             return [
-                Measurement(value=None, said="No joint follows a command clearly, so the delay cannot be measured.")
+                Measurement(value=None, text="No joint follows a command clearly, so the delay cannot be measured.")
             ]
         rows = [Measurement(value=answer.lag_s, channel=answer.joint, facts={"dt": series.dt}) for answer in found]
         return [Measurement(value=float(np.median([a.lag_s for a in found])), facts={"dt": series.dt}), *rows]
@@ -46,7 +51,10 @@ class CommandLag(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Judge each delay by its difference from the median of comparable episodes."""
+        """Yield scores for the command delays of each episode.
+
+        A delay is judged by its difference to the median delay of comparable episodes.
+        """
         lags: dict[tuple[object, ...], list[float]] = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):
             for row in rows:
@@ -61,21 +69,22 @@ class CommandLag(MeasuringCheck):
         if row.value is None:
             return self.make_score(recording, row, "unknown")
         what = row.channel or "The median joint"
-        said = f"{what} follows after {1e3 * row.value:.0f} ms"
+        delay_text = f"{what} follows after {1e3 * row.value:.0f} ms"
         if len(others) < LEAST:
-            told = f"{said}. Only {len(others)} episodes are comparable; a limit needs at least {LEAST}."
-            return self.make_score(recording, row, "unknown", reason=told)
+            reason = f"{delay_text}. Only {len(others)} episodes are comparable; a limit needs at least {LEAST}."
+            return self.make_score(recording, row, "unknown", reason=reason)
         usual = float(np.median(others))
         spread = 1.4826 * float(np.median(np.abs(np.asarray(others) - usual)))
         limit = max((2 if row.channel else 1) * self.frames * row.facts["dt"], 6 * spread)
         apart = abs(row.value - usual)
-        told = (
-            f"{said}, in the median episode after {1e3 * usual:.0f} ms. Limit of the difference {1e3 * limit:.0f} ms: "
+        reason = (
+            f"{delay_text}, in the median episode after {1e3 * usual:.0f} ms. The limit of the difference is "
+            f"{1e3 * limit:.0f} ms: "
         )
-        told += "1.5 frames (3 for a single joint), or six spreads of the other episodes."
+        reason += "1.5 frames (3 for a single joint), or six standard deviations of the other episodes."
         verdict = "bad" if apart > 2 * limit else "suspect" if apart > limit else "good"
         scored = Measurement(value=apart, channel=row.channel)
-        return self.make_score(recording, scored, verdict, limit=limit, reason=told)
+        return self.make_score(recording, scored, verdict, limit=limit, reason=reason)
 
 
 _WINDOW_S = 0.5  # long enough for a servo to respond (0.17 s), short enough for local errors
@@ -83,10 +92,11 @@ _NOISE = 0.01  # of a joint's travel: motion by gear play and stiction, which a 
 
 
 class ReplayResidual(UsualLimitCheck):
-    """Error of the replay divided by the motion, in windows of half a second, joint by joint.
+    """Check for episodes that the twin predicts much worse than the others.
 
-    A twin that was not fitted has errors in every episode; only an episode with much larger errors than the others is
-    suspect.
+    The value is computed for each channel: the RMS error of a replay in windows of 0.5 s, divided by the RMS change of
+    the readings from the start of each window. A twin that was not fitted to the robot has errors in every episode.
+    Therefore only an episode with much larger errors than the others is suspect.
     """
 
     reads = frozenset({"raw"})
@@ -100,11 +110,12 @@ class ReplayResidual(UsualLimitCheck):
         self._twins = twins
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Replay the episode in the twin, and return the relative error of each channel."""
+        """Replay the episode in the twin, and return the error relative to the motion for each channel."""
         twin = self._twins(recording)
         episode = recording.episode
         if episode.command != twin.robot.control:
-            return [Measurement(value=None, said=f"{twin.name} is not commanded by a {episode.command}.")]
+            text = f"The twin takes {twin.robot.control} commands, the recording has {episode.command} commands."
+            return [Measurement(value=None, text=text)]
         return _measure_residuals(twin, recording)
 
 
@@ -119,23 +130,27 @@ def _measure_residuals(twin: Twin, recording: RecordedEpisode) -> list[Measureme
     for column, channel in enumerate(logs.channels):
         error, size = errors[..., column], moved[..., column]
         if not np.isfinite(error[np.isfinite(size)]).all():
-            made.append(Measurement(value=1e3, channel=channel.name, said=f"The replay of {channel.name} diverges."))
+            made.append(Measurement(value=1e3, channel=channel.name, text=f"The replay of {channel.name} diverges."))
             continue
         moves = float(np.nanmax(logs.measured[..., column]) - np.nanmin(logs.measured[..., column]))
         least = _NOISE * max(moves, travel.get(channel.name, 0.0))
         rms, movement = float(np.sqrt(np.nanmean(error**2))), float(np.sqrt(np.nanmean(size**2)))
         value = rms / (movement + least) if movement + least > 0 else 0.0
         worst = int(np.argmax(np.nanmean(error**2, axis=1)))
-        frame = int(np.searchsorted(episode.time, logs.begins[worst] - 1e-9))
+        frame = int(np.searchsorted(episode.time, logs.start_times[worst] - 1e-9))
         said = (
             f"The replay error of {channel.name} is {100 * value:.0f} % of its movement, largest from frame {frame} on."
         )
-        made.append(Measurement(value=value, channel=channel.name, said=said, first_frame=frame))
+        made.append(Measurement(value=value, channel=channel.name, text=said, first_frame=frame))
     return made
 
 
 def _compute_joint_travel(twin: Twin, logs: ReplayLogs) -> dict[str, float]:
-    """Return the range of each limited joint, by channel name and in the channel's unit."""
+    """Return the width of the range of each joint that has limits, in the log's unit, by channel (``position/JOINT``).
+
+    `ReplayResidual` adds a small fraction of it to the motion by which it divides, so that small motions do not inflate
+    the value.
+    """
     joints = [twin.model.joint(name) for name in twin.robot.joints]
     low, high = logs.units.from_si(np.array([joint.range for joint in joints]).T)
     return {

@@ -1,4 +1,7 @@
-"""Compare each column of an episode with the same columns of other episodes; turn log findings into scores."""
+"""Check columns of an episode against other episodes (units, swapped columns), and score findings of log checks.
+
+The log checks in `dataset.logs.checks` also run at the import of a log; each of their findings is one defect.
+"""
 
 from __future__ import annotations
 
@@ -29,56 +32,73 @@ VERDICT = "verdict"
 
 
 class FindingCheck(MeasuringCheck):
-    """Log findings of some kinds in one episode. An error makes the episode bad, a warning suspect.
+    """Base class of checks that score the findings of a log check: an error makes the episode bad, a warning suspect.
 
-    The value is the first number that a finding gives under a name in ``figure``, else 1; without a finding it is 0.
+    Subclasses set the attributes and `findings`.
+
+    Attributes:
+        kinds: kinds of findings that the check scores.
+        value_names: names of a finding's numbers, in order of preference. The first of them that a finding has is its
+            value, else 1. The value is 0 if there is no finding.
+        no_finding_text: text of the reason if there is no finding.
     """
 
     reads = frozenset({"raw"})
     kinds: ClassVar[frozenset[str]]
-    figure: ClassVar[tuple[str, ...]] = ("count",)
-    nothing: ClassVar[str]
+    value_names: ClassVar[tuple[str, ...]] = ("count",)
+    no_finding_text: ClassVar[str]
 
     @staticmethod
     def findings(raw: RawEpisode, /) -> Iterable[LogFinding]:
-        """Return the findings of the log checks."""
+        """Return the findings of a log check on one episode."""
         raise NotImplementedError
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return one value for each finding of the check's kinds, or 0 without a finding."""
+        """Return one measurement for each finding of the log check whose kind is in ``kinds``.
+
+        If there is no such finding, one measurement with the value 0 is returned.
+        """
         raw = recording.raw
         rows = [self._make_measurement(raw, finding) for finding in self.findings(raw) if finding.kind in self.kinds]
-        return rows or [Measurement(value=0.0, said=f"{self.nothing} in {len(raw)} frames.", facts={VERDICT: "good"})]
+        return rows or [
+            Measurement(value=0.0, text=f"{self.no_finding_text} in {len(raw)} frames.", facts={VERDICT: "good"})
+        ]
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Give each finding the verdict of its severity."""
+        """Yield one score per finding; its severity ``error`` is bad, ``warning`` suspect and ``note`` good.
+
+        If an episode has no suspect or bad finding, only the one with the largest value is yielded.
+        """
         for recording, rows in zip(recordings, measured, strict=True):
             yield from select_reported_scores(
                 [self.make_score(recording, row, row.facts.get(VERDICT, "unknown")) for row in rows]
             )
 
     def _make_measurement(self, raw: RawEpisode, finding: LogFinding) -> Measurement:
-        value = next((finding.figures[name] for name in self.figure if name in finding.figures), 1.0)
+        value = next((finding.metrics[name] for name in self.value_names if name in finding.metrics), 1.0)
         frame = int(np.searchsorted(np.nan_to_num(raw.time, nan=np.inf), finding.begin_s - 1e-9))
         return Measurement(
             value=value,
             channel=finding.column,
-            said=f"{finding.column + ': ' if finding.column else ''}{finding.evidence} {finding.remedy}",
+            text=f"{finding.column + ': ' if finding.column else ''}{finding.evidence} {finding.remedy}",
             first_frame=min(frame, max(len(raw) - 1, 0)),
             facts={VERDICT: convert_severity(finding.severity)},
         )
 
 
 def find_response_faults(raw: RawEpisode) -> Iterable[LogFinding]:
-    """Return findings on how measurements follow their commands; empty without commands or with too little motion."""
+    """Return findings on measurements that do not follow their commands: wrong sign, unit or joint.
+
+    The result is empty if the log has no commands or too little motion.
+    """
     pair = _prepare_pair(raw)
     return () if pair is None else check_response(raw, pair)
 
 
 def find_drifts(raw: RawEpisode) -> Iterable[LogFinding]:
-    """Return findings on changes of the delay from command to measurement; empty if it cannot be measured."""
+    """Return findings on changes of the delay from command to measurement; empty if the delay cannot be measured."""
     pair = _prepare_pair(raw)
     return () if pair is None else check_drift(raw.index, pair, find_responses(pair))
 
@@ -89,66 +109,69 @@ def _prepare_pair(raw: RawEpisode) -> CommandPair | None:
 
 
 class ClockJumps(FindingCheck):
-    """Timestamps that go back, repeat, are not finite, or leave a gap."""
+    """Check for timestamps that go back, repeat, are not finite, or leave a gap."""
 
     name = "recording/clock_jump"
     meaning = "timestamps of frames, commands or signals go back, repeat, stop or leave gaps"
     kinds = frozenset({"time_backwards", "time_duplicate", "time_not_finite", "gap", "time_unit"})
-    figure = ("longest_s", "jump_s", "count")
-    nothing = "Timestamps are regular"
+    value_names = ("longest_s", "jump_s", "count")
+    no_finding_text = "Timestamps are regular"
     findings = staticmethod(check_timing)
 
 
 class ClockDrift(FindingCheck):
-    """Delay from command to measurement that changes within the episode: two clocks, or one clock that stepped."""
+    """Check for a delay from command to measurement that changes within the episode.
+
+    The cause is two clocks with different rates, or one clock that jumped.
+    """
 
     name = "recording/clock_drift"
     meaning = "the delay from command to measurement grows or jumps: their clocks differ"
     kinds = frozenset({"clock_drift", "clock_step"})
-    figure = ("total_s", "step_s")
-    nothing = "The delay from command to measurement is constant"
+    value_names = ("total_s", "step_s")
+    no_finding_text = "The delay from command to measurement is constant"
     findings = staticmethod(find_drifts)
 
 
 class NotFinite(FindingCheck):
-    """NaN and infinity."""
+    """Check for NaN and infinity in measurements, commands and signals."""
 
     name = "recording/not_finite"
     meaning = "measurements, commands or signals hold NaN or infinity"
     kinds = frozenset({"not_finite"})
-    nothing = "Every value is finite"
+    no_finding_text = "Every value is finite"
     findings = staticmethod(check_numbers)
 
 
 class Spikes(FindingCheck):
-    """Single values outside a joint's possible motion: lost packets, and readings that wrap around."""
+    """Check for single readings that no joint motion can explain: lost packets, and readings that wrap around."""
 
     name = "recording/spikes"
     meaning = "single readings are far from their neighbours, or wrap around"
     kinds = frozenset({"spike", "wraps"})
-    nothing = "No reading is far from its neighbours"
+    no_finding_text = "No reading is far from its neighbours"
     findings = staticmethod(check_jumps)
 
 
 class SignConsistency(FindingCheck):
-    """Measurements that move opposite to their commands."""
+    """Check for joints that move opposite to their commands."""
 
     name = "recording/sign"
     meaning = "a joint moves opposite to its command: a sign is wrong"
     kinds = frozenset({"wrong_sign"})
-    figure = ("correlation",)
-    nothing = "No joint moves opposite to its command"
+    value_names = ("correlation",)
+    no_finding_text = "No joint moves opposite to its command"
     findings = staticmethod(find_response_faults)
 
 
 class Standstill(FindingCheck):
-    """Joints whose reading is constant while their command moves."""
+    """Check for joints whose reading is constant while their command changes."""
 
     name = "recording/frozen_joint"
     meaning = "a joint's reading is constant, for a while or throughout, while its command moves"
     kinds = frozenset({"constant", "frozen"})
-    figure = ("lasts_s",)
-    nothing = "No reading is constant while its command moves"
+    value_names = ("lasts_s",)
+    no_finding_text = "No reading is constant while its command moves"
     findings = staticmethod(check_standstill)
 
 
@@ -161,21 +184,25 @@ _SIDES = (("left", "right"), ("l", "r"))
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnProfile:
-    """Profile of a table's n columns: first value and percentiles; ``reach`` is the 5th to the 95th percentile.
+    """Profile of the n columns of a table (states or commands) in one episode: first value and percentiles.
 
-    ``shape`` ``(n, 4)`` holds the first value and the 5th, 50th and 95th percentile.
+    Attributes:
+        shape: values of the profile ``(n, 4)``: first value, 5th, 50th and 95th percentile of each column.
     """
 
     shape: Array
 
     @property
     def reach(self) -> Array:
-        """Distance from the 5th to the 95th percentile, ``(n,)``."""
+        """Width of the usual range of each column, from the 5th to the 95th percentile, ``(n,)``."""
         return self.shape[:, 3] - self.shape[:, 1]
 
 
 def compute_profiles(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
-    """Return the profiles of states and commands; commands only if they are joint positions."""
+    """Compute the profiles (first value and percentiles of each column) of the tables ``state`` and ``action``.
+
+    The profile of ``action`` is missing if actions are not joint positions.
+    """
     return recording.compute_once("profiles", _compute_profiles)
 
 
@@ -192,12 +219,19 @@ def _compute_profiles(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
 
 
 class _ProfileCheck(MeasuringCheck):
-    """Base of checks that compare profiles with those of episodes with the same joints."""
+    """Base class of checks that compare column profiles with those of comparable episodes with the same joints.
+
+    The profile of a column is its first value and its 5th, 50th and 95th percentiles in an episode.
+
+    Attributes:
+        limit: value above which a column is bad.
+        no_finding_text: text of the reason if no fault is found.
+    """
 
     reads = frozenset({"raw"})
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the column profiles and the faults that the episode shows without a comparison."""
+        """Return one measurement, whose ``facts`` hold the column profiles and the result of `find_own_faults`."""
         raw = recording.raw
         facts = {
             "profiles": compute_profiles(recording),
@@ -207,22 +241,31 @@ class _ProfileCheck(MeasuringCheck):
         return [Measurement(value=0.0, facts=facts)]
 
     def find_own_faults(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """Yield the column and the reason of each fault that the episode shows without a comparison."""
+        """Yield (column, reason) for each fault that is visible without other episodes."""
         raise NotImplementedError
 
     def compare_with_others(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """Compare a table with other episodes; yield column, value and reason. A value above ``limit`` is bad."""
+        """Compare a table of an episode with the same table of other episodes.
+
+        Args:
+            joints: names of the columns.
+            own: profile of the episode.
+            others: profiles of all comparable episodes.
+
+        Yields:
+            Column, value and reason; a value above ``limit`` is bad.
+        """
         raise NotImplementedError
 
     limit: float
-    nothing: str
+    no_finding_text: str
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Report the faults found without a comparison, and compare profiles with those of comparable episodes."""
+        """Yield the faults that are visible without other episodes, and the results of the comparison with them."""
         groups: dict[tuple[object, ...], dict[str, list[ColumnProfile]]] = defaultdict(lambda: defaultdict(list))
         for recording, (row, *_) in zip(recordings, measured, strict=True):
             if row.value is not None:
@@ -245,33 +288,37 @@ class _ProfileCheck(MeasuringCheck):
             others = groups[table]
             if len(others) < LEAST:
                 said = (
-                    f"{self.nothing}. Only {len(others)} episodes are comparable; a comparison needs at least {LEAST}."
+                    f"{self.no_finding_text}. Only {len(others)} episodes are comparable; "
+                    f"a comparison needs at least {LEAST}."
                 )
                 scores.append(self.make_score(recording, Measurement(value=0.0), "good", reason=said))
                 continue
-            for column, figure, why in self.compare_with_others(joints, own, others):  # pyright: ignore[reportArgumentType]
+            for column, metric, why in self.compare_with_others(joints, own, others):  # pyright: ignore[reportArgumentType]
                 channel = column if table == "state" else f"action/{column}"
-                verdict = "bad" if figure > self.limit else "good"
-                row = Measurement(value=figure, channel=channel)
+                verdict = "bad" if metric > self.limit else "good"
+                row = Measurement(value=metric, channel=channel)
                 scores.append(self.make_score(recording, row, verdict, limit=self.limit, reason=f"{table}: {why}"))
-        return scores or [self.make_score(recording, Measurement(value=0.0), "good", reason=f"{self.nothing}.")]
+        return scores or [self.make_score(recording, Measurement(value=0.0), "good", reason=f"{self.no_finding_text}.")]
 
 
 class UnitConsistency(_ProfileCheck):
-    """Values in another unit than declared, or than in the other episodes.
+    """Check for values in another unit than declared, or than in the other episodes.
 
-    One episode alone shows values outside every joint's range, and measurements that move by a known factor times their
-    command. The comparison with others shows columns whose range is several times larger or smaller.
+    Visible in one episode: values outside every joint's range, and measurements that move by a known factor times their
+    command. Visible in comparison with other episodes: columns whose range is several times larger or smaller.
     """
 
     name = "recording/units"
     meaning = "values are in another unit than the unit map, their commands or the other episodes"
     unit = "times"
     limit = 6.0  # motions of one task differ by up to 3; radians taken for another unit differ by at least 57
-    nothing = "No unit looks wrong"
+    no_finding_text = "No unit looks wrong"
 
     def find_own_faults(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """Yield columns whose range or motion contradicts their unit."""
+        """Yield (column, reason) for each column whose range or motion contradicts its declared unit.
+
+        This needs no comparison with other episodes.
+        """
         for finding in check_units([raw], None):
             if finding.kind == "unit" and finding.severity == "error":
                 yield finding.column, f"{finding.column}: {finding.evidence} {finding.remedy}"
@@ -282,7 +329,13 @@ class UnitConsistency(_ProfileCheck):
     def compare_with_others(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """Yield columns whose range differs from the usual one by a factor that indicates another unit."""
+        """Yield (column, factor, reason) for each moving joint.
+
+        The factor compares the joint's range with the usual range in other episodes. It is at least 1, whether the
+        range is larger or smaller. For a single joint it is limited to ``limit`` (not a fault), unless the range is
+        more than 40 times as large as usual. If most joints differ by one factor above ``limit``, only this common
+        factor is yielded, with the column "".
+        """
         usual = np.median([profile.reach for profile in others], axis=0)
         moves = (usual > _MOVES * usual.max()) & (own.reach > 1e-9)
         if not moves.any():
@@ -305,21 +358,22 @@ class UnitConsistency(_ProfileCheck):
 
 
 class SwappedColumns(_ProfileCheck):
-    """Columns that are exchanged.
+    """Check for swapped joints, and for a swapped left and right arm.
 
-    One episode alone shows a measurement that follows another joint's command. The comparison with others shows
-    columns, or a whole left and right arm, that match each other's usual profiles.
+    Visible in one episode: a measurement that follows the command of another joint. Visible in comparison with other
+    episodes: columns whose profiles (first value and percentiles) are more similar to the other episodes' profiles of
+    each other's column than to those of their own column.
     """
 
     name = "recording/swapped"
     meaning = "joints, or left and right arm, are exchanged"
     unit = "times"
     limit = 2.0  # distance of columns from their own usual profile, divided by that from each other's
-    least = 4.0  # smallest distance from the own usual profile, in spreads between episodes
-    nothing = "No column follows another's command"
+    least_difference = 4.0  # smallest distance from the own usual profile, in spreads between episodes
+    no_finding_text = "No column follows another's command"
 
     def find_own_faults(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """Yield measurements that follow the command of another joint."""
+        """Yield (column, reason) for each measurement that follows the command of another joint."""
         for finding in find_response_faults(raw):
             if finding.kind == "swapped":
                 yield finding.column, f"{finding.column} {finding.evidence} {finding.remedy}"
@@ -327,7 +381,12 @@ class SwappedColumns(_ProfileCheck):
     def compare_with_others(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """Yield the exchange of columns that fits the usual profiles best."""
+        """Yield one item (joints, ratio, reason) for the swap of columns that fits the other episodes' profiles best.
+
+        A profile is the first value and the percentiles of each column. The ratio is the distance of the swapped
+        columns from the median profiles before the swap, divided by the distance after it. If no swap fits better than
+        the present order, joints is "" and the ratio is 1.
+        """
         cost = _compute_column_distances(own, others)
         keep = np.arange(len(cost))
         exchanges = [("left and right", order) for order in _iterate_exchanges(joints)]
@@ -339,15 +398,26 @@ class SwappedColumns(_ProfileCheck):
         for what, order in exchanges:
             moved = order != keep
             before, after = float(cost[keep, keep][moved].mean()), float(cost[keep, order][moved].mean())
-            ratio = before / max(after, 0.5) if before > self.least else 1.0
+            ratio = before / max(after, 0.5) if before > self.least_difference else 1.0
             if ratio > worst[1]:
-                said = f"{what}: {before:.3g} spreads from their own usual profile, {after:.3g} from each other's."
+                said = (
+                    f"{what}: {before:.3g} standard deviations from their own usual profile, but {after:.3g} from each "
+                    "other's."
+                )
                 worst = (what.replace(" and ", "/") if len(what) < 60 else "several", ratio, said)
         yield worst
 
 
 def _compute_column_distances(own: ColumnProfile, others: Sequence[ColumnProfile]) -> Array:
-    """Return the distance of each column ``i`` from the usual column ``j``, ``(n, n)``, in spreads of column j."""
+    """Return the distance of each column from the usual profile of every column, ``(n, n)``.
+
+    Entry (i, j) compares column i of the episode with the median profile of column j, in standard deviations of column
+    j.
+
+    Args:
+        own: profile of the episode.
+        others: profiles of comparable episodes; they give the median and the standard deviation.
+    """
     shapes = np.array([profile.shape for profile in others])  # (episodes, n, 4)
     usual = np.median(shapes, axis=0)
     spread = 1.4826 * np.median(np.abs(shapes - usual), axis=0)
@@ -357,7 +427,10 @@ def _compute_column_distances(own: ColumnProfile, others: Sequence[ColumnProfile
 
 
 def _iterate_exchanges(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
-    """Yield the column order with left and right arm exchanged, if the joint names distinguish them."""
+    """Yield the column order with left and right arm exchanged; nothing if joint names do not distinguish the sides.
+
+    Joint names distinguish the sides if they contain ``left`` and ``right``, or ``l`` and ``r``, as separate words.
+    """
     for left, right in _SIDES:
         words = [re.split(r"([_./\-\s]+)", joint.lower()) for joint in joints]
         names = ["".join(word) for word in words]
@@ -369,5 +442,5 @@ def _iterate_exchanges(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
 
 
 def find_arm_pairs(joints: Sequence[str]) -> list[tuple[int, int]]:
-    """Return column pairs of the left and the right arm; empty if the names have no sides."""
+    """Return the pairs of columns of the left and right arm; empty if the joint names do not distinguish the sides."""
     return [(i, int(j)) for order in _iterate_exchanges(joints) for i, j in enumerate(order) if i < j]

@@ -1,4 +1,4 @@
-"""Check that an episode can be read: every file, column and camera. No check judges an unreadable episode."""
+"""Check that every file, column and camera of an episode can be read; no other check judges an unreadable episode."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ _IMAGES = "observation.images."
 
 
 class Readable(MeasuringCheck):
-    """Check that reads an episode's frames, states, commands, log, video packets, and first and last images."""
+    """Check that all parts of an episode can be read.
+
+    The parts are frames, states, commands, log, video packets, and first and last images.
+    """
 
     name = READABLE
     meaning = "files, columns or images that cannot be read"
     reads = frozenset[str]()
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return one value: the number of unreadable parts of the episode."""
+        """Return one value: the number of parts of the episode (tables and cameras) that cannot be read."""
         parts: list[Callable[[RecordedEpisode], None]] = [
             _read_frames,
             _read_stored_data,
@@ -36,13 +39,13 @@ class Readable(MeasuringCheck):
         ]
         reasons = [reason for part in parts if (reason := _find_read_error(part, recording))]
         if reasons:
-            return [Measurement(value=float(len(reasons)), said=" ".join(dict.fromkeys(reasons)), unreadable=True)]
-        return [Measurement(value=0.0, said="All of its data can be read.")]
+            return [Measurement(value=float(len(reasons)), text=" ".join(dict.fromkeys(reasons)), unreadable=True)]
+        return [Measurement(value=0.0, text="All of its data can be read.")]
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Give an episode with unreadable parts the verdict ``unreadable``, any other ``good``."""
+        """Give an episode with unreadable parts the verdict ``unreadable``, and any other episode ``good``."""
         for recording, (row,) in zip(recordings, measured, strict=True):
             yield self.make_score(recording, row, "unreadable" if row.unreadable else "good")
 
@@ -56,9 +59,14 @@ def _find_read_error(part: Callable[[RecordedEpisode], None], recording: Recorde
 
 
 def _read_frames(recording: RecordedEpisode) -> None:
-    """Read every numeric column."""
+    """Read every numeric column of the episode's frames.
+
+    Raises:
+        DatasetError: If a column is missing or damaged, has another width than declared, or holds a time or index that
+            is not finite.
+    """
     reader, index = recording.reader, recording.index
-    if recording.frames < 1:
+    if recording.frame_count < 1:
         raise DatasetError(f"{reader.path}: according to the episode table, episode {index} has no frames.")
     features = {key: entry for key, entry in reader.info["features"].items() if entry["dtype"] not in _NO_NUMBERS}
     table = reader.frames_table(index, list(features))
@@ -74,18 +82,28 @@ def _read_frames(recording: RecordedEpisode) -> None:
         _require_finite_index(key, values, of)
 
 
-def _require_finite_index(key: str, values: Any, of: str) -> None:
-    """Raise an error if a time or index of a frame is not finite."""
+def _require_finite_index(key: str, values: Any, where: str) -> None:
+    """Raise an error if a frame's time or index is not finite.
+
+    Args:
+        key: name of the feature; other features than times and indices are not checked.
+        values: values of the feature, one row per frame.
+        where: file and feature, for the message.
+    """
     wrong = np.flatnonzero(~np.isfinite(values))
     if key in INDEX_FEATURES and len(wrong):
-        raise DatasetError(f"{of} is {values[wrong[0]]} at frame {wrong[0]}. The time of the frame is unknown.")
+        raise DatasetError(f"{where} is {values[wrong[0]]} at frame {wrong[0]}. The time of the frame is unknown.")
 
 
 def _read_stored_data(recording: RecordedEpisode) -> None:
-    """Read provenance, states and commands, or the log, of an episode that twinloop wrote."""
+    """Read the provenance of an episode that twinloop wrote, and its log or its states and commands.
+
+    Raises:
+        DatasetError: If they are damaged, or their numbers do not match the number of frames.
+    """
     if not recording.written_by_twinloop:
         return
-    reader, index, frames = recording.reader, recording.index, recording.frames
+    reader, index, frames = recording.reader, recording.index, recording.frame_count
     source = recording.source  # reads the provenance
     if reader.has_log(index):
         reader.log_episode(index)
@@ -98,21 +116,28 @@ def _read_stored_data(recording: RecordedEpisode) -> None:
 
 
 def _require_images(cells: pa.ChunkedArray) -> None:
-    """Raise an error if an image column has an empty cell."""
+    """Raise an error if a row of a column of images is null or has no bytes.
+
+    Raises:
+        DatasetError: If there is such a row.
+    """
     empty = sum(not (isinstance(cell, dict) and cell.get("bytes")) for cell in cells.to_pylist())
     if empty:
         raise DatasetError(f"{empty} of {len(cells)} cells contain no image.")
 
 
 def _make_camera_reader(camera: str) -> Callable[[RecordedEpisode], None]:
-    """Return a function that reads one camera: all frame times of a video, and the first and the last image."""
+    """Return a function that reads one camera of an episode.
+
+    It reads the times of all frames of a video, and the first and last image.
+    """
 
     def read(recording: RecordedEpisode) -> None:
         reader, index = recording.reader, recording.index
-        last = max(recording.frames - 1, 0)
+        last = max(recording.frame_count - 1, 0)
         try:
             if camera in reader.cameras:
-                require_frames(*reader.video_location(index, camera), reader.fps, recording.frames)
+                require_frames(*reader.video_location(index, camera), reader.fps, recording.frame_count)
             else:
                 _require_images(reader.frames_table(index, [_IMAGES + camera])[_IMAGES + camera])
             for frame in sorted({0, last}):

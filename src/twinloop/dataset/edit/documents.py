@@ -1,4 +1,4 @@
-"""Write the metadata of an edited dataset: LeRobot's metadata, the history of edits, and the dataset card."""
+"""Write the metadata of an edited dataset: LeRobot's metadata files, the edit history, and ``README.md``."""
 
 from __future__ import annotations
 
@@ -39,21 +39,26 @@ _ENCODER_KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EditOperation:
-    """The requested operation: its name and its parameters."""
+    """Requested edit operation (such as ``select`` or ``merge``) and its parameters, for the edit history."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def update_video_features(
-    features: Mapping[str, Any], codings: Mapping[str, CodecParameters], *, anew: Sequence[str]
+    features: Mapping[str, Any], codings: Mapping[str, CodecParameters], *, reencoded: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the features with codec and size of the written videos; ``anew`` are those with re-encoded frames."""
+    """Return the features of ``info.json`` with codec, pixel format and size of the written videos.
+
+    Args:
+        codings: Codec parameters of the written videos, by feature key.
+        reencoded: Keys of the features with re-encoded frames. Settings of the previous encoder are removed from them.
+    """
     result = dict(features)
     for key, coding in codings.items():
         entry = dict(result[key])
         info = dict(entry.get("info") or {})
-        if key in anew:
+        if key in reencoded:
             info = {name: value for name, value in info.items() if name not in _ENCODER_KEYS}
         info |= {"video.codec": coding.codec, "video.pix_fmt": coding.pix_fmt}
         info |= {"video.height": coding.height, "video.width": coding.width}
@@ -63,7 +68,7 @@ def update_video_features(
 
 
 def _video_shape(entry: Mapping[str, Any], coding: CodecParameters) -> list[int]:
-    """Return the video's height, width and channels in the feature's own order."""
+    """Return a video feature's shape with the height and width of the written video, in the feature's axis order."""
     sides = {"height": coding.height, "width": coding.width}
     names, shape = list(entry.get("names") or ["height", "width", "channels"]), list(entry["shape"])
     return [sides.get(str(name)) or int(old) for name, old in zip(names, shape, strict=True)]
@@ -77,8 +82,19 @@ def merge_specs(
     units: UnitMap | None,
     codings: Mapping[str, CodecParameters],
 ) -> DatasetSpec | None:
-    """Return the spec of the result, None if no source is from twinloop; ``kept`` are the episodes of each source."""
-    specs = [source.reader.spec for source in sources if source.reader.ours]
+    """Return twinloop's specification of the edited dataset; None if twinloop wrote none of the sources.
+
+    Values come from the first source that twinloop wrote. Run configurations, licences and the dataset cards' sentences
+    on randomization ranges are combined from all sources.
+
+    Args:
+        sources: The source datasets.
+        kept: For each source, the indices of its episodes in the edited dataset.
+        name: Name of the edited dataset.
+        units: Unit map of the edited dataset; if None, that of the first source is used.
+        codings: Codec parameters of the written videos, by camera key.
+    """
+    specs = [source.reader.spec for source in sources if source.reader.written_by_twinloop]
     if not specs:
         return None
     first = specs[0]
@@ -108,10 +124,14 @@ def _resize_camera(camera: CameraSpec, coding: CodecParameters | None) -> Camera
 
 
 def _collect_configs(sources: Sequence[EditSource], kept: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Return the run configurations of the kept episodes, by the ``config_hash`` in their provenance."""
+    """Return the run configurations of the kept episodes, by the ``config_hash`` in their provenance.
+
+    Args:
+        kept: For each source, the indices of its episodes in the edited dataset.
+    """
     found: dict[str, Any] = {}
     for source, indices in zip(sources, kept, strict=True):
-        config = source.reader.spec.config if source.reader.ours else {}
+        config = source.reader.spec.config if source.reader.written_by_twinloop else {}
         if not config:
             continue
         hashes = source.column("provenance/config_hash")
@@ -123,7 +143,23 @@ def _collect_configs(sources: Sequence[EditSource], kept: Sequence[Sequence[int]
 
 @dataclass(frozen=True, kw_only=True)
 class EditMetadata:
-    """Content of the metadata files of an edited dataset."""
+    """Content of the metadata files of an edited dataset.
+
+    Attributes:
+        name: Name of the dataset.
+        sources: The source datasets.
+        operation: The edit and its parameters, for the edit history.
+        info: Entries of ``info.json`` from the sources; totals, paths and features are replaced.
+        features: Features of ``info.json``.
+        tasks: Task texts in the order of their indices.
+        episodes: Number of episodes.
+        frames: Number of frames.
+        stats: Content of ``stats.json``.
+        spec: twinloop's specification of the dataset; None if twinloop wrote none of the sources.
+        units: Unit map; None if no source has one.
+        progress: The written blocks and their totals (content of ``twinloop/progress.json``).
+        notes: Remarks for the user, which the dataset card and the edit history list.
+    """
 
     name: str
     sources: Sequence[EditSource]
@@ -141,7 +177,7 @@ class EditMetadata:
 
 
 def write_documents(stage: Path, result: EditMetadata) -> None:
-    """Write all metadata files to the temporary folder ``stage``, ``info.json`` last."""
+    """Write the metadata files ``result`` to the temporary folder ``stage``; ``info.json`` is written last."""
     buffer = io.BytesIO()
     pq.write_table(tasks_table(list(result.tasks)), buffer)
     replace_bytes(stage / layout.TASKS, buffer.getvalue())
@@ -173,7 +209,7 @@ def _info(result: EditMetadata) -> dict[str, Any]:
 
 
 def _history(result: EditMetadata) -> dict[str, Any]:
-    """Return the content of ``twinloop/edit.json``: the operation and the edit history of each source."""
+    """Return the content of ``twinloop/edit.json``: the operation, and the earlier edit history of each source."""
     rows = []
     for source in result.sources:
         before = source.path / EDIT
@@ -194,7 +230,7 @@ def _card(stage: Path, result: EditMetadata) -> str:
         [
             f"## Edited\n\nMade by `twinloop edit {result.operation.name}` from:\n",
             *(f"- `{source.path.name}`, {len(source)} episodes" for source in result.sources),
-            *(["", "Worth knowing:", "", *(f"- {note}" for note in result.notes)] if result.notes else []),
+            *(["", "Notes:", "", *(f"- {note}" for note in result.notes)] if result.notes else []),
             f"\n`{EDIT}` has the parameters.",
         ]
     )
@@ -204,9 +240,9 @@ def _card(stage: Path, result: EditMetadata) -> str:
             episodes=result.episodes,
             frames=result.frames,
             tasks=list(result.tasks),
-            logged=any(stage.glob("twinloop/log/chunk-*/file-*.parquet")),
+            recorded=any(stage.glob("twinloop/log/chunk-*/file-*.parquet")),
             tables=list(result.progress.tables),
-            coded=_video_codecs(result),
+            video_codings=_video_codecs(result),
         )
         return f"{text}\n{edited}\n"
     front = {
@@ -219,7 +255,7 @@ def _card(stage: Path, result: EditMetadata) -> str:
     rate = Fraction(result.info["fps"]).limit_denominator(1001)
     about = f"A LeRobotDataset v3.0 of {result.episodes} episodes, {result.frames} frames at {float(rate):g} Hz."
     tasks = "## Tasks\n\n" + "\n".join(f"- {task}" for task in result.tasks)
-    licence = "## Licence\n\nThat of the folders it was made of."
+    licence = "## Licence\n\nThe licences of the source folders apply."
     head = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {result.name}"
     return f"{head}\n\n{about}\n\n{tasks}\n\n{edited}\n\n{licence}\n"
 

@@ -1,4 +1,4 @@
-"""Edit datasets into a new folder: select, delete, split, merge, retask, reencode and rebalance."""
+"""Edit datasets and write the result to a new folder: select, delete, split, merge, retask, reencode and rebalance."""
 
 from __future__ import annotations
 
@@ -28,11 +28,17 @@ _AS_IS = EditSettings()
 
 
 def select(source: Folder, output: Folder, episodes: Choice, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write the selected episodes in the given order; see `selection.choose_episodes` for the formats of ``episodes``.
+    """Write the selected episodes to a new dataset, in the given order.
+
+    Args:
+        source: The dataset.
+        output: A missing or empty folder.
+        episodes: Episodes by index, range or id, such as ``0:10,15``; see `selection.choose_episodes`.
+        settings: Settings for videos, side tables and duplicates.
 
     Raises:
-        InputError: an episode does not exist or is given twice, or there is none.
-        DatasetError: see `writing.write_selection`.
+        InputError: If an episode does not exist or is given twice, or if no episode is selected.
+        DatasetError: If the source is damaged, if the output exists or is inside a dataset, or if the disk is full.
     """
     opened = EditSource(source)
     items = _source_episodes(opened, choose_episodes(opened, episodes))
@@ -42,12 +48,23 @@ def select(source: Folder, output: Folder, episodes: Choice, *, settings: EditSe
 
 
 def delete(source: Folder, output: Folder, episodes: Choice, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write all episodes except ``episodes``; raises the same errors as `select`."""
+    """Write all episodes except ``episodes`` to a new dataset. The source is not changed.
+
+    Args:
+        source: The dataset.
+        output: A missing or empty folder.
+        episodes: Episodes to leave out, by index, range or id, such as ``0:10,15``; see `selection.choose_episodes`.
+        settings: Settings for videos, side tables and duplicates.
+
+    Raises:
+        InputError: If ``episodes`` is empty or names all episodes, or if one of them does not exist.
+        DatasetError: If the source is damaged, if the output exists or is inside a dataset, or if the disk is full.
+    """
     opened = EditSource(source)
-    gone = set(choose_episodes(opened, episodes))
-    if not gone:
-        raise InputError(f"No episode to leave out of {opened}. Name at least one.")
-    items = _source_episodes(opened, [index for index in range(len(opened)) if index not in gone])
+    excluded = set(choose_episodes(opened, episodes))
+    if not excluded:
+        raise InputError(f"No episode of {opened} is given to delete. Give at least one.")
+    items = _source_episodes(opened, [index for index in range(len(opened)) if index not in excluded])
     return write_items(
         items, output, settings, EditOperation(name="delete", parameters={"episodes": _choice_to_json(episodes)})
     )
@@ -64,23 +81,29 @@ def split(
     seed: int = 0,
     settings: EditSettings = _AS_IS,
 ) -> dict[str, EditResult]:
-    """Split a dataset into folders ``output/NAME``; all appear at once or none.
+    """Split a dataset into several datasets in folders ``output/NAME``. If an error occurs, no folder is created.
+
+    Give exactly one of ``shares``, ``counts`` and ``lists``; their keys are the names of the parts.
 
     Args:
-        source: the dataset.
-        output: a missing or empty folder.
-        shares: the share of each part, between 0 and 1; episodes are drawn at random.
-        counts: instead, the number of episodes of each part; episodes are drawn at random.
-        lists: instead, the episodes of each part, as in `select`.
-        by: property with the same distribution in all parts: ``task``, ``success`` or any column, see
-            `selection.group_episodes`.
-        seed: seed of the draw.
-        settings: how to write.
+        source: The dataset.
+        output: A missing or empty folder.
+        shares: Share of the episodes in each part, between 0 and 1; episodes are selected at random.
+        counts: Number of episodes in each part; episodes are selected at random.
+        lists: Episodes of each part, in the format of `selection.choose_episodes`.
+        by: Property with the same distribution in all parts (stratified split): ``task``, ``success`` or any column of
+            the episode table, see `selection.group_episodes`. Not used with ``lists``.
+        seed: Seed of the random selection.
+        settings: Settings for videos, side tables and duplicates.
+
+    Returns:
+        The result of each part, by name. Its ``details`` list under ``from`` the indices of its episodes in the source,
+        and under ``left_out`` the indices of the episodes that are in no part.
 
     Raises:
-        InputError: not exactly one of shares, counts and lists; shares above 1, too many episodes, an empty part, or
-            an episode in two parts.
-        DatasetError: see `writing.write_selection`.
+        InputError: If not exactly one of shares, counts and lists is given, if shares sum to more than 1, if there are
+            not enough episodes, if a part is empty, or if an episode is in two parts.
+        DatasetError: If the source is damaged, if the output exists or is inside a dataset, or if the disk is full.
     """
     opened = EditSource(source)
     given = [way for way in (shares, counts, lists) if way]
@@ -97,10 +120,14 @@ def split(
         parts = split_episodes(_strata(opened, by), _fractions(opened, shares, counts), seed=seed)
     empty = [name for name, rows in parts.items() if not rows]
     if empty:
-        raise InputError(f"The part {empty[0]} of {opened} gets no episode of {len(opened)}. Give it more, or drop it.")
-    said: dict[str, Any] = {"shares": shares, "counts": counts, "by": by, "seed": seed}
-    said["lists"] = None if lists is None else {name: _choice_to_json(choice) for name, choice in lists.items()}
-    operation = EditOperation(name="split", parameters={key: value for key, value in said.items() if value is not None})
+        raise InputError(
+            f"The part {empty[0]} of {opened} gets no episode of {len(opened)}. Give it more episodes, or omit it."
+        )
+    given_values: dict[str, Any] = {"shares": shares, "counts": counts, "by": by, "seed": seed}
+    given_values["lists"] = None if lists is None else {name: _choice_to_json(choice) for name, choice in lists.items()}
+    operation = EditOperation(
+        name="split", parameters={key: value for key, value in given_values.items() if value is not None}
+    )
     made = write_parts(
         {name: _source_episodes(opened, rows) for name, rows in parts.items()}, output, settings, operation
     )
@@ -113,10 +140,16 @@ def split(
 def merge(sources: Sequence[Folder], output: Folder, *, settings: EditSettings = _AS_IS) -> EditResult:
     """Write all episodes of several folders into one dataset, in the order of the folders.
 
+    Args:
+        sources: The datasets.
+        output: A missing or empty folder.
+        settings: Settings for videos, side tables, differing features and units, and duplicates.
+
     Raises:
-        InputError: features, rates or codecs differ, or an episode is in two folders.
-        UnitsError: units differ, or only some folders declare them.
-        DatasetError: see `writing.write_selection`.
+        InputError: If features, frame rates or codecs differ, or if an episode is in two folders and
+            ``settings.duplicates`` is ``refuse``.
+        UnitsError: If joint units differ, or only some folders declare them.
+        DatasetError: If a source is damaged, if the output exists or is inside a dataset, or if the disk is full.
     """
     if not sources:
         raise InputError("There is no folder to merge. Name at least one.")
@@ -127,8 +160,8 @@ def merge(sources: Sequence[Folder], output: Folder, *, settings: EditSettings =
     opened = [EditSource(source) for source in sources]
     items = [item for source in opened for item in _source_episodes(source, range(len(source)))]
     codec = settings.pixels.encoding.codec if settings.pixels.encoding else None
-    said = {"codec": codec, "same_units": settings.same_units, "common": settings.common}
-    parameters = {key: value for key, value in said.items() if value}
+    options = {"codec": codec, "same_units": settings.same_units, "common": settings.common_features_only}
+    parameters = {key: value for key, value in options.items() if value}
     return write_items(items, output, settings, EditOperation(name="merge", parameters=parameters))
 
 
@@ -141,19 +174,25 @@ def retask(
     rename: Mapping[str, str] | None = None,
     settings: EditSettings = _AS_IS,
 ) -> EditResult:
-    """Write all episodes and replace task texts; a changed episode gets a new id and the original as its parent.
+    """Write all episodes with new task texts.
+
+    An episode with a changed text gets a new id, and the original episode is recorded as its parent.
 
     Args:
-        source: the dataset.
-        output: an absent or empty folder.
-        task: the new text of ``episodes`` (by default of all episodes).
-        episodes: as in `select`.
-        rename: instead of ``task``, maps old texts to new ones.
-        settings: how to write.
+        source: The dataset.
+        output: A missing or empty folder.
+        task: New task text of the selected episodes. Give either ``task`` or ``rename``.
+        episodes: Episodes to change, in the format of `selection.choose_episodes`; all by default.
+        rename: New task text for each old text.
+        settings: Settings for videos, side tables and duplicates.
+
+    Returns:
+        The result; ``details`` has the number of changed episodes.
 
     Raises:
-        InputError: no new text, an old text that no episode has, or no text would change.
-        DatasetError: see `writing.write_selection`.
+        InputError: If not exactly one of ``task`` and ``rename`` is given, if no episode has an old text, if a new text
+            is empty, or if no text would change.
+        DatasetError: If the source is damaged, if the output exists or is inside a dataset, or if the disk is full.
     """
     if (task is None) == (rename is None):
         raise InputError("Give the new task text, or texts to rename (old=new), and not both.")
@@ -176,16 +215,24 @@ def retask(
 
 
 def reencode(source: Folder, output: Folder, encoding: Encoding, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write all episodes with re-encoded videos; each gets a new id and the original as its parent.
+    """Write all episodes with re-encoded videos.
+
+    Each episode gets a new id, and the original episode is recorded as its parent.
+
+    Args:
+        source: The dataset.
+        output: A missing or empty folder.
+        encoding: Codec settings of the new videos.
+        settings: Settings for hard links, side tables and duplicates; codec settings are replaced by ``encoding``.
 
     Raises:
-        InputError: the dataset has no videos, or their images are not 8-bit colour.
-        DatasetError: see `writing.write_selection`.
+        InputError: If the dataset has no videos, or their images are not 8-bit colour.
+        DatasetError: If the source is damaged, if the output exists or is inside a dataset, or if the disk is full.
     """
     opened = EditSource(source)
     if not opened.feature_keys("video"):
         raise InputError(f"{opened} has no videos to encode. Its features: {', '.join(opened.features)}.")
-    pixels = PixelEdits(encoding=encoding, everything=True, link=settings.pixels.link)
+    pixels = PixelEdits(encoding=encoding, reencode_all=True, link=settings.pixels.link)
     items = _source_episodes(opened, range(len(opened)))
     operation = EditOperation(name="reencode", parameters=encoding.to_json())
     return write_items(items, output, replace(settings, pixels=pixels), operation)
@@ -201,24 +248,27 @@ def rebalance(
     repeat: bool = False,
     settings: EditSettings = _AS_IS,
 ) -> EditResult:
-    """Write episodes so that groups have equal or given shares; the surplus is left out.
+    """Write episodes so that groups of episodes have equal or given shares; surplus episodes are left out.
 
     Args:
-        sources: one or several datasets.
-        output: a missing or empty folder.
-        by: definition of groups: ``task``, ``success``, ``source`` or any column, see `selection.group_episodes`.
-        shares: of each group; equal by default. A group without a share is left out.
-        seed: determines which episodes are left out.
-        repeat: keep all episodes of the largest group and repeat episodes of the others. Each repetition gets its own
-            id and the original as its parent.
-        settings: how to write.
+        sources: One or several datasets.
+        output: A missing or empty folder.
+        by: Property that defines the groups: ``task``, ``success``, ``source`` or any column of the episode table, see
+            `selection.group_episodes`.
+        shares: Share of each group in the result, by its value of ``by``; equal shares by default. A group without a
+            share is left out.
+        seed: Seed of the random selection of the episodes that are left out or repeated.
+        repeat: Instead of leaving episodes out, repeat episodes of the groups that are too small. Each repetition gets
+            a new id and the original episode as its parent.
+        settings: Settings for videos, side tables, differing features and units, and duplicates.
 
     Returns:
-        The result; ``details`` has the counts of each group before and after, and the skipped episodes.
+        The result; ``details`` has the counts of each group before and after, the episodes that are left out, and the
+        number of repetitions.
 
     Raises:
-        InputError: a missing column, shares of missing groups, or shares that do not sum to 1.
-        DatasetError: see `writing.write_selection`.
+        InputError: If the column does not exist, a share belongs to no group, or the shares do not sum to 1.
+        DatasetError: If a source is damaged, if the output exists or is inside a dataset, or if the disk is full.
     """
     opened = [EditSource(source) for source in sources]
     items = [item for source in opened for item in _source_episodes(source, range(len(source)))]
@@ -230,8 +280,8 @@ def rebalance(
         counts[kind]["before"] += 1
         counts[kind]["after"] += often
     left = [[str(item.source.path), item.index] for item, often in zip(items, times, strict=True) if not often]
-    said = {"by": by, "shares": None if shares is None else dict(shares), "seed": seed, "repeat": repeat}
-    made = write_items(kept, output, settings, EditOperation(name="rebalance", parameters=said))
+    parameters = {"by": by, "shares": None if shares is None else dict(shares), "seed": seed, "repeat": repeat}
+    made = write_items(kept, output, settings, EditOperation(name="rebalance", parameters=parameters))
     return replace(made, details={"groups": counts, "left_out": left, "repeated": len(kept) - sum(map(bool, times))})
 
 
@@ -254,8 +304,10 @@ def _fractions(
         return check_shares(shares or {})
     wanted = sum(counts.values())
     if wanted > len(source) or min(counts.values()) < 1:
-        said = ", ".join(f"{name}={count}" for name, count in counts.items())
-        raise InputError(f"The parts {said} want {wanted} episodes, each at least one; {source} has {len(source)}.")
+        listed = ", ".join(f"{name}={count}" for name, count in counts.items())
+        raise InputError(
+            f"The parts {listed} need {wanted} episodes, at least one each, but {source} has {len(source)}."
+        )
     return {name: count / len(source) for name, count in counts.items()}
 
 
@@ -269,7 +321,11 @@ def _require_disjoint(source: EditSource, parts: Mapping[str, Sequence[int]]) ->
 
 
 def _new_texts(item: SourceEpisode, task: str | None, rename: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the changed task texts of an episode, old to new."""
+    """Return the task texts of an episode that change, as a dictionary from old to new text.
+
+    Raises:
+        InputError: If a new text is empty.
+    """
     old = item.tasks
     new = {text: task if task is not None else (rename or {}).get(text, text) for text in old}
     if any(not text.strip() for text in new.values()):

@@ -1,4 +1,7 @@
-"""Compute the rows of an edited dataset: episode rows with new ids, parents and transforms, and renumbered frames."""
+"""Compute the tables of an edited dataset: renumbered frames, and episode rows with ids, parents and transforms.
+
+A transform is a recorded change of an episode's content, such as re-encoded images or a new task text.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,12 @@ from twinloop.dataset.lerobot.tables import content_hash
 class SourceEpisode:
     """An episode of a source folder, with the changes that an edit makes to it.
 
-    ``texts`` maps old task texts to new ones. ``transforms`` are the changes to its content, in order; with any, the
-    result is a new episode.
+    Attributes:
+        source: The folder.
+        index: ``episode_index`` in that folder.
+        texts: New task text for each old text that changes.
+        transforms: Changes of the content, in order (see `make_transform_entry`). If there are any, the result is a new
+            episode with its own id.
     """
 
     source: EditSource
@@ -42,13 +49,13 @@ class SourceEpisode:
 
     @property
     def tasks(self) -> list[str]:
-        """Task texts after the edit, without duplicates."""
+        """Task texts after the edit; each text occurs once."""
         found = self.source.reader.row(self.index).get("tasks") or []
         return list(dict.fromkeys(self.texts.get(text, text) for text in found))
 
     @property
     def where(self) -> str:
-        """Description of the episode for messages."""
+        """Index and folder of the episode as text, for error messages."""
         return f"episode {self.index} of {self.source}"
 
 
@@ -58,7 +65,7 @@ _NOTHING = np.empty((0, 0))
 
 
 def make_transform_entry(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one entry of an episode's list of transforms: name, version, parameters and their hash."""
+    """Return one transform of an episode as stored in provenance: name, twinloop version, parameters and their hash."""
     plain = dict(parameters)
     return {
         "name": name,
@@ -70,7 +77,13 @@ def make_transform_entry(name: str, parameters: Mapping[str, Any]) -> dict[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRecord:
-    """New record of a changed episode: cells of the episode table, and the provenance if the source has one."""
+    """New metadata of a changed episode: its id, the id of its source episode (parent), and its changes (transforms).
+
+    Attributes:
+        columns: New values for columns of the episode table, which contain this metadata.
+        provenance: New provenance, which contains the parent and the transforms, too; None if the source episode has
+            none.
+    """
 
     columns: Mapping[str, Any]
     provenance: Provenance | None
@@ -82,10 +95,10 @@ def derive_episode_record(
     """Return the record of a changed episode, with a new id and the source episode as its parent.
 
     Args:
-        item: an episode with at least one transform.
-        record: the provenance of the source episode, if any.
-        parent: the id of the source episode.
-        frames: the frames of the source episode.
+        item: Source episode with at least one transform.
+        record: Provenance of the source episode, or None.
+        parent: Id of the source episode.
+        frames: Frames of the source episode.
     """
     new = [dict(one) for one in item.transforms]
     if record is None:
@@ -110,13 +123,13 @@ def derive_episode_record(
 
 
 def _content_bytes(frames: pa.Table) -> bytes:
-    """Return actions and states of the frames as bytes, for a hash that does not depend on frame indices."""
+    """Return actions and states of the frames as bytes; a hash of these bytes does not depend on frame indices."""
     names = [name for name in ("action", "observation.state") if name in frames.column_names]
     return b"".join(column_to_floats(frames[name], where=name).astype("<f8").tobytes() for name in names)
 
 
 def _build_sim_episode(item: SourceEpisode, record: Provenance, frames: pa.Table) -> SimEpisode:
-    """Return the stored episode as a `SimEpisode`, for its content hash."""
+    """Return the stored episode as a `SimEpisode`, from which its content hash is computed."""
     reader = item.source.reader
     simulated = any("states" in template for template in item.source.exact_templates(item.index))
 
@@ -140,7 +153,12 @@ _MADE_SERIES = ("data/", "videos/", "meta/episodes/")
 
 
 def is_recomputed(name: str, numeric: Sequence[str]) -> bool:
-    """Return whether every edit computes a column of the episode table again; ``numeric`` are the numeric features."""
+    """Return whether an edit always computes a column of the episode table again instead of copying it.
+
+    Args:
+        name: Name of the column.
+        numeric: Keys of the numeric features, whose statistics are computed again.
+    """
     if name in _MADE or name.startswith(_MADE_SERIES):
         return True
     return name.startswith("stats/") and name.removeprefix("stats/").rpartition("/")[0] in numeric
@@ -148,38 +166,45 @@ def is_recomputed(name: str, numeric: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockRow:
-    """One row of the episode table: computed cells, statistics, and cells that replace those of the source."""
+    """Content of one row of the episode table.
+
+    Attributes:
+        item: The source episode.
+        computed: Computed values (indices, tasks, file numbers), by column name.
+        statistics: Statistics of the numeric features, as arrays of one element, by column name.
+        replacements: Values that replace those of the source, by column name.
+    """
 
     item: SourceEpisode
-    made: Mapping[str, Any]
+    computed: Mapping[str, Any]
     statistics: Mapping[str, pa.Array]
-    replaced: Mapping[str, Any]
+    replacements: Mapping[str, Any]
 
 
 def build_episode_rows(rows: Sequence[BlockRow], carried: pa.Schema) -> pa.Table:
-    """Build the episode table of one block.
+    """Build the episode table of one block (episodes with the same file number).
 
     Args:
-        rows: the rows, in order.
-        carried: the columns that are copied from the sources.
+        rows: Content of the rows, in order.
+        carried: Schema of the columns that are copied from the sources.
     """
-    after = [name for name in rows[0].made if name.startswith("meta/episodes/")]
+    after = [name for name in rows[0].computed if name.startswith("meta/episodes/")]
     columns: dict[str, Any] = {}
-    for name in rows[0].made:
+    for name in rows[0].computed:
         if name not in after:
-            columns[name] = _cells(name, [row.made[name] for row in rows])
+            columns[name] = _cells(name, [row.computed[name] for row in rows])
     for name in rows[0].statistics:
         columns[name] = pa.concat_arrays([row.statistics[name] for row in rows])
     taken = _read_carried_columns([row.item for row in rows], carried)
     for kept in carried:
         values = taken[kept.name]
-        if any(kept.name in row.replaced for row in rows):
+        if any(kept.name in row.replacements for row in rows):
             old = values.to_pylist()
-            new = [row.replaced.get(kept.name, cell) for row, cell in zip(rows, old, strict=True)]
+            new = [row.replacements.get(kept.name, cell) for row, cell in zip(rows, old, strict=True)]
             values = pa.chunked_array([pa.array(new, kept.type)])
         columns[kept.name] = values
     for name in after:
-        columns[name] = _cells(name, [row.made[name] for row in rows])
+        columns[name] = _cells(name, [row.computed[name] for row in rows])
     return pa.table(columns)
 
 
@@ -189,7 +214,7 @@ def _cells(name: str, values: Sequence[Any]) -> pa.Array:
 
 
 def _read_carried_columns(items: Sequence[SourceEpisode], schema: pa.Schema) -> pa.Table:
-    """Read the copied columns from the sources; null if a source does not have the column."""
+    """Read the columns of ``schema`` from the sources; values are null if a source does not have the column."""
     parts, at = [], 0
     while at < len(items):
         source = items[at].source
@@ -210,7 +235,7 @@ _CELLS_AT_ONCE = 1 << 22  # numbers in memory while quantiles are computed: 16 M
 
 
 def numeric_features(features: Mapping[str, Any]) -> dict[str, int]:
-    """Return the numeric features, each with its number of values per frame."""
+    """Return the keys of the numeric features, each with its number of values per frame."""
     return {
         key: int(np.prod(entry.get("shape") or [1]))
         for key, entry in features.items()
@@ -219,7 +244,11 @@ def numeric_features(features: Mapping[str, Any]) -> dict[str, int]:
 
 
 def column_slices(widths: Mapping[str, int]) -> dict[str, slice]:
-    """Return the column slice of each feature in a matrix that stacks all features."""
+    """Return the columns of each feature in a matrix that contains all features side by side.
+
+    Args:
+        widths: Number of columns of each feature, in order.
+    """
     ends = np.cumsum(list(widths.values()))
     return {key: slice(int(end - width), int(end)) for (key, width), end in zip(widths.items(), ends, strict=True)}
 
@@ -227,17 +256,18 @@ def column_slices(widths: Mapping[str, int]) -> dict[str, slice]:
 def renumber_frames(
     table: pa.Table, schema: pa.Schema, *, index: int, start: int, tasks: NDArray[np.int64], where: str
 ) -> pa.Table:
-    """Return one episode's frames with the indices and column types of the result.
+    """Return one episode's frames with the indices and column types of the edited dataset.
 
     Args:
-        schema: the columns of the result.
-        index: the episode's new ``episode_index``.
-        start: the new ``index`` of its first frame.
-        tasks: the new ``task_index`` of each frame.
-        where: the episode, for messages.
+        table: Frames of the source episode.
+        schema: Columns of the edited dataset.
+        index: New ``episode_index``.
+        start: New ``index`` of the first frame.
+        tasks: New ``task_index`` of each frame, shape ``(T,)``.
+        where: Description of the episode, for error messages.
 
     Raises:
-        DatasetError: a column cannot be converted to its type in the result.
+        DatasetError: If a column cannot be converted to its new type.
     """
     length = len(table)
     new = {
@@ -258,24 +288,30 @@ def renumber_frames(
 
 
 def to_feature_arrays(table: pa.Table, widths: Mapping[str, int], *, where: str) -> dict[str, NDArray[Any]]:
-    """Return the values of some features as arrays ``(T, width)``, with their stored types.
+    """Return features of T frames as arrays of shape ``(T, width)``, with their stored types.
+
+    Args:
+        table: Frames.
+        widths: Keys of the features to return, each with its number of values per frame.
+        where: Description of the frames, for error messages.
 
     Raises:
-        DatasetError: empty cells, another number of values than the shape, or a value that is not finite.
+        DatasetError: If a cell is empty, a value is not finite, or the number of values does not match ``widths``.
     """
     found: dict[str, NDArray[Any]] = {}
     for name, width in widths.items():
         values = _flatten_column(table[name], f"{where}: {name}")
         if values.size != len(table) * width:
             raise DatasetError(
-                f"{where}: {name} has {values.size} numbers in {len(table)} frames; its shape says {width} in each."
+                f"{where}: {name} has {values.size} numbers in {len(table)} frames, but its shape requires "
+                f"{width} per frame."
             )
         found[name] = values.reshape(len(table), width)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             frame = int(np.argwhere(~np.isfinite(found[name]))[0][0])
             raise DatasetError(
-                f"{where}: {name} is not finite at frame {frame}. Statistics of it would be of no use: leave the "
-                "episode out, or mend the source."
+                f"{where}: {name} is not finite at frame {frame}. Its statistics would be invalid. Leave the episode "
+                "out, or correct the source."
             )
     return found
 
@@ -296,12 +332,17 @@ def _flatten_column(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
 
 
 def stack_features(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Stack all features of an episode in one float64 matrix ``(T, columns)``."""
+    """Concatenate the features of T frames to one float64 matrix of shape ``(T, total width)``."""
     return np.hstack([values.astype(np.float64) for values in columns.values()])
 
 
 def read_chunks(paths: Sequence[Path], widths: Mapping[str, int]) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield feature arrays of data files, a bounded number of rows at a time."""
+    """Yield the features in data files as arrays, with a limited number of rows at a time.
+
+    Args:
+        paths: Parquet files.
+        widths: Keys of the features to read, each with its number of values per frame.
+    """
     rows = max(1, _CELLS_AT_ONCE // max(1, sum(widths.values())))
     for path in paths:
         with open_parquet(path) as file:
@@ -318,26 +359,42 @@ def read_chunks(paths: Sequence[Path], widths: Mapping[str, int]) -> Iterator[di
 def remap_tasks(
     table: pa.Table, names: Mapping[int, str], numbers: Mapping[str, int], *, where: str
 ) -> NDArray[np.int64]:
-    """Return the new ``task_index`` of each frame; ``names`` are texts by old index, ``numbers`` new indices by text.
+    """Return the new ``task_index`` of each frame, shape ``(T,)``.
+
+    Args:
+        table: T frames with the old ``task_index``.
+        names: Task text of each old index.
+        numbers: New index of each task text.
+        where: Description of the episode, for error messages.
 
     Raises:
-        DatasetError: a frame has a ``task_index`` that the source's task table does not have.
+        DatasetError: If a frame has a ``task_index`` that is not in ``names``.
     """
     old = table["task_index"].to_numpy().astype(np.int64)
     found, inverse = np.unique(old, return_inverse=True)
     unknown = [int(task) for task in found if int(task) not in names]
     if unknown:
-        raise DatasetError(f"{where}: frames name the task_index {unknown[0]}, which meta/tasks.parquet has not.")
+        raise DatasetError(
+            f"{where}: frames have the task_index {unknown[0]}, which is not in the dataset's list of tasks."
+        )
     return np.array([numbers[names[int(task)]] for task in found], dtype=np.int64)[inverse]
 
 
 def list_used_tasks(table: pa.Table) -> list[int]:
-    """Return the task indices of some frames, in order of first appearance."""
+    """Return the distinct values of ``task_index`` in a table of frames, in order of first appearance."""
     return pc.unique(table["task_index"].combine_chunks()).to_pylist()
 
 
 class DataFile:
-    """Open data file of the result, with one row group per episode; ``bytes`` is its size in memory so far."""
+    """Open data file of a new dataset, with one row group per episode.
+
+    Args:
+        path: The Parquet file to write.
+        schema: Columns of the file.
+
+    Attributes:
+        bytes: Size of all added tables in memory, by which the caller decides when to start a new file.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -345,7 +402,7 @@ class DataFile:
         self.bytes = 0
 
     def add(self, table: pa.Table) -> None:
-        """Append one episode."""
+        """Append the frames of one episode."""
         self._writer.write_table(table, row_group_size=max(len(table), 1))
         self.bytes += table.nbytes
 

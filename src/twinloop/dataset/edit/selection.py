@@ -1,4 +1,4 @@
-"""Select episodes by index, range or id, group them, and draw random subsets with exact shares."""
+"""Select episodes by index, range or id, group them, and select random subsets with exact shares."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ def choose_episodes(source: EditSource, choice: Choice) -> list[int]:
     """Return the ``episode_index`` of each selected episode, in the given order.
 
     Args:
-        choice: a list or a comma-separated text of ``episode_index``, ranges (``0:10`` without 10, ``40:``, ``0-9``
-            with 9) and episode ids, which may be cut to their first eight or more characters.
+        choice: A list, or a text with commas. Each item is an ``episode_index``, a range or an episode id. The range
+            ``0:10`` excludes episode 10, ``0-9`` includes episode 9, and ``40:`` extends to the last episode. Of an
+            id, the first eight characters are sufficient.
 
     Raises:
-        InputError: no such episode, an id that matches no or several episodes, or a text of another format.
+        InputError: If an episode does not exist, if an id matches several episodes, or if an item has another format.
     """
     parts = choice.split(",") if isinstance(choice, str) else choice
     found: list[int] = []
@@ -51,7 +52,7 @@ def _parse_part(source: EditSource, text: str, choice: Choice) -> list[int]:
     else:
         raise InputError(
             f"The episodes {choice!r} are not understood at {text!r}. Give numbers (3,5,8), ranges (0:30, 40:) or "
-            "episode ids, commas between them."
+            "episode ids, separated by commas."
         )
     if stop > count or start >= stop:
         raise InputError(f"{source} has no episodes {text}: it has {count}, numbered 0 to {count - 1}.")
@@ -68,10 +69,14 @@ def _find_by_id(source: EditSource, text: str) -> int:
 
 
 def group_episodes(source: EditSource, by: str) -> list[str]:
-    """Return the group of each episode: its ``task``, ``success``, ``source`` or any column of the episode table.
+    """Return the group of each episode: the value of one of its properties as text.
+
+    Args:
+        by: Property that defines the groups: ``task``, ``success``, ``source`` or any other column of the episode table
+            (the prefix ``provenance/`` may be omitted).
 
     Raises:
-        InputError: the folder does not have that property.
+        InputError: If the dataset does not have that property.
     """
     if by == "task":
         return ["; ".join(texts or ()) for texts in source.column("tasks")]
@@ -79,7 +84,7 @@ def group_episodes(source: EditSource, by: str) -> list[str]:
     if name not in source.columns.names:
         plain = [n.removeprefix("provenance/") for n in source.columns.names if n.startswith("provenance/")]
         has = ", ".join(["task", *plain[:20]])
-        raise InputError(f"{source} does not say {by!r} of its episodes. It says: {has}.")
+        raise InputError(f"The episodes of {source} have no property {by!r}. They have: {has}.")
     return [_format_value(value) for value in source.column(name)]
 
 
@@ -88,13 +93,16 @@ def _format_value(value: Any) -> str:
 
 
 _STREAM = "edit/shares"
-_WHOLE = 1e-9  # tolerance for rounding errors in sums of shares
+_TOLERANCE = 1e-9  # tolerance for rounding errors in sums of shares
 
 
 def largest_remainder(count: int, shares: Sequence[float]) -> list[int]:
-    """Round each ``count · share`` to an integer so that the sum is ``count · sum(shares)`` (Hamilton's method)."""
+    """Round each ``count * share`` to an integer and keep the sum (largest remainder method, also Hamilton's method).
+
+    The sum of the result is ``count * sum(shares)``, rounded.
+    """
     exact = [count * share for share in shares]
-    result = [math.floor(value + _WHOLE) for value in exact]
+    result = [math.floor(value + _TOLERANCE) for value in exact]
     left = round(sum(exact)) - sum(result)
     order = sorted(range(len(shares)), key=lambda i: (result[i] - exact[i], i))
     for i in order[:left]:
@@ -103,35 +111,38 @@ def largest_remainder(count: int, shares: Sequence[float]) -> list[int]:
 
 
 def check_shares(shares: Mapping[str, float]) -> dict[str, float]:
-    """Check shares and return them as a dict.
+    """Check that shares are valid, and return a copy of them.
 
     Raises:
-        InputError: one is not between 0 and 1, or they sum to more than 1.
+        InputError: If a share is not above 0 and at most 1, or if the shares sum to more than 1.
     """
     wrong = [name for name, share in shares.items() if not 0 < share <= 1]
     if wrong:
         raise InputError(f"The share of {wrong[0]} is {shares[wrong[0]]}; shares must be between 0 and 1.")
-    if sum(shares.values()) > 1 + _WHOLE:
+    if sum(shares.values()) > 1 + _TOLERANCE:
         raise InputError(f"The shares {_format_shares(shares)} sum to {sum(shares.values()):g}, which is more than 1.")
     return dict(shares)
 
 
 def split_episodes(groups: Sequence[str], shares: Mapping[str, float], *, seed: int) -> dict[str, list[int]]:
-    """Split episodes at random into parts with exact sizes; in each group the shares hold within one or two episodes.
+    """Split episodes at random into parts of exact size, stratified by group.
+
+    In each group, the number of episodes in a part is the exact share rounded down or up. In rare cases it is one
+    higher, because each part must also have its exact total size.
 
     Args:
-        groups: the group of each episode; the same for all without stratification.
-        shares: the share of each part.
-        seed: seed of the draw.
+        groups: Group of each episode; the same value for all episodes if no stratification is needed.
+        shares: Share of each part.
+        seed: Seed of the random selection.
 
     Returns:
-        The episodes of each part, ascending.
+        Indices of the episodes in each part, ascending.
     """
     names = list(shares)
     totals = np.array(largest_remainder(len(groups), list(shares.values())))
     members = {group: [i for i, one in enumerate(groups) if one == group] for group in dict.fromkeys(groups)}
     exact = np.array([[len(rows) * shares[name] for name in names] for rows in members.values()])
-    quota = np.floor(exact + _WHOLE).astype(int)
+    quota = np.floor(exact + _TOLERANCE).astype(int)
     room = np.array([len(rows) for rows in members.values()]) - quota.sum(axis=1)
     missing = totals - quota.sum(axis=0)
     order = np.argsort((quota - exact).ravel(), kind="stable")
@@ -153,24 +164,25 @@ def split_episodes(groups: Sequence[str], shares: Mapping[str, float], *, seed: 
 def balance_episodes(
     groups: Sequence[str], shares: Mapping[str, float] | None, *, seed: int, repeat: bool
 ) -> list[int]:
-    """Return how often each episode occurs in a balanced result: 0 or 1, or more with ``repeat``.
+    """Return how often each episode occurs in a balanced dataset: 0 or 1, or more if ``repeat`` is true.
 
     Args:
-        groups: the group of each episode.
-        shares: the share of each group in the result; by default equal.
-        seed: seed of the draw of the episodes that are left out or repeated.
-        repeat: keep all episodes of the group that is largest relative to its share, and repeat episodes of the
-            others. Otherwise the group that is smallest relative to its share sets the size, and no episode repeats.
+        groups: Group of each episode.
+        shares: Share of each group in the result; equal shares by default. A group without a share is left out.
+        seed: Seed of the random selection of the episodes that are left out or repeated.
+        repeat: If true, all episodes of the group that is largest relative to its share are kept, and episodes of other
+            groups are repeated. If false, the group that is smallest relative to its share limits the size, and no
+            episode is repeated.
 
     Raises:
-        InputError: shares of unknown groups, shares that do not sum to 1, or no episode remains.
+        InputError: If a share belongs to no group, if the shares do not sum to 1, or if no episode remains.
     """
     members = {group: [i for i, one in enumerate(groups) if one == group] for group in dict.fromkeys(groups)}
     wanted = _resolve_shares(members, shares)
     sizes = {group: len(rows) / wanted[group] for group, rows in members.items() if group in wanted}
     total = max(sizes.values()) if repeat else min(sizes.values())
     result = [0] * len(groups)
-    quotas = largest_remainder(math.floor(total + _WHOLE), list(wanted.values()))
+    quotas = largest_remainder(math.floor(total + _TOLERANCE), list(wanted.values()))
     for row, (group, quota) in enumerate(zip(wanted, quotas, strict=True)):
         rows = members[group]
         count = quota if repeat else min(quota, len(rows))
@@ -179,7 +191,7 @@ def balance_episodes(
         for place in rows:
             result[place] += count // len(rows)
     if not any(result):
-        raise InputError(f"The shares {_format_shares(wanted)} leave no episode. Give larger ones, or add --repeat.")
+        raise InputError(f"The shares {_format_shares(wanted)} leave no episode. Give larger shares, or add --repeat.")
     return result
 
 
@@ -188,10 +200,10 @@ def _resolve_shares(members: Mapping[str, Sequence[int]], shares: Mapping[str, f
         return dict.fromkeys(members, 1 / len(members))
     unknown = [group for group in shares if group not in members]
     if unknown:
-        raise InputError(f"No episode is {unknown[0]!r}. There are: {', '.join(map(repr, members))}.")
+        raise InputError(f"No episode is in the group {unknown[0]!r}. The groups are: {', '.join(map(repr, members))}.")
     found = check_shares(shares)
-    if abs(sum(found.values()) - 1) > _WHOLE:
-        raise InputError(f"The shares {_format_shares(found)} sum to {sum(found.values()):g}; give some that sum to 1.")
+    if abs(sum(found.values()) - 1) > _TOLERANCE:
+        raise InputError(f"The shares {_format_shares(found)} sum to {sum(found.values()):g}; they must sum to 1.")
     return found
 
 

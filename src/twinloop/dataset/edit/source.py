@@ -1,4 +1,4 @@
-"""Read a source folder of an edit: rows of the episode table with all columns, frames, tasks and video locations."""
+"""Read a source folder of an edit: complete rows of the episode table, frames, tasks and locations of videos."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _TASK_COLUMNS = ("__index_level_0__", "task")  # name of the index column in pan
 
 
 class EditSource:
-    """One source folder of an edit; data are read at first access.
+    """Source folder of an edit, as a LeRobot v3.0 dataset; data are read at first access.
 
     Raises:
-        DatasetError: it is not a LeRobot v3.0 dataset, or its metadata contradicts itself.
+        DatasetError: If the folder is not a LeRobot v3.0 dataset, or its metadata is inconsistent.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -42,21 +42,21 @@ class EditSource:
 
     @property
     def features(self) -> dict[str, Any]:
-        """The ``features`` of ``info.json``."""
+        """Entry ``features`` of ``info.json``, limited to the features that `keep_features` keeps."""
         return self.info["features"]
 
     @property
     def excluded_features(self) -> list[str]:
-        """Features of the folder that are excluded by `keep`."""
+        """Keys of the features that `keep_features` excluded."""
         return [key for key in self.reader.info["features"] if key not in self.features]
 
     def keep_features(self, names: Collection[str]) -> None:
-        """Limit `features` to the given names."""
+        """Limit `features` to the given keys; affects this object only, no file."""
         features = {key: entry for key, entry in self.features.items() if key in names}
         self.info = {**self.info, "features": features}
 
     def feature_keys(self, dtype: str) -> list[str]:
-        """Return the names of the features of one type: ``video`` or ``image``."""
+        """Return the keys of the features with one ``dtype`` of LeRobot, such as ``video`` or ``image``."""
         return [key for key, entry in self.features.items() if entry.get("dtype") == dtype]
 
     @functools.cached_property
@@ -64,7 +64,7 @@ class EditSource:
         """Task texts by ``task_index``.
 
         Raises:
-            DatasetError: the table of tasks is missing or damaged; names it.
+            DatasetError: If the file with the tasks is missing or damaged.
         """
         path = self.path / layout.TASKS
         table = read_table(path, ["task_index"])
@@ -78,7 +78,7 @@ class EditSource:
 
     @functools.cached_property
     def columns(self) -> pa.Schema:
-        """Schema of the episode table, unified over its files."""
+        """Arrow schema of the episode table, combined from all its files."""
         schemas = []
         for path in self._episode_files:
             with open_parquet(path) as file:
@@ -99,79 +99,90 @@ class EditSource:
         """Return the frames of one episode with all columns.
 
         Raises:
-            DatasetError: the data file is missing or damaged, or these rows belong to another episode.
+            DatasetError: If the data file is missing or damaged, or if its rows belong to another episode.
         """
-        file, start, length = int(self.files[index]), int(self._start_rows[index]), int(self.lengths[index])
+        file, start, length = int(self.data_files[index]), int(self._start_rows[index]), int(self.lengths[index])
         path = layout.resolve_inside(self.path, self.info["data_path"], layout.chunk_and_file(file))
         table = self._frames.read(path, start, start + length)
         require_columns(("episode_index", "index", "timestamp"), table.column_names, where=str(path))
         found = np.unique(table["episode_index"].to_numpy())
         if found.tolist() != [index]:
             raise DatasetError(
-                f"{path}: rows {start} to {start + length} should be episode {index} and say {found.tolist()}. "
-                "The episode table and the data disagree; export the dataset again."
+                f"{path}: rows {start} to {start + length} should be episode {index} and are {found.tolist()}. "
+                "The episode table and the data files contradict each other. Export the dataset again."
             )
         return table
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
-        """Schema of the frames, from the data file of the first episode."""
-        path = layout.resolve_inside(self.path, self.info["data_path"], layout.chunk_and_file(int(self.files[0])))
+        """Arrow schema of the frames, from the data file of the first episode."""
+        path = layout.resolve_inside(self.path, self.info["data_path"], layout.chunk_and_file(int(self.data_files[0])))
         with open_parquet(path) as file:
             return file.schema_arrow
 
     @functools.cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of frames of each episode."""
+        """Number of frames of each episode, shape ``(number of episodes,)``."""
         return self.reader.lengths
 
     @functools.cached_property
-    def files(self) -> NDArray[np.int64]:
-        """Number of each episode's data file; in twinloop's datasets it is also the block."""
+    def data_files(self) -> NDArray[np.int64]:
+        """Number of each episode's data file, counted over all chunks: chunk index × 1000 + file index.
+
+        In twinloop's datasets, the files with the episode's states, recorded log and provenance have the same number.
+        """
         return self._file_numbers("data")
 
     @functools.cached_property
     def positions(self) -> NDArray[np.int64]:
-        """Position of each episode within its data file."""
-        order = np.argsort(self.files, kind="stable")
-        ordered = self.files[order]
+        """Position of each episode among the episodes in its data file, counted from 0."""
+        order = np.argsort(self.data_files, kind="stable")
+        ordered = self.data_files[order]
         first = np.searchsorted(ordered, ordered, side="left")
         result = np.empty(len(order), dtype=np.int64)
         result[order] = np.arange(len(order)) - first
         return result
 
     def video_files(self, key: str) -> NDArray[np.int64]:
-        """Return the number of each episode's video file."""
+        """Return the number of the video file of each episode, for the video feature ``key``."""
         return self._file_numbers(f"videos/{key}")
 
     def video_path(self, key: str, file: int) -> Path:
-        """Return the path of a video file; raises DatasetError if it is outside the folder."""
+        """Return the path of video file number ``file`` of the video feature ``key``.
+
+        Raises:
+            DatasetError: If the path is outside the dataset folder.
+        """
         values = {**layout.chunk_and_file(file), "video_key": key}
         return layout.resolve_inside(self.path, self.info["video_path"], values)
 
     def video_starts(self, key: str) -> NDArray[np.float64]:
-        """Return the start time of each episode in its video file, in s."""
+        """Return the start time of each episode in its video file in s, for the video feature ``key``."""
         return self._column(f"videos/{key}/from_timestamp").astype(np.float64)
 
     def exact_templates(self, index: int) -> tuple[str, ...]:
-        """Return the path templates of the state or log files with this episode; empty for other programs' episodes."""
-        if not self.reader.ours or self.reader.is_appended(index):
+        """Return the path templates of the files with unrounded data of an episode (simulator states or recorded log).
+
+        An example is ``twinloop/states/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet``. The result is empty if
+        the episode has no such file or if another program wrote it.
+        """
+        if not self.reader.written_by_twinloop or self.reader.is_appended(index):
             return ()
-        block = int(self.files[index])
+        block = int(self.data_files[index])
         return tuple(path for path in _EXACT if (self.path / layout.block_path(path, block)).is_file())
 
     def has_provenance(self, index: int) -> bool:
-        """Return whether twinloop wrote the episode, so that it has provenance."""
-        return self.reader.ours and not self.reader.is_appended(index)
+        """Return whether twinloop wrote the episode and therefore its provenance."""
+        return self.reader.written_by_twinloop and not self.reader.is_appended(index)
 
     @functools.cached_property
     def ids(self) -> list[str]:
-        """Recorded id of each episode, empty if none is recorded."""
+        """Stored id of each episode; an empty text if no id is stored."""
         names = self.columns.names
         return self.reader.episode_ids if "provenance/episode_id" in names else [""] * len(self)
 
     def episode_id(self, index: int) -> str:
-        """Return the recorded id of an episode, else its content id as a real episode, as in the catalog."""
+        """Return the stored id of an episode. If no id is stored, return a hash of its content, as the catalog does."""
         return self.ids[index] or self._content_ids[index]
 
     @functools.cached_property
@@ -179,10 +190,10 @@ class EditSource:
         return compute_content_ids(self.path, self.info, self._episode_table, "real")
 
     def column(self, name: str) -> list[Any]:
-        """Return one column of the episode table.
+        """Return the values of one column of the episode table, ordered by ``episode_index``.
 
         Raises:
-            InputError: there is no such column.
+            InputError: If no such column exists.
         """
         if name not in self.columns.names:
             plain = [one for one in self.columns.names if not one.startswith(("stats/", "videos/", "data/", "meta/"))]
@@ -190,7 +201,7 @@ class EditSource:
         return self._episode_table[name].to_pylist()
 
     def close(self) -> None:
-        """Close all open files."""
+        """Close the open data file."""
         self._frames.close()
 
     @functools.cached_property
@@ -215,9 +226,9 @@ class EditSource:
 
     @functools.cached_property
     def _start_rows(self) -> NDArray[np.int64]:
-        """First row of each episode in its data file."""
+        """Row of the first frame of each episode within its data file."""
         begins = self._column("dataset_from_index").astype(np.int64)
-        files, inverse = np.unique(self.files, return_inverse=True)
+        files, inverse = np.unique(self.data_files, return_inverse=True)
         first = np.full(len(files), np.iinfo(np.int64).max)
         np.minimum.at(first, inverse, begins)
         return begins - first[inverse]
@@ -228,7 +239,7 @@ class EditSource:
 
     @functools.cached_property
     def _row_places(self) -> list[tuple[int, int]]:
-        """File and row of each episode in the episode table."""
+        """For each episode, the number of its file of the episode table and the row in this file."""
         places: dict[int, tuple[int, int]] = {}
         for number, path in enumerate(self._episode_files):
             for row, index in enumerate(read_table(path, ["episode_index"])["episode_index"].to_pylist()):
@@ -247,10 +258,10 @@ def _read_whole_table(path: Path) -> pa.Table:
 
 
 class _FrameFiles:
-    """Reader of rows of data files that keeps the last file open and its last row group in memory.
+    """Reader of frames that keeps the last data file open and its last row group in memory.
 
-    Files converted from version 2.1 have all episodes in one row group; reading it again for every episode would take
-    quadratic time.
+    In files converted from LeRobot v2.1, one row group contains all episodes. Reading it again for every episode would
+    take quadratic time.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Compute the statistics of an edited dataset: exact over all frames, and pixel counts of sampled images."""
+"""Compute the statistics of an edited dataset: exact for numbers, from sampled images for pixel quantiles."""
 
 from __future__ import annotations
 
@@ -37,21 +37,37 @@ _POOLED = ("min", "max", "mean", "std", "count")
 
 @dataclass(kw_only=True)
 class FrameTotals:
-    """Statistics over the frames written so far; ``widths`` is the number of values per frame of each feature."""
+    """Statistics over all frames written so far.
+
+    Attributes:
+        widths: Keys of the numeric features, each with its number of values per frame.
+        moments: Count, extremes, mean and variance of the numeric features, per column; None before the first
+            episode.
+        images: Image statistics of each camera, by feature key.
+    """
 
     widths: Mapping[str, int]
     moments: Moments | None = None
-    pictures: dict[str, PooledImageStatistics] = field(default_factory=dict)
+    images: dict[str, PooledImageStatistics] = field(default_factory=dict)
 
     def add(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, pa.Array]:
-        """Add one episode; return its own ``stats/*`` columns."""
+        """Add the numeric features of one episode; return its own ``stats/*`` columns of the episode table.
+
+        Args:
+            columns: Values of each feature, shape ``(T, width)``.
+        """
         values = stack_features(columns)
         own = Moments.of(values)
         self.moments = own if self.moments is None else self.moments.merge(own)
         return statistics_columns(column_slices(self.widths), [values])
 
     def stats(self, paths: Sequence[Path], features: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the content of ``stats.json``; the quantiles are computed from the data files ``paths``."""
+        """Return the content of ``stats.json``; empty before the first episode.
+
+        Args:
+            paths: Written data files, from which the quantiles are computed.
+            features: The features of ``info.json``.
+        """
         if self.moments is None:
             return {}
         slices = column_slices(self.widths)
@@ -64,10 +80,13 @@ class FrameTotals:
             shape = [int(side) for side in features[name].get("shape") or [1]]
             row = column_stats(take_columns(self.moments, where), levels[name])
             result[name] = row if len(shape) < 2 else {k: _reshape_values(k, v, shape) for k, v in row.items()}
-        return {**result, **{key: pooled.stats() for key, pooled in self.pictures.items()}}
+        return {**result, **{key: pooled.stats() for key, pooled in self.images.items()}}
 
     def _needs_64_bits(self, where: slice) -> bool:
-        """Return whether some whole numbers do not fit into 32 bits."""
+        """Return whether the columns ``where`` have values that are negative or at least 2^32.
+
+        Quantiles of whole numbers then need 64-bit instead of 32-bit keys.
+        """
         return self.moments is not None and (
             self.moments.low[where].min() < 0 or self.moments.high[where].max() >= 2.0**32
         )
@@ -81,8 +100,13 @@ def _reshape_values(name: str, values: list[Any], shape: Sequence[int]) -> list[
 class PooledImageStatistics:
     """Image statistics of one camera over all episodes.
 
-    Extremes, mean and standard deviation are merged exactly from those of the episodes, which were computed before
-    encoding. Quantiles cannot be merged; they come from pixel counts.
+    Extremes, mean and standard deviation are merged exactly from the statistics of the episodes, which were computed
+    before encoding. Quantiles cannot be merged; they come from the histogram of sampled images.
+
+    Attributes:
+        moments: Merged statistics of the episodes, with ``(3,)`` values for the colour channels.
+        pixels: Histogram of sampled images.
+        complete: Whether every episode had statistics. If not, all values come from the histogram.
     """
 
     moments: Moments | None = None
@@ -90,7 +114,10 @@ class PooledImageStatistics:
     complete: bool = True
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add the statistics of one episode, by name; if one is missing, the totals become incomplete."""
+        """Add the image statistics of one episode (``min``, ``max``, ``mean``, ``std`` and ``count``).
+
+        If one is missing, ``complete`` becomes false.
+        """
         if any(row.get(name) is None for name in _POOLED):
             self.complete = False
             return
@@ -99,8 +126,8 @@ class PooledImageStatistics:
         own = Moments(count=count, low=low, high=high, mean=mean, m2=std**2 * count)
         self.moments = own if self.moments is None else self.moments.merge(own)
 
-    def count(self, histogram: NDArray[np.int64], sampled: int) -> None:
-        """Add the pixel counts ``(3, 256)`` of some sampled images."""
+    def add_histogram(self, histogram: NDArray[np.int64], sampled: int) -> None:
+        """Add the pixel histogram of ``sampled`` images, shape ``(3, 256)``: channel and 8-bit value."""
         before = self.pixels
         self.pixels = CameraSum(
             sampled=sampled + (before.sampled if before else 0),
@@ -108,7 +135,7 @@ class PooledImageStatistics:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Return the camera's entry of ``stats.json``."""
+        """Return the camera's entry of ``stats.json``; empty if no statistics exist."""
         counted = image_stats(self.pixels.histogram, self.pixels.sampled) if self.pixels and self.pixels.sampled else {}
         if self.moments is None or not self.complete:
             return counted
@@ -125,10 +152,14 @@ _NEAR = 0.25  # of a frame's period, as `DatasetReader.images`
 
 
 def find_stored_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraSum] | None:
-    """Return the stored pixel counts of the sources for one camera, if they add up to those of the result.
+    """Return the stored pixel histograms of the source datasets for one camera, if they are also valid for the result.
 
-    This requires that every source has stored counts and that each of its episodes is in the result exactly once.
-    Otherwise None.
+    They are valid if every source has a histogram and each of its episodes is in the result exactly once. Otherwise
+    return None.
+
+    Args:
+        key: Feature key of the camera.
+        items: All episodes of the result.
     """
     taken: dict[int, tuple[EditSource, list[int]]] = {}
     for item in items:
@@ -146,10 +177,16 @@ def find_stored_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraS
 
 
 def count_video_pixels(path: Path, start_s: float, length: int, fps: Fraction) -> CameraSum:
-    """Count pixels of evenly spaced images of one episode in a video file.
+    """Compute the pixel histogram of evenly spaced images (at most 12) of one episode in a video file.
+
+    Args:
+        path: The video file.
+        start_s: Time of the episode's first frame in the file, in s.
+        length: Number of frames of the episode.
+        fps: Frame rate in Hz.
 
     Raises:
-        DatasetError: the file is damaged or has no image at one of the times.
+        DatasetError: If the file is damaged or has no image at one of the times.
     """
     chosen = sample_indices(length)
     histogram = np.zeros((3, 256), dtype=np.int64)
@@ -159,7 +196,7 @@ def count_video_pixels(path: Path, start_s: float, length: int, fps: Fraction) -
 
 
 def _decode_images(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDArray[np.uint8]]:
-    """Yield the images at ascending times in s, each decoded from the key frame before it."""
+    """Yield the images at ascending times in s. For each image, decoding starts at the preceding key frame."""
     import av
 
     try:
@@ -182,7 +219,15 @@ def _decode_images(path: Path, times_s: Sequence[float], fps: float) -> Iterator
 
 
 def count_column_pixels(column: pa.ChunkedArray, *, where: str) -> CameraSum | None:
-    """Count pixels of evenly spaced images in a table column; None if the cells have no encoded images."""
+    """Compute the pixel histogram of evenly spaced images (at most 12) in a table column of encoded images.
+
+    Args:
+        column: The encoded images, one per frame.
+        where: Description of the column, for error messages.
+
+    Returns:
+        The histogram and the number of sampled images; None if a sampled cell has no encoded image.
+    """
     chosen = sample_indices(len(column))
     cells = column.take(pa.array(chosen)).to_pylist()
     if any(not isinstance(cell, dict) or not cell.get("bytes") for cell in cells):
@@ -195,10 +240,11 @@ def count_column_pixels(column: pa.ChunkedArray, *, where: str) -> CameraSum | N
 
 
 class PixelCounts:
-    """Image statistics of the episodes of an edited dataset and of the whole dataset.
+    """Image statistics of an edited dataset and of its episodes.
 
-    Episodes with copied images keep the source's statistics. If images were re-encoded, or if the stored pixel counts
-    of the sources do not add up to those of the result, pixels of sampled images are counted.
+    Episodes with copied images keep the statistics of their source. Pixels of sampled images are counted if images were
+    re-encoded. They are also counted if the episode table has no statistics that can be merged, and the stored
+    histograms of the sources are missing or do not have exactly the same episodes as the result.
     """
 
     def __init__(
@@ -210,7 +256,16 @@ class PixelCounts:
         columns: Sequence[str],
         fps: Fraction,
     ) -> None:
-        """Load stored pixel counts; ``columns`` are the copied columns of the episode table."""
+        """Load the stored pixel histograms of the sources.
+
+        Args:
+            stage: Temporary folder of the edited dataset, with its videos.
+            items: All episodes of the edited dataset.
+            cameras: Written video files, by feature key.
+            images: Keys of the features with images in the data table.
+            columns: Names of the episode table's columns that are copied from the sources.
+            fps: Frame rate in Hz.
+        """
         self._stage, self._cameras, self._fps = stage, cameras, fps
         self._encoded = {key: set(files.encoded) for key, files in cameras.items()}
         self.pooled = {key: PooledImageStatistics() for key in (*cameras, *images)}
@@ -219,25 +274,37 @@ class PixelCounts:
             known = find_stored_counts(key, items) if not self._encoded.get(key) else None
             if known is not None:
                 for one in known:
-                    self.pooled[key].count(one.histogram, one.sampled)
+                    self.pooled[key].add_histogram(one.histogram, one.sampled)
             elif f"stats/{key}/q50" in columns or f"stats/{key}/mean" not in columns or self._encoded.get(key):
                 self._counted.add(key)
 
     def count_episode(self, at: int, item: SourceEpisode, frames: pa.Table) -> dict[str, Any]:
-        """Count pixels of episode ``at`` where needed; return its ``stats/*`` cells that replace the source's."""
+        """Add pixel histograms of one episode to the totals, for cameras without usable stored statistics.
+
+        These include all cameras with re-encoded images.
+
+        Args:
+            at: Index of the episode in the edited dataset.
+            item: The source episode.
+            frames: Frames of the source episode.
+
+        Returns:
+            New image statistics of re-encoded cameras, by ``stats/*`` column of the episode table. They replace
+            the values of the source.
+        """
         cells: dict[str, Any] = {}
         for key in self.pooled:
             counts = self._count_pixels(key, at, item, frames) if key in self._counted else None
             if counts is None:
                 continue
-            self.pooled[key].count(counts.histogram, counts.sampled)
+            self.pooled[key].add_histogram(counts.histogram, counts.sampled)
             if at in self._encoded.get(key, ()):
                 stats = image_stats(counts.histogram, counts.sampled)
                 cells |= {f"stats/{key}/{name}": value for name, value in stats.items()}
         return cells
 
     def add_rows(self, rows: pa.Table) -> None:
-        """Add the image statistics in the finished episode rows of a block."""
+        """Add the image statistics of a finished block (rows of the episode table) to the statistics of the dataset."""
         for key, pooled in self.pooled.items():
             names = [name for name in rows.column_names if name.startswith(f"stats/{key}/")]
             for row in rows.select(names).to_pylist() if names else [{}] * len(rows):
@@ -246,6 +313,6 @@ class PixelCounts:
     def _count_pixels(self, key: str, at: int, item: SourceEpisode, frames: pa.Table) -> CameraSum | None:
         if key not in self._cameras:
             return count_column_pixels(frames[key], where=f"{item.where}: {key}")
-        place = self._cameras[key].places[at]
+        place = self._cameras[key].locations[at]
         path = self._stage / layout.block_path(layout.VIDEO_PATH, place.file, video_key=key)
         return count_video_pixels(path, place.start_s, item.length, self._fps)

@@ -1,4 +1,4 @@
-"""Write the videos of an edited dataset: link whole files, copy packets, and re-encode frames only if necessary."""
+"""Write the videos of an edited dataset: link whole files, copy packets, and re-encode only frames that need it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_BYTES = 200_000_000  # of a file, as LeRobot's video_files_size_in_mb
 
 @dataclass(frozen=True, kw_only=True)
 class VideoLocation:
-    """Location of an episode's frames in the result: number of the video file, and start time in it in s."""
+    """Location of an episode's images: number of the video file, and start time in this file in s."""
 
     file: int
     start_s: float
@@ -40,10 +40,21 @@ class VideoLocation:
 
 @dataclass(kw_only=True)
 class CameraFiles:
-    """Written video files of one camera: location of each episode, codec, and counts of linked and copied episodes."""
+    """Written video files of one camera.
+
+    Attributes:
+        key: Feature key of the camera.
+        locations: Location of each episode's images, in the order of the episodes.
+        coding: Codec parameters of the written files.
+        linked: Number of episodes whose whole file was linked or copied.
+        copied: Number of episodes whose packets were copied.
+        encoded: Positions of the re-encoded episodes in the edited dataset.
+        forced: Number of episodes that were re-encoded because their packets could not be copied.
+        encoding: Settings for re-encoding.
+    """
 
     key: str
-    places: list[VideoLocation] = field(default_factory=list)
+    locations: list[VideoLocation] = field(default_factory=list)
     coding: CodecParameters | None = None
     linked: int = 0
     copied: int = 0
@@ -56,12 +67,14 @@ class CameraFiles:
 class PixelEdits:
     """Settings for the videos of an edit.
 
-    ``encoding``: codec settings for frames that must be encoded; ``everything``: re-encode all frames. ``link``:
-    hard-link whole files to the source's files if the file system supports it, instead of copying them.
+    Attributes:
+        encoding: Codec settings for frames that must be encoded. If None, the codec of the sources is used.
+        reencode_all: Whether to re-encode all frames.
+        link: Whether to hard-link whole files instead of copying them, if the file system supports it.
     """
 
     encoding: Encoding | None = None
-    everything: bool = False
+    reencode_all: bool = False
     link: bool = True
 
 
@@ -70,9 +83,15 @@ def write_camera(
 ) -> CameraFiles:
     """Write the video files of one camera to the temporary folder ``stage``.
 
+    Args:
+        key: Feature key of the camera.
+        items: All episodes of the edited dataset, in order.
+        pixels: Settings for videos.
+        fps: Frame rate in Hz.
+
     Raises:
-        InputError: the sources have several codecs and no codec was selected; names them.
-        DatasetError: a source's file is damaged or lacks frames; names it.
+        InputError: If the sources have several codecs and no codec was selected. The message lists them.
+        DatasetError: If a source file is damaged or has too few frames.
     """
     work = _CameraWriter(stage, key, items, pixels, fps)
     try:
@@ -83,7 +102,7 @@ def write_camera(
 
 
 def read_codings(key: str, items: Sequence[SourceEpisode]) -> dict[Path, CodecParameters]:
-    """Return the codec parameters of each video file of one camera that the episodes use."""
+    """Return the codec parameters of each video file that the episodes use, for the video feature ``key``."""
     found: dict[Path, CodecParameters] = {}
     for item in items:
         path = item.source.video_path(key, int(item.source.video_files(key)[item.index]))
@@ -95,7 +114,7 @@ def read_codings(key: str, items: Sequence[SourceEpisode]) -> dict[Path, CodecPa
 
 
 class _CameraWriter:
-    """Writer of one camera's video files; keeps the open output file and the last source file."""
+    """Writer of one camera's video files; keeps the current output file and the last source file open."""
 
     def __init__(
         self, stage: Path, key: str, items: Sequence[SourceEpisode], pixels: PixelEdits, fps: Fraction
@@ -135,7 +154,11 @@ class _CameraWriter:
         self._scratch.cleanup()
 
     def _choose_encoding(self, key: str) -> Encoding:
-        """Return the settings for re-encoding: the caller's, else the sources' codec; several raise InputError."""
+        """Return the settings for re-encoding: those of the caller, else settings with the codec of the sources.
+
+        Raises:
+            InputError: If the sources have several codecs and the caller selected none.
+        """
         if self._pixels.encoding is not None:
             return self._pixels.encoding
         kinds = {(coding.codec, coding.pix_fmt) for coding in self._codings.values()}
@@ -171,16 +194,22 @@ class _CameraWriter:
         return float(item.source.video_starts(self.result.key)[item.index])
 
     def _needs_encoding(self, at: int) -> bool:
-        """Return whether an episode must be re-encoded by the settings, even if its packets could be copied."""
+        """Return whether the settings require that episode ``at`` is re-encoded.
+
+        False does not mean that packets can be copied; see `_copy_packets`.
+        """
         coding = self._codings[self._path(at)]
         wanted = self._pixels.encoding
-        if wanted is None or self._pixels.everything:
-            return self._pixels.everything
+        if wanted is None or self._pixels.reencode_all:
+            return self._pixels.reencode_all
         several = len({one.pix_fmt for one in self._codings.values()}) > 1
         return coding.codec != wanted.codec or (several and coding.pix_fmt != PIXELS)
 
     def _encode_ahead(self) -> Iterator[Future[Path]]:
-        """Yield encoded episodes in order, with some encoded in advance."""
+        """Yield the re-encoded file of each episode that needs encoding, in order.
+
+        Later episodes are encoded in parallel.
+        """
         ahead = collections.deque[Future[Path]]()
         for at in range(len(self._items)):
             if self._needs_encoding(at):
@@ -196,7 +225,14 @@ class _CameraWriter:
         return target
 
     def _count_whole_file(self, at: int) -> int:
-        """Return the number of episodes in a video file if the next items are exactly these, in order; else 0."""
+        """Return the number of episodes in a video file of a source if the file can be used as a whole, else 0.
+
+        It can be used as a whole if the next episodes of the edited dataset are exactly those in the file, in the same
+        order.
+
+        Args:
+            at: Position of the next episode in the edited dataset; the file is the one that contains this episode.
+        """
         item, key = self._items[at], self.result.key
         files = item.source.video_files(key)
         members = np.flatnonzero(files == files[item.index])
@@ -218,7 +254,7 @@ class _CameraWriter:
         target = self._target()
         target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(path.resolve(), target, link=self._pixels.link)
-        self.result.places += [
+        self.result.locations += [
             VideoLocation(file=self._number, start_s=self._start_time(i)) for i in range(at, at + count)
         ]
         self.result.coding, self.result.linked = reader.coding, self.result.linked + count
@@ -246,15 +282,17 @@ class _CameraWriter:
     def _add(self, at: int, reader: PacketReader, start_s: float) -> None:
         cut = reader.cut(start_s, self._items[at].length, self._fps)
         if cut is None:
-            raise DatasetError(f"{reader.path} was encoded without a key frame at its beginning. Report this.")
+            raise DatasetError(
+                f"{reader.path} was encoded without a key frame at its beginning. Please report this defect."
+            )
         out = self._out
         if out is None or out.coding != cut.coding or out.bytes > _MOST_BYTES:
             self._finish()
             out = self._out = PacketFile(self._target(), reader, cut.coding, self._fps)
-        self.result.places.append(VideoLocation(file=self._number, start_s=float(out.add(cut) / self._fps)))
+        self.result.locations.append(VideoLocation(file=self._number, start_s=float(out.add(cut) / self._fps)))
 
     def _finish(self) -> None:
-        """Close the open file, and check its number of frames."""
+        """Close the current output file and check its number of frames."""
         if self._out is None:
             return
         out, self._out = self._out, None

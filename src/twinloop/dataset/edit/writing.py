@@ -1,4 +1,4 @@
-"""Write any episodes of several folders to one new folder; all edits use this module."""
+"""Write episodes from one or several folders to a new dataset folder; every edit operation uses this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
-from twinloop.dataset.edit.agreement import (
+from twinloop.dataset.edit.block import (
+    BlockWriter,
+    EditPlan,
+    combine_side_table_schemas,
+    copy_equal_documents,
+    copy_invalid_worlds,
+)
+from twinloop.dataset.edit.compatibility import (
     check_features,
     combine_episode_columns,
     combine_frame_schemas,
@@ -23,13 +30,6 @@ from twinloop.dataset.edit.agreement import (
     combine_units,
     find_left_out_features,
     keep_common_features,
-)
-from twinloop.dataset.edit.block import (
-    BlockWriter,
-    EditPlan,
-    combine_side_table_schemas,
-    copy_equal_documents,
-    copy_invalid_worlds,
 )
 from twinloop.dataset.edit.documents import (
     EDIT,
@@ -69,26 +69,34 @@ class EditSettings:
     """Settings of an edit.
 
     Attributes:
-        pixels: settings for videos.
-        same_units: the caller states that the joint columns of all folders have the same units.
-        common: keep only the features that all folders have; otherwise different features are an error.
-        leave_out: side tables that are not copied.
-        twice: ``refuse`` an episode that is given twice, or keep the ``first``.
+        pixels: Settings for videos.
+        same_units: Whether the caller guarantees that the joint columns of all folders have the same units.
+        common_features_only: Whether to keep only the features that all folders have. If false, different features are
+            an error.
+        leave_out: Names of side tables that are not copied.
+        duplicates: ``refuse`` raises an error if an episode is given twice; ``first`` keeps its first occurrence.
     """
 
     pixels: PixelEdits = field(default_factory=PixelEdits)
     same_units: bool = False
-    common: bool = False
+    common_features_only: bool = False
     leave_out: tuple[str, ...] = ()
-    twice: str = "refuse"
+    duplicates: str = "refuse"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EditResult:
     """Result of an edit.
 
-    ``videos`` has for each camera the numbers of episodes whose video was ``linked`` as a whole file, ``copied`` as
-    packets, or ``encoded`` again. ``notes`` are remarks for the user, ``details`` further results of the operation.
+    Attributes:
+        output: Folder of the new dataset.
+        episodes: Number of episodes.
+        frames: Number of frames of all episodes.
+        tasks: Task texts.
+        videos: For each camera, the numbers of episodes whose video was ``linked`` as a whole file, ``copied`` as
+            packets, or ``encoded`` again.
+        notes: Remarks for the user.
+        details: Further results of the operation.
     """
 
     output: Path
@@ -118,28 +126,30 @@ def write_selection(
     *,
     codec: str | None = None,
     same_units: bool = False,
-    common: bool = False,
+    common_features_only: bool = False,
     link: bool = True,
 ) -> EditResult:
-    """Write episodes of any folders into one new folder, in the given order.
+    """Write episodes from any folders into one new folder, in the given order.
 
     Ids, provenance, states, logs and side tables are copied; statistics are computed over all frames of the result.
-    Images are not decoded: whole video files are linked, packets of single episodes are copied.
+    Images are not decoded if possible: whole video files are linked, and packets of single episodes are copied.
 
     Args:
-        sources: folder and ``episode_index`` of each episode.
-        output: a missing or empty folder.
-        codec: codec of the result (h264, av1, hevc), needed if the folders' codecs differ; other videos are re-encoded,
-            and their episodes get new ids with the originals as parents.
-        same_units: the caller states that the joint columns have the same units in all folders.
-        common: keep only the features that all folders have; the result names the others.
-        link: share whole video files with the sources by hard links if possible; else they are copied.
+        sources: Folder and ``episode_index`` of each episode.
+        output: A missing or empty folder.
+        codec: Video codec of the result (``h264``, ``av1`` or ``hevc``), needed if the codecs of the folders differ.
+            Videos with another codec are re-encoded; their episodes get new ids with the original episodes as parents.
+        same_units: Whether the caller guarantees that the joint columns have the same units in all folders.
+        common_features_only: Whether to keep only the features that all folders have; the result lists the excluded
+            features.
+        link: Whether to share whole video files with the sources by hard links if possible, instead of copying them.
 
     Raises:
-        InputError: no episode, an episode that does not exist or is given twice, different features, or several codecs.
-        UnitsError: the folders' units differ, or only some declare them.
-        DatasetError: a source is damaged, the output exists or is inside a dataset, or the disk is full.
-        DatasetLockedError: another writer has the output open.
+        InputError: If there is no episode, if an episode does not exist or is given twice, if features differ, or if
+            there are several codecs and ``codec`` is None.
+        UnitsError: If the units of the folders differ, or only some folders declare them.
+        DatasetError: If a source is damaged, if the output exists or is inside a dataset, or if the disk is full.
+        DatasetLockedError: If another process writes to the output.
     """
     opened: dict[Path, EditSource] = {}
     items = []
@@ -149,21 +159,41 @@ def write_selection(
             opened[path] = EditSource(path)
         items.append(SourceEpisode(source=opened[path], index=int(index)))
     encoding = None if codec is None else Encoding(codec=codec)
-    settings = EditSettings(pixels=PixelEdits(encoding=encoding, link=link), same_units=same_units, common=common)
+    settings = EditSettings(
+        pixels=PixelEdits(encoding=encoding, link=link),
+        same_units=same_units,
+        common_features_only=common_features_only,
+    )
     return write_items(items, output, settings, EditOperation(name="select"))
 
 
 def write_items(
     items: Sequence[SourceEpisode], output: Path | str, settings: EditSettings, operation: EditOperation
 ) -> EditResult:
-    """Write episodes to one new folder; raises the same errors as `write_selection`."""
+    """Write episodes to one new folder; raises the same errors as `write_selection`.
+
+    Args:
+        items: Episodes with their changes, in the order of the result.
+        output: A missing or empty folder.
+        settings: Settings for videos, side tables, differing features and units, and duplicates.
+        operation: Name and parameters of the edit, for the edit history.
+    """
     return write_parts({"": items}, output, settings, operation)[""]
 
 
 def write_parts(
     parts: Mapping[str, Sequence[SourceEpisode]], output: Path | str, settings: EditSettings, operation: EditOperation
 ) -> dict[str, EditResult]:
-    """Write the dataset ``output/NAME`` of each part (``output`` itself for an empty name); all appear or none."""
+    """Write each part as its own dataset ``output/NAME``. If an error occurs, no folder is created.
+
+    Raises the same errors as `write_selection`.
+
+    Args:
+        parts: Episodes of each part, by name. An empty name writes to ``output`` itself.
+        output: A missing or empty folder.
+        settings: Settings for videos, side tables, differing features and units, and duplicates.
+        operation: Name and parameters of the edit, for the edit history.
+    """
     path = Path(output).absolute()
     checked = {name: _check_items(items, settings, name) for name, items in parts.items()}
     with _create_folder(path, [item for items in checked.values() for item in items]) as stage:
@@ -172,10 +202,12 @@ def write_parts(
 
 @contextmanager
 def _create_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to ``path`` if the block succeeds.
+    """Context manager: yield a temporary folder, which is renamed to ``path`` if the ``with`` block succeeds.
+
+    Also closes the sources of ``items`` at the end.
 
     Raises:
-        DatasetError: the output exists, or one of output and sources is inside the other.
+        DatasetError: If the output exists and is not empty, is a source folder, or contains a source folder.
     """
     for source in {item.source.path.resolve() for item in items}:
         if path.resolve() == source:
@@ -197,17 +229,21 @@ def _create_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]
 
 
 def _check_items(items: Sequence[SourceEpisode], settings: EditSettings, name: str) -> list[SourceEpisode]:
-    """Check the episodes and return those to write, without duplicates.
+    """Check the episodes and return the episodes to write, excluding duplicates.
+
+    Args:
+        name: Name of the part, for error messages; empty if there is only one.
 
     Raises:
-        InputError: there are none, one does not exist or occurs twice, or the folders' features differ.
-        UnitsError: the folders' units differ, or only some declare them.
+        InputError: If there is no episode, if an episode does not exist, has no frames or occurs twice, or if the
+            features of the folders differ.
+        UnitsError: If the units of the folders differ, or only some folders declare them.
     """
     part = f" for {name}" if name else ""
     if not items:
-        raise InputError(f"No episode is left{part}. An edit writes at least one: change the choice.")
+        raise InputError(f"No episode is left{part}. An edit writes at least one: select other episodes.")
     sources = list({id(item.source): item.source for item in items}.values())
-    if settings.common:
+    if settings.common_features_only:
         keep_common_features(sources)
     check_features(sources)
     combine_units(sources, same_units=settings.same_units)
@@ -222,7 +258,7 @@ def _check_items(items: Sequence[SourceEpisode], settings: EditSettings, name: s
         if key not in seen:
             seen[key] = item
             kept.append(item)
-        elif settings.twice == "refuse":
+        elif settings.duplicates == "refuse":
             raise InputError(
                 f"{item.where[0].upper()}{item.where[1:]} is the same as {seen[key].where}: the result would have it "
                 "twice. Leave one out, or add --twice first to keep the first of each."
@@ -233,13 +269,13 @@ def _check_items(items: Sequence[SourceEpisode], settings: EditSettings, name: s
 def _write(
     stage: Path, output: Path, items: Sequence[SourceEpisode], settings: EditSettings, operation: EditOperation
 ) -> EditResult:
-    """Write one dataset to the temporary folder ``stage``."""
+    """Write one dataset to the temporary folder ``stage``; ``output`` is its later path."""
     work = _EditRun(stage, output, items, settings, operation)
     return work.write()
 
 
 class _EditRun:
-    """Writer of one edited dataset."""
+    """Writer of one edited dataset: its videos, data, side files and metadata."""
 
     def __init__(
         self,
@@ -255,7 +291,8 @@ class _EditRun:
         self.units, self.notes = combine_units(self.sources, same_units=settings.same_units)
         self.left_out = find_left_out_features(self.sources)
         self.notes += [
-            f"the feature {key} is left out: only in {', '.join(folders)}" for key, folders in self.left_out.items()
+            f"the feature {key} is left out, because it is only in {', '.join(folders)}"
+            for key, folders in self.left_out.items()
         ]
         self.features = self.sources[0].features
         self.fps = Fraction(self.sources[0].reader.fps).limit_denominator(1001)
@@ -268,9 +305,13 @@ class _EditRun:
         )
         self.notes += notes
         tables = combine_side_table_schemas(self.sources, self.settings.leave_out)
-        places = {key: files.places for key, files in cameras.items()}
+        places = {key: files.locations for key, files in cameras.items()}
         plan = EditPlan(
-            frames=frames, carried=self._add_child_columns(carried), tables=tables, places=places, fps=float(self.fps)
+            frames=frames,
+            copied_columns=self._add_child_columns(carried),
+            tables=tables,
+            video_locations=places,
+            fps=float(self.fps),
         )
         pixels = PixelCounts(
             self.stage, self.items, cameras, self.sources[0].feature_keys("image"), carried.names, self.fps
@@ -282,9 +323,9 @@ class _EditRun:
                 blocks.add(item)
             blocks.finish()
         except BaseException:
-            blocks.abandon()
+            blocks.close_after_failure()
             raise
-        totals.pictures = pixels.pooled
+        totals.images = pixels.pooled
         self._copy_side_files()
         self._write_metadata(cameras, blocks, totals, tables)
         self._verify(blocks)
@@ -297,11 +338,11 @@ class _EditRun:
                 key: {"linked": f.linked, "copied": f.copied, "encoded": len(f.encoded)} for key, f in cameras.items()
             },
             notes=tuple(self.notes),
-            details={"features_left_out": self.left_out} if self.settings.common else {},
+            details={"features_left_out": self.left_out} if self.settings.common_features_only else {},
         )
 
     def _write_videos(self) -> dict[str, CameraFiles]:
-        """Write the videos; add a transform to the episodes that were re-encoded."""
+        """Write the videos of all cameras; add a transform to each episode that was re-encoded."""
         cameras: dict[str, CameraFiles] = {}
         for key in self.sources[0].feature_keys("video"):
             files = cameras[key] = write_camera(self.stage, key, self.items, self.settings.pixels, self.fps)
@@ -310,23 +351,26 @@ class _EditRun:
                     f"{files.forced} episodes of {key} were re-encoded: their packets depend on those of "
                     "the episodes around them, because they begin without a key frame"
                 )
-        anew: dict[int, list[str]] = {}
+        reencoded: dict[int, list[str]] = {}
         for key, files in cameras.items():
             for at in files.encoded:
-                anew.setdefault(at, []).append(key)
-        for at, keys in anew.items():
+                reencoded.setdefault(at, []).append(key)
+        for at, keys in reencoded.items():
             how = cameras[keys[0]].encoding
             done = make_transform_entry(REENCODE, {"features": keys, **({} if how is None else how.to_json())})
             self.items[at] = replace(self.items[at], transforms=(*self.items[at].transforms, done))
         return cameras
 
-    def _add_child_columns(self, carried: pa.Schema) -> pa.Schema:
-        """Return the copied columns, plus those for id, parents and transforms if any episode has changed."""
+    def _add_child_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the schema of the copied columns, to which columns for changed episodes are added if there are any.
+
+        A changed episode is a child of its original: the added columns are its new id, its parents and the transforms.
+        """
         if any(item.transforms for item in self.items):
             for name in (ID, PARENTS, TRANSFORMS):
-                if name not in carried.names:
-                    carried = carried.append(pa.field(name, pa.string()))
-        return carried
+                if name not in columns.names:
+                    columns = columns.append(pa.field(name, pa.string()))
+        return columns
 
     def _copy_side_files(self) -> None:
         counts = collections.Counter(id(item.source) for item in self.items)
@@ -334,7 +378,7 @@ class _EditRun:
         self.notes += copy_invalid_worlds(self.stage, self.sources, whole)
         names = sorted({name for source in self.sources for name in _find_folder_documents(source.path)})
         for name in copy_equal_documents(self.stage, self.sources, names):
-            self.notes.append(f"{name} is left out: the folders have it differently")
+            self.notes.append(f"{name} is left out, because its content differs between the folders")
 
     def _write_metadata(
         self,
@@ -344,10 +388,10 @@ class _EditRun:
         tables: Mapping[str, pa.Schema],
     ) -> None:
         codings = {key: files.coding for key, files in cameras.items() if files.coding is not None}
-        anew = [key for key, files in cameras.items() if files.encoded]
+        reencoded = [key for key, files in cameras.items() if files.encoded]
         counted = {
             key.removeprefix("observation.images."): pooled.pixels or CameraSum(sampled=0, histogram=_NO_PIXELS)
-            for key, pooled in totals.pictures.items()
+            for key, pooled in totals.images.items()
         }
         kept = [[item.index for item in self.items if item.source is source] for source in self.sources]
         progress = WriteProgress(
@@ -365,7 +409,7 @@ class _EditRun:
                 sources=self.sources,
                 operation=self.operation,
                 info=combine_info(self.sources),
-                features=update_video_features(self.features, codings, anew=anew),
+                features=update_video_features(self.features, codings, reencoded=reencoded),
                 tasks=list(blocks.tasks),
                 episodes=blocks.episodes,
                 frames=blocks.frames,
@@ -378,7 +422,11 @@ class _EditRun:
         )
 
     def _verify(self, blocks: BlockWriter) -> None:
-        """Read the written folder and check its numbers of episodes and frames."""
+        """Read the written folder and check its numbers of episodes and frames.
+
+        Raises:
+            DatasetError: If the numbers differ from those that were written.
+        """
         reader = DatasetReader(self.stage)
         if len(reader) != blocks.episodes or int(reader.lengths.sum()) != blocks.frames:
             raise DatasetError(
@@ -388,7 +436,7 @@ class _EditRun:
 
 
 def _find_folder_documents(root: Path) -> list[str]:
-    """Return the metadata files of a folder that an edit does not write itself."""
+    """Return the relative paths of a dataset folder's metadata files that an edit copies instead of writing them."""
     found = [*root.glob("meta/*"), *root.glob("twinloop/*.json")]
     names = [path.relative_to(root).as_posix() for path in found if path.is_file()]
     return [name for name in names if name not in (*_OURS, *_META)]

@@ -1,4 +1,4 @@
-"""Export one camera of a dataset: copy packets if possible, otherwise encode images."""
+"""Export the images of one camera: copy video packets if possible, otherwise re-encode the images."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from twinloop.dataset.media.video_copy import Encoding, PacketFile, PacketReader
 
 MOST_BYTES = 200_000_000  # of a video file, LeRobot's video_files_size_in_mb
 _SHORT = 120  # frames; a clip up to this length is decoded at once, in a longer one each image is sought separately
-_AGAIN = Encoding(codec="h264")
+_REENCODING = Encoding(codec="h264")
 
 Counts = tuple[NDArray[np.int64], int]
-"""Pixel counts ``(3, 256)`` of evenly spaced images of an episode, and their number."""
+"""Pixel histogram of evenly spaced images, shape ``(3, 256)`` (channel and 8-bit value), and the number of images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipLocation:
-    """Location of an episode's images in the result: number of the file, start and end time in it."""
+    """Location of an episode's images in the export: number of the video file, start and end time in this file in s."""
 
     file: int
     start_s: float
@@ -36,19 +36,19 @@ class ClipLocation:
 
 
 class ExportCamera:
-    """Export of one camera's videos for the selected episodes.
+    """Writer of one camera's videos for the exported episodes.
 
-    Packets are copied if all clips have the same codec and size and each can be decoded separately. Otherwise all clips
-    of the camera are re-encoded, so that a camera has one codec.
+    The images of one episode are a clip. Packets are copied if all clips have the same codec and size and each can be
+    decoded separately. Otherwise all clips of the camera are re-encoded as H.264, so that a camera has one codec.
 
     Args:
-        source: the dataset.
-        key: the feature key.
-        episodes: the exported episodes.
-        scratch: a temporary folder for re-encoded clips.
+        source: The dataset.
+        key: Feature key of the camera.
+        episodes: The exported episodes.
+        scratch: Temporary folder for re-encoded clips.
 
     Raises:
-        DatasetError: a file is damaged.
+        DatasetError: If a video file is damaged.
     """
 
     def __init__(self, source: SourceV3 | SourceV21, key: str, episodes: Sequence[int], scratch: Path) -> None:
@@ -57,20 +57,24 @@ class ExportCamera:
         self._reader: PacketReader | None = None
         self._file: PacketFile | None = None
         self._number = -1
-        self._why = self._find_copy_obstacle(episodes)
+        self._obstacle = self._find_copy_obstacle(episodes)
 
     @property
     def copies_packets(self) -> bool:
-        """Whether packets are copied unchanged."""
-        return not self._why
+        """Whether video packets are copied unchanged. If false, all images are re-encoded."""
+        return not self._obstacle
 
     @property
     def note(self) -> str:
         """Note for the user if the camera is re-encoded; empty if packets are copied."""
-        return f"{self.key} was encoded again as H.264, crf {_AGAIN.quality}: {self._why}" if self._why else ""
+        return (
+            f"{self.key} was re-encoded as H.264, crf {_REENCODING.quality}, because {self._obstacle}"
+            if self._obstacle
+            else ""
+        )
 
     def histogram(self, episode: int) -> Counts:
-        """Count pixels of evenly spaced images of an episode."""
+        """Compute the pixel histogram of evenly spaced images (at most 12) of an episode."""
         clip = self._source.clip(episode, self.key)
         chosen = sample_indices(clip.frames)
         if clip.frames <= _SHORT:
@@ -81,12 +85,21 @@ class ExportCamera:
         return counts, len(chosen)
 
     def write(self, episode: int, path: Path) -> None:
-        """Write an episode's images into a separate file."""
+        """Write an episode's images into a separate video file."""
         self._add(episode, lambda _: path, alone=True)
         self.finish()
 
     def append(self, episode: int, stage: Path, template: str, *, chunk: int) -> ClipLocation:
-        """Append an episode's images to the open file, or to a new one if it is full or has other codec parameters."""
+        """Append an episode's images to the open video file; a new file is started if necessary.
+
+        That is the case if the open file is full or has other codec parameters.
+
+        Args:
+            episode: Index of the episode in the source.
+            stage: Temporary folder of the export.
+            template: Path template of video files with ``chunk_index``, ``file_index`` and ``video_key``.
+            chunk: Number of files per chunk folder.
+        """
 
         def named(number: int) -> Path:
             values = {"chunk_index": number // chunk, "file_index": number % chunk, "video_key": self.key}
@@ -105,32 +118,36 @@ class ExportCamera:
         self._file = self._reader = None
 
     def describe_feature(self, feature: dict[str, Any]) -> dict[str, Any]:
-        """Return the feature's entry of ``info.json``, with the properties of the written video."""
+        """Return the camera's feature entry of ``info.json`` with the properties of the written video.
+
+        Args:
+            feature: Entry of the source.
+        """
         given = feature.get("info") or feature.get("video_info") or {}
-        told = {
+        properties = {
             "video.height": self._coding.height,
             "video.width": self._coding.width,
-            "video.codec": self._coding.codec if self.copies_packets else _AGAIN.codec,
+            "video.codec": self._coding.codec if self.copies_packets else _REENCODING.codec,
             "video.pix_fmt": self._coding.pix_fmt if self.copies_packets else "yuv420p",
             "video.is_depth_map": bool(given.get("video.is_depth_map", False)),
             "video.fps": self._source.info["fps"],
             "video.channels": 3,
             "has_audio": False,
         }
-        rest = {name: value for name, value in given.items() if name not in told}
+        rest = {name: value for name, value in given.items() if name not in properties}
         plain = {name: value for name, value in feature.items() if name not in ("info", "video_info")}
-        return {**plain, "info": {**told, **rest}}
+        return {**plain, "info": {**properties, **rest}}
 
     def _add(self, episode: int, named: Any, *, alone: bool) -> tuple[int, int]:
         clip = self._source.clip(episode, self.key)
         if not self.copies_packets:
             path = self._scratch / f"{self.key}-{episode}.mp4"
-            transcode(clip.path, clip.start_s, clip.frames, path, _AGAIN, self._fps)
+            transcode(clip.path, clip.start_s, clip.frames, path, _REENCODING, self._fps)
             clip = VideoClip(path=path, start_s=0.0, frames=clip.frames, fps=clip.fps)
         reader = self._open_reader(clip.path)
         cut = reader.cut(clip.start_s, clip.frames, self._fps)
         if cut is None:
-            raise DatasetError(f"{clip.path} changed while it was exported. Export again when nothing writes there.")
+            raise DatasetError(f"{clip.path} changed while it was exported. Export again when no program writes to it.")
         if alone or self._file is None or self._file.coding != cut.coding or self._file.bytes > MOST_BYTES:
             if self._file is not None:
                 self._file.close()
@@ -159,21 +176,21 @@ class ExportCamera:
             coding = self._coding = reader.coding
             kinds.add(f"{coding.codec} {coding.width}x{coding.height} {coding.pix_fmt}")
         if len(kinds) > 1:
-            return f"its files are of several kinds ({', '.join(sorted(kinds))})"
+            return f"its files have several codecs or sizes ({', '.join(sorted(kinds))})"
         if whole < len(episodes):
             return f"{len(episodes) - whole} of {len(episodes)} episodes do not begin with a key frame"
         return ""
 
 
 class TableCamera:
-    """Camera whose images are in a column of the data table; they are exported with the table."""
+    """Camera whose images are stored in a column of the data table, not as a video. The export copies the column."""
 
     def __init__(self, source: SourceV3 | SourceV21, key: str) -> None:
         self.key, self._source = key, source
 
     def histogram(self, episode: int, table: pa.Table) -> Counts:
-        """Count pixels of evenly spaced images of an episode."""
+        """Compute the pixel histogram of evenly spaced images (at most 12) of an episode; ``table`` has its frames."""
         chosen = sample_indices(table.num_rows)
         cells = table[self.key].take(pa.array(chosen)).to_pylist()
-        pictures = decode_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")
-        return pixel_histogram(pictures), len(chosen)
+        images = decode_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")
+        return pixel_histogram(images), len(chosen)

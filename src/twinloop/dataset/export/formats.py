@@ -1,4 +1,4 @@
-"""Registry of the export formats by name; the module of a format is imported at first use."""
+"""Find an export format by its name; the module of a format is imported at first use."""
 
 from __future__ import annotations
 

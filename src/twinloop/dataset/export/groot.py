@@ -1,8 +1,9 @@
-"""Export for NVIDIA Isaac-GR00T: LeRobot v2.1 with ``modality.json`` and the statistics of its loader.
+"""Export datasets for NVIDIA Isaac-GR00T: LeRobot v2.1 with ``modality.json`` and the statistics that its loader reads.
 
-Its loader (Isaac-GR00T, ``gr00t/data/dataset/lerobot_episode_loader.py``) reads info, episodes, tasks, modality and
-``meta/stats.json`` with mean, std, min, max, q01 and q99 of every float feature. ``relative_stats.json`` depends on the
-embodiment's action horizon, which is in the training configuration only: GR00T's ``stats.py`` writes it.
+GR00T's loader (Isaac-GR00T, ``gr00t/data/dataset/lerobot_episode_loader.py``) reads info, episodes, tasks, modality and
+``meta/stats.json`` with mean, std, min, max, q01 and q99 of every float feature. This module does not write
+``relative_stats.json``, because it depends on the embodiment's action horizon, which only the training configuration
+has. GR00T's own ``stats.py`` writes that file.
 """
 
 from __future__ import annotations
@@ -35,17 +36,22 @@ _SPANS = ("grouped", "each", "keep")
 
 
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
-    """Export a LeRobot folder of version 2 or 3 for GR00T; implements `Exporter.write`."""
+    """Export a LeRobot folder of version 2 or 3 for GR00T; implements `Exporter.write`.
+
+    Raises:
+        InputError: If the dataset has no ``observation.state`` or no ``action``, if a setting is invalid, or if an
+            episode does not exist.
+    """
     source = open_source(path)
     episodes = select_episodes(options, source.episodes, where=path)
     chosen = options.settings.get("spans", "grouped")
     if chosen not in _SPANS:
-        raise InputError(f"spans={chosen}: give {', '.join(_SPANS)}.")
+        raise InputError(f"The setting spans is {chosen!r}. Give one of {', '.join(_SPANS)}.")
     if STATE not in source.features or "action" not in source.features:
-        raise InputError(f"{path} has no {STATE} or no action, and GR00T reads both. Rename its features first.")
+        raise InputError(f"{path} lacks {STATE} or action, and GR00T needs both. Rename its features first.")
     kept = source.path / layout.MODALITY
     if chosen == "keep" and not kept.is_file():
-        raise InputError(f"spans=keep, and {kept} does not exist. Leave it out, or give grouped or each.")
+        raise InputError(f"The setting spans=keep needs {kept}, which does not exist. Give grouped or each instead.")
     with create_output_folder(output) as stage:
         exported = write_v21(source, episodes, stage)
         files = [stage / episode_path(DATA_PATH, number) for number in range(len(episodes))]
@@ -57,7 +63,12 @@ def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
 
 
 def _statistics(features: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
-    """Return the content of ``stats.json``, computed exactly over all frames."""
+    """Return the content of ``stats.json`` for all float features, computed exactly over all frames.
+
+    Args:
+        features: The features of ``info.json``.
+        files: Written data files, one per episode.
+    """
     numeric = NumericFeatures.of({key: feature for key, feature in features.items() if "float" in feature["dtype"]})
     columns = list(numeric.widths)
     moments = [Moments.of(numeric.matrix(read_table(file, columns), where=str(file))) for file in files]
@@ -71,9 +82,9 @@ def _write_json(path: Path, value: Any) -> None:
 
 EXPORTER = Exporter(
     name="groot",
-    meaning="NVIDIA Isaac-GR00T: LeRobot v2.1 with modality.json and stats.json",
-    lost="states, logs and side tables of twinloop/; relative_stats.json is made by GR00T's own stats.py",
+    description="NVIDIA Isaac-GR00T: LeRobot v2.1 with modality.json and stats.json",
+    unsupported="states, logs and side tables of twinloop/; relative_stats.json is made by GR00T's own stats.py",
     write=write,
-    play=FolderReader,
+    open_reader=FolderReader,
     settings={"spans": "grouped (arm, gripper, hands: the default), each (one per joint) or keep (the dataset's own)"},
 )

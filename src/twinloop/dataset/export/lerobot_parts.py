@@ -1,7 +1,8 @@
-"""Export parts of a LeRobot folder: frames with exact statistics, tasks, and GR00T's ``modality.json``.
+"""Write the parts that LeRobot exports share: frames with exact statistics, tasks, and GR00T's ``modality.json``.
 
-The joints of one body part share a column span, named as in GR00T's examples (``single_arm`` and ``gripper`` for an
-SO-100, ``left_arm``, ``left_hand`` … for a humanoid; Isaac-GR00T, ``getting_started/examples``).
+``modality.json`` assigns column ranges of the state and action vectors to body parts. The names follow GR00T's
+examples: ``single_arm`` and ``gripper`` for an SO-100, ``left_arm``, ``left_hand`` and so on for a humanoid
+(Isaac-GR00T, ``getting_started/examples``).
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def build_modality(features: Mapping[str, Any], *, grouped: bool = True) -> dict[str, Any]:
-    """Return the content of ``modality.json``.
+    """Return the content of GR00T's ``modality.json``.
 
     Args:
-        features: the features of ``info.json``.
-        grouped: one span for all joints of a body part; otherwise one span per column.
+        features: The features of ``info.json``.
+        grouped: Whether all adjacent joints of a body part share one column range. If false, each column has its own.
     """
     state = find_spans(features, STATE, grouped=grouped)
     further = {
@@ -83,7 +84,16 @@ def build_modality(features: Mapping[str, Any], *, grouped: bool = True) -> dict
 
 
 def find_spans(features: Mapping[str, Any], key: str, *, grouped: bool) -> dict[str, dict[str, int]]:
-    """Return the column spans of a vector feature by name, in order; one span if its columns have no names."""
+    """Return the named column ranges of a vector feature in column order, each as ``{"start": 0, "end": 6}``.
+
+    ``end`` is exclusive. The result is empty if the feature does not exist. If its columns have no names, all columns
+    form the range ``joints``.
+
+    Args:
+        features: The features of ``info.json``.
+        key: Key of the vector feature.
+        grouped: Whether adjacent joints of a body part share one range. If false, each column has its own range.
+    """
     if key not in features:
         return {}
     width = int(features[key]["shape"][0])
@@ -95,7 +105,7 @@ def find_spans(features: Mapping[str, Any], key: str, *, grouped: bool) -> dict[
 
 
 def body_part(joint: str) -> str:
-    """Return the body part of a joint, such as ``single_arm``, ``right_hand`` or ``waist``."""
+    """Return the body part of a joint from words in its name, such as ``single_arm``, ``right_hand`` or ``waist``."""
     words = " ".join(word.lower() for word in _WORDS.findall(joint))
     limb = next((name for name, pattern in _PARTS if re.search(pattern, words)), "arm")
     side = re.search(r"\b(left|right)\b", words)
@@ -105,7 +115,11 @@ def body_part(joint: str) -> str:
 
 
 def _join_labels(labels: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return one span per run of equal labels; later runs of a label are named ``LABEL_again1`` and so on."""
+    """Return one column range (``start``, exclusive ``end``) for each sequence of columns with equal labels.
+
+    The range is named after the label. Later ranges with the same label are named ``LABEL_again1``, ``LABEL_again2``
+    and so on.
+    """
     found: dict[str, dict[str, int]] = {}
     last = ""
     for column, label in enumerate(labels):
@@ -119,7 +133,10 @@ def _join_labels(labels: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def select_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[list[str], dict[int, int]]:
-    """Return the task texts of the exported episodes (all texts if all episodes are), and new task indices by old."""
+    """Return the task texts of the exported episodes, and the new task index for each old index.
+
+    If all episodes are exported, all task texts are kept, including unused texts.
+    """
     used = set(range(len(source.tasks)))
     if list(episodes) != list(source.episodes):
         columns = (source.frames(episode, ["task_index"])["task_index"] for episode in episodes)
@@ -129,7 +146,10 @@ def select_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple
 
 
 def copy_side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
-    """Copy unit map, licence files and ``modality.json`` (created if missing) to the export."""
+    """Copy the unit map, licence files and ``modality.json`` to the export folder ``stage``.
+
+    If the source has no ``modality.json``, a new one is written.
+    """
     named = [source.path / name for name in (layout.UNIT_MAP, layout.MODALITY)]
     for path in [*named, *sorted(source.path.glob("LICENSE*"))]:
         if path.is_file() and path.resolve().is_relative_to(source.path.resolve()):
@@ -144,14 +164,14 @@ def renumber_episode(
     """Return an episode's frames with their indices in the exported dataset.
 
     Args:
-        source: the dataset.
-        episode: the episode in the source.
-        number: its index in the exported dataset.
-        start: the new ``index`` of its first frame.
-        tasks: the new index of each task.
+        source: The dataset.
+        episode: Index of the episode in the source.
+        number: Index of the episode in the exported dataset.
+        start: New ``index`` of the first frame.
+        tasks: New task index for each old index.
 
     Raises:
-        DatasetError: a feature has no column, or a frame has a ``task_index`` that the task list does not have.
+        DatasetError: If a feature has no column, or a frame has a ``task_index`` that is not in the list of tasks.
     """
     table, where = source.frames(episode), f"Episode {episode} of {source.path}"
     stored = [key for key, feature in source.features.items() if feature["dtype"] != "video"]
@@ -164,7 +184,13 @@ def renumber_episode(
 
 @dataclass(frozen=True, kw_only=True)
 class NumericFeatures:
-    """Numeric features of a dataset: values per frame, columns in the stacked matrix, and shape of each feature."""
+    """Numeric features of a dataset, and their arrangement as columns of one matrix.
+
+    Attributes:
+        widths: Number of values per frame of each feature, by feature key.
+        where: Columns of each feature in the matrix, by feature key.
+        shapes: Shape of each feature in one frame, by feature key.
+    """
 
     widths: Mapping[str, int]
     where: Mapping[str, slice]
@@ -172,23 +198,41 @@ class NumericFeatures:
 
     @classmethod
     def of(cls, features: Mapping[str, Any]) -> NumericFeatures:
-        """Select the numeric features of ``info.json``'s features."""
+        """Create the object for the numeric features among ``features`` of ``info.json``."""
         widths = numeric_features(features)
         shapes = {key: tuple(features[key].get("shape") or (1,)) for key in widths}
         return cls(widths=widths, where=column_slices(widths), shapes=shapes)
 
     def matrix(self, table: pa.Table, *, where: str) -> NDArray[np.float64]:
-        """Return all numeric features of an episode as ``(T, columns)``; raises as `edit.rows.to_feature_arrays`."""
+        """Return all numeric features of an episode of T frames as a matrix of shape ``(T, columns)``.
+
+        Args:
+            table: Frames of the episode.
+            where: Description of the episode, for error messages.
+
+        Raises:
+            DatasetError: If a cell is empty, a value is not finite, or a feature has another number of values.
+        """
         return stack_features(to_feature_arrays(table, self.widths, where=where))
 
     def episode_stats(self, values: NDArray[np.float64]) -> dict[str, Any]:
-        """Return one episode's statistics by feature, from its `matrix`."""
+        """Return LeRobot's statistics of one episode by feature key.
+
+        Args:
+            values: All numeric features of the episode's T frames, shape ``(T, columns)``, from `matrix`. The attribute
+                ``where`` gives the columns of each feature.
+        """
         return self._stats(Moments.of(values), self._quantiles(np.sort(values, axis=0)))
 
     def dataset_stats(self, moments: Sequence[Moments], files: Sequence[Path]) -> dict[str, Any]:
-        """Return the exact entries of ``stats.json``, with quantiles, from two passes over the data files.
+        """Return the exact entries of ``stats.json``, including quantiles, by reading the data files several times.
 
-        Columns of float64 or of whole numbers that are negative or at least 2^32 are read into memory as a whole.
+        Quantiles of float32 values, booleans and integers from 0 to 2^32 − 1 are computed without all rows in memory.
+        All other columns are read into memory as a whole.
+
+        Args:
+            moments: Count, extremes, mean and variance of each episode.
+            files: Written data files with all frames.
         """
         total = merge_moments(moments)
         first = next(read_chunks(files[:1], self.widths))
@@ -216,11 +260,14 @@ class NumericFeatures:
 
 
 def set_list_type(schema: pa.Schema, *, lists: str) -> pa.Schema:
-    """Return the schema with the name of the list type that a version of the ``datasets`` library expects.
+    """Return the schema with the name of the list type that a version of Hugging Face ``datasets`` expects.
+
+    The name is in the schema's metadata entry ``huggingface``. Without this entry, all metadata are removed.
 
     Args:
-        schema: the schema of an episode's table.
-        lists: ``"List"`` since version 4 of the library; ``"Sequence"`` before, as for LeRobot v2.1.
+        schema: Schema of an episode's table.
+        lists: ``"List"`` for version 4 and later of the library; ``"Sequence"`` for earlier versions, as LeRobot v2.1
+            needs.
     """
     note = (schema.metadata or {}).get(b"huggingface")
     if note is None:
@@ -237,8 +284,11 @@ def _rename_lists(value: Any, name: str) -> Any:
     return [_rename_lists(item, name) for item in value] if isinstance(value, list) else value
 
 
-def _can_stream_quantiles(kind: np.dtype[Any], moments: Moments) -> bool:
-    """Return whether `stream_quantiles` supports values of this type and range."""
-    if kind.kind in "iu":
+def _can_stream_quantiles(dtype: np.dtype[Any], moments: Moments) -> bool:
+    """Return whether `stream_quantiles`, which does not need all rows in memory, supports values of the type ``dtype``.
+
+    It supports booleans, float32, and integers from 0 to 2^32 − 1; ``moments`` has the extremes of the values.
+    """
+    if dtype.kind in "iu":
         return bool(moments.low.min() >= 0 and moments.high.max() < 2**32)
-    return kind == np.float32 or kind.kind == "b"
+    return dtype == np.float32 or dtype.kind == "b"

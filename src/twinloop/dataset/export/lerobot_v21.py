@@ -1,4 +1,4 @@
-"""Export to LeRobot v2.1: one Parquet file and one video per episode and camera, metadata as lines of JSON.
+"""Export to LeRobot v2.1: per episode one Parquet file and one video per camera; metadata in JSON Lines files.
 
 All frame data of LeRobot v3.0 are kept. Data that v2.1 does not support, such as the provenance of each episode and the
 unit map, are stored in ``twinloop/``; an export to v3.0 restores them.
@@ -25,7 +25,7 @@ from twinloop.dataset.export.lerobot_parts import (
     set_list_type,
 )
 from twinloop.dataset.export.protocol import (
-    PICTURES,
+    IMAGES,
     Exporter,
     ExportOptions,
     ExportResult,
@@ -47,7 +47,7 @@ CHUNK = 1000  # episodes per chunk folder, LeRobot's DEFAULT_CHUNK_SIZE
 
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     """Export a LeRobot folder of version 2 or 3 as v2.1; implements `Exporter.write`."""
-    source = open_source(path, pictures=includes_videos(options))
+    source = open_source(path, images=includes_videos(options))
     episodes = select_episodes(options, source.episodes, where=path)
     with create_output_folder(output) as stage:
         exported = write_v21(source, episodes, stage)
@@ -55,7 +55,7 @@ def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
 
 
 def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path) -> ExportResult:
-    """Write the given episodes as v2.1 to the temporary folder ``stage``."""
+    """Write the given episodes as LeRobot v2.1 to the temporary folder ``stage``."""
     with tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
         cameras = [ExportCamera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         tables = [TableCamera(source, key) for key in source.image_keys]
@@ -65,14 +65,14 @@ def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path
         for number, episode in enumerate(episodes):
             table = renumber_episode(source, episode, number=number, start=start, tasks=kept)
             _write_table(stage / episode_path(DATA_PATH, number), table)
-            pictures = {camera.key: camera.histogram(episode) for camera in cameras}
-            pictures |= {camera.key: camera.histogram(episode, table) for camera in tables}
+            images = {camera.key: camera.histogram(episode) for camera in cameras}
+            images |= {camera.key: camera.histogram(episode, table) for camera in tables}
             for camera in cameras:
                 camera.write(episode, stage / episode_path(VIDEO_PATH, number, camera.key))
             texts = [tasks[index] for index in dict.fromkeys(table["task_index"].to_pylist())]
             rows.append({"episode_index": number, "tasks": texts, "length": table.num_rows})
             row = numeric.episode_stats(numeric.matrix(table, where=f"Episode {episode} of {source.path}"))
-            row |= {key: image_stats(counts, frames) for key, (counts, frames) in pictures.items()}
+            row |= {key: image_stats(counts, frames) for key, (counts, frames) in images.items()}
             stats.append({"episode_index": number, "stats": row})
             start += table.num_rows
     _write_lines(stage / EPISODES, rows)
@@ -84,21 +84,35 @@ def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path
     facts = dict(source.read_extra_columns())
     if any(facts.get(episode) for episode in episodes):
         _write_lines(stage / EPISODE_FACTS, [{"episode_index": n, **facts[e]} for n, e in enumerate(episodes)])
-    notes = (source.absent, *(camera.note for camera in cameras))
+    notes = (source.missing_files, *(camera.note for camera in cameras))
     return ExportResult(
         output=stage, episodes=tuple(episodes), frames=start, notes=tuple(note for note in notes if note)
     )
 
 
 def episode_path(template: str, episode: int, key: str = "") -> str:
-    """Return the relative path of an episode's file."""
+    """Return the relative path of an episode's data or video file.
+
+    Args:
+        template: Path template of LeRobot v2.1, such as `DATA_PATH` or `VIDEO_PATH`.
+        episode: Index of the episode in the export.
+        key: Feature key of the camera; needed for videos only.
+    """
     return template.format(episode_chunk=episode // CHUNK, episode_index=episode, video_key=key)
 
 
 def build_v21_info(
     source: SourceV3 | SourceV21, cameras: Sequence[ExportCamera], *, episodes: int, frames: int, tasks: int
 ) -> dict[str, Any]:
-    """Return the content of ``meta/info.json``; other keys of the source are kept."""
+    """Return the content of ``meta/info.json``; unknown keys of the source's file are copied.
+
+    Args:
+        source: The dataset.
+        cameras: Cameras with videos.
+        episodes: Number of exported episodes.
+        frames: Number of exported frames.
+        tasks: Number of exported tasks.
+    """
     changed = {camera.key: camera.describe_feature(source.features[camera.key]) for camera in cameras}
     gone = ("data_files_size_in_mb", "video_files_size_in_mb")
     return {
@@ -129,9 +143,9 @@ def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 EXPORTER = Exporter(
     name="lerobot-v2",
-    meaning="LeRobot v2.1: one Parquet file and one video per episode",
-    lost="states, logs and side tables of twinloop/; quantiles over the whole dataset (it has none)",
+    description="LeRobot v2.1: one Parquet file and one video per episode",
+    unsupported="states, logs and side tables of twinloop/; quantiles over the whole dataset (it has none)",
     write=write,
-    play=FolderReader,
-    settings=PICTURES,
+    open_reader=FolderReader,
+    settings=IMAGES,
 )

@@ -1,7 +1,7 @@
 """Export to LeRobot v3.0 from version 2 or 3: all columns, copied video packets, exact statistics and quantiles.
 
-The result has LeRobot's files; of twinloop's data it has only the provenance columns of the episode table and the unit
-map. To keep states, logs and side tables, edit the dataset (`dataset.edit`) or copy its folder.
+The result has LeRobot's files. Of twinloop's additional data, it has only the provenance columns of the episode table
+and the unit map. To keep states, logs and side tables, edit the dataset (`dataset.edit`) or copy its folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from twinloop.dataset.export.lerobot_parts import (
     set_list_type,
 )
 from twinloop.dataset.export.protocol import (
-    PICTURES,
+    IMAGES,
     Exporter,
     ExportOptions,
     ExportResult,
@@ -49,13 +49,13 @@ _ROWS = 1000  # episodes per file of the episode table; our choice
 
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     """Export a LeRobot folder of version 2 or 3 as v3.0; implements `Exporter.write`."""
-    source = open_source(path, pictures=includes_videos(options))
+    source = open_source(path, images=includes_videos(options))
     episodes = select_episodes(options, source.episodes, where=path)
     with create_output_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
         cameras = [ExportCamera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         work = _FolderWriter(source, stage, cameras)
         work.write(episodes)
-        notes = (source.absent, *(camera.note for camera in cameras))
+        notes = (source.missing_files, *(camera.note for camera in cameras))
     return ExportResult(
         output=output, episodes=episodes, frames=work.frames, notes=tuple(note for note in notes if note)
     )
@@ -63,7 +63,18 @@ def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
 
 @dataclass
 class _FolderWriter:
-    """Writer of a v3.0 folder, one episode at a time."""
+    """Writer of a LeRobot v3.0 folder, one episode at a time.
+
+    Attributes:
+        source: The dataset.
+        stage: Temporary folder of the export.
+        cameras: Cameras with videos.
+        frames: Number of frames written so far.
+        rows: Rows of the episode table.
+        moments: Count, extremes, mean and variance of each episode's numeric features.
+        images: Pixel histogram of each camera, by feature key.
+        files: Written data files.
+    """
 
     source: SourceV3 | SourceV21
     stage: Path
@@ -71,7 +82,7 @@ class _FolderWriter:
     frames: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     moments: list[Moments] = field(default_factory=list[Moments])
-    pictures: dict[str, Counts] = field(default_factory=dict[str, Counts])
+    images: dict[str, Counts] = field(default_factory=dict[str, Counts])
     files: list[Path] = field(default_factory=list[Path])
     _data: DataFile | None = None
     _schema: pa.Schema | None = None
@@ -92,20 +103,29 @@ class _FolderWriter:
             self._add(number, table, {"tasks": texts}, stats, facts.get(episode, {}), episode)
             self.moments.append(Moments.of(values))
             for key, count in counts.items():
-                before = self.pictures.get(key)
-                self.pictures[key] = count if before is None else (before[0] + count[0], before[1] + count[1])
+                before = self.images.get(key)
+                self.images[key] = count if before is None else (before[0] + count[0], before[1] + count[1])
         self._finish(numeric, tasks)
 
     def _add(
         self,
         number: int,
         table: pa.Table,
-        said: dict[str, Any],
+        task_columns: dict[str, Any],
         stats: dict[str, Any],
         facts: dict[str, Any],
         episode: int,
     ) -> None:
-        """Write an episode's frames and images, and store its row of the episode table."""
+        """Write an episode's frames and images, and store its row of the episode table.
+
+        Args:
+            number: Index of the episode in the export.
+            table: Renumbered frames.
+            task_columns: The column ``tasks``.
+            stats: Statistics by feature key.
+            facts: Additional columns, such as provenance.
+            episode: Index of the episode in the source.
+        """
         place = layout.chunk_and_file(self._write_frames(table))
         videos: dict[str, Any] = {}
         for camera in self.cameras:
@@ -116,7 +136,7 @@ class _FolderWriter:
         self.rows.append(
             {
                 "episode_index": number,
-                **said,
+                **task_columns,
                 "length": table.num_rows,
                 **{f"data/{key}": value for key, value in place.items()},
                 "dataset_from_index": self.frames,
@@ -130,7 +150,10 @@ class _FolderWriter:
         self.frames += table.num_rows
 
     def _write_frames(self, table: pa.Table) -> int:
-        """Append an episode to the open data file, or to a new one if that is full; return the file's number."""
+        """Append an episode's frames to the open data file and return the number of the file.
+
+        If the open file is full, a new one is started.
+        """
         schema = self._schema = self._schema or set_list_type(table.schema, lists="List")
         if self._data is None or self._data.bytes > _MOST_DATA:
             if self._data is not None:
@@ -151,7 +174,7 @@ class _FolderWriter:
             part = table.slice(file * _ROWS, _ROWS)
             write_groups(self.stage / layout.block_path(layout.EPISODES_PATH, file), part, [part.num_rows])
         stats = numeric.dataset_stats(self.moments, self.files)
-        stats |= {key: image_stats(*count) for key, count in self.pictures.items()}
+        stats |= {key: image_stats(*count) for key, count in self.images.items()}
         self._write_json(layout.STATS, stats)
         self._write_json(layout.INFO, self._info(tasks))
         buffer = io.BytesIO()
@@ -160,7 +183,7 @@ class _FolderWriter:
         copy_side_files(self.source, self.stage)
 
     def _info(self, tasks: Sequence[str]) -> dict[str, Any]:
-        """Return the content of ``meta/info.json``; other keys of the source are kept."""
+        """Return the content of ``meta/info.json``; unknown keys of the source's file are copied."""
         source, gone = self.source, ("total_chunks", "total_videos")
         changed = {camera.key: camera.describe_feature(source.features[camera.key]) for camera in self.cameras}
         return {
@@ -183,16 +206,16 @@ class _FolderWriter:
 
 
 def _fill_missing_keys(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with the same keys in each; missing values are None."""
+    """Return the rows with all keys in each row; missing values are None."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [{key: row.get(key) for key in keys} for row in rows]
 
 
 EXPORTER = Exporter(
     name="lerobot",
-    meaning="LeRobot v3.0, from either version",
-    lost="states, logs and side tables of twinloop/ (copy or edit the dataset to keep them)",
+    description="LeRobot v3.0, from either version",
+    unsupported="states, logs and side tables of twinloop/ (copy or edit the dataset to keep them)",
     write=write,
-    play=FolderReader,
-    settings=PICTURES,
+    open_reader=FolderReader,
+    settings=IMAGES,
 )

@@ -1,7 +1,7 @@
-"""Export to MCAP, and read frames of an exported file for comparison with the dataset.
+"""Export datasets to MCAP, and read frames of an exported file to compare them with the dataset.
 
-An output ``NAME.mcap`` has all episodes, with one second between them; any other output is a folder with one file per
-episode. The same dataset always gives the same bytes.
+An output ``NAME.mcap`` contains all episodes, with one second between them; any other output is a folder with one file
+per episode. The same dataset always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from twinloop.dataset.export.protocol import (
     select_episodes,
 )
 from twinloop.dataset.export.streams import (
-    NOTHING,
-    PICTURES,
+    IMAGES,
+    NO_GROUND_TRUTH,
     STREAM_SETTINGS,
     EpisodeStreams,
     ExportSelection,
@@ -50,7 +50,14 @@ _DECODERS = {"h264": "h264", "h265": "hevc", "av1": "libdav1d"}  # FFmpeg's own 
 
 @dataclass(frozen=True, kw_only=True)
 class _Span:
-    """An episode's time range in a file (``first`` and ``end`` in ns), and its number of frames."""
+    """Time range of an episode in an MCAP file.
+
+    Attributes:
+        path: The MCAP file.
+        first: Time of the first frame in ns.
+        end: Time of the next episode's first frame in ns; a very large number for the last episode.
+        frames: Number of frames.
+    """
 
     path: Path
     first: int
@@ -59,13 +66,20 @@ class _Span:
 
 
 class McapReader:
-    """Reader of exported MCAP files; implements `ExportReader`."""
+    """Reader of MCAP files that twinloop exported; implements `ExportReader`.
+
+    Args:
+        path: One file, or a folder with one file per episode.
+
+    Raises:
+        DatasetError: If no file contains an episode that twinloop exported.
+    """
 
     def __init__(self, path: Path) -> None:
         files = sorted(path.glob("*.mcap")) if path.is_dir() else [path]
         self._spans = [span for file in files for span in _read_spans(file)]
         if not self._spans:
-            raise DatasetError(f"{path} holds no episode that twinloop exported as MCAP.")
+            raise DatasetError(f"{path} contains no episode that twinloop exported as MCAP.")
         self._features = _read_features(files[0])
 
     @property
@@ -77,10 +91,10 @@ class McapReader:
     def cameras(self) -> Sequence[str]:
         """Feature keys of the exported cameras."""
         keys = [key for key, entry in self._features.items() if entry["dtype"] in ("video", "image")]
-        return [key for key in keys if self._read_messages(0, CAMERA + key.removeprefix(PICTURES))]
+        return [key for key in keys if self._read_messages(0, CAMERA + key.removeprefix(IMAGES))]
 
     def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Return all numeric features of one frame by feature key."""
+        """Return all numeric features of one frame by feature key, as 1-D arrays."""
         found: dict[str, NDArray[Any]] = {}
         for key, entry in self._features.items():
             if rows := self._read_messages(episode, DATASET + key):
@@ -107,7 +121,7 @@ class McapReader:
 
     @functools.lru_cache(maxsize=1)  # noqa: B019
     def _read_images(self, episode: int, camera: str) -> list[NDArray[np.uint8]]:
-        rows = self._read_messages(episode, CAMERA + camera.removeprefix(PICTURES))
+        rows = self._read_messages(episode, CAMERA + camera.removeprefix(IMAGES))
         data, form = [base64.b64decode(row["data"]) for row in rows], rows[0]["format"]
         if form not in _DECODERS:
             from PIL import Image
@@ -117,10 +131,14 @@ class McapReader:
 
 
 def decode_samples(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
-    """Decode the images of one episode's video samples.
+    """Decode the images of one episode from its video samples (encoded frames), as RGB arrays ``(height, width, 3)``.
+
+    Args:
+        samples: Encoded frames, in decoding order.
+        codec: FFmpeg's name of the decoder.
 
     Raises:
-        DatasetError: the samples cannot be decoded without other data.
+        DatasetError: If the samples cannot be decoded without other data.
     """
     import av
 
@@ -129,16 +147,16 @@ def decode_samples(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint
         frames = [frame for sample in samples for frame in decoder.decode(av.Packet(sample))]
         frames += decoder.decode(None)
     except av.error.FFmpegError as error:
-        raise DatasetError(f"Pictures coded as {codec} cannot be decoded out of their samples ({error}).") from error
+        raise DatasetError(f"The images in {codec} cannot be decoded from their samples ({error}).") from error
     return [frame.to_ndarray(format="rgb24") for frame in frames]
 
 
 def open_export(path: Path) -> McapReader:
-    """Open an exported file or folder for reading.
+    """Open an exported MCAP file, or a folder of such files, for reading.
 
     Raises:
-        DatasetError: no file was exported by twinloop.
-        MissingDependencyError: mcap is not installed.
+        DatasetError: If twinloop exported none of the files.
+        MissingDependencyError: If the package mcap is not installed.
     """
     return McapReader(path)
 
@@ -176,30 +194,36 @@ def _read_features(path: Path) -> dict[str, Any]:
 _APART_NS = 1_000_000_000  # between episodes of one file
 
 
-def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING) -> ExportResult:
+def export_mcap(
+    source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NO_GROUND_TRUTH
+) -> ExportResult:
     """Export episodes of a LeRobot v3.0 folder as MCAP; implements `Exporter.write`.
 
     Args:
-        truth: ``bodies`` add frames and shapes for Foxglove's 3D panel, ``events`` are added to the log.
+        source: The dataset folder.
+        output: A new ``.mcap`` file, or a missing or empty folder.
+        options: Episodes and settings of the format.
+        truth: Data that the dataset does not have. Its ``bodies`` add coordinate frames and shapes for Foxglove's 3D
+            panel, its ``events`` are added to the log.
 
     Raises:
-        MissingDependencyError: mcap is not installed.
-        InputError: no such episode or camera, an invalid setting, or an output that exists.
-        DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
+        MissingDependencyError: If the package mcap is not installed.
+        InputError: If an episode or camera does not exist, a setting is invalid, or the output exists.
+        DatasetError: If the source is damaged, or the disk is full. Nothing is left at ``output`` then.
     """
     _import_writer()
     reader = open_reader(source)
     episodes = select_episodes(options, range(len(reader)), where=source)
-    asked = read_selection(reader, options, truth, name="mcap")
+    selection = read_selection(reader, options, truth, name="mcap")
     notes = dict.fromkeys(truth.notes)
     if output.suffix == ".mcap":
         require_absent(output)
-        notes.update(dict.fromkeys(_write_file(output, asked, episodes)))
+        notes.update(dict.fromkeys(_write_file(output, selection, episodes)))
     else:
         episodes = tuple(sorted(episodes))  # as their files are
         with create_output_folder(output) as stage:
             for index in episodes:
-                notes.update(dict.fromkeys(_write_file(stage / f"episode_{index:06d}.mcap", asked, [index])))
+                notes.update(dict.fromkeys(_write_file(stage / f"episode_{index:06d}.mcap", selection, [index])))
     frames = int(sum(reader.lengths[list(episodes)]))
     return ExportResult(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
 
@@ -215,17 +239,19 @@ def _import_writer() -> Any:
     return mcap_writer
 
 
-def _write_file(path: Path, asked: ExportSelection, episodes: Sequence[int]) -> list[str]:
-    reader, notes, begin = asked.reader, [], 0
+def _write_file(path: Path, selection: ExportSelection, episodes: Sequence[int]) -> list[str]:
+    reader, notes, begin = selection.reader, [], 0
     with atomic_open(path) as file, _open_writer(file) as target:
         target.attach(UNIT_MAP, None if reader.units is None else reader.units.to_json())
         target.attach(FEATURES, {"fps": reader.fps, "features": reader.info["features"]})
         for index in episodes:
             streams = EpisodeStreams(reader, index)
-            zero = begin - int(to_nanoseconds(_earliest_time(streams, asked.truth)))
+            zero = begin - int(to_nanoseconds(_earliest_time(streams, selection.truth)))
             target.describe(streams, zero)
-            found = list_message_streams(streams, asked.truth, asked.cameras, zero, notes, copied=asked.copied)
-            for entry in heapq.merge(*found, key=lambda entry: entry.at):
+            found = list_message_streams(
+                streams, selection.truth, selection.cameras, zero, notes, copy_packets=selection.copy_packets
+            )
+            for entry in heapq.merge(*found, key=lambda entry: entry.time_ns):
                 target.add(entry)
             begin = target.last + _APART_NS
     return notes
@@ -247,7 +273,10 @@ def _open_writer(file: Any) -> Iterator[_McapFile]:
 
 
 class _McapFile:
-    """Writer of one MCAP file; topics and schemas are registered with their first message."""
+    """Writer of one MCAP file; topics and schemas are registered with their first message.
+
+    ``last`` is the time of the latest message so far, in ns.
+    """
 
     def __init__(self, writer: Any) -> None:
         self._writer, self.last = writer, 0
@@ -256,12 +285,17 @@ class _McapFile:
         self._counts: dict[str, int] = defaultdict(int)
 
     def attach(self, name: str, value: Any) -> None:
-        """Attach a JSON document to the file; None is skipped."""
+        """Attach ``value`` as a JSON document to the file; None is skipped."""
         if value is not None:
             self._writer.add_attachment(0, 0, name, "application/json", dumps(value).encode())
 
     def describe(self, streams: EpisodeStreams, zero: int) -> None:
-        """Write an episode's metadata: its origin, and ``zero``, its time 0 in the file in ns."""
+        """Write the metadata record of an episode: its origin and its times.
+
+        Args:
+            streams: The episode.
+            zero: Time of the file at which the episode's time is 0, in ns.
+        """
         words = {
             "dataset": streams.reader.path.resolve().name,
             "episode_index": str(streams.index),
@@ -283,9 +317,9 @@ class _McapFile:
             self._topics[entry.topic] = self._writer.register_channel(entry.topic, "json", schema)
         count = self._counts[entry.topic]
         data = messages.encode_message(entry.message)
-        self._writer.add_message(self._topics[entry.topic], entry.at, data, entry.at, count)
+        self._writer.add_message(self._topics[entry.topic], entry.time_ns, data, entry.time_ns, count)
         self._counts[entry.topic] += 1
-        self.last = max(self.last, entry.at)
+        self.last = max(self.last, entry.time_ns)
 
     def _schema(self, entry: McapMessage) -> int:
         if entry.schema not in self._schemas:
@@ -296,9 +330,9 @@ class _McapFile:
 
 EXPORTER = Exporter(
     name="mcap",
-    meaning="MCAP for Foxglove: images, joints, readings, contacts and logs over time (.mcap or a folder)",
-    lost="statistics and the exact simulator states",
+    description="MCAP for Foxglove: images, joints, readings, contacts and logs over time (.mcap or a folder)",
+    unsupported="statistics and the exact simulator states",
     write=export_mcap,
-    play=open_export,
+    open_reader=open_export,
     settings=STREAM_SETTINGS,
 )

@@ -1,4 +1,4 @@
-"""Convert an episode's streams to MCAP messages in order of time, with one generator per topic to limit memory."""
+"""Convert the time series of an episode to MCAP messages in order of time, one generator per topic to limit memory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,17 @@ _NS = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class McapMessage:
-    """One MCAP message: time ``at`` in ns, topic, name and definition of its schema, and content."""
+    """One MCAP message.
 
-    at: int
+    Attributes:
+        time_ns: Time in ns.
+        topic: Name of the topic.
+        schema: Name of the schema.
+        definition: JSON Schema of the message.
+        message: Content.
+    """
+
+    time_ns: int
     topic: str
     schema: str
     definition: Mapping[str, Any]
@@ -39,14 +47,23 @@ def to_nanoseconds(time: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def list_message_streams(
-    streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], zero: int, notes: list[str], *, copied: bool
+    streams: EpisodeStreams,
+    truth: GroundTruth,
+    cameras: Sequence[str],
+    zero: int,
+    notes: list[str],
+    *,
+    copy_packets: bool,
 ) -> list[Iterator[McapMessage]]:
-    """Return one iterator of messages per topic.
+    """Return one iterator of messages per topic, each in order of time.
 
     Args:
-        zero: the episode's time 0 in the file, in ns.
-        notes: list to which remarks are added.
-        copied: whether video packets are copied if possible.
+        streams: The episode.
+        truth: Data of the simulator that the dataset does not have.
+        cameras: Names of the cameras to export.
+        zero: Time of the file at which the episode's time is 0, in ns.
+        notes: List to which remarks for the user are added.
+        copy_packets: Whether video packets are copied if possible. If false, images are stored as JPEG.
     """
     at = (to_nanoseconds(streams.time) + zero).tolist()
     found = [
@@ -63,14 +80,14 @@ def list_message_streams(
     found += _contact_messages(streams, at)
     for camera in cameras:
         found += [
-            _image_messages(streams, camera, at, notes, copied=copied),
+            _image_messages(streams, camera, at, notes, copy_packets=copy_packets),
             *_calibration_messages(streams, camera, at),
         ]
     return found
 
 
 def _foxglove_message(at: int, topic: str, schema: str, message: messages.Message) -> McapMessage:
-    return McapMessage(at=at, topic=topic, schema=schema, definition=SCHEMAS[schema], message=message)
+    return McapMessage(time_ns=at, topic=topic, schema=schema, definition=SCHEMAS[schema], message=message)
 
 
 def _log_messages(streams: EpisodeStreams, truth: GroundTruth, zero: int) -> Iterator[McapMessage]:
@@ -85,7 +102,7 @@ def _number_messages(topic: str, channel: TimeSeries, zero: int) -> Iterator[Mca
     schema = "twinloop" + topic.replace("/", ".")
     for at, row in zip((to_nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
         message = messages.make_numbers_message(at, fields, row)
-        yield McapMessage(at=at, topic=topic, schema=schema, definition=definition, message=message)
+        yield McapMessage(time_ns=at, topic=topic, schema=schema, definition=definition, message=message)
 
 
 def _joint_messages(channel: TimeSeries, zero: int) -> Iterator[McapMessage]:
@@ -107,7 +124,11 @@ def _transform_messages(bodies: BodyPoses, at: Sequence[int]) -> Iterator[McapMe
 
 
 def _contact_messages(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[McapMessage]]:
-    """Return the contacts as numbers and as arrows, with one message per frame even without contacts."""
+    """Return two iterators: contacts as numbers, and contact forces as arrows.
+
+    Both have one message per frame, also for frames without contacts. The list is empty if the dataset has no contacts.
+    ``at`` is the time of each frame in ns.
+    """
     table = streams.rows(f"{PREFIX}/contacts", _CONTACTS)
     if table is None:
         return []
@@ -115,21 +136,21 @@ def _contact_messages(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterat
     for row in table.to_pylist():
         frames[row["frame_index"]].append(row)
 
-    def said(topic: str, schema: str, make: Any) -> Iterator[McapMessage]:
+    def frame_messages(topic: str, schema: str, make: Any) -> Iterator[McapMessage]:
         for frame, when in enumerate(at):
             yield _foxglove_message(when, topic, schema, make(when, frames.get(frame, [])))
 
     return [
-        said("/contacts", "twinloop.Contacts", messages.make_contacts_message),
-        said("/contacts/arrows", "foxglove.SceneUpdate", messages.make_contacts_scene),
+        frame_messages("/contacts", "twinloop.Contacts", messages.make_contacts_message),
+        frame_messages("/contacts/arrows", "foxglove.SceneUpdate", messages.make_contacts_scene),
     ]
 
 
 def _image_messages(
-    streams: EpisodeStreams, camera: str, at: Sequence[int], notes: list[str], *, copied: bool
+    streams: EpisodeStreams, camera: str, at: Sequence[int], notes: list[str], *, copy_packets: bool
 ) -> Iterator[McapMessage]:
     clip = streams.clip(camera)
-    samples = video.copy_samples(clip) if clip is not None and copied else None
+    samples = video.copy_samples(clip) if clip is not None and copy_packets else None
     if samples is not None:
         schema, form, content = "foxglove.CompressedVideo", samples.format, iter(samples.data)
     else:
@@ -138,14 +159,17 @@ def _image_messages(
             "jpeg",
             map(video.encode_jpeg, streams.decode_images(camera)),
         )
-        if copied:
+        if copy_packets:
             notes.append(f"{camera}: images cannot be copied as packets and are stored as JPEG")
     for when, data in zip(at, content, strict=True):
         yield _foxglove_message(when, CAMERA + camera, schema, messages.make_image_message(when, camera, data, form))
 
 
 def _calibration_messages(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> list[Iterator[McapMessage]]:
-    """Return intrinsics and pose of a camera at each image; empty without annotations."""
+    """Return two iterators: intrinsics and pose of a camera at each annotated frame.
+
+    The list is empty if the dataset has no camera annotations. ``at`` is the time of each frame in ns.
+    """
     table = streams.rows(f"{PREFIX}/cameras", _CAMERAS)
     if table is None:
         return []

@@ -1,7 +1,7 @@
-"""Build the messages of an exported MCAP file that Foxglove shows without extensions, and their JSON Schemas.
+"""Build the messages of an exported MCAP file, with their JSON Schemas; Foxglove displays them without extensions.
 
-Names and fields follow Foxglove's documented message schemas (docs.foxglove.dev/docs/sdk/schemas). Times are seconds
-and nanoseconds, bytes are base64.
+Names and fields follow Foxglove's documented message schemas (docs.foxglove.dev/docs/sdk/schemas). Times consist of
+integer seconds and nanoseconds; bytes are encoded as base64.
 
 Numbers without a Foxglove schema are flat objects with one field per column. Values that are not finite are null,
 because JSON cannot represent them.
@@ -25,7 +25,13 @@ from twinloop.dataset.export.streams import ARROW_M_PER_N, BodyPoses, BodyShape,
 def object_schema(
     required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return the JSON Schema of an object with required and optional fields."""
+    """Return the JSON Schema of an object with required and optional fields.
+
+    Args:
+        required: Schema of each required field, by name.
+        optional: Schema of each optional field, by name.
+        more: Further keywords of the schema, such as ``title``.
+    """
     return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required), **more}
 
 
@@ -136,12 +142,12 @@ _RED = (0.9, 0.2, 0.1, 0.9)
 
 
 def encode_message(message: Message) -> bytes:
-    """Encode a message as JSON bytes."""
+    """Encode a message as compact JSON in UTF-8."""
     return json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def to_timestamp(nanoseconds: int) -> Message:
-    """Convert nanoseconds to Foxglove's time object."""
+    """Convert a time in ns to Foxglove's time object with ``sec`` and ``nsec``."""
     return {"sec": nanoseconds // _NS, "nsec": nanoseconds % _NS}
 
 
@@ -151,14 +157,17 @@ def replace_nonfinite(values: Sequence[float]) -> list[float | None]:
 
 
 def field_names(columns: Sequence[str]) -> list[str]:
-    """Return unique field names for columns, with letters, digits and underscores only, as Foxglove's paths require."""
+    """Return a unique field name for each column.
+
+    Names consist of letters, digits and underscores only, as Foxglove's message paths require.
+    """
     made = [re.sub(r"\W", "_", column) for column in columns]
     made = [f"column_{name}" if not name or name[0].isdigit() or name == "timestamp" else name for name in made]
     return made if len(set(made)) == len(made) else [f"{name}_{i}" for i, name in enumerate(made)]
 
 
 def numbers_schema(channel: TimeSeries) -> dict[str, Any]:
-    """Return the JSON Schema of a time series; each field's description has its column and unit."""
+    """Return the JSON Schema of a time series; the description of each field states its column and unit."""
     pairs = zip(field_names(channel.columns), channel.columns, channel.units, strict=True)
     return object_schema(
         {
@@ -172,31 +181,55 @@ def numbers_schema(channel: TimeSeries) -> dict[str, Any]:
 
 
 def make_numbers_message(at: int, fields: Sequence[str], values: Sequence[float]) -> Message:
-    """Build the message of one row of a time series."""
+    """Build the message for one row of a time series.
+
+    Args:
+        at: Time in ns.
+        fields: Field names, see `field_names`.
+        values: Value of each field.
+    """
     return {"timestamp": to_timestamp(at), **dict(zip(fields, replace_nonfinite(values), strict=True))}
 
 
 def make_joint_states(at: int, joints: Sequence[str], values: Sequence[float], quantity: str) -> Message:
-    """Build a ``JointStates`` message: ``quantity`` is ``position`` (rad or m) or ``effort`` (N·m or N)."""
+    """Build a ``foxglove.JointStates`` message.
+
+    Args:
+        at: Time in ns.
+        joints: Joint names.
+        values: Value of each joint.
+        quantity: Field of the values: ``position`` (rad or m) or ``effort`` (N·m or N).
+    """
     pairs = zip(joints, replace_nonfinite(values), strict=True)
     return {"timestamp": to_timestamp(at), "joints": [{"name": name, quantity: value} for name, value in pairs]}
 
 
 def make_log_message(at: int, event: StreamEvent) -> Message:
-    """Build a ``Log`` message of an event."""
+    """Build a ``foxglove.Log`` message for an event at time ``at`` in ns."""
     words = {"message": event.text, "name": "twinloop", "file": "", "line": 0}
     return {"timestamp": to_timestamp(at), "level": _LEVELS[event.level], **words}
 
 
 def make_image_message(at: int, camera: str, data: bytes, form: str) -> Message:
-    """Build the message of one image: a video packet or an encoded image in the format ``form``."""
+    """Build the message of one image (``foxglove.CompressedVideo`` or ``foxglove.CompressedImage``).
+
+    Args:
+        at: Time in ns.
+        camera: Name of the camera, also of its coordinate frame.
+        data: Video packet or encoded image.
+        form: Foxglove's name of the format, such as ``h264`` or ``jpeg``.
+    """
     return {"timestamp": to_timestamp(at), "frame_id": camera, "data": base64.b64encode(data).decode(), "format": form}
 
 
 def make_calibration(at: int, camera: str, row: Mapping[str, Any]) -> Message:
-    """Build a ``CameraCalibration`` message from a row of ``annotations/cameras``.
+    """Build a ``foxglove.CameraCalibration`` message at time ``at`` in ns.
 
-    The principal point is shifted by half a pixel: whole numbers are pixel corners here, but pixel centres in ROS.
+    The principal point is shifted by half a pixel, because integer coordinates are pixel corners in twinloop and pixel
+    centres in ROS.
+
+    Args:
+        row: Row of the side table ``annotations/cameras``: image size, ``fx``, ``fy``, ``cx`` and ``cy`` in pixels.
     """
     fx, fy, cx, cy = row["fx"], row["fy"], row["cx"] - 0.5, row["cy"] - 0.5
     return {
@@ -213,7 +246,14 @@ def make_calibration(at: int, camera: str, row: Mapping[str, Any]) -> Message:
 
 
 def make_transform(at: int, child: str, position: Sequence[float], wxyz: Sequence[float]) -> Message:
-    """Build the transform of a frame relative to the world; position in m, quaternion wxyz."""
+    """Build the transform from the coordinate frame ``child`` to the world.
+
+    Args:
+        at: Time in ns.
+        child: Name of the coordinate frame.
+        position: Position in the world in m.
+        wxyz: Orientation in the world, as a quaternion.
+    """
     return {
         "timestamp": to_timestamp(at),
         "parent_frame_id": WORLD,
@@ -224,20 +264,33 @@ def make_transform(at: int, child: str, position: Sequence[float], wxyz: Sequenc
 
 
 def make_shapes_scene(at: int, bodies: BodyPoses) -> Message:
-    """Build a scene update that deletes all entities and adds the shapes of all bodies, fixed to the bodies' frames."""
+    """Build a ``foxglove.SceneUpdate`` message with the shapes of all bodies, fixed to the bodies' coordinate frames.
+
+    It deletes all earlier entities. ``at`` is the time in ns.
+    """
     names = dict.fromkeys(shape.body for shape in bodies.shapes)
     entities = [_entity(at, name, name, [s for s in bodies.shapes if s.body == name]) for name in names]
     return {"deletions": [{"timestamp": to_timestamp(at), "type": 1, "id": ""}], "entities": entities}
 
 
 def make_contacts_scene(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
-    """Build a scene update with contact forces as arrows; it replaces the previous arrows."""
+    """Build a ``foxglove.SceneUpdate`` message with contact forces as arrows; it replaces the previous arrows.
+
+    Args:
+        at: Time in ns.
+        contacts: Rows of the side table ``annotations/contacts`` for one frame.
+    """
     arrows = [_arrow(row["position"], row["force"]) for row in contacts if np.linalg.norm(row["force"]) > 0]
     return {"deletions": [], "entities": [{**_entity(at, "contacts", WORLD, []), "arrows": arrows}]}
 
 
 def make_contacts_message(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
-    """Build a message with bodies, geoms, position, normal, distance, force and torque of each contact."""
+    """Build a message with bodies, geoms, position, normal, distance, force and torque of each contact.
+
+    Args:
+        at: Time in ns.
+        contacts: Rows of the side table ``annotations/contacts`` for one frame.
+    """
     keys = ("body1", "body2", "geom1", "geom2")
     rows = [
         {
@@ -272,7 +325,7 @@ def _full_size(shape: BodyShape) -> list[float]:
 
 
 def _cylinder(shape: BodyShape) -> Message:
-    """Return a cylinder; a capsule is drawn without its round ends."""
+    """Return a Foxglove cylinder for a cylinder or capsule; the round ends of a capsule are omitted."""
     radius, half = shape.size[:2]
     return {**_solid(shape, [2 * radius, 2 * radius, 2 * half]), "bottom_scale": 1.0, "top_scale": 1.0}
 
@@ -295,7 +348,7 @@ def _solid(shape: BodyShape, size: Sequence[float]) -> Message:
 
 
 def _arrow(position: Sequence[float], force: Sequence[float]) -> Message:
-    """Return an arrow along a force; Foxglove's arrows point along x."""
+    """Return an arrow at a contact in the direction of its force; without rotation, Foxglove's arrows point along x."""
     length = float(np.linalg.norm(force))
     x, y, z = (component / length for component in force)
     # The quaternion that rotates the x axis to a unit vector: (1 + x, 0, -z, y), normalized; half a turn if opposite.

@@ -20,20 +20,29 @@ from twinloop.dataset.storage.snapshot import create_locked_snapshot, forget_loc
 class ExportOptions:
     """Options of an export.
 
-    ``episodes`` are indices in the source, in the order of the export; None exports all. ``settings`` are the format's
-    options, by the names that its `Exporter` declares.
+    Attributes:
+        episodes: Indices in the source, in the order of the export; None exports all episodes.
+        settings: Options of the format, by the names in `Exporter.settings`.
     """
 
     episodes: tuple[int, ...] | None = None
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    def __post_init__(self) -> None:
+        if "pictures" in self.settings:  # the former name
+            settings = {"images" if name == "pictures" else name: value for name, value in self.settings.items()}
+            object.__setattr__(self, "settings", settings)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """Result of an export; ``episodes`` are the source's indices in the order of the export.
+    """Result of an export.
 
-    ``notes`` list content of this dataset that was left out or changed, besides the content that the format never
-    supports.
+    Attributes:
+        output: The written file or folder.
+        episodes: Indices of the exported episodes in the source, in the order of the export.
+        frames: Number of frames of all exported episodes.
+        notes: Content of this dataset that was left out or changed, excluding content that the format never supports.
     """
 
     output: Path
@@ -55,7 +64,10 @@ class ExportResult:
 
 
 class ExportReader(Protocol):
-    """Reader of single frames of a dataset in any format, used to compare an export with its source."""
+    """Reader of single frames of a dataset in any format, used to compare an export with its source.
+
+    Episodes and frames are counted from 0.
+    """
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -68,35 +80,41 @@ class ExportReader(Protocol):
         ...
 
     def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Return the numeric features of one frame by the source's feature key, as 1-D arrays of the stored type."""
+        """Return the numeric features of one frame as 1-D arrays of the stored type, by feature key of the source."""
         ...
 
     def read_image(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """Return one image ``(height, width, 3)`` of a camera."""
+        """Return one RGB image of a camera, shape ``(height, width, 3)``; ``camera`` is a feature key."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """One export format: description (``meaning``), unsupported content (``lost``), and functions to write and read.
+    """One export format.
 
-    ``settings`` maps the names of the format's options to their meaning. ``play`` opens the output of ``write``.
+    Attributes:
+        name: Name of the format.
+        description: Description of the format for users.
+        unsupported: Description of the content that the format never supports.
+        write: Function that writes a source folder to an output path.
+        open_reader: Function that opens an exported output for reading.
+        settings: Description of each option of the format, by name.
     """
 
     name: str
-    meaning: str
-    lost: str
+    description: str
+    unsupported: str
     write: Callable[[Path, Path, ExportOptions], ExportResult]
-    play: Callable[[Path], ExportReader]
+    open_reader: Callable[[Path], ExportReader]
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def export(self, source: Path | str, output: Path | str, options: ExportOptions | None = None) -> ExportResult:
         """Write a dataset folder in this format.
 
         Raises:
-            UnknownNameError: the format has no such setting.
-            InputError: an episode does not exist, or the output is not empty.
-            DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
+            UnknownNameError: If the format has no such setting.
+            InputError: If an episode does not exist, or the output is not empty.
+            DatasetError: If the source is damaged, or the disk is full. Nothing is left at ``output`` then.
         """
         options = options or ExportOptions()
         for name in options.settings:
@@ -105,32 +123,37 @@ class Exporter:
         return self.write(Path(source), Path(output), options)
 
 
-PICTURES = {"pictures": "all (default), or none to leave videos out, also for episodes whose videos are missing"}
+IMAGES = {"images": "all (default), or none to leave videos out, also for episodes whose videos are missing"}
 
 
 def includes_videos(options: ExportOptions) -> bool:
-    """Return whether the export includes videos, from the setting ``pictures``.
+    """Return whether the export includes videos, according to the setting ``images``.
 
     Raises:
-        InputError: the setting is neither ``all`` nor ``none``.
+        InputError: If the setting is neither ``all`` nor ``none``.
     """
-    said = options.settings.get("pictures", "all")
-    if said not in ("all", "none"):
-        raise InputError(f"pictures={said}: give all or none.")
-    return said == "all"
+    value = options.settings.get("images", "all")
+    if value not in ("all", "none"):
+        raise InputError(f"The setting images is {value!r}. Give all or none.")
+    return value == "all"
 
 
 def select_episodes(options: ExportOptions, present: Sequence[int], *, where: Path) -> tuple[int, ...]:
-    """Return the episodes to export; all of ``present`` by default.
+    """Return the indices of the episodes to export; all episodes in ``present`` by default.
+
+    Args:
+        options: Options of the export.
+        present: Indices of the existing episodes.
+        where: Path of the dataset, for error messages.
 
     Raises:
-        InputError: an episode does not exist or is given twice, or there is none.
+        InputError: If an episode does not exist or is given twice, or if no episode is selected.
     """
     wanted = tuple(present) if options.episodes is None else options.episodes
     missing = sorted(set(wanted) - set(present))
     if missing:
-        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        raise InputError(f"{where} has no episode {shown}; it has {_format_spans(present)}.")
+        listed = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        raise InputError(f"{where} has no episode {listed}; it has {_format_spans(present)}.")
     if len(set(wanted)) != len(wanted):
         raise InputError(f"An episode is given twice: {', '.join(map(str, wanted))}. Name each once.")
     if not wanted:
@@ -140,18 +163,20 @@ def select_episodes(options: ExportOptions, present: Sequence[int], *, where: Pa
 
 @contextlib.contextmanager
 def create_output_folder(output: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to ``output`` if the block succeeds, and is removed otherwise.
+    """Context manager: yield a temporary folder for an export.
+
+    If the ``with`` block succeeds, the folder is renamed to ``output``; otherwise it is removed.
 
     Raises:
-        InputError: ``output`` is not empty, is a file, or is inside a dataset.
-        DatasetLockedError: another process exports to it.
-        DatasetError: the disk is full, or no folder can be created there.
+        InputError: If ``output`` is not empty, is a file, or is inside a dataset.
+        DatasetLockedError: If another process exports to it.
+        DatasetError: If the disk is full, or no folder can be created there.
     """
     output = output.absolute()
     _require_absent(output)
     for above in output.resolve().parents:
         if (above / layout.INFO).is_file():
-            raise InputError(f"{output} lies inside the dataset {above}. Choose an output outside it.")
+            raise InputError(f"{output} is inside the dataset {above}. Choose an output outside it.")
     with wrap_write_errors(output), create_locked_snapshot(output) as stage:
         _require_absent(output)  # another process may have finished in between
         yield stage

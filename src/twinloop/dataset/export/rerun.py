@@ -1,7 +1,7 @@
-"""Export to Rerun, with a layout: images and scene on the left, plots and texts on the right.
+"""Export datasets to Rerun recordings with a viewer layout: images and scene on the left, plots and texts on the right.
 
-An output ``NAME.rrd`` has one episode; any other output is a folder with one file per episode. Frame data are on the
-timelines ``time`` (episode time in s) and ``frame``; samples between frames are on ``time`` only. Video packets are
+An output ``NAME.rrd`` contains one episode; any other output is a folder with one file per episode. Frame data are on
+the timelines ``time`` (episode time in s) and ``frame``; samples between frames are on ``time`` only. Video packets are
 copied. Rerun adds time stamps to its chunks, so two exports of the same content differ in their bytes.
 """
 
@@ -31,8 +31,8 @@ from twinloop.dataset.export.protocol import (
 )
 from twinloop.dataset.export.rerun_entities import log_episode
 from twinloop.dataset.export.streams import (
-    NOTHING,
-    PICTURES,
+    IMAGES,
+    NO_GROUND_TRUTH,
     STREAM_SETTINGS,
     EpisodeStreams,
     ExportSelection,
@@ -44,24 +44,29 @@ from twinloop.dataset.export.streams import (
 
 
 def build_blueprint(streams: EpisodeStreams, cameras: Sequence[str]) -> Any:
-    """Return the Rerun blueprint (layout of the viewer) for one episode."""
+    """Return the Rerun blueprint (layout of the viewer) for one episode; ``cameras`` are names of exported cameras."""
     import rerun.blueprint as rrb  # pyright: ignore[reportMissingImports]
 
-    seen = [rrb.Spatial2DView(origin=f"{entities.CAMERAS}/{entities.escape_name(name)}", name=name) for name in cameras]
-    left = rrb.Vertical(*seen, *([rrb.Spatial3DView(origin=entities.WORLD, name="scene")] if streams.ours else []))
+    camera_views = [
+        rrb.Spatial2DView(origin=f"{entities.CAMERAS}/{entities.escape_name(name)}", name=name) for name in cameras
+    ]
+    left = rrb.Vertical(
+        *camera_views,
+        *([rrb.Spatial3DView(origin=entities.WORLD, name="scene")] if streams.written_by_twinloop else []),
+    )
     known = any(True for _ in streams.joints_si())
     joints = rrb.TimeSeriesView(
         origin="/", contents=[f"/{entities.JOINTS}/**"] if known else [f"/{entities.DATASET}/**"], name="joints"
     )
-    felt = [
+    signal_views = [
         rrb.TimeSeriesView(origin=f"{entities.SIGNALS}/{entities.escape_name(channel.name)}", name=channel.name)
         for channel in streams.signals()
     ]
-    words = rrb.Tabs(
+    text_views = rrb.Tabs(
         rrb.TextDocumentView(origin=entities.ABOUT, name="about"), rrb.TextLogView(origin=entities.LOG, name="log")
     )
-    right = rrb.Vertical(joints, *([rrb.Tabs(*felt)] if felt else []), words)
-    whole = rrb.Horizontal(left, right) if cameras or streams.ours else right
+    right = rrb.Vertical(joints, *([rrb.Tabs(*signal_views)] if signal_views else []), text_views)
+    whole = rrb.Horizontal(left, right) if cameras or streams.written_by_twinloop else right
     return rrb.Blueprint(whole, rrb.TimePanel(timeline="time"), collapse_panels=True)
 
 
@@ -69,12 +74,19 @@ APPLICATION = "twinloop"
 
 
 class RerunReader:
-    """Reader of exported Rerun recordings; implements `ExportReader`."""
+    """Reader of Rerun recordings that twinloop exported; implements `ExportReader`.
+
+    Args:
+        path: One recording, or a folder with one recording per episode.
+
+    Raises:
+        DatasetError: If there is no recording, or twinloop did not export it.
+    """
 
     def __init__(self, path: Path) -> None:
         files = sorted(path.glob("*.rrd")) if path.is_dir() else [path]
         if not files:
-            raise DatasetError(f"{path} holds no .rrd file.")
+            raise DatasetError(f"{path} contains no .rrd file.")
         self._recordings = [_Recording(file) for file in files]
 
     @property
@@ -86,11 +98,11 @@ class RerunReader:
     def cameras(self) -> Sequence[str]:
         """Feature keys of the exported cameras."""
         first = self._recordings[0]
-        keys = [key for key in first.facts["features"] if key.startswith(PICTURES)]
+        keys = [key for key in first.facts["features"] if key.startswith(IMAGES)]
         return [key for key in keys if first.has_entity(_camera_entity(key))]
 
     def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Return all numeric features of one frame by feature key."""
+        """Return all numeric features of one frame by feature key, as 1-D arrays."""
         recording, found = self._recordings[episode], {}
         for key, entry in recording.facts["features"].items():
             if recording.has_entity(entity := f"/dataset/{_escape_name(key)}"):
@@ -103,7 +115,19 @@ class RerunReader:
 
 
 class _Recording:
-    """One recording file; its chunks are read once into memory."""
+    """One recording file; its data are read once into memory.
+
+    An entity is a named data stream of Rerun.
+
+    Args:
+        path: The recording file.
+
+    Attributes:
+        facts: The dataset's features and the number of frames.
+
+    Raises:
+        DatasetError: If twinloop did not export the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._batches: dict[str, list[pa.RecordBatch]] = {}
@@ -134,7 +158,7 @@ class _Recording:
         return _decode_images_at(bytes(self._read_cells(entity, "AssetVideo:blob")[0][0]), shown)
 
     def _read_cells(self, entity: str, component: str) -> list[Any]:
-        """Return the non-empty cells of a component of an entity, in order of time."""
+        """Return the non-empty values of one component of an entity, in order of time."""
         rows: list[tuple[Any, Any]] = []
         for batch in self._batches[entity]:
             if component in batch.schema.names:
@@ -147,7 +171,7 @@ class _Recording:
 
 
 def _decode_images_at(video: bytes, timestamps: Sequence[int]) -> list[NDArray[np.uint8]]:
-    """Decode the images of a video that are nearest to the given times in ns."""
+    """Decode the images of an MP4 video that are nearest to the given times in ns."""
     import av
 
     with av.open(io.BytesIO(video)) as container:
@@ -181,44 +205,51 @@ def _escape_name(name: str) -> str:
 
 
 def _camera_entity(key: str) -> str:
-    return f"/cameras/{_escape_name(key.removeprefix(PICTURES))}"
+    return f"/cameras/{_escape_name(key.removeprefix(IMAGES))}"
 
 
 def open_export(path: Path) -> RerunReader:
-    """Open an exported recording or folder for reading.
+    """Open an exported recording, or a folder of recordings, for reading.
 
     Raises:
-        DatasetError: no recording was exported by twinloop.
-        MissingDependencyError: rerun-sdk is not installed.
+        DatasetError: If there is no recording, or twinloop did not export it.
+        MissingDependencyError: If rerun-sdk is not installed.
     """
     return RerunReader(path)
 
 
-def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING) -> ExportResult:
+def export_rerun(
+    source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NO_GROUND_TRUTH
+) -> ExportResult:
     """Export episodes of a LeRobot v3.0 folder as Rerun recordings; implements `Exporter.write`.
 
     Args:
-        truth: ``bodies`` are shown in the scene, ``events`` are added to the log.
+        source: The dataset folder.
+        output: A new ``.rrd`` file for one episode, or a missing or empty folder.
+        options: Episodes and settings of the format.
+        truth: Data that the dataset does not have. Its ``bodies`` are shown in the scene, its ``events`` are added to
+            the log.
 
     Raises:
-        MissingDependencyError: rerun-sdk is not installed.
-        InputError: no such episode or camera, several episodes for one file, an invalid setting, or an existing output.
-        DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
+        MissingDependencyError: If rerun-sdk is not installed.
+        InputError: If an episode or camera does not exist, a setting is invalid, the output exists, or several episodes
+            are selected for one file.
+        DatasetError: If the source is damaged, or the disk is full. Nothing is left at ``output`` then.
     """
     rerun = _import_rerun()
     reader = open_reader(source)
     episodes = select_episodes(options, range(len(reader)), where=source)
-    asked = read_selection(reader, options, truth, name="rerun")
+    selection = read_selection(reader, options, truth, name="rerun")
     notes = dict.fromkeys(truth.notes)
     if output.suffix == ".rrd":
         _require_one(output, episodes)
         require_absent(output)
-        notes.update(dict.fromkeys(_write_atomically(rerun, output, asked, episodes[0])))
+        notes.update(dict.fromkeys(_write_atomically(rerun, output, selection, episodes[0])))
     else:
         episodes = tuple(sorted(episodes))  # as their files are
         with create_output_folder(output) as stage:
             for index in episodes:
-                notes.update(dict.fromkeys(_write(rerun, stage / f"episode_{index:06d}.rrd", asked, index)))
+                notes.update(dict.fromkeys(_write(rerun, stage / f"episode_{index:06d}.rrd", selection, index)))
     frames = int(sum(reader.lengths[list(episodes)]))
     return ExportResult(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
 
@@ -243,23 +274,26 @@ def _require_one(output: Path, episodes: Sequence[int]) -> None:
         )
 
 
-def _write_atomically(rerun: Any, output: Path, asked: ExportSelection, index: int) -> list[str]:
-    """Write one recording to a temporary file and copy it atomically, because Rerun opens its files itself."""
+def _write_atomically(rerun: Any, output: Path, selection: ExportSelection, index: int) -> list[str]:
+    """Write one recording to a temporary file and copy it atomically to ``output``; return notes.
+
+    The temporary file is necessary because Rerun opens its files itself.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episode.rrd"
-        notes = _write(rerun, path, asked, index)
+        notes = _write(rerun, path, selection, index)
         with atomic_open(output) as file, path.open("rb") as made:
             while part := made.read(1 << 20):
                 file.write(part)
     return notes
 
 
-def _write(rerun: Any, path: Path, asked: ExportSelection, index: int) -> list[str]:
-    streams = EpisodeStreams(asked.reader, index)
+def _write(rerun: Any, path: Path, selection: ExportSelection, index: int) -> list[str]:
+    streams = EpisodeStreams(selection.reader, index)
     recording = rerun.RecordingStream(APPLICATION, recording_id=streams.name)
-    recording.save(str(path), default_blueprint=build_blueprint(streams, asked.cameras))
-    recording.send_recording_name(f"{asked.reader.path.resolve().name} {index}")
-    notes = log_episode(recording, streams, asked.truth, asked.cameras, copied=asked.copied)
+    recording.save(str(path), default_blueprint=build_blueprint(streams, selection.cameras))
+    recording.send_recording_name(f"{selection.reader.path.resolve().name} {index}")
+    notes = log_episode(recording, streams, selection.truth, selection.cameras, copy_packets=selection.copy_packets)
     recording.flush()
     recording.disconnect()
     return notes
@@ -267,9 +301,9 @@ def _write(rerun: Any, path: Path, asked: ExportSelection, index: int) -> list[s
 
 EXPORTER = Exporter(
     name="rerun",
-    meaning="Rerun recordings with a layout of images, plots and scene (.rrd or a folder)",
-    lost="statistics and the exact simulator states",
+    description="Rerun recordings with a layout of images, plots and scene (.rrd or a folder)",
+    unsupported="statistics and the exact simulator states",
     write=export_rerun,
-    play=open_export,
+    open_reader=open_export,
     settings=STREAM_SETTINGS,
 )

@@ -1,13 +1,15 @@
-"""Log an episode's streams as Rerun entities, each as one chunk of columns instead of one call per frame.
+"""Log the time series of an episode as Rerun entities; each entity is one chunk of columns, not one call per frame.
 
 =========================  ==========================================================================
-``joints/NAME/commanded``  and ``measured``: rad or m, or N·m or N for commanded torques
-``dataset/FEATURE``        every number of the dataset, a line per column
-``signals/NAME``           samples with their own times, a line per column
+``joints/NAME/commanded``  commanded joint value: rad or m, or N·m or N for torques and forces
+``joints/NAME/measured``   measured joint value in rad or m
+``dataset/FEATURE``        numeric features of the dataset, one line per column
+``signals/NAME``           samples with their own times, one line per column
 ``cameras/NAME``           video or images
-``world/BODY``             pose of a body, with its shapes below it; ``world/contacts``: forces as arrows
-``log``, ``about``         texts at their times; origin of the episode
-``features``               description in ``info.json``
+``world/BODY``             pose of a body, with its shapes below it
+``world/contacts``         contact forces as arrows
+``log``, ``about``         texts at their times; a page on the origin of the episode
+``features``               the features of ``info.json``, and the number of frames
 =========================  ==========================================================================
 """
 
@@ -32,9 +34,17 @@ _RED = (230, 50, 25)
 
 
 def log_episode(
-    recording: Any, streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], *, copied: bool
+    recording: Any, streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], *, copy_packets: bool
 ) -> list[str]:
-    """Log all streams of an episode to a recording; return notes on left-out or changed content."""
+    """Log all time series of an episode to a recording; return notes on content that was left out or changed.
+
+    Args:
+        recording: Open Rerun recording stream.
+        streams: The episode.
+        truth: Data of the simulator that the dataset does not have.
+        cameras: Names of the cameras to export.
+        copy_packets: Whether video packets are copied if possible. If false, images are stored as JPEG.
+    """
     logger = _Logger(recording, streams)
     notes: list[str] = []
     logger.log_about()
@@ -51,7 +61,7 @@ def log_episode(
     for channel in streams.signals():
         logger.log_scalars(f"{SIGNALS}/{escape_name(channel.name)}", channel, channel.columns, frames=False)
     for camera in cameras:
-        logger.log_camera(camera, notes, copied=copied)
+        logger.log_camera(camera, notes, copy_packets=copy_packets)
     logger.log_contacts()
     bodies = truth.bodies(streams.index)
     if bodies is not None:
@@ -75,7 +85,14 @@ class _Logger:
         self._rerun, self._recording, self._streams = rerun, recording, streams
 
     def log_scalars(self, path: str, channel: TimeSeries, labels: Sequence[str], *, frames: bool = True) -> None:
-        """Log a time series as one entity with one line per column; labels include the units."""
+        """Log a time series as one entity, with one labelled line per column.
+
+        Args:
+            path: Path of the entity.
+            channel: The time series.
+            labels: Label of each column; the unit is appended.
+            frames: Whether the series has one sample per frame. The samples are then also on the timeline ``frame``.
+        """
         units = [f" ({unit})" if unit else "" for unit in channel.units]
         names = [label + unit for label, unit in zip(labels, units, strict=True)]
         self._log_static(path, self._rerun.SeriesLines(names=names))
@@ -83,7 +100,7 @@ class _Logger:
         self._send_columns(path, channel.time, values, frames=frames)
 
     def log_events(self, truth: GroundTruth) -> None:
-        """Log the events of the episode as text at their times."""
+        """Log the events of the dataset and of ``truth`` as text at their times."""
         found = sorted([*self._streams.events(), *truth.events(self._streams.index)], key=lambda event: event.time)
         if found:
             columns = self._rerun.TextLog.columns(
@@ -92,20 +109,25 @@ class _Logger:
             self._send_columns(LOG, np.array([event.time for event in found]), columns, frames=False)
 
     def log_about(self) -> None:
-        """Log a page on the origin of the episode, and the dataset's features as JSON."""
+        """Log a Markdown text about the origin of the episode, and the dataset's features as JSON."""
         self._log_static(ABOUT, self._rerun.TextDocument(format_about_page(self._streams), media_type="text/markdown"))
         facts = {"features": self._streams.reader.info["features"], "frames": self._streams.length}
         self._log_static(FEATURES, self._rerun.TextDocument(dumps(facts), media_type="application/json"))
 
-    def log_camera(self, camera: str, notes: list[str], *, copied: bool) -> None:
-        """Log a camera as a video of copied packets, or as JPEG images."""
+    def log_camera(self, camera: str, notes: list[str], *, copy_packets: bool) -> None:
+        """Log a camera as a video of copied packets, or as JPEG images if packets cannot or should not be copied.
+
+        Args:
+            notes: List to which a note is added if packets cannot be copied.
+            copy_packets: Whether packets are copied if possible.
+        """
         rerun, path, clip = self._rerun, f"{CAMERAS}/{escape_name(camera)}", self._streams.clip(camera)
-        content = video.episode_file(clip) if clip is not None and copied else None
+        content = video.episode_file(clip) if clip is not None and copy_packets else None
         if content is None:
-            if copied:
+            if copy_packets:
                 notes.append(f"{camera}: images cannot be copied as packets and are stored as JPEG")
-            pictures = [video.encode_jpeg(picture) for picture in self._streams.decode_images(camera)]
-            columns = rerun.EncodedImage.columns(blob=pictures, media_type=["image/jpeg"] * len(pictures))
+            images = [video.encode_jpeg(image) for image in self._streams.decode_images(camera)]
+            columns = rerun.EncodedImage.columns(blob=images, media_type=["image/jpeg"] * len(images))
             self._send_columns(path, self._streams.time, columns)
             return
         asset = rerun.AssetVideo(contents=content, media_type="video/mp4")
@@ -114,7 +136,7 @@ class _Logger:
         self._send_columns(path, self._streams.time, shown)
 
     def log_contacts(self) -> None:
-        """Log contact forces as arrows; frames without contact have none."""
+        """Log contact forces as arrows. Frames without contact have no arrow."""
         table = self._streams.rows(f"{PREFIX}/contacts", _CONTACTS)
         if table is None:
             return
@@ -168,7 +190,16 @@ class _Logger:
         return self._rerun.Ellipsoids3D(half_sizes=[sides], centers=[shape.position], **place)
 
     def _capsule(self, radius: float, half: float, shape: BodyShape, place: dict[str, Any]) -> Any:
-        """Return a Rerun capsule, whose origin is at one end, for a MuJoCo capsule, whose origin is its centre."""
+        """Return a Rerun capsule for a MuJoCo capsule.
+
+        The origin of a Rerun capsule is at one end, that of a MuJoCo capsule at its centre.
+
+        Args:
+            radius: Radius in m.
+            half: Half length of the cylinder in m.
+            shape: The MuJoCo capsule with its pose.
+            place: Rerun arguments that all shapes share: orientation, colour and fill mode.
+        """
         w, x, y, z = shape.quaternion
         axis = np.array([2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)])
         begin = np.asarray(shape.position) - half * axis
@@ -186,7 +217,7 @@ class _Logger:
 
 
 def format_about_page(streams: EpisodeStreams) -> str:
-    """Return a Markdown page on the origin of an episode."""
+    """Return a Markdown page on the origin of an episode: dataset, task, twin, versions and parameter values."""
     record, info = streams.provenance, streams.reader.info
     rows = {
         "dataset": streams.reader.path.resolve().name,

@@ -1,6 +1,6 @@
-"""Export to robomimic HDF5, and read frames of an exported file for comparison with the dataset.
+"""Export datasets to robomimic HDF5, and read frames of an exported file to compare them with the dataset.
 
-Actions are scaled to -1 … 1 by the smallest and largest command of the exported episodes, because robomimic's policies
+Actions are scaled to [-1, 1] by the smallest and largest command of the exported episodes, because robomimic's policies
 end in tanh. The scale and the unscaled values are stored as well (`robomimic_layout`). Episodes are written one after
 the other, so memory use does not grow with their number.
 """
@@ -26,8 +26,8 @@ from twinloop.dataset import robomimic_layout as names
 from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, select_episodes
 from twinloop.dataset.export.streams import (
     ACTION,
-    NOTHING,
-    PICTURES,
+    IMAGES,
+    NO_GROUND_TRUTH,
     REWARD,
     SUCCESS,
     EpisodeStreams,
@@ -42,20 +42,25 @@ from twinloop.dataset.spec import STATE
 
 
 class RobomimicReader:
-    """Reader of an exported robomimic file; implements `ExportReader`."""
+    """Reader of a robomimic file that twinloop exported; implements `ExportReader`.
+
+    Raises:
+        DatasetError: If twinloop did not export the file.
+        MissingDependencyError: If h5py is not installed.
+    """
 
     def __init__(self, path: Path) -> None:
-        h5py = names.import_h5py(f"{path} is an HDF5 file, and nothing here reads those.")
+        h5py = names.import_h5py(f"{path} is an HDF5 file. The package h5py, which reads it, is not installed.")
         try:
             self._file = h5py.File(path, "r")
             self._about = json.loads(self._file["data"].attrs[names.OURS])
         except (OSError, KeyError, ValueError) as error:
-            raise DatasetError(f"{path} is no robomimic file that twinloop wrote ({error}).") from error
+            raise DatasetError(f"{path} is not a robomimic file that twinloop wrote ({error}).") from error
         self._demos = [self._file[f"data/demo_{i}"] for i in range(len(self._file["data"]))]
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Number of frames of each demonstration."""
+        """Number of frames of each episode (``demo_N`` in the file)."""
         return [int(demo.attrs["num_samples"]) for demo in self._demos]
 
     @property
@@ -64,7 +69,7 @@ class RobomimicReader:
         return [self._observation_features[key]["feature"] for key in self._demos[0]["obs"] if key.endswith("_image")]
 
     def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Return action and low-dimensional observations of one frame by feature key."""
+        """Return the unscaled action and the numeric observations of one frame, by feature key."""
         demo = self._demos[episode]
         found = {"action": np.asarray(demo[names.OURS][names.ACTION][frame])}
         for key, known in self._observation_features.items():
@@ -85,8 +90,8 @@ def open_export(path: Path) -> RobomimicReader:
     """Open an exported file for reading.
 
     Raises:
-        DatasetError: the file was not exported by twinloop.
-        MissingDependencyError: h5py is not installed.
+        DatasetError: If twinloop did not export the file.
+        MissingDependencyError: If h5py is not installed.
     """
     return RobomimicReader(path)
 
@@ -98,7 +103,7 @@ _SETTINGS = {
     "actions": "scaled (to -1 … 1, default) or own (the dataset's units)",
 }
 _VALID = 0.1  # robomimic's split_train_val.py: its default ratio
-_PICTURE_CODECS = {"lzf": "lzf", "gzip": "gzip", "none": None}
+_IMAGE_CODECS = {"lzf": "lzf", "gzip": "gzip", "none": None}
 _NUMBERS = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
 
 
@@ -111,19 +116,23 @@ class _Settings:
 
 
 def export_robomimic(
-    source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING
+    source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NO_GROUND_TRUTH
 ) -> ExportResult:
     """Export episodes of a LeRobot v3.0 folder as one robomimic file; implements `Exporter.write`.
 
     Args:
-        truth: ``simulation`` gives the model of each episode; without it, states are stored without a model.
+        source: The dataset folder.
+        output: A new file.
+        options: Episodes and settings of the format.
+        truth: Data that the dataset does not have. Its ``simulation`` returns the model of each episode; if it returns
+            None, states are stored without a model.
 
     Raises:
-        MissingDependencyError: h5py is not installed.
-        InputError: no such episode or camera, an invalid setting, or an output that exists.
-        DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
+        MissingDependencyError: If h5py is not installed.
+        InputError: If an episode or camera does not exist, a setting is invalid, or the output exists.
+        DatasetError: If the source is damaged, or the disk is full. Nothing is left at ``output`` then.
     """
-    h5py = names.import_h5py("robomimic's files are HDF5, and nothing here writes those.")
+    h5py = names.import_h5py("robomimic's files are HDF5. The package h5py, which writes them, is not installed.")
     reader = open_reader(source)
     episodes = select_episodes(options, range(len(reader)), where=source)
     settings = _parse_settings(reader, options)
@@ -135,8 +144,8 @@ def export_robomimic(
         for number, index in enumerate(episodes):
             streams = EpisodeStreams(reader, index)
             demo = data.create_group(f"demo_{number}")
-            said = _write_demo(h5py, demo, streams, settings, truth.simulation(index), (low, high))
-            notes.update(dict.fromkeys(said))
+            demo_notes = _write_demo(h5py, demo, streams, settings, truth.simulation(index), (low, high))
+            notes.update(dict.fromkeys(demo_notes))
         frames = int(sum(reader.lengths[list(episodes)]))
         data.attrs["total"] = frames
         data.attrs["env_args"] = dumps(_env_args(reader, episodes))
@@ -147,12 +156,18 @@ def export_robomimic(
 
 @contextlib.contextmanager
 def _hdf5(h5py: Any, output: Path, file: BinaryIO) -> Generator[Any]:
-    """Open an HDF5 file for writing through the path of its file descriptor.
+    """Context manager: open an HDF5 file for writing through the path of its file descriptor.
 
-    With a Python file object, a failed write, for example on a full disk, would end the process (h5py 3.16).
+    If h5py got the Python file object instead, a failed write, for example on a full disk, would crash Python (h5py
+    3.16).
+
+    Args:
+        h5py: The imported module.
+        output: Path of the export, for error messages.
+        file: Open temporary file, to which the HDF5 data are written.
 
     Raises:
-        DatasetError: the disk is full, or the operating system refuses the write.
+        DatasetError: If the disk is full, or the operating system refuses the write.
     """
     try:
         with h5py.File(f"/proc/self/fd/{file.fileno()}", "w", locking=False) as target:
@@ -164,30 +179,38 @@ def _hdf5(h5py: Any, output: Path, file: BinaryIO) -> Generator[Any]:
 
 
 def _parse_settings(reader: DatasetReader, options: ExportOptions) -> _Settings:
-    said = options.settings
-    compression, actions = said.get("compression", "lzf"), said.get("actions", "scaled")
-    if compression not in _PICTURE_CODECS:
-        raise UnknownNameError("compression", compression, _PICTURE_CODECS, where="the format robomimic")
+    values = options.settings
+    compression, actions = values.get("compression", "lzf"), values.get("actions", "scaled")
+    if compression not in _IMAGE_CODECS:
+        raise UnknownNameError("compression", compression, _IMAGE_CODECS, where="the format robomimic")
     if actions not in ("scaled", "own"):
         raise UnknownNameError("kind of actions", actions, ("scaled", "own"), where="the format robomimic")
     try:
-        valid = float(said.get("valid", _VALID))
+        valid = float(values.get("valid", _VALID))
     except ValueError:
         valid = -1.0
     if not 0.0 <= valid < 1.0:
-        raise InputError(f"valid is {said['valid']}; give a part of the episodes, from 0 to less than 1, as in 0.1.")
+        raise InputError(
+            f"The setting valid is {values['valid']}. Give a share of the episodes from 0 to less than 1, such as 0.1."
+        )
     return _Settings(
-        cameras=select_cameras(reader, said.get("cameras")),
-        compression=_PICTURE_CODECS[compression],
+        cameras=select_cameras(reader, values.get("cameras")),
+        compression=_IMAGE_CODECS[compression],
         valid=valid,
         scaled=actions == "scaled",
     )
 
 
 def _action_range(reader: DatasetReader, episodes: Sequence[int]) -> tuple[names.Array, names.Array]:
-    """Return the smallest and largest action per column over the episodes; a constant column gets a range of ±1."""
+    """Return the smallest and the largest action of each column over the episodes.
+
+    If a column is constant, its value minus 1 and plus 1 are returned.
+
+    Raises:
+        InputError: If the dataset has no feature ``action``.
+    """
     if ACTION not in reader.info["features"]:
-        raise InputError(f"{reader.path} has no feature action, and a demonstration is made of actions.")
+        raise InputError(f"{reader.path} has no feature action, which a robomimic demonstration needs.")
     parts = [reader.array(index, ACTION).reshape(-1, _action_width(reader)) for index in episodes]
     low, high = (
         np.min([p.min(axis=0) for p in parts], axis=0),
@@ -209,7 +232,12 @@ def _write_demo(
     simulation: StoredSimulation | None,
     limits: tuple[names.Array, names.Array],
 ) -> list[str]:
-    """Write one demonstration; return notes."""
+    """Write one episode to the HDF5 group ``demo``; return notes.
+
+    Args:
+        simulation: States and model of the episode, or None.
+        limits: Smallest and largest action of each column, which are scaled to -1 and 1.
+    """
     notes: list[str] = []
     action = streams.reader.array(streams.index, ACTION).reshape(streams.length, -1)
     demo.create_dataset("actions", data=names.to_unit(action, *limits) if settings.scaled else action, **_NUMBERS)
@@ -232,7 +260,10 @@ def _describe_demo(streams: EpisodeStreams) -> dict[str, Any]:
 
 
 def _write_outcome(demo: Any, streams: EpisodeStreams, notes: list[str]) -> None:
-    """Write ``rewards`` (the dataset's reward, else 1 on success and 0 otherwise) and ``dones``."""
+    """Write ``rewards`` and ``dones`` (1 in the last frame).
+
+    Rewards are those of the dataset. If it has none, the reward is 1 in frames with success and 0 in other frames.
+    """
     features = streams.reader.info["features"]
     key = next((key for key in (REWARD, SUCCESS) if key in features), None)
     if key is None:
@@ -243,7 +274,11 @@ def _write_outcome(demo: Any, streams: EpisodeStreams, notes: list[str]) -> None
 
 
 def _read_observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[TimeSeries]:
-    """Yield all numeric observations, and joint positions under robosuite's name if the units are known."""
+    """Yield all numeric observations.
+
+    If the units are known, also yield the joint positions under robosuite's name ``robot0_joint_pos``. If the units are
+    unknown, a note is appended to ``notes``.
+    """
     measured = [channel for channel in streams.joints_si() if channel.name == "measured"]
     if not measured:
         notes.append("joint units unknown: obs/state holds the dataset's numbers, and there is no robot0_joint_pos")
@@ -255,7 +290,10 @@ def _read_observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[Ti
 
 
 def _write_observation(demo: Any, channel: TimeSeries) -> None:
-    """Write a low-dimensional observation to ``obs`` and, shifted by one frame, to ``next_obs`` (the last repeats)."""
+    """Write a numeric observation to ``obs``, and shifted by one frame to ``next_obs``.
+
+    The last value of ``next_obs`` repeats the last value of ``obs``.
+    """
     after = np.concatenate([channel.values[1:], channel.values[-1:]])
     for group, values in (("obs", channel.values), ("next_obs", after)):
         stored = demo[group].create_dataset(channel.name, data=values, **_NUMBERS)
@@ -263,17 +301,23 @@ def _write_observation(demo: Any, channel: TimeSeries) -> None:
 
 
 def _write_images(h5py: Any, demo: Any, streams: EpisodeStreams, camera: str, compression: str | None) -> None:
-    """Write images ``(T, height, width, 3)`` uint8, one chunk each; ``next_obs`` is a view of them without storage."""
-    key, stored = names.observation_key(PICTURES + camera), None
-    for frame, picture in enumerate(streams.decode_images(camera)):
+    """Write images of T frames, shape ``(T, height, width, 3)`` of uint8, with one HDF5 chunk per image.
+
+    ``next_obs`` is a virtual dataset that refers to the same images, so it needs no storage.
+
+    Raises:
+        InputError: If the episode has no images of this camera.
+    """
+    key, stored = names.observation_key(IMAGES + camera), None
+    for frame, image in enumerate(streams.decode_images(camera)):
         if stored is None:
-            shape = (streams.length, *picture.shape)
+            shape = (streams.length, *image.shape)
             stored = demo["obs"].create_dataset(
-                key, shape=shape, dtype=np.uint8, chunks=(1, *picture.shape), compression=compression
+                key, shape=shape, dtype=np.uint8, chunks=(1, *image.shape), compression=compression
             )
-        stored[frame] = picture
+        stored[frame] = image
     if stored is None:
-        raise InputError(f"Episode {streams.index} has no pictures from {camera}. Leave it or the camera out.")
+        raise InputError(f"Episode {streams.index} has no images from {camera}. Leave the episode or the camera out.")
     view = h5py.VirtualLayout(shape=stored.shape, dtype=np.uint8)
     source = h5py.VirtualSource(".", stored.name, shape=stored.shape)
     view[: streams.length - 1] = source[1:]
@@ -294,7 +338,7 @@ def _write_exact_values(demo: Any, streams: EpisodeStreams) -> None:
 def _write_simulation(
     demo: Any, streams: EpisodeStreams, simulation: StoredSimulation | None, notes: list[str]
 ) -> None:
-    """Write robomimic's T states, the last state separately, and the model."""
+    """Write the states of the T frames for robomimic, the state after the last frame separately, and the model."""
     states = streams.states if streams.simulated else None if simulation is None else simulation.states
     if states is None:
         # robomimic requires the dataset ``states``, with dummy values if there is no simulator
@@ -320,7 +364,7 @@ def _write_simulation(
 
 
 def _env_args(reader: DatasetReader, episodes: Sequence[int]) -> dict[str, Any]:
-    """Return the description of robomimic's environment; rollouts in robomimic need an environment of that name."""
+    """Return robomimic's description of the environment; a rollout in robomimic needs an environment of that name."""
     first = EpisodeStreams(reader, episodes[0])
     source = first.provenance.get("source", "real")
     return {
@@ -356,7 +400,10 @@ def _describe_file(reader: DatasetReader, settings: _Settings, low: names.Array,
 
 
 def _write_masks(target: Any, reader: DatasetReader, episodes: Sequence[int], valid: float) -> None:
-    """Write the filter keys ``train`` and ``valid``; the split depends on the episodes' names only."""
+    """Write robomimic's filter keys ``train`` and ``valid``: the episodes of the training and validation sets.
+
+    The split depends on the names of the episodes only. ``valid`` is the share of episodes in the validation set.
+    """
     keys = [hashlib.sha256(EpisodeStreams(reader, index).name.encode()).digest() for index in episodes]
     count = min(max(round(valid * len(keys)), 1 if valid else 0), len(keys) - 1)
     held = set(np.argsort(np.array(keys, dtype="S32"), kind="stable")[:count].tolist())
@@ -369,9 +416,9 @@ def _write_masks(target: Any, reader: DatasetReader, episodes: Sequence[int], va
 
 EXPORTER = Exporter(
     name="robomimic",
-    meaning="robomimic HDF5 with the simulator's states and models (.hdf5)",
-    lost="statistics, side tables and video: images are stored decoded",
+    description="robomimic HDF5 with the simulator's states and models (.hdf5)",
+    unsupported="statistics, side tables and video: images are stored decoded",
     write=export_robomimic,
-    play=open_export,
+    open_reader=open_export,
     settings=_SETTINGS,
 )

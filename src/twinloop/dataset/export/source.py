@@ -1,4 +1,4 @@
-"""Read a LeRobot folder of version 2 or 3 for an export: all columns of its tables, and its videos as clips."""
+"""Read a LeRobot folder of version 2 or 3 for an export: all table columns, and the video clip of each episode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,14 @@ EPISODE_FACTS = "twinloop/episodes.jsonl"  # episode data of twinloop in a v2.1 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoClip:
-    """Images of one episode in a video file: ``frames`` images from ``start_s`` on, ``fps`` per second."""
+    """Images of one episode in a video file.
+
+    Attributes:
+        path: The video file.
+        start_s: Time of the first image in the file, in s.
+        frames: Number of images.
+        fps: Frame rate in Hz.
+    """
 
     path: Path
     start_s: float
@@ -38,13 +45,19 @@ class VideoClip:
     fps: float
 
     def decode_frames(self, frames: Sequence[int]) -> NDArray[np.uint8]:
-        """Decode the given frames, in ascending order, as ``(n, height, width, 3)``."""
+        """Decode the images of n given frames (ascending), shape ``(n, height, width, 3)``."""
         times = [self.start_s + frame / self.fps for frame in frames]
         return decode(self.path, times, tolerance_s=_TOLERANCE / self.fps)
 
 
 class ExportSource(Protocol):
-    """A LeRobot folder, open for reading; episodes are numbered as in the folder."""
+    """A LeRobot folder, open for reading; episodes have the numbers that they have in the folder.
+
+    Attributes:
+        path: The folder.
+        info: Content of ``info.json``.
+        tasks: Task texts by task index.
+    """
 
     path: Path
     info: dict[str, Any]
@@ -52,11 +65,11 @@ class ExportSource(Protocol):
 
     @property
     def episodes(self) -> Sequence[int]:
-        """Episodes whose files exist."""
+        """Numbers of the episodes whose files exist."""
         ...
 
     @property
-    def absent(self) -> str:
+    def missing_files(self) -> str:
         """Description of missing files; empty if the folder is complete."""
         ...
 
@@ -65,34 +78,37 @@ class ExportSource(Protocol):
         ...
 
     def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return columns of an episode's table, by default all."""
+        """Return columns of an episode's frames; all columns by default."""
         ...
 
     def clip(self, episode: int, key: str) -> VideoClip:
-        """Return the location of an episode's images."""
+        """Return the location of an episode's images in a video file; ``key`` is the feature key of the camera."""
         ...
 
     def read_extra_columns(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield further data of each episode, such as its provenance, by column of v3.0's episode table."""
+        """Yield the number of each episode and its additional data, such as provenance.
+
+        The data have the column names of LeRobot v3.0's episode table.
+        """
         ...
 
 
-def open_source(path: Path | str, *, pictures: bool = True) -> SourceV3 | SourceV21:
-    """Open a LeRobot folder of version 2 or 3; its videos are ignored if ``pictures`` is false.
+def open_source(path: Path | str, *, images: bool = True) -> SourceV3 | SourceV21:
+    """Open a LeRobot folder of version 2 or 3; if ``images`` is false, its videos are ignored.
 
     Raises:
-        DatasetError: it is not a LeRobot folder of these versions, or it is damaged.
+        DatasetError: If the folder has another format or version, or is damaged.
     """
     path = Path(path)
     info = path / layout.INFO
     version = str(read_json(info).get("codebase_version", "")) if info.is_file() else ""
     if version.startswith("v2"):
-        return SourceV21(path, pictures=pictures)
-    return SourceV3(path, pictures=pictures)
+        return SourceV21(path, images=images)
+    return SourceV3(path, images=images)
 
 
 class _Folder:
-    """Properties that both versions share."""
+    """Properties that LeRobot folders of versions 2 and 3 share."""
 
     path: Path
     info: dict[str, Any]
@@ -105,7 +121,7 @@ class _Folder:
 
     @property
     def features(self) -> dict[str, Any]:
-        """The features of ``info.json``."""
+        """Entry ``features`` of ``info.json``."""
         return self.info["features"]
 
     @property
@@ -115,11 +131,11 @@ class _Folder:
 
     @property
     def image_keys(self) -> list[str]:
-        """Keys of features that are images in the table."""
+        """Keys of features that are images in the data table."""
         return [key for key, feature in self.features.items() if feature["dtype"] == "image"]
 
     def numeric_keys(self) -> list[str]:
-        """Return the keys of numeric features; the index features come last."""
+        """Return the keys of numeric features; indices and timestamps come last."""
         own = [
             key
             for key, feature in self.features.items()
@@ -129,21 +145,21 @@ class _Folder:
 
 
 class SourceV3(_Folder):
-    """A LeRobot v3.0 folder as an `ExportSource`.
+    """A LeRobot v3.0 folder as an `ExportSource`; if ``images`` is false, its videos are ignored.
 
     Raises:
-        DatasetError: it is not a v3.0 folder, or it is damaged.
+        DatasetError: If the folder has another format or version, or is damaged.
     """
 
-    def __init__(self, path: Path, *, pictures: bool = True) -> None:
+    def __init__(self, path: Path, *, images: bool = True) -> None:
         self.path, self.reader = path, DatasetReader(path)
         check_info(self.reader.info, where=path / layout.INFO)
-        self.info = self.reader.info if pictures else _remove_videos(self.reader.info)
-        self.tasks, self.absent = read_tasks(path / layout.TASKS), ""
+        self.info = self.reader.info if images else _remove_videos(self.reader.info)
+        self.tasks, self.missing_files = read_tasks(path / layout.TASKS), ""
 
     @property
     def episodes(self) -> Sequence[int]:
-        """All episodes."""
+        """Numbers of all episodes."""
         return range(len(self.reader))
 
     def length(self, episode: int) -> int:
@@ -151,18 +167,18 @@ class SourceV3(_Folder):
         return int(self.reader.lengths[episode])
 
     def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return columns of an episode's table, by default all."""
+        """Return columns of an episode's frames; all columns by default."""
         return self.reader.frames_table(episode, columns)
 
     def clip(self, episode: int, key: str) -> VideoClip:
-        """Return the episode's part of a video file."""
+        """Return the location of an episode's images in a video file; ``key`` is the feature key of the camera."""
         row = self.reader.row(episode)
         values = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
         path = layout.resolve_inside(self.path, self.info["video_path"], {**values, "video_key": key})
         return VideoClip(path=path, start_s=row[f"videos/{key}/from_timestamp"], frames=row["length"], fps=self.fps)
 
     def read_extra_columns(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield each episode's other columns of the episode table, such as its provenance."""
+        """Yield the number of each episode and its additional columns of the episode table, such as provenance."""
         for path in sorted((self.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
             table = read_table(path)
             own = [n for n in table.column_names if n not in _PLACES and not n.startswith(_PREFIXES)]
@@ -171,19 +187,21 @@ class SourceV3(_Folder):
 
 
 class SourceV21(_Folder):
-    """A LeRobot v2.0 or v2.1 folder as an `ExportSource`; it may be incomplete.
+    """A LeRobot v2.0 or v2.1 folder as an `ExportSource`; episodes with missing files are excluded.
+
+    If ``images`` is false, videos are ignored.
 
     Raises:
-        DatasetError: its metadata is damaged, or all files are missing.
+        DatasetError: If the metadata is damaged, or no episode is complete.
     """
 
-    def __init__(self, path: Path, *, pictures: bool = True) -> None:
+    def __init__(self, path: Path, *, images: bool = True) -> None:
         self.path, self.info = path, read_json(path / layout.INFO)
         layout_keys = ("features", "fps", "data_path")
         if lacking := [key for key in layout_keys if key not in self.info]:
             raise DatasetError(f"{path / layout.INFO} lacks {', '.join(lacking)}. Restore the file.")
         check_info(self.info, where=path / layout.INFO)
-        self.info = self.info if pictures else _remove_videos(self.info)
+        self.info = self.info if images else _remove_videos(self.info)
         rows = _json_lines(path / "meta" / "tasks.jsonl")
         tasks_file = path / "meta" / "tasks.jsonl"
         with layout.wrap_parse_errors(str(tasks_file)):
@@ -191,16 +209,16 @@ class SourceV21(_Folder):
         described = _json_lines(path / "meta" / "episodes.jsonl")
         with layout.wrap_parse_errors(str(path / "meta" / "episodes.jsonl")):
             self._rows = {int(row["episode_index"]): row for row in described}
-        self._present, self.absent = self._find_complete_episodes(list(self._rows))
+        self._present, self.missing_files = self._find_complete_episodes(list(self._rows))
         if not self._present:
             raise DatasetError(
-                f"{path} describes {len(described)} episodes and holds none of them whole: {self.absent}. "
+                f"{path} describes {len(described)} episodes, but none of them is complete: {self.missing_files}. "
                 "Copy the missing files."
             )
 
     @property
     def episodes(self) -> Sequence[int]:
-        """Episodes whose table and videos exist."""
+        """Numbers of the episodes whose table and videos exist."""
         return self._present
 
     def length(self, episode: int) -> int:
@@ -208,11 +226,11 @@ class SourceV21(_Folder):
         return self._count_frames(episode)
 
     def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return columns of an episode's file, by default all."""
+        """Return columns of an episode's frames; all columns by default."""
         return read_table(self._file(episode, "data_path"), columns)
 
     def clip(self, episode: int, key: str) -> VideoClip:
-        """Return the episode's video file as one clip."""
+        """Return the episode's video file as one clip; ``key`` is the feature key of the camera."""
         path = self._file(episode, "video_path", key)
         reader = PacketReader(path)
         begin = float((reader.stream.start_time or 0) * reader.stream.time_base)
@@ -220,12 +238,17 @@ class SourceV21(_Folder):
         return VideoClip(path=path, start_s=begin, frames=self.length(episode), fps=self.fps)
 
     def read_extra_columns(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield each episode's other keys of ``episodes.jsonl``, and the data that twinloop's export added."""
-        beside = self.path / EPISODE_FACTS
-        told = {int(row.pop("episode_index")): row for row in (_json_lines(beside) if beside.is_file() else [])}
+        """Yield the number of each episode and its additional data.
+
+        These are further keys of ``episodes.jsonl``, and data that an export of twinloop added to the folder.
+        """
+        facts_file = self.path / EPISODE_FACTS
+        facts = {
+            int(row.pop("episode_index")): row for row in (_json_lines(facts_file) if facts_file.is_file() else [])
+        }
         for episode, row in self._rows.items():
             own = {key: value for key, value in row.items() if key not in ("episode_index", "tasks", "length")}
-            yield episode, {**own, **told.get(episode, {})}
+            yield episode, {**own, **facts.get(episode, {})}
 
     @functools.cached_property
     def _count_frames(self) -> Any:
@@ -243,26 +266,34 @@ class SourceV21(_Folder):
     def _find_complete_episodes(self, described: Sequence[int]) -> tuple[list[int], str]:
         without_table = [n for n in described if not self._file(n, "data_path").is_file()]
         rest = [n for n in described if n not in set(without_table)]
-        blind = [n for n in rest if not all(self._file(n, "video_path", key).is_file() for key in self.video_keys)]
-        words = []
+        without_video = [
+            n for n in rest if not all(self._file(n, "video_path", key).is_file() for key in self.video_keys)
+        ]
+        reasons = []
         if without_table:
-            words.append(f"{len(without_table)} of {len(described)} episodes have no table")
-        if blind:
-            words.append(f"{len(blind)} have a table and lack a video")
-        return [n for n in rest if n not in set(blind)], ", ".join(words)
+            reasons.append(f"{len(without_table)} of {len(described)} episodes have no table")
+        if without_video:
+            reasons.append(f"{len(without_video)} have a table and lack a video")
+        return [n for n in rest if n not in set(without_video)], ", ".join(reasons)
 
 
 def check_info(info: Mapping[str, Any], *, where: Path) -> None:
-    """Check rate, chunk size, shapes and feature names in ``info.json``; a feature name must not be a path.
+    """Check the content of ``info.json``: rate, chunk size, features with their shapes, and video path.
+
+    A feature name must not be a path, so that no file outside the folder is read.
+
+    Args:
+        info: Content of the file.
+        where: Path of the file, for error messages.
 
     Raises:
-        DatasetError: a value is invalid; names the key.
+        DatasetError: If a value is invalid.
     """
     rate, chunk = info.get("fps"), info.get("chunks_size", layout.FILES_PER_CHUNK)
     if not isinstance(rate, int | float) or not 0 < rate < float("inf"):
-        raise DatasetError(f"{where}: fps is {rate!r}, and frames have no times without a positive rate. Correct it.")
+        raise DatasetError(f"{where}: fps is {rate!r}; it must be a positive number. Correct it.")
     if not isinstance(chunk, int) or chunk < 1:
-        raise DatasetError(f"{where}: chunks_size is {chunk!r}; a chunk has at least one file. Correct it.")
+        raise DatasetError(f"{where}: chunks_size is {chunk!r}; it must be a positive integer. Correct it.")
     features = info.get("features")
     if not isinstance(features, Mapping):
         raise DatasetError(f"{where} has no table of features. Restore the file.")
@@ -271,11 +302,13 @@ def check_info(info: Mapping[str, Any], *, where: Path) -> None:
             raise DatasetError(f"{where}: the feature {key} has no dtype. Restore the file.")
         shape = feature.get("shape") or [1]
         if not isinstance(shape, list | tuple) or not all(isinstance(size, int) and size > 0 for size in shape):
-            raise DatasetError(f"{where}: the feature {key} has the shape {shape!r}, which is none. Correct it.")
+            raise DatasetError(
+                f"{where}: the shape of the feature {key} is {shape!r}, not a list of positive integers. Correct it."
+            )
         if "/" in key or "\\" in key or key.startswith("."):
             raise DatasetError(
-                f"{where}: {key!r} cannot name a feature, LeRobot allows no '/' there, and it would lead out of the "
-                "folder. Rename it."
+                f"{where}: {key!r} cannot name a feature. LeRobot allows no '/' in names, and such a name could lead "
+                "out of the folder. Rename it."
             )
     if missing := [key for key in INDEX_FEATURES if key not in features]:
         raise DatasetError(f"{where} has no feature {', '.join(missing)}, which every LeRobot dataset has. Restore it.")
@@ -284,10 +317,10 @@ def check_info(info: Mapping[str, Any], *, where: Path) -> None:
 
 
 def read_tasks(path: Path) -> list[str]:
-    """Return task texts by index from ``tasks.parquet``, for any name of its index column.
+    """Return task texts by task index from ``tasks.parquet``, whose text column may have any name.
 
     Raises:
-        DatasetError: missing or damaged, or indices with gaps.
+        DatasetError: If the file is missing or damaged, or a task index is out of range.
     """
     table = read_table(path, None)
     texts = [name for name in table.column_names if name != "task_index"]
@@ -298,16 +331,20 @@ def read_tasks(path: Path) -> list[str]:
 
 
 def _remove_videos(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``info.json`` without the video features."""
+    """Return the content of ``info.json`` excluding video features."""
     kept = {key: feature for key, feature in info["features"].items() if feature["dtype"] != "video"}
     return {**info, "features": kept, "video_path": None}
 
 
 def _list_tasks(tasks: Mapping[int, str], where: Path) -> list[str]:
-    """Return the task texts in order of their index; a missing index gets an empty text."""
+    """Return the task texts in order of their index; a missing index gets an empty text.
+
+    Raises:
+        DatasetError: If an index is negative or at least one million.
+    """
     if tasks and not (min(tasks) >= 0 and max(tasks) < _MOST_TASKS):
         raise DatasetError(
-            f"{where} numbers tasks from {min(tasks)} to {max(tasks)}; they count from 0 and below {_MOST_TASKS}. "
+            f"{where} numbers tasks from {min(tasks)} to {max(tasks)}; they must be from 0 to {_MOST_TASKS - 1}. "
             "Renumber them."
         )
     return [tasks.get(index, "") for index in range(max(tasks, default=-1) + 1)]
@@ -315,5 +352,5 @@ def _list_tasks(tasks: Mapping[int, str], where: Path) -> list[str]:
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
-        raise DatasetError(f"{path} is missing: a LeRobot v2 folder has it. Restore the file.")
+        raise DatasetError(f"{path} is missing. Every LeRobot v2 folder has this file: restore it.")
     return [row for _, row in read_json_lines(path)]

@@ -1,4 +1,4 @@
-"""Read one episode as time series for an export: images, features, signals, and simulator data.
+"""Read one episode as time series for an export: images, features, sensor signals, and data of the simulator.
 
 Times are true times: from the simulator, the recorded log or ``observation.time``; if none exists, LeRobot's nominal
 ``frame / fps``.
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEvent:
-    """A text at a time of the episode, in s."""
+    """A text at a time of the episode; ``time`` is in s."""
 
     time: float
     text: str
@@ -44,9 +44,17 @@ class StreamEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class BodyShape:
-    """Shape of a body: MuJoCo's ``size`` for its kind in m, pose in the body's frame (wxyz), colours 0 to 1.
+    """Shape of a body for display.
 
-    A ``mesh`` has ``vertices`` ``(n, 3)`` in m and ``faces`` ``(m, 3)``.
+    Attributes:
+        body: Name of the body.
+        kind: Type of the shape.
+        size: Sizes in m, with MuJoCo's meaning of ``size`` for this type.
+        position: Position in the body's frame in m.
+        quaternion: Orientation in the body's frame, wxyz.
+        rgba: Colour and opacity, from 0 to 1.
+        vertices: Vertices of a mesh in m, shape ``(number of vertices, 3)``.
+        faces: Vertex indices of the triangles of a mesh, shape ``(number of triangles, 3)``.
     """
 
     body: str
@@ -61,7 +69,14 @@ class BodyShape:
 
 @dataclass(frozen=True, kw_only=True)
 class BodyPoses:
-    """World pose of each body at each frame: ``position`` ``(T, n, 3)`` in m, ``quaternion`` ``(T, n, 4)`` wxyz."""
+    """World poses of n bodies in T frames.
+
+    Attributes:
+        names: Names of the bodies.
+        position: Positions in m, shape ``(T, n, 3)``.
+        quaternion: Orientations wxyz, shape ``(T, n, 4)``.
+        shapes: Shapes of the bodies.
+    """
 
     names: tuple[str, ...]
     position: Array
@@ -79,9 +94,14 @@ def _no_events(_index: int) -> Sequence[StreamEvent]:
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """Functions that return simulator data and labels of an episode, which the dataset itself does not have.
+    """Functions that provide data of an episode that the dataset itself does not have; they take the episode index.
 
-    ``command`` is the twin's command type, ``position`` or ``torque``. ``notes`` are added to the result of an export.
+    Attributes:
+        simulation: Returns states and MuJoCo model of an episode, or None.
+        bodies: Returns the world poses of all bodies, or None.
+        events: Returns events such as labels.
+        command: Command type of the twin: ``position`` or ``torque``.
+        notes: Remarks for the user, which are added to the result of an export.
     """
 
     simulation: Callable[[int], StoredSimulation | None] = _return_none
@@ -91,10 +111,10 @@ class GroundTruth:
     notes: tuple[str, ...] = ()
 
 
-NOTHING = GroundTruth()
+NO_GROUND_TRUTH = GroundTruth()
 
 
-PICTURES = "observation.images."
+IMAGES = "observation.images."
 ACTION, SUCCESS, REWARD = "action", "next.success", "next.reward"
 _NUMBERS = ("float", "int", "uint", "bool")
 ARROW_M_PER_N = 0.005  # length of a contact's arrow: gravity on 1 kg is 5 cm, a gripper's 20 N are 10 cm
@@ -103,7 +123,15 @@ _CHUNK = 32  # images that are decoded at once: 7 MB of 240×320
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSeries:
-    """Time series ``values`` ``(T, k)`` at ``time`` ``(T,)`` in s, with a name and a unit ("": unknown) per column."""
+    """Time series of T samples with k columns.
+
+    Attributes:
+        name: Name of the series, such as a feature key.
+        time: Times in s, shape ``(T,)``.
+        values: Values, shape ``(T, k)``.
+        columns: Name of each column.
+        units: Unit of each column; empty if unknown.
+    """
 
     name: str
     time: Array
@@ -119,19 +147,30 @@ class TimeSeries:
 
 
 class EpisodeStreams:
-    """Time series of one episode; data are read at first access."""
+    """Time series of one episode; data are read at first access.
+
+    Args:
+        reader: The dataset.
+        index: ``episode_index`` of the episode.
+
+    Attributes:
+        written_by_twinloop: Whether twinloop wrote the episode. It is then either recorded or simulated.
+        recorded: Whether twinloop wrote the episode from a recorded log.
+        simulated: Whether twinloop simulated the episode.
+        length: Number of frames.
+    """
 
     def __init__(self, reader: DatasetReader, index: int) -> None:
         self.reader, self.index = reader, index
-        self.ours = reader.ours and not reader.is_appended(index)
-        self.recorded = self.ours and reader.has_log(index)
-        self.simulated = self.ours and not self.recorded
+        self.written_by_twinloop = reader.written_by_twinloop and not reader.is_appended(index)
+        self.recorded = self.written_by_twinloop and reader.has_log(index)
+        self.simulated = self.written_by_twinloop and not self.recorded
         self.length = int(reader.row(index)["length"])
 
     @property
     def name(self) -> str:
-        """Episode id in twinloop's datasets, else ``episode_N`` with its index."""
-        return self.reader.episode_ids[self.index] if self.ours else f"episode_{self.index:06d}"
+        """Id of the episode if twinloop wrote it, else ``episode_N`` with its index N."""
+        return self.reader.episode_ids[self.index] if self.written_by_twinloop else f"episode_{self.index:06d}"
 
     @functools.cached_property
     def tasks(self) -> tuple[str, ...]:
@@ -140,12 +179,12 @@ class EpisodeStreams:
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
-        """Provenance of the episode as a JSON-compatible dictionary; empty without provenance."""
-        return self.reader.provenance(self.index).to_json() if self.ours else {}
+        """Provenance of the episode as a JSON-compatible dictionary; empty if twinloop did not write the episode."""
+        return self.reader.provenance(self.index).to_json() if self.written_by_twinloop else {}
 
     @functools.cached_property
     def time(self) -> Array:
-        """True time of each frame in s, ``(T,)``."""
+        """True time of each of T frames in s, shape ``(T,)``."""
         if self.recorded:
             return np.array(self.reader.log_episode(self.index).time)
         if self.simulated:
@@ -155,12 +194,15 @@ class EpisodeStreams:
 
     @functools.cached_property
     def states(self) -> Array:
-        """Simulator states ``(T+1, n)``; only for simulated episodes."""
+        """Simulator states of T frames and after the last frame, shape ``(T + 1, n)``; only for simulated episodes.
+
+        Each state has n values and begins with the time.
+        """
         return self.reader.states(self.index)
 
     @property
     def units(self) -> UnitMap | None:
-        """Unit map of the joint columns, or None."""
+        """Unit map of the joint columns; None if the dataset has no unit map."""
         return self.reader.units
 
     def features(self) -> Iterator[TimeSeries]:
@@ -174,10 +216,10 @@ class EpisodeStreams:
             yield TimeSeries(name=key, time=self.time, values=values, columns=columns, units=units)
 
     def joints_si(self, command: str = "position") -> Iterator[TimeSeries]:
-        """Yield commanded and measured joint values in SI; nothing if the joint units are unknown.
+        """Yield commanded and measured joint values in SI units; nothing if the joint units are unknown.
 
         Args:
-            command: command type if the episode does not declare it: ``position`` or ``torque``.
+            command: Command type (``position`` or ``torque``) that is assumed if the episode does not declare it.
         """
         map_ = self.units
         if map_ is None or not map_.known:
@@ -195,7 +237,11 @@ class EpisodeStreams:
             yield TimeSeries(name=name, time=self.time, values=values, columns=map_.names, units=units)
 
     def signals(self) -> Iterator[TimeSeries]:
-        """Yield sensor signals with their own times in SI, under twinloop's names (``wrench/SITE``)."""
+        """Yield sensor signals with their own sample times, in SI units.
+
+        Examples of their names are ``joint_velocity``, and ``wrench/SITE`` for force and torque at the MuJoCo site
+        SITE.
+        """
         found: dict[str, LoggedSignal] = {}
         if self.recorded:
             found = read_stored_signals(self.reader, self.index)
@@ -206,13 +252,18 @@ class EpisodeStreams:
             yield TimeSeries(name=name, time=signal.time, values=signal.values, columns=signal.columns, units=units)
 
     def rows(self, table: str, columns: Sequence[str]) -> pa.Table | None:
-        """Return columns of the episode's rows of a side table, or None if there is no such table."""
-        if not self.ours or table not in self.reader.side_tables:
+        """Return the episode's rows of a side table (additional Parquet table of twinloop); None if it does not exist.
+
+        Args:
+            table: Name of the side table.
+            columns: Columns to read.
+        """
+        if not self.written_by_twinloop or table not in self.reader.side_tables:
             return None
         return self.reader.side_rows(table, self.index, columns)
 
     def events(self) -> list[StreamEvent]:
-        """Return events of the dataset: tasks, invalid state, and each change of ``next.success``."""
+        """Return the events in the dataset: tasks, invalid simulation, and each change of ``next.success``."""
         start = float(self.time[0])
         found = [StreamEvent(time=start, text=f"task: {task}") for task in self.tasks]
         if (reason := str(self.provenance.get("invalid_reason") or "")) or self.provenance.get("valid") is False:
@@ -225,8 +276,8 @@ class EpisodeStreams:
         return found
 
     def clip(self, camera: str) -> VideoClip | None:
-        """Return the location of a camera's images in a video file, or None for images in a table."""
-        key = PICTURES + camera
+        """Return the location of a camera's images in a video file; None if the images are in the data table."""
+        key = IMAGES + camera
         if self.reader.info["features"][key]["dtype"] != "video":
             return None
         row = self.reader.row(self.index)
@@ -242,7 +293,10 @@ class EpisodeStreams:
             yield from read(range(start, min(start + _CHUNK, self.length)))
 
     def read_exact(self, key: str) -> Array:
-        """Return actions or states, for recorded episodes with the unrounded values of the log."""
+        """Return actions or states, shape ``(T, columns)``; ``key`` is their feature key.
+
+        For recorded episodes, these are the unrounded values of the log.
+        """
         if not self.recorded:
             return self.reader.array(self.index, key)
         log = self.reader.log_episode(self.index)
@@ -253,8 +307,8 @@ def open_reader(source: Path) -> DatasetReader:
     """Open a LeRobot v3.0 folder.
 
     Raises:
-        InputError: it has version 2; the message explains how to convert it.
-        DatasetError: it is not a dataset.
+        InputError: If the folder has version 2. The message explains how to convert it.
+        DatasetError: If the folder is not a dataset.
     """
     info = source / INFO
     if info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v2"):
@@ -265,23 +319,27 @@ def open_reader(source: Path) -> DatasetReader:
 
 
 def images_by_episode(reader: DatasetReader, camera: str) -> dict[int, EpisodeImages]:
-    """Return the image readers of a camera by ``episode_index``."""
+    """Return an object that reads a camera's images for each episode, by ``episode_index``."""
     return {int(row.name.rpartition(" ")[2]): row for row in open_images(reader.path, camera).episodes}
 
 
 def camera_names(reader: DatasetReader) -> list[str]:
-    """Return the names of a dataset's cameras, stored as videos or in tables."""
+    """Return the names of all cameras of a dataset, whether their images are videos or in the data table."""
     features = reader.info["features"]
-    named = {key: entry["dtype"] for key, entry in features.items() if key.startswith(PICTURES)}
-    return [key.removeprefix(PICTURES) for key, dtype in named.items() if dtype in ("video", "image")]
+    named = {key: entry["dtype"] for key, entry in features.items() if key.startswith(IMAGES)}
+    return [key.removeprefix(IMAGES) for key, dtype in named.items() if dtype in ("video", "image")]
 
 
 def select_cameras(reader: DatasetReader, words: str | None) -> list[str]:
-    """Return the cameras that a setting selects: all by default, ``none``, or names separated by commas.
+    """Return the names of the cameras that the setting ``cameras`` selects.
+
+    Args:
+        reader: The dataset.
+        words: Value of the setting: None or ``all``, ``none``, or names separated by commas.
 
     Raises:
-        InputError: the dataset has no cameras.
-        UnknownNameError: there is no camera of that name.
+        InputError: If names are given and the dataset has no cameras.
+        UnknownNameError: If no camera has that name.
     """
     present = camera_names(reader)
     if words is None or words == "all":
@@ -290,7 +348,9 @@ def select_cameras(reader: DatasetReader, words: str | None) -> list[str]:
         return []
     wanted = [word.strip() for word in words.split(",") if word.strip()]
     if wanted and not present:
-        raise InputError(f"{reader.path} has no images, so none from {', '.join(wanted)}. Leave cameras out.")
+        raise InputError(
+            f"{reader.path} has no cameras, so {', '.join(wanted)} cannot be exported. Omit the setting cameras."
+        )
     for name in wanted:
         if name not in present:
             raise UnknownNameError("camera", name, present, where=str(reader.path))
@@ -298,20 +358,28 @@ def select_cameras(reader: DatasetReader, words: str | None) -> list[str]:
 
 
 def require_absent(output: Path) -> None:
-    """Check that an output does not exist and is not inside a dataset's folder.
+    """Check that an output does not exist and is not inside a dataset folder.
 
     Raises:
-        InputError: it exists or is inside a dataset.
+        InputError: If the output exists or is inside a dataset folder.
     """
     if output.exists():
         raise InputError(f"{output} exists. Nothing is written over: choose another output.")
     for above in output.resolve().parents:
         if (above / INFO).is_file():
-            raise InputError(f"{output} lies inside the dataset {above}. Choose an output outside it.")
+            raise InputError(f"{output} is inside the dataset {above}. Choose an output outside it.")
 
 
 def column_names(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]:
-    """Return a feature's column names without LeRobot's ``.pos``; column numbers if the metadata has no names."""
+    """Return the column names of a feature, excluding LeRobot's suffix ``.pos``.
+
+    If the metadata does not have a unique name for each column, column numbers are returned. For a single column, the
+    name is then the last part of the feature key.
+
+    Args:
+        key: Feature key.
+        width: Number of columns.
+    """
     names = [name.removesuffix(".pos") for name in reader.feature_names(key)]
     if len(set(names)) == width:
         return tuple(names)
@@ -319,43 +387,56 @@ def column_names(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]
 
 
 def feature_units(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]:
-    """Return the unit of each column of a feature, "" if unknown."""
+    """Return the unit of each column of a feature; empty text if unknown.
+
+    Args:
+        key: Feature key.
+        width: Number of columns.
+    """
     known: list[str] = []
     if key in (ACTION, STATE) and reader.units is not None:
         known = [unit.unit for unit in reader.units.joints]
-    elif reader.ours:
+    elif reader.written_by_twinloop:
         known = next((list(reading.units) for reading in reader.spec.readings if reading.key == key), [])
     return tuple((known + [""] * width)[:width])
 
 
 STREAM_SETTINGS = {
     "cameras": "camera names separated by commas, all (default) or none",
-    "pictures": "format of images: video (default, packets copied if possible) or jpeg",
+    "images": "format of images: video (default, packets copied if possible) or jpeg",
 }
-_PICTURES = ("video", "jpeg")
+_IMAGES = ("video", "jpeg")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSelection:
-    """Content of an export: dataset, cameras, whether video packets are copied, and data of the simulator."""
+    """Content of an export.
+
+    Attributes:
+        reader: The dataset.
+        cameras: Names of the cameras to export.
+        copy_packets: Whether video packets are copied if possible. If false, images are stored as JPEG.
+        truth: Data of the simulator that the dataset does not have.
+    """
 
     reader: DatasetReader
     cameras: list[str]
-    copied: bool
+    copy_packets: bool
     truth: GroundTruth
 
 
 def read_selection(reader: DatasetReader, options: ExportOptions, truth: GroundTruth, *, name: str) -> ExportSelection:
-    """Parse the settings ``pictures`` and ``cameras`` of an export.
+    """Return the content of an export according to its settings ``images`` and ``cameras``.
 
     Args:
-        name: name of the format, for messages.
+        name: Name of the format, for error messages.
 
     Raises:
-        UnknownNameError: no such camera or image format.
+        InputError: If cameras are named and the dataset has none.
+        UnknownNameError: If no such camera or image format exists.
     """
-    pictures = options.settings.get("pictures", _PICTURES[0])
-    if pictures not in _PICTURES:
-        raise UnknownNameError("kind of pictures", pictures, _PICTURES, where=f"the format {name}")
+    images = options.settings.get("images", _IMAGES[0])
+    if images not in _IMAGES:
+        raise UnknownNameError("image format", images, _IMAGES, where=f"the format {name}")
     cameras = select_cameras(reader, options.settings.get("cameras"))
-    return ExportSelection(reader=reader, cameras=cameras, copied=pictures == "video", truth=truth)
+    return ExportSelection(reader=reader, cameras=cameras, copy_packets=images == "video", truth=truth)

@@ -1,4 +1,4 @@
-"""Compare random frames of an export with its source: numeric features and images."""
+"""Compare random frames of an export with its source, in numeric features and images."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
 from twinloop.dataset.export.protocol import ExportReader
 from twinloop.dataset.export.source import open_source
@@ -22,10 +23,17 @@ RENUMBERED = ("episode_index", "index", "task_index")  # features that an export
 
 
 class FolderReader:
-    """Frame reader of a LeRobot folder as an `ExportReader`; episodes are counted from 0 in the folder's order."""
+    """Reader of single frames of a LeRobot folder; implements `ExportReader`.
 
-    def __init__(self, path: Path | str, *, pictures: bool = True) -> None:
-        self._source = open_source(path, pictures=pictures)
+    Episodes are counted from 0 in the folder's order, excluding episodes with missing files.
+
+    Args:
+        path: The folder.
+        images: Whether to read videos.
+    """
+
+    def __init__(self, path: Path | str, *, images: bool = True) -> None:
+        self._source = open_source(path, images=images)
         self._episodes = list(self._source.episodes)
 
     @property
@@ -35,11 +43,11 @@ class FolderReader:
 
     @property
     def cameras(self) -> list[str]:
-        """Feature keys with images."""
+        """Keys of the features with images."""
         return [*self._source.video_keys, *self._source.image_keys]
 
     def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Return numeric features, without those that an export renumbers."""
+        """Return the numeric features of one frame by feature key, excluding indices that an export renumbers."""
         keys = [key for key in self._source.numeric_keys() if key not in RENUMBERED]
         table = self._source.frames(self._episodes[episode], keys)
         return {
@@ -63,7 +71,7 @@ def _numpy_type(type_: pa.DataType) -> Any:
 
 FRAMES = 10
 LEAST_PSNR_DB = 30.0
-"""PSNR in dB below which two images count as different.
+"""Peak signal-to-noise ratio (PSNR) in dB below which two images are regarded as different.
 
 Lossy coding of 8-bit camera images typically has 30 to 50 dB
 (https://en.wikipedia.org/wiki/Peak_signal-to-noise_ratio, "typical values"); a wrong frame of a moving scene has less.
@@ -72,53 +80,57 @@ _STREAM = "verify export"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportVerification:
-    """Comparison of an export's frames with the source's.
+class ExportVerification(JsonRecord):
+    """Result of the comparison of an export's frames with those of the source.
 
-    ``numbers`` and ``cameras`` are the compared features. ``worst_number`` is the largest absolute difference after
-    rounding the source to float32, as LeRobot stores numbers; ``psnr_db`` the smallest peak-signal-to-noise ratio of an
-    image, infinite if all are equal.
+    Attributes:
+        frames: Number of compared frames.
+        numbers: Keys of the compared numeric features.
+        cameras: Feature keys of the compared cameras.
+        largest_difference: Largest absolute difference of a number. Both values are rounded to float32 first, because
+            LeRobot stores numbers in this type.
+        psnr_db: Smallest peak signal-to-noise ratio (PSNR) of an image in dB; infinite if all images are equal.
+        images_equal: Whether all compared images are equal.
+        defects: Description of each difference that is not acceptable.
     """
 
     frames: int
     numbers: tuple[str, ...]
     cameras: tuple[str, ...]
-    worst_number: float
+    largest_difference: float
     psnr_db: float
-    pictures_equal: bool
+    images_equal: bool
     defects: tuple[str, ...]
+    json_names: ClassVar = {"largest_difference": "worst_number"}
+    json_also = ("accepted",)
 
     @property
     def accepted(self) -> bool:
-        """Whether all numbers are equal and all images are equal within the error of the codec."""
+        """Whether there are no defects: numbers are equal as float32, and each image has a PSNR of at least 30 dB."""
         return not self.defects
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
-        return {**vars(self), "accepted": self.accepted}
-
     def __str__(self) -> str:
-        words = [f"{self.frames} frames at random: {len(self.numbers)} features equal"]
+        words = [f"{self.frames} random frames: {len(self.numbers)} features equal"]
         if self.cameras:
-            pictures = "equal" if self.pictures_equal else f"within {self.psnr_db:.1f} dB PSNR"
-            words.append(f"pictures of {', '.join(self.cameras)} {pictures}")
-        return "; ".join(words if self.accepted else [f"{self.frames} frames at random", *self.defects])
+            images = "equal" if self.images_equal else f"within {self.psnr_db:.1f} dB PSNR"
+            words.append(f"images of {', '.join(self.cameras)} {images}")
+        return "; ".join(words if self.accepted else [f"{self.frames} random frames", *self.defects])
 
 
 def verify_export(
     source: ExportReader, export: ExportReader, episodes: Sequence[int], *, frames: int = FRAMES, seed: int = 0
 ) -> ExportVerification:
-    """Compare random frames, uniformly drawn from all frames of the export.
+    """Compare random frames of an export with its source. Frames are drawn uniformly from all frames of the export.
 
     Args:
-        source: the source of the export.
-        export: the written export.
-        episodes: for each episode of the export, the position of its source episode in ``source``.
-        frames: number of frames.
-        seed: seed of the draw.
+        source: Source of the export.
+        export: The written export.
+        episodes: For each episode of the export, the position of its source episode in ``source``.
+        frames: Number of frames.
+        seed: Seed of the random selection.
 
     Raises:
-        DatasetError: the export has another number of episodes, or no numeric feature in common with its source.
+        DatasetError: If the export has another number of episodes, or no numeric feature in common with its source.
     """
     if len(export.lengths) != len(episodes):
         raise DatasetError(f"The export has {len(export.lengths)} episodes; {len(episodes)} were written.")
@@ -136,21 +148,21 @@ def verify_export(
         frames=seen.frames,
         numbers=tuple(sorted(seen.numbers)),
         cameras=tuple(sorted(seen.cameras)),
-        worst_number=seen.worst,
+        largest_difference=seen.worst,
         psnr_db=seen.psnr,
-        pictures_equal=math.isinf(seen.psnr),
+        images_equal=math.isinf(seen.psnr),
         defects=(*defects, *seen.defects),
     )
 
 
 def psnr(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
-    """Return the peak-signal-to-noise ratio of two 8-bit images, in dB."""
+    """Return the peak signal-to-noise ratio of two 8-bit images in dB; infinite if they are equal."""
     error = float(np.mean((one.astype(np.float64) - other) ** 2))
     return math.inf if error == 0 else 10 * math.log10(255.0**2 / error)
 
 
 class _ComparedFrames:
-    """Results of the comparison so far."""
+    """Results of the frames compared so far: number of frames, largest difference, smallest PSNR and defects."""
 
     def __init__(self) -> None:
         self.frames, self.worst, self.psnr = 0, 0.0, math.inf
@@ -159,7 +171,15 @@ class _ComparedFrames:
         self.defects: list[str] = []
 
     def compare(self, source: ExportReader, export: ExportReader, theirs: int, ours: int, frame: int) -> None:
-        """Compare one frame in all features that both readers have."""
+        """Compare one frame in all features that both readers have.
+
+        Args:
+            source: Reader of the source.
+            export: Reader of the export.
+            theirs: Position of the episode in ``source``.
+            ours: Position of the episode in ``export``.
+            frame: Index of the frame in the episode.
+        """
         before, after, self.frames = (
             source.read_numeric_features(theirs, frame),
             export.read_numeric_features(ours, frame),
@@ -172,7 +192,9 @@ class _ComparedFrames:
             self.cameras.add(camera)
             one, other = source.read_image(theirs, camera, frame), export.read_image(ours, camera, frame)
             if one.shape != other.shape:
-                self.defects.append(f"{camera}: {other.shape[1]}x{other.shape[0]} pictures instead of {one.shape}")
+                self.defects.append(
+                    f"{camera}: {other.shape[1]}x{other.shape[0]} images instead of {one.shape[1]}x{one.shape[0]}"
+                )
                 continue
             ratio = psnr(one, other)
             self.psnr = min(self.psnr, ratio)

@@ -1,4 +1,4 @@
-"""Copy the images of an episode as encoded samples without decoding them; any program can decode them in order."""
+"""Copy the images of an episode as encoded video samples without decoding; a decoder can decode them in order."""
 
 from __future__ import annotations
 
@@ -23,20 +23,28 @@ _JPEG_QUALITY = 92  # about 40 dB PSNR on rendered images; LeRobot's video has 3
 
 @dataclass(frozen=True, kw_only=True)
 class VideoSamples:
-    """Encoded samples of one episode and camera, one per frame, and Foxglove's name of their ``format``."""
+    """Encoded video samples of one episode and camera, one per frame.
+
+    Attributes:
+        format: Foxglove's name of the codec, such as ``h264``.
+        data: The samples, in order of the frames.
+    """
 
     format: str
     data: list[bytes]
 
 
 def copy_samples(clip: VideoClip) -> VideoSamples | None:
-    """Copy a clip's packets as samples: H.264 and H.265 in Annex B with parameter sets before key frames.
+    """Copy the packets of a clip as samples that can be decoded without other data.
 
-    Return None if they cannot be copied: the codec is not in `FORMATS`, a frame depends on a later one, or the episode
-    does not begin with a key frame.
+    H.264 and H.265 samples are in the Annex B format, with parameter sets before key frames.
+
+    Returns:
+        The samples, or None if they cannot be copied: the codec is not in `FORMATS`, a frame depends on a later one, or
+        the episode does not begin with a key frame.
 
     Raises:
-        DatasetError: the file is damaged.
+        DatasetError: If the file is damaged.
     """
     import av
     from av.bitstream import BitStreamFilterContext
@@ -58,10 +66,10 @@ def copy_samples(clip: VideoClip) -> VideoSamples | None:
 
 
 def episode_file(clip: VideoClip) -> bytes | None:
-    """Return a clip's packets as a separate MP4 file, or None if they depend on neighbouring packets.
+    """Return the packets of a clip as the bytes of an MP4 file; None if they depend on packets of other episodes.
 
     Raises:
-        DatasetError: the file is damaged.
+        DatasetError: If the file is damaged.
     """
     reader = PacketReader(clip.path)
     try:
@@ -78,7 +86,7 @@ def episode_file(clip: VideoClip) -> bytes | None:
 
 
 def cut_packets(reader: PacketReader, clip: VideoClip) -> EpisodePackets | None:
-    """Return the packets of a clip, or None if they cannot be copied without the neighbouring episodes."""
+    """Return the packets of a clip; None if they cannot be copied without packets of other episodes."""
     return reader.cut(clip.start_s, clip.frames, _rate(clip))
 
 
@@ -86,10 +94,10 @@ def _rate(clip: VideoClip) -> Fraction:
     return Fraction(clip.fps).limit_denominator(100_000)
 
 
-def encode_jpeg(picture: NDArray[np.uint8]) -> bytes:
-    """Return an image as JPEG, the same bytes for the same pixels."""
+def encode_jpeg(image: NDArray[np.uint8]) -> bytes:
+    """Return an image ``(height, width, 3)`` as JPEG bytes; equal pixels give equal bytes."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG", quality=_JPEG_QUALITY, subsampling=0)
+    Image.fromarray(image).save(buffer, "JPEG", quality=_JPEG_QUALITY, subsampling=0)
     return buffer.getvalue()

@@ -1,1 +1,1 @@
-"""Read and write LeRobot v3.0: layout, metadata, tables, statistics, whole datasets."""
+"""Read, write and validate datasets in the format LeRobotDataset v3.0."""

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, StrictInt, TypeAdapter, ValidationError, with_c
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, require_joints
+from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, find_joint_columns
 
 # Feetech STS3215: 4096 ticks a turn, and LeRobot counts a turn as 4095 of them (lerobot 0.6.1, motors/motors_bus.py).
 RADIANS_PER_TICK = 2 * math.pi / 4095
@@ -20,7 +20,15 @@ RADIANS_PER_TICK = 2 * math.pi / 4095
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class MotorCalibration:
-    """Calibration of one motor: range in ticks, and whether LeRobot inverts its normalized values (``drive_mode``)."""
+    """Calibration of one motor, as LeRobot's ``calibration.json`` stores it.
+
+    Attributes:
+        range_min: Lower end of the motor's range in ticks.
+        range_max: Upper end of the motor's range in ticks.
+        drive_mode: If not 0, LeRobot inverts the motor's normalized values.
+        homing_offset: Offset that LeRobot writes to the motor; not used here.
+        id: Bus address of the motor; not used here.
+    """
 
     range_min: StrictInt
     range_max: StrictInt
@@ -33,11 +41,14 @@ _MOTOR = TypeAdapter(MotorCalibration)
 
 
 def read_calibration(path: Path) -> dict[str, MotorCalibration]:
-    """Read a ``calibration.json`` (``{motor: {id, drive_mode, homing_offset, range_min, range_max}}``).
+    """Read LeRobot's ``calibration.json`` (``{motor: {id, drive_mode, homing_offset, range_min, range_max}}``).
+
+    Returns:
+        Calibrations by name of the motor.
 
     Raises:
-        InputError: the file has another content, a field is missing or not a whole number, or a range is empty; names
-            the motor and the field.
+        InputError: If the file has another content, a field is missing or not a whole number, or a range is empty. The
+            message names the motor and the field.
     """
     value = read_json(path)
     motors = {}
@@ -58,7 +69,7 @@ def read_calibration(path: Path) -> dict[str, MotorCalibration]:
 
 
 def _format_first_error(error: ValidationError) -> str:
-    """Return the first validation error: the field, the expected value and the value found."""
+    """Format the first validation error: the field, the expected value and the actual value."""
     detail = error.errors()[0]
     field = ".".join(map(str, detail["loc"])) or "the whole entry"
     found = "" if detail["type"] == "missing" else f" (found {detail['input']!r})"
@@ -68,16 +79,23 @@ def _format_first_error(error: ValidationError) -> str:
 def calibrated_units(
     motors: Mapping[str, MotorCalibration], joints: Sequence[str], units: Sequence[str], *, source: str
 ) -> UnitMap:
-    """Return the unit map of a calibrated arm's LeRobot values; zero is the middle of each motor's range.
+    """Return the unit map that converts the LeRobot values of a calibrated arm to radians.
 
-    With ``h`` half the range in radians: ±100 has the scale ``h/100`` around 0; 0–100 starts at ``-h``; a nonzero
-    ``drive_mode`` inverts both. Degrees ignore ``drive_mode``, as in LeRobot.
+    Zero is the middle of each motor's range. With ``h`` half the range in radians, values of −100 to 100 have the scale
+    ``h/100`` and the offset 0, and values of 0 to 100 have the scale ``h/50`` and the offset ``-h``. A nonzero
+    ``drive_mode`` changes the sign of scale and offset. Degrees ignore ``drive_mode``, as in LeRobot.
+
+    Args:
+        motors: Calibrations by name of the motor.
+        joints: Names of the joints; each needs a motor of the same name.
+        units: LeRobot unit of each joint.
+        source: Origin of the calibration for messages, such as its path.
 
     Raises:
-        LogError: a joint has no motor.
-        UnknownNameError: a unit that LeRobot does not write.
+        LogError: If a joint has no motor.
+        UnknownNameError: If LeRobot does not write such a unit.
     """
-    require_joints(joints, list(motors), where=source)
+    find_joint_columns(joints, list(motors), where=source)
     rows = (_joint_unit(joint, motors[joint], unit) for joint, unit in zip(joints, units, strict=True))
     return UnitMap(joints=tuple(rows), source=source)
 

@@ -1,4 +1,4 @@
-"""Compute content ids of episodes without provenance: a SHA-256 that is equal for all copies of an episode."""
+"""Compute content ids of episodes that have no provenance: a SHA-256 that is equal for all copies of an episode."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ _NUMERIC = ("float32", "float64", "int64", "int32", "bool", "int8", "int16", "ui
 
 
 def compute_content_ids(folder: Path, info: Mapping[str, Any], rows: pa.Table, source: str) -> list[str]:
-    """Return the content ids: hashes of states and actions (or all numeric features), task and source.
+    """Return the content id of each episode: a hash of its states, actions and task, and of the kind ``source``.
+
+    If there are no states and actions, all numeric features are hashed instead.
 
     Args:
-        folder: the dataset's folder.
-        info: its ``info.json``.
-        rows: its episode table or some rows of it, with ``episode_index``, ``length``, ``tasks`` and the location in
-            the data files.
-        source: kind of the episodes; it is part of the hash.
+        folder: Folder of the dataset.
+        info: Content of its ``info.json``.
+        rows: Rows of its episode table, with ``episode_index``, ``length``, ``tasks`` and the location of the data.
+        source: Kind of all episodes, such as real or simulated (not a folder).
 
     Raises:
-        DatasetError: a data file is missing or damaged, or its episodes differ from the episode table.
+        DatasetError: If a data file is missing or damaged, or its episodes differ from the episode table.
     """
     features = _features_to_hash(info["features"])
     wanted = rows.select(["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]).to_pylist()
@@ -59,7 +60,12 @@ def _features_to_hash(features: Mapping[str, Any]) -> list[str]:
 
 
 def _episodes(path: Path, features: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the episodes of a data file in order; only one row group is in memory at a time."""
+    """Yield the index and the frames of each episode in a data file, with only one row group in memory at a time.
+
+    Args:
+        path: The data file.
+        features: Names of the columns to read.
+    """
     held: list[pa.Table] = []
     current = -1
     with open_parquet(path) as file:
@@ -92,8 +98,8 @@ def _compute_id(frames: pa.Table, features: Sequence[str], tasks: Sequence[str],
     return sha256_bytes(*parts, "\n".join(tasks or ()).encode(), source.encode())
 
 
-def _length_error(where: Path, index: int, found: int, told: int) -> DatasetError:
+def _length_error(where: Path, index: int, actual: int, expected: int) -> DatasetError:
     return DatasetError(
-        f"{where} holds {found} frames of episode {index}; the episode table has {told}. The dataset is incomplete: "
-        "copy or export it again."
+        f"{where} has {actual} frames of episode {index}, but the episode table has {expected}. "
+        "The dataset is incomplete: copy or export it again."
     )

@@ -1,6 +1,7 @@
-"""Paths of the files in a LeRobotDataset v3.0 folder and of twinloop's additional files, and checks of such paths.
+"""Paths of the files in a LeRobotDataset v3.0 folder, including the files that twinloop adds, and checks of such paths.
 
-Each written block has one file per series: block ``k`` is file ``k % 1000`` of chunk ``k // 1000``.
+Episodes are written in blocks: one commit adds one block, as one new file of each kind (data, video, episode table).
+The file of block ``k`` has the index ``k % 1000`` in chunk ``k // 1000``.
 """
 
 from __future__ import annotations
@@ -44,10 +45,15 @@ _WIDTH = re.compile(r"0?\d{0,2}d?")
 
 
 def require_keys(value: Any, keys: Sequence[str], *, where: str) -> None:
-    """Check that the content of a twinloop JSON file has all keys and a schema that this version reads.
+    """Check that the content of a twinloop JSON file has all keys and a schema version that this program can read.
+
+    Args:
+        value: Parsed content of the file.
+        keys: Required keys in addition to ``schema``.
+        where: Path of the file for messages.
 
     Raises:
-        DatasetError: names the file and every missing key, or the newer schema.
+        DatasetError: If keys are missing, or the schema is newer.
     """
     missing = [key for key in ("schema", *keys) if not isinstance(value, Mapping) or key not in value]
     if missing:
@@ -62,10 +68,13 @@ def require_keys(value: Any, keys: Sequence[str], *, where: str) -> None:
 
 @contextlib.contextmanager
 def wrap_parse_errors(where: str) -> Iterator[None]:
-    """Turn errors while parsing a file's content into a `DatasetError` that names the file.
+    """Convert errors in parsing a file's content to a `DatasetError` with the file's name, as a context manager.
+
+    Args:
+        where: Path of the file for the message.
 
     Raises:
-        DatasetError: a key is missing or a value has another type than twinloop writes.
+        DatasetError: If a key is missing or a value has a wrong type.
     """
     try:
         yield
@@ -77,22 +86,36 @@ def wrap_parse_errors(where: str) -> Iterator[None]:
 
 
 def chunk_and_file(block: int) -> dict[str, int]:
-    """Return the chunk and file index of a block, the arguments of the path templates."""
+    """Return ``chunk_index`` and ``file_index`` of the files of a block, as arguments for the path templates.
+
+    A block is a group of episodes that are committed together.
+    """
     return {"chunk_index": block // FILES_PER_CHUNK, "file_index": block % FILES_PER_CHUNK}
 
 
 def block_path(template: str, block: int, **keys: str) -> str:
-    """Return the relative path of a block's file."""
+    """Return the path of a file of one block (episodes that are committed together), relative to the dataset's folder.
+
+    Args:
+        template: Path template, such as `DATA_PATH`.
+        block: Number of the block.
+        **keys: Further fields of the template, such as ``video_key``.
+    """
     return template.format(**chunk_and_file(block), **keys)
 
 
 def resolve_inside(root: Path, template: str, values: Mapping[str, Any]) -> Path:
-    """Return the path that a template of the metadata gives; refuse a path outside the dataset's folder.
+    """Fill in a path template from a dataset's metadata, and refuse a path outside the dataset's folder.
 
-    Symbolic links are resolved before the comparison, so a link to a place outside is refused too.
+    Symbolic links are resolved first, so a link to a file outside the folder is refused too.
+
+    Args:
+        root: Folder of the dataset.
+        template: Path template with fields in braces.
+        values: Values of the fields.
 
     Raises:
-        DatasetError: the template cannot be filled, or the path is outside ``root``.
+        DatasetError: If a field has no value or the path is outside ``root``.
     """
     try:
         _check_fields(template)
@@ -109,7 +132,13 @@ def resolve_inside(root: Path, template: str, values: Mapping[str, Any]) -> Path
 
 
 def _check_fields(template: str) -> None:
-    """Refuse template fields other than a name with at most two digits of width; a large width fills the memory."""
+    """Check that each field of a path template is a plain name, with a format width of at most two digits.
+
+    An example is ``{file_index:03d}``. With a huge width, formatting would fill the memory.
+
+    Raises:
+        ValueError: If a field has another form.
+    """
     for _, name, spec, conversion in Formatter().parse(template):
         if name is not None and (not name.isidentifier() or conversion or not _WIDTH.fullmatch(spec or "")):
             raise ValueError(f"the field {name!r} is not a plain name with a width of at most two digits")

@@ -1,4 +1,7 @@
-"""Write the metadata files of a commit and the dataset card, from the spec and the progress only."""
+"""Write the metadata files of a dataset and its dataset card (``README.md``) at every commit.
+
+The files depend only on the dataset's specification and on the committed episodes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from twinloop.core.console import (
     markdown_cell,
     markdown_code,
     markdown_text,
-    one_line,
+    to_single_line,
 )
 from twinloop.core.documents import read_json
 from twinloop.core.files import dumps
@@ -88,14 +91,20 @@ def format_card(
     episodes: int,
     frames: int,
     tasks: list[str],
-    logged: bool,
+    recorded: bool,
     tables: Sequence[str] = (),
-    coded: Mapping[str, str] | None = None,
+    video_codings: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the text of ``README.md``.
+    """Return the text of the dataset card, ``README.md``.
 
-    ``tables`` are the names of side tables. ``coded`` gives the coding of each video feature that differs from the
-    coding twinloop writes.
+    Args:
+        spec: Specification of the dataset.
+        episodes: Number of episodes.
+        frames: Number of frames.
+        tasks: Texts of the tasks.
+        recorded: True for recorded episodes, False for simulated ones.
+        tables: Names of the side tables (further Parquet tables under ``twinloop/``).
+        video_codings: Description of the video coding by feature, for features that twinloop did not encode itself.
     """
     front = front_matter(spec.licence)
     sections = [
@@ -105,7 +114,7 @@ def format_card(
             f"Robot: {markdown_text(spec.robot_type)}."
         ),
         "## Tasks\n\n" + "\n".join(f"- {markdown_text(task)}" for task in tasks),
-        "## Time\n\n" + _time_section(spec, logged=logged),
+        "## Time\n\n" + _time_section(spec, recorded=recorded),
         "## Units\n\n" + units_section(spec.units),
     ]
     if spec.readings:
@@ -114,11 +123,11 @@ def format_card(
         sections.append("## Ranges\n\n" + "\n".join(f"- {markdown_text(line)}" for line in spec.ranges))
     if spec.cameras:
         rows = [
-            f"- {markdown_code(c.key)}: {c.width}×{c.height}, {markdown_text((coded or {}).get(c.key, _OURS))}"
+            f"- {markdown_code(c.key)}: {c.width}×{c.height}, {markdown_text((video_codings or {}).get(c.key, _OURS))}"
             for c in spec.cameras
         ]
         sections.append("## Cameras\n\n" + "\n".join(rows))
-    sections.append("## Files that twinloop adds\n\n" + (_LOG_FILES if logged else _SIM_FILES))
+    sections.append("## Files that twinloop adds\n\n" + (_LOG_FILES if recorded else _SIM_FILES))
     if tables:
         sections.append(_TABLES + "\n\n" + "\n".join(f"- {markdown_code(f'twinloop/{name}/')}" for name in tables))
     if "license_name" in front:
@@ -130,31 +139,34 @@ def format_card(
 
 
 def front_matter(licence: str, *, tags: Sequence[str] = (), frames: int | None = None) -> dict[str, Any]:
-    """Return the YAML front matter for the Hub: licence, task, tags, and the files its viewer shows.
+    """Return the YAML front matter of a dataset card for the Hugging Face Hub: licence, task, tags and data files.
 
     Args:
-        licence: as the dataset states it; may be empty.
-        tags: tags in addition to ``LeRobot``.
-        frames: number of rows, for the Hub's size category; without it the category is left out.
+        licence: Licence as the dataset gives it; may be empty.
+        tags: Tags in addition to ``LeRobot``.
+        frames: Number of frames, for the Hub's size category; None omits the category.
     """
     size = {} if frames is None else {"size_categories": [_size(frames)]}
     return {
         **_licence(licence),
         "task_categories": ["robotics"],
         **size,
-        "tags": ["LeRobot", *map(one_line, tags)],
+        "tags": ["LeRobot", *map(to_single_line, tags)],
         "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
     }
 
 
 def _size(rows: int) -> str:
-    """Return the Hub's size category of a number of rows (huggingface.co/docs/hub/datasets-cards)."""
+    """Return the Hub's size category for a number of rows (huggingface.co/docs/hub/datasets-cards)."""
     names = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
     return next((name for power, name in enumerate(names, start=3) if rows < 10**power), "1B<n<10B")
 
 
 def _licence(text: str) -> dict[str, str]:
-    """Return the front matter of a licence: the Hub's identifier, or ``other`` with a name; the card has its text."""
+    """Return the licence entries of the front matter: the Hub's identifier, or ``other`` with a name.
+
+    In the second case the body of the card contains the licence text.
+    """
     name = text.strip().lower()
     if name in _HUB_LICENCES:
         return {"license": name}
@@ -162,21 +174,26 @@ def _licence(text: str) -> dict[str, str]:
 
 
 def _licence_text(text: str) -> str:
-    """Return the licence for the body of the card: one line as text, a whole licence as a block."""
+    """Return the licence for the body of the card: a single line as text, a whole licence as a code block."""
     if "\n" in text.strip():
         return markdown_block(escape_control(text.strip()))
     return markdown_text(text) or "None was stated when the dataset was written."
 
 
-def _time_section(spec: DatasetSpec, *, logged: bool) -> str:
-    """Return the paragraph that defines the times of the dataset's features."""
-    parts = [_LOG_TIME if logged else _SIM_TIME, *([_SUCCESS] if spec.success else []), _NOMINAL]
+def _time_section(spec: DatasetSpec, *, recorded: bool) -> str:
+    """Return the paragraph of the card that defines the times of observations and actions.
+
+    Args:
+        spec: Specification of the dataset.
+        recorded: True for recorded episodes, False for simulated ones.
+    """
+    parts = [_LOG_TIME if recorded else _SIM_TIME, *([_SUCCESS] if spec.success else []), _NOMINAL]
     parts += [_TRUE] if spec.unsteady else []
-    return "\n".join([*parts, "The true times are in `twinloop/log/`."] if logged else parts)
+    return "\n".join([*parts, "The true times are in `twinloop/log/`."] if recorded else parts)
 
 
 def units_section(units: UnitMap) -> str:
-    """Return the source of the units and a table with the unit of each joint."""
+    """Return the section of the card on units: their source, and a table with the unit of each joint."""
     head = f"Source: {markdown_text(units.source)}. Position in rad or m = offset + scale · value.\n\n"
     rows = ["| joint | unit | scale | offset |", "|---|---|---|---|"]
     rows += [
@@ -212,13 +229,13 @@ _ROWS_AT_ONCE = 1 << 18  # rows in memory while quantiles are computed; our choi
 
 
 def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, quantiles: bool) -> None:
-    """Write all metadata files of a snapshot that is not yet committed.
+    """Write all metadata files of a snapshot (next version of the dataset's folder, not yet committed).
 
     Args:
-        stage: the snapshot; its data files are already written.
-        spec: the dataset's specification.
-        progress: the dataset's progress, including this commit.
-        quantiles: compute the quantiles again; otherwise those of the present ``stats.json`` are kept.
+        stage: Folder of the snapshot; its data files are already written.
+        spec: Specification of the dataset.
+        progress: Progress of the dataset, including this commit.
+        quantiles: If true, compute the quantiles in ``stats.json`` from all frames; otherwise keep the present ones.
     """
     episodes, frames, tasks = progress.episodes, progress.frames, list(progress.tasks)
     _write_json(stage / layout.INFO, build_info(spec, episodes=episodes, frames=frames, tasks=len(tasks)))
@@ -228,9 +245,9 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, q
     buffer = io.BytesIO()
     pq.write_table(tasks_table(progress.tasks), buffer)
     replace_bytes(stage / layout.TASKS, buffer.getvalue())
-    logged = (stage / layout.block_path(layout.LOGS_PATH, 0)).exists()
+    recorded = (stage / layout.block_path(layout.LOGS_PATH, 0)).exists()
     tables = list(progress.tables)
-    text = format_card(spec, episodes=episodes, frames=frames, tasks=tasks, logged=logged, tables=tables)
+    text = format_card(spec, episodes=episodes, frames=frames, tasks=tasks, recorded=recorded, tables=tables)
     replace_bytes(stage / layout.CARD, text.encode())
     if progress.moments is not None:
         stats = _stats(stage, spec, progress, progress.moments, quantiles=quantiles)
@@ -239,7 +256,11 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, q
 
 
 def quantiles_due(progress: WriteProgress) -> bool:
-    """Return whether the data has doubled since the last quantiles and is small enough for another pass."""
+    """Return whether to compute the quantiles again.
+
+    They are due if the number of frames has doubled since the last computation. Above 262,144 frames they are not
+    computed again until the end of the run, because reading all data would delay it.
+    """
     if progress.quantiles_at and progress.frames > MOST_UNDERWAY:
         return False
     return progress.frames > progress.quantiles_at * QUANTILE_GROWTH
@@ -264,13 +285,13 @@ def _stats(
 
 
 def _stored_quantiles(stage: Path, features: Sequence[str]) -> dict[str, Quantiles]:
-    """Return the quantiles of the present ``stats.json``."""
+    """Return the quantiles of the present ``stats.json``, by feature."""
     present = read_json(stage / layout.STATS)
     return {name: {q: np.asarray(present[name][q]) for q in QUANTILES} for name in features}
 
 
 def _exact_quantiles(stage: Path, progress: WriteProgress, features: Sequence[str]) -> dict[str, Quantiles]:
-    """Compute the quantiles over all frames in two passes over the data files."""
+    """Compute the quantiles of each feature over all frames, in several passes over the data files."""
 
     def chunks() -> Iterator[dict[str, NDArray[Any]]]:
         for blocks in _group_blocks(progress):
@@ -282,7 +303,7 @@ def _exact_quantiles(stage: Path, progress: WriteProgress, features: Sequence[st
 
 
 def _group_blocks(progress: WriteProgress) -> Iterator[list[int]]:
-    """Yield runs of consecutive blocks with frames, large enough to read efficiently."""
+    """Yield lists of consecutive block numbers with enough frames to be read together efficiently."""
     blocks, frames = list[int](), 0
     for entry in progress.blocks:
         if entry.frames:

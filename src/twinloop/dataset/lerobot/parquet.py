@@ -22,10 +22,10 @@ _MOST_CHUNKS = 100_000
 
 @contextlib.contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file for reading.
+    """Open a Parquet file for reading, as a context manager.
 
     Raises:
-        DatasetError: missing, truncated, not Parquet, or two columns with one name; names the file.
+        DatasetError: If the file is missing, truncated, not Parquet, or has two columns with the same name.
     """
     if not path.exists():
         raise DatasetError(f"{path} is missing, although the dataset's metadata names it. Restore the file.")
@@ -50,15 +50,17 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _require_few_values(metadata: pq.FileMetaData, path: Path, *, whole: bool) -> None:
-    """Refuse a table that does not fit into memory; equal values need almost no space in a file.
+    """Check that a table fits into memory before it is read.
+
+    Equal values are compressed, so that even a small file can contain a huge table.
 
     Args:
-        metadata: the file's metadata.
-        path: the file.
-        whole: the file is read at once, not one row group at a time.
+        metadata: Metadata of the file.
+        path: Path for messages.
+        whole: True if the file is read at once, False if it is read one row group at a time.
 
     Raises:
-        DatasetError: names the file.
+        DatasetError: If the file has too many values or too many column chunks.
     """
     chunks = metadata.num_row_groups * metadata.num_columns
     if chunks > _MOST_CHUNKS:
@@ -71,10 +73,10 @@ def _require_few_values(metadata: pq.FileMetaData, path: Path, *, whole: bool) -
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a whole Parquet file, or some of its columns.
+    """Read a Parquet file, or only some of its columns.
 
     Raises:
-        DatasetError: as `open_parquet`, or a column is missing.
+        DatasetError: If the file cannot be read (see `open_parquet`) or a column is missing.
     """
     with open_parquet(path) as file:
         _require_few_values(file.metadata, path, whole=True)
@@ -83,10 +85,10 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_rows(path: Path, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read the rows ``start`` to ``stop`` (exclusive) of a Parquet file; only their row groups are read.
+    """Read the rows from ``start`` to ``stop`` (exclusive) of a Parquet file; only their row groups are read.
 
     Raises:
-        DatasetError: as `read_table`, or the file has fewer rows.
+        DatasetError: If the file cannot be read (see `read_table`) or has fewer rows.
     """
     with open_parquet(path) as file:
         require_columns(columns or (), file.schema_arrow.names, where=str(path))
@@ -100,22 +102,31 @@ def read_rows(path: Path, start: int, stop: int, columns: Sequence[str] | None =
         return table.slice(start - int(ends[first] - sizes[first]), stop - start)
 
 
-def require_columns(wanted: Sequence[str], present: Sequence[str], *, where: str) -> None:
+def require_columns(required: Sequence[str], present: Sequence[str], *, where: str) -> None:
     """Check that a table has the required columns.
 
+    Args:
+        required: Names of the required columns.
+        present: Names of the table's columns.
+        where: Name of the table for messages.
+
     Raises:
-        DatasetError: names the missing and the present columns.
+        DatasetError: If columns are missing; the message names the missing and the present columns.
     """
-    missing = [name for name in wanted if name not in present]
+    missing = [name for name in required if name not in present]
     if missing:
         raise DatasetError(f"{where} has no column {', '.join(missing)}. It has: {', '.join(present)}.")
 
 
 def column_to_floats(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
-    """Convert a column of numbers to ``(T,)``, or of equally long lists of numbers to ``(T, n)``, as float64.
+    """Convert a column to a float64 array: numbers to shape ``(nrow,)``, lists of n numbers to shape ``(nrow, n)``.
+
+    Args:
+        column: Column of numbers, flags, or lists of numbers.
+        where: Name of the column for messages.
 
     Raises:
-        DatasetError: nulls, lists of different lengths, or values that are not numbers.
+        DatasetError: If the column has nulls, lists of different lengths, or values that are not numbers.
     """
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if array.null_count:
@@ -132,7 +143,10 @@ def column_to_floats(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float
 
 
 def column_to_array(column: pa.ChunkedArray) -> NDArray[Any]:
-    """Convert a column that twinloop wrote (numbers or equally long lists) to ``(n, width)``; keep its type."""
+    """Convert a column that twinloop wrote to an array of the same type, shape ``(nrow, width)``.
+
+    The column has numbers (width 1) or lists of equal length. Nothing is checked.
+    """
     array = column.combine_chunks()
     values = array.flatten() if pa.types.is_nested(array.type) else array
     return values.to_numpy(zero_copy_only=False).reshape(len(array), -1)
@@ -149,19 +163,19 @@ def _to_floats(array: Any, where: str) -> NDArray[np.float64]:
 
 
 def to_fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
-    """Convert rows ``(T, n)`` to the fixed-size lists in which LeRobot stores vectors."""
+    """Convert an array of shape ``(nrow, n)`` to a column of fixed-size lists, in which LeRobot stores vectors."""
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
 def to_lists(rows: Sequence[NDArray[np.float64]]) -> pa.ListArray:
-    """Return one list of float64 per row; the lists may differ in length."""
+    """Convert arrays to a column with one flat list of float64 per array; the lists may differ in length."""
     offsets = np.cumsum([0, *[row.size for row in rows]]).astype(np.int32)
     flat = np.concatenate([row.reshape(-1) for row in rows]) if rows else np.empty(0)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat.astype(np.float64)))
 
 
 def write_groups(path: Path, table: pa.Table, sizes: Sequence[int], *, compression: str = "snappy") -> None:
-    """Write a table with row groups of the given sizes, in order."""
+    """Write a table to a Parquet file whose row groups have the given numbers of rows, in order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(path, table.schema, compression=compression) as writer:
         start = 0

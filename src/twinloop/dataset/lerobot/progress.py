@@ -1,6 +1,6 @@
-"""Track the written blocks of a dataset, and check whether a folder can be continued and an episode added.
+"""Store how far a dataset is written, and check whether a dataset can be continued and an episode added.
 
-The progress depends on the committed blocks only, so a resumed run gives the same values as an uninterrupted one.
+The progress depends on the committed episodes only, so a resumed run gives the same values as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from twinloop.dataset.spec import DatasetSpec
 
 @dataclass(frozen=True, kw_only=True)
 class BlockEntry:
-    """One committed block: numbers of stored episodes and frames, and the caller's counts of outcomes."""
+    """One committed block of episodes.
+
+    Attributes:
+        block: Number of the block.
+        episodes: Number of stored episodes.
+        frames: Number of stored frames.
+        outcome: Counts of outcomes given by the caller, such as ``{"attempted": 64, "success": 61}``.
+    """
 
     block: int
     episodes: int
@@ -35,7 +42,12 @@ class BlockEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class CameraSum:
-    """Pixel histogram ``(3, 256)`` over the sampled frames of one camera."""
+    """Sums over the images of one camera, from which image statistics are computed.
+
+    Attributes:
+        sampled: Number of sampled images.
+        histogram: Number of pixels by colour channel and 8-bit value, shape ``(3, 256)``.
+    """
 
     sampled: int
     histogram: NDArray[np.int64]
@@ -43,11 +55,17 @@ class CameraSum:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteProgress:
-    """The content of ``twinloop/progress.json``.
+    """How far a dataset is written; the content of ``twinloop/progress.json``.
 
-    ``quantiles_at`` is the number of frames over which the quantiles in ``stats.json`` were last computed; all other
-    statistics always cover every frame. ``params`` are the parameter names of the first stored episodes, ``tables`` the
-    columns of each side table.
+    Attributes:
+        blocks: The committed blocks, in order.
+        tasks: Texts of the tasks; the position is the task index.
+        params: Parameter names of the first stored episodes; None before the first episode.
+        moments: Mean, variance and extremes of all numeric features; None before the first episode.
+        cameras: Sums over the images, by camera name.
+        quantiles_at: Number of frames from which the quantiles in ``stats.json`` were last computed. All other
+            statistics always include every frame.
+        tables: Column names of each side table.
     """
 
     blocks: tuple[BlockEntry, ...] = ()
@@ -96,7 +114,7 @@ class WriteProgress:
         """Read the progress of a dataset folder.
 
         Raises:
-            DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.
+            DatasetError: If a key is missing or has a value of another type, or a newer version wrote the file.
         """
         path = root / layout.PROGRESS
         value = read_json(path)
@@ -122,16 +140,17 @@ class WriteProgress:
 
 
 def start_progress(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> WriteProgress:
-    """Return the progress from which a writer starts, after checking that an existing dataset can be continued.
+    """Return the progress from which a writer continues; it is empty for a new dataset.
 
     Args:
-        path: the folder.
-        spec: specification of the dataset to write.
-        resume: continue a dataset that already exists.
-        name: the folder's name in messages; by default its path.
+        path: Folder of the dataset.
+        spec: Specification of the dataset to write.
+        resume: True to continue a dataset that already exists.
+        name: Name of the folder in messages; by default its path.
 
     Raises:
-        DatasetError: the folder has other files, a dataset and ``resume`` is not set, or a dataset with another spec.
+        DatasetError: If the folder has other files, it has a dataset and ``resume`` is false, or its dataset has
+            another specification.
     """
     called = name or path
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -159,7 +178,12 @@ def start_progress(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "
 
 
 def _describe_changes(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """List the settings that the user changed, such as `` (episodes 3 instead of 2)``."""
+    """Return the settings that differ, as a text such as `` (episodes 3 instead of 2)``; empty if none differs.
+
+    Args:
+        stored: Stored specification.
+        wanted: Specification of the present run.
+    """
     before, now = (_flatten_mapping(_user_settings(one.get("config", {}))) for one in (stored, wanted))
     changes = [
         f"{key} {now.get(key)!r:.40} instead of {before.get(key)!r:.40}"
@@ -170,14 +194,19 @@ def _describe_changes(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> s
 
 
 def _user_settings(config: Mapping[str, Any]) -> Any:
-    """Return the settings that the user chose, from the configuration of a run that simulated or rendered."""
+    """Return the settings that the user chose, from the stored configuration of a simulated or a rendered dataset."""
     if "parent" in config:  # a rendered dataset
         return {key: value for key, value in config.items() if key != "parent"}
     return config.get("generate", {})
 
 
 def _flatten_mapping(value: Any, place: str = "") -> dict[str, Any]:
-    """Return every value of nested mappings by its dotted key."""
+    """Return every value of nested mappings by its dotted key, such as ``camera.width``.
+
+    Args:
+        value: Nested mapping or a value.
+        place: Dotted key of ``value``.
+    """
     if not isinstance(value, Mapping):
         return {place: value}
     return {
@@ -186,10 +215,10 @@ def _flatten_mapping(value: Any, place: str = "") -> dict[str, Any]:
 
 
 def check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:
-    """Check that an episode's arrays have the shapes of the spec and finite values.
+    """Check that an episode's arrays have the shapes of the specification and finite values.
 
     Raises:
-        DatasetError: names the episode, the array and the frame.
+        DatasetError: If they do not; the message names the episode, the array and the frame.
     """
     where = f"Episode number {episode.number}"
     length = len(episode.action)

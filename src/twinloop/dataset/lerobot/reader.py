@@ -1,4 +1,4 @@
-"""Read any LeRobotDataset v3.0 folder, written by twinloop or not; an episode is read when it is first needed."""
+"""Read any LeRobotDataset v3.0 folder, written by twinloop or by another program; episodes are read when needed."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ _TEXTS = ("provenance/units", "provenance/versions", "provenance/randomization")
 
 
 class DatasetReader:
-    """One dataset folder, open for reading.
+    """Reader of one LeRobotDataset v3.0 folder.
 
-    Episodes are named by ``episode_index`` (0 to N-1). Datasets that twinloop wrote (`ours`) also have states,
-    commands, provenance and unrounded logs, and ``numbers[i]`` is the attempt that became episode ``i``.
+    Episodes are addressed by their ``episode_index``, 0 to N − 1. Datasets that twinloop wrote (see
+    `written_by_twinloop`) also have simulator states, commands, provenance and unrounded logs.
+
+    Args:
+        path: Folder of the dataset.
 
     Raises:
-        DatasetError: the folder is not v3.0, or its metadata is inconsistent.
+        DatasetError: If the folder is not a LeRobotDataset v3.0, or its metadata is inconsistent.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -60,26 +63,26 @@ class DatasetReader:
         return float(self.info["fps"])
 
     @property
-    def ours(self) -> bool:
-        """Whether twinloop wrote this folder."""
+    def written_by_twinloop(self) -> bool:
+        """Whether twinloop wrote this dataset."""
         return (self.path / layout.SPEC).is_file()
 
     @functools.cached_property
     def spec(self) -> DatasetSpec:
-        """Specification of the dataset; only for folders that twinloop wrote.
+        """Specification of the dataset; only for datasets that twinloop wrote.
 
         Raises:
-            InputError: another program wrote it, or its file is damaged.
+            InputError: If another program wrote the dataset, or its file is damaged.
         """
         where = self.path / layout.SPEC
         return DatasetSpec.from_json(read_json(where), where=str(where))
 
     @property
     def units(self) -> UnitMap | None:
-        """Unit map stored with the data, or None.
+        """Unit map that converts the joint values to SI; None if the dataset has none.
 
         Raises:
-            DatasetError: its file is damaged.
+            DatasetError: If its file is damaged.
         """
         path = self.path / layout.UNIT_MAP
         if not path.is_file():
@@ -89,14 +92,15 @@ class DatasetReader:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of frames of each episode."""
+        """Number of frames of each episode, shape ``(nepisode,)``."""
         return self._episodes["length"].to_numpy().astype(np.int64)
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """Attempt number of each episode (its index if another program wrote the dataset).
+        """Number of each episode in the run that made it, shape ``(nepisode,)``.
 
-        An episode that another program appended to a twinloop dataset has no attempt; its number is -1.
+        A run numbers all its attempts, also those that gave no episode. The number is the episode index if another
+        program wrote the dataset, and -1 for an episode that another program appended to a twinloop dataset.
         """
         name = "provenance/number" if "provenance/number" in self._episodes.column_names else "episode_index"
         values = self._episodes[name].to_numpy().astype(np.float64)  # empty becomes NaN
@@ -104,20 +108,20 @@ class DatasetReader:
 
     @property
     def episode_ids(self) -> list[str]:
-        """Content hash of each episode, see `tables.content_hash`; only for folders that twinloop wrote.
+        """Content hash of each episode, see `tables.content_hash`; only for datasets that twinloop wrote.
 
         Raises:
-            DatasetError: another program wrote it.
+            DatasetError: If another program wrote the dataset.
         """
         if "provenance/episode_id" not in self._episodes.column_names:
             raise DatasetError(f"{self.path} was not written by twinloop: its episodes have no provenance.")
         return [str(name or "") for name in self._episodes["provenance/episode_id"].to_pylist()]
 
     def feature_names(self, feature: str) -> list[str]:
-        """Return the column names of a vector feature from the metadata; empty if the metadata has none.
+        """Return the names of the components of a vector feature; empty if the metadata has none.
 
         Raises:
-            UnknownNameError: no such feature.
+            UnknownNameError: If the dataset has no such feature.
         """
         features = self.info["features"]
         if feature not in features:
@@ -126,25 +130,29 @@ class DatasetReader:
 
     @property
     def cameras(self) -> list[str]:
-        """Camera names."""
+        """Names of the cameras whose images are stored as video."""
         keys = [key for key, entry in self.info["features"].items() if entry["dtype"] == "video"]
         return [key.removeprefix("observation.images.") for key in keys]
 
     def row(self, index: int) -> dict[str, Any]:
-        """Return one row of the episode table.
+        """Return an episode's row of the episode table, by column name.
 
         Raises:
-            InputError: no such episode.
+            InputError: If there is no such episode.
         """
         if not 0 <= index < len(self):
             raise InputError(f"{self.path} has no episode {index}; it has 0 to {len(self) - 1}.")
         return self._episodes.slice(index, 1).to_pylist()[0]
 
     def frames_table(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read the frames of one episode; only their row groups are read.
+        """Read the frames of one episode, one row per frame; only the row groups that contain them are read.
+
+        Args:
+            index: Index of the episode.
+            columns: Names of the columns to read; None reads all.
 
         Raises:
-            DatasetError: the data file is missing or damaged, or these rows belong to another episode.
+            DatasetError: If the data file is missing or damaged, or the rows belong to another episode.
         """
         row = self.row(index)
         where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
@@ -161,23 +169,33 @@ class DatasetReader:
         return table
 
     def array(self, index: int, feature: str) -> NDArray[np.float64]:
-        """Return one numeric feature of an episode as float64, ``(T, n)`` for vectors and ``(T,)`` for scalars."""
+        """Return one numeric feature of an episode as float64.
+
+        Returns:
+            Shape ``(nframe, n)`` for a vector of n components, ``(nframe,)`` for a scalar.
+        """
         self.feature_names(feature)
         table = self.frames_table(index, [feature])
         return column_to_floats(table[feature], where=f"{self.path}: {feature} of episode {index}")
 
     def images(self, index: int, camera: str, frames: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        """Decode images of one camera ``(n, height, width, 3)``: all of the episode, or the given ascending frames."""
+        """Decode images of one episode and camera, shape ``(n, height, width, 3)``, 8-bit sRGB.
+
+        Args:
+            index: Index of the episode.
+            camera: Name of the camera.
+            frames: Frame numbers in ascending order; None decodes all frames.
+        """
         path, start = self.video_location(index, camera)
         chosen = range(self.row(index)["length"]) if frames is None else frames
         return decode(path, [start + frame / self.fps for frame in chosen], tolerance_s=0.25 / self.fps)
 
     def video_location(self, index: int, camera: str) -> tuple[Path, float]:
-        """Return the video file of an episode's camera, and the episode's start time in it, in seconds.
+        """Return the video file of an episode's camera, and the time in seconds at which the episode starts in it.
 
         Raises:
-            UnknownNameError: no such camera.
-            DatasetError: the episode table does not state the file or the start time.
+            UnknownNameError: If the dataset has no such camera.
+            DatasetError: If the episode table does not give the file or the start time.
         """
         key = f"observation.images.{camera}"
         if camera not in self.cameras:
@@ -193,18 +211,24 @@ class DatasetReader:
         return layout.resolve_inside(self.path, self.info["video_path"], {**values, "video_key": key}), start
 
     def states(self, index: int) -> NDArray[np.float64]:
-        """Return the exact simulator states ``(T+1, nstate)`` of a simulated episode that twinloop wrote."""
+        """Return the unrounded simulator states of a simulated episode of T frames, shape ``(T+1, nstate)``.
+
+        Only datasets that twinloop wrote have them.
+        """
         return self._read_exact_array(layout.STATES_PATH, index, "states", "state_width")
 
     def commands(self, index: int) -> NDArray[np.float64]:
-        """Return the exact commands ``(T, nu)`` in SI of a simulated episode that twinloop wrote."""
+        """Return the unrounded commands in SI of a simulated episode, shape ``(T, nu)`` for T frames and nu actuators.
+
+        Only datasets that twinloop wrote have them.
+        """
         return self._read_exact_array(layout.STATES_PATH, index, "commands", "command_width")
 
     def provenance(self, index: int) -> Provenance:
         """Return the provenance of an episode that twinloop wrote.
 
         Raises:
-            DatasetError: another program wrote the dataset or appended this episode, or the file is damaged.
+            DatasetError: If another program wrote the dataset or appended this episode, or the file is damaged.
         """
         block, position = self._block_position(index)
         path = self._twinloop_path(layout.PROVENANCE_PATH, block)
@@ -219,43 +243,64 @@ class DatasetReader:
 
     @property
     def side_tables(self) -> list[str]:
-        """Names of the side tables; see `dataset.side_tables`."""
+        """Names of the side tables (further Parquet tables under ``twinloop/``, see `dataset.side_tables`)."""
         return side_table_names(self.path)
 
     def side_table(self, name: str) -> pad.Dataset:
-        """Open a side table over all episodes lazily: ``.to_table(filter=…, columns=…)`` reads only the rows it needs.
+        """Open a side table (additional Parquet table in ``twinloop/NAME/``) of all episodes without reading its rows.
+
+        The method ``.to_table(filter=…, columns=…)`` of the result reads only the rows it needs.
 
         Raises:
-            UnknownNameError: the dataset has no table of that name.
-            DatasetError: a file is damaged, is outside the folder, or was written by a newer version.
+            UnknownNameError: If the dataset has no table of that name.
+            DatasetError: If a file is damaged, is outside the folder, or was written by a newer version.
         """
         return open_side_table(self.path, name)
 
     def side_rows(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read one episode's rows of a side table; raises as `side_table`, and for a missing column."""
+        """Read one episode's rows of a side table (additional Parquet table in ``twinloop/NAME/``).
+
+        Args:
+            name: Name of the table.
+            index: Index of the episode.
+            columns: Names of the columns to read; None reads all.
+
+        Raises:
+            UnknownNameError: If the dataset has no table of that name.
+            DatasetError: If a column is missing or a file is damaged, is outside the folder, or was written by a newer
+                version.
+        """
         return read_side_rows(self.path, name, self._block_position(index)[0], index, columns)
 
     def annotations(self, index: int, camera: str) -> CameraAnnotations:
-        """Open the annotations of one episode and camera; each annotation is decoded at first use.
+        """Open the annotations of one episode and camera, such as depth; each is decoded at first use.
 
         Raises:
-            UnknownNameError: the dataset has no annotations of that camera.
-            DatasetError: the dataset has no annotations.
+            UnknownNameError: If the dataset has no annotations of that camera.
+            DatasetError: If the dataset has no annotations.
         """
         return CameraAnnotations.read(self, index, camera)
 
     def is_appended(self, index: int) -> bool:
-        """Return whether another program appended this episode to a twinloop dataset; it has LeRobot's files only."""
-        return self.ours and bool(self.numbers[index] < 0)
+        """Return whether another program appended this episode to a twinloop dataset.
+
+        Such an episode has only LeRobot's files, without states, provenance and log.
+        """
+        return self.written_by_twinloop and bool(self.numbers[index] < 0)
 
     def has_log(self, index: int) -> bool:
-        """Return whether an episode is a recorded one with its unrounded log."""
-        if not self.ours or self.is_appended(index):
+        """Return whether the episode was recorded on a robot and its unrounded log is stored."""
+        if not self.written_by_twinloop or self.is_appended(index):
             return False
         return self._twinloop_path(layout.LOGS_PATH, self._block_position(index)[0]).is_file()
 
     def log_episode(self, index: int, *, units: UnitMap | None = None) -> Episode:
-        """Return one recorded episode with the unrounded values of its log, as it was before conversion."""
+        """Return a recorded episode with the unrounded values and true times of its log.
+
+        Args:
+            index: Index of the episode.
+            units: Unit map to use instead of the stored one.
+        """
         row = self._read_exact_row(layout.LOGS_PATH, index)
         map_ = units or self.spec.units
         width = len(map_.joints)
@@ -292,8 +337,8 @@ class DatasetReader:
         return layout.resolve_inside(self.path, template, layout.chunk_and_file(block))
 
     def _block_position(self, index: int) -> tuple[int, int]:
-        """Return the block of an episode that twinloop wrote, and its position in the block."""
-        if not self.ours:
+        """Return the number of an episode's block (files of one commit), and the episode's position in that block."""
+        if not self.written_by_twinloop:
             raise DatasetError(f"{self.path} was not written by twinloop: it has LeRobot's files only.")
         row = self.row(index)
         if self.is_appended(index):
@@ -310,12 +355,12 @@ class DatasetReader:
         return (chunk * layout.FILES_PER_CHUNK + file).astype(np.int64)
 
     def _file_start(self, chunk: int, file: int) -> int:
-        """Return the dataset index of the first frame in a data file."""
+        """Return the index in the whole dataset of the first frame in a data file."""
         same = self._file_ids == chunk * layout.FILES_PER_CHUNK + file
         return int(self._episodes["dataset_from_index"].to_numpy()[same].min())
 
     def _read_consistently(self) -> tuple[dict[str, Any], pa.Table]:
-        """Read ``info.json`` and the episode table of the same commit; tries again if a writer swaps them meanwhile."""
+        """Read ``info.json`` and the episode table of the same commit; try again if a writer replaces them."""
         for _ in range(_ATTEMPTS):
             info = read_json(self.path / layout.INFO)
             if not isinstance(info, dict):
@@ -324,7 +369,9 @@ class DatasetReader:
                 )
             version = str(info.get("codebase_version"))
             if not version.startswith("v3."):
-                raise DatasetError(f"{self.path} is LeRobot {version}; this reader needs v3.0. Import it as a log.")
+                raise DatasetError(
+                    f"{self.path} has LeRobot's format {version}; only v3.0 can be opened. Import it as a log."
+                )
             require_valid_info({"total_frames": 0, **info}, self.path)
             table = _episode_rows(self.path)
             info.setdefault("total_frames", int(table["length"].to_numpy().sum()))  # some programs leave it out
@@ -338,7 +385,7 @@ class DatasetReader:
 
 
 def flat_names(names: Any) -> list[str]:
-    """Return feature names from any form that LeRobot versions write: list, list of lists, or a dictionary of lists."""
+    """Return feature names as a flat list, from any form that LeRobot versions write: nested lists or dictionaries."""
     if isinstance(names, dict):
         names = list(names.values())
     if not isinstance(names, list):
@@ -374,7 +421,7 @@ def _explain_absence(template: str) -> str:
 
 
 def _explain_missing(path: Path) -> str:
-    """Return the reason why a path is not a dataset, and what to give instead."""
+    """Return the reason why a path is not a dataset, and the path that the user should give instead."""
     if not path.exists():
         return "there is no such folder. Check the path"
     if not path.is_dir():

@@ -1,14 +1,14 @@
 """Compute the statistics that LeRobot stores: moments, quantiles and image statistics.
 
-Moments are exact and are merged block by block with the pairwise update of Chan, Golub & LeVeque (1979), which avoids
-cancellation. Image statistics come from histograms of sampled frames, which are exact for 8-bit pixels and merge by
-addition.
+Moments are exact. They are merged block by block with the pairwise update of Chan, Golub & LeVeque (1979), which avoids
+cancellation. Image statistics come from histograms of sampled frames, which are exact for 8-bit pixels and are merged
+by addition.
 
-Quantiles are exact and use bounded memory, by radix selection. Every value is mapped to an integer of the same order,
-its key. The first pass counts the upper 16 bits of the keys and finds the bins of the requested order statistics; each
-further pass counts the next bits within those bins. The result are the stored values themselves, not approximations.
-Keys of float32, flags and whole numbers up to 2^32 have 32 bits (two passes); keys of float64 and other whole numbers
-have 64 bits (four passes).
+Quantiles are exact and need bounded memory, because they are computed by radix selection. Every value is mapped to an
+integer of the same order, its key. The first pass counts the upper 16 bits of the keys and finds the bins that contain
+the requested order statistics. Each further pass counts the next bits within those bins. The results are stored values,
+not approximations. Keys of float32, flags and whole numbers up to 2^32 have 32 bits (two passes); keys of float64 and
+other whole numbers have 64 bits (four passes).
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """Count, extremes, mean and sum of squared deviations of columns ``(n,)``."""
+    """Moments of the n columns of a table; they can be merged exactly.
+
+    Attributes:
+        count: Number of rows.
+        low: Minimum of each column, shape ``(n,)``.
+        high: Maximum of each column, shape ``(n,)``.
+        mean: Mean of each column, shape ``(n,)``.
+        m2: Sum of squared deviations from the mean of each column, shape ``(n,)``.
+    """
 
     count: int
     low: NDArray[np.float64]
@@ -37,7 +45,7 @@ class Moments:
 
     @classmethod
     def of(cls, values: NDArray[np.float64]) -> Moments:
-        """Compute the moments of rows ``(count, n)``, at least one."""
+        """Compute the moments of values with shape ``(count, n)`` and at least one row."""
         mean = values.mean(axis=0)
         return cls(
             count=len(values),
@@ -48,7 +56,7 @@ class Moments:
         )
 
     def merge(self, other: Moments) -> Moments:
-        """Return the moments of both sets of rows together."""
+        """Return the moments of the rows of both objects together."""
         count = self.count + other.count
         delta = other.mean - self.mean
         return Moments(
@@ -61,7 +69,7 @@ class Moments:
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """Population standard deviation, as in LeRobot."""
+        """Population standard deviation of each column, as in LeRobot, shape ``(n,)``."""
         return np.sqrt(self.m2 / self.count)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,19 +85,31 @@ class Moments:
 
 
 def sorted_quantiles(ordered: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return LeRobot's quantiles of columns sorted along the first axis, interpolated linearly."""
+    """Return LeRobot's quantiles (q01 to q99) of columns sorted along the first axis, with linear interpolation."""
     return interpolate_quantiles(ordered[quantile_ranks(len(ordered))], len(ordered))
 
 
 def quantile_ranks(count: int) -> NDArray[np.int64]:
-    """Return the ranks, from 0, of the order statistics below and above each quantile of ``count`` values."""
+    """Return the ranks, counted from 0, of the two sorted values between which each quantile is interpolated.
+
+    Args:
+        count: Number of values.
+
+    Returns:
+        Two ranks per quantile, shape ``(10,)``.
+    """
     last = count - 1
     below = [int(q * last) for q in QUANTILES.values()]
     return np.array([rank for low in below for rank in (low, min(low + 1, last))], dtype=np.int64)
 
 
 def interpolate_quantiles(ordered: NDArray[np.float64], count: int) -> dict[str, NDArray[np.float64]]:
-    """Return the quantiles of ``count`` values from the order statistics at `quantile_ranks`, along the first axis."""
+    """Interpolate LeRobot's quantiles from the sorted values at `quantile_ranks`.
+
+    Args:
+        ordered: Values at the ranks, along the first axis.
+        count: Number of all values.
+    """
     result: dict[str, NDArray[np.float64]] = {}
     for i, (name, q) in enumerate(QUANTILES.items()):
         below, above, place = ordered[2 * i], ordered[2 * i + 1], q * (count - 1)
@@ -98,7 +118,12 @@ def interpolate_quantiles(ordered: NDArray[np.float64], count: int) -> dict[str,
 
 
 def column_stats(moments: Moments, quantiles: Mapping[str, NDArray[np.float64]]) -> dict[str, list[Any]]:
-    """Return the entry of one feature in ``stats.json``."""
+    """Return the entry of one feature in ``stats.json``.
+
+    Args:
+        moments: Moments of the feature.
+        quantiles: Quantiles by name, ``q01`` to ``q99``.
+    """
     return {
         "min": moments.low.tolist(),
         "max": moments.high.tolist(),
@@ -110,21 +135,23 @@ def column_stats(moments: Moments, quantiles: Mapping[str, NDArray[np.float64]])
 
 
 def take_columns(moments: Moments, columns: slice) -> Moments:
-    """Return the moments of some columns."""
+    """Return the moments of the selected columns."""
     arrays = {name: getattr(moments, name)[columns] for name in ("low", "high", "mean", "m2")}
     return Moments(count=moments.count, **arrays)
 
 
 def pixel_histogram(frames: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Count the 8-bit values per channel, ``(3, 256)``, of images ``(n, height, width, 3)``."""
+    """Count the pixels per colour channel and 8-bit value, shape ``(3, 256)``, of images ``(n, height, width, 3)``."""
     flat = frames.reshape(-1, 3)
     return np.stack([np.bincount(flat[:, channel], minlength=256) for channel in range(3)]).astype(np.int64)
 
 
 def image_stats(histogram: NDArray[np.int64], frames: int) -> dict[str, list[Any]]:
-    """Return LeRobot's statistics of an image feature from a histogram, in [0, 1] with shape ``(3, 1, 1)``.
+    """Return LeRobot's statistics of an image feature, scaled to [0, 1], as nested lists of shape ``(3, 1, 1)``.
 
-    ``frames`` is the number of sampled frames; it becomes ``count``.
+    Args:
+        histogram: Number of pixels by colour channel and 8-bit value, shape ``(3, 256)``.
+        frames: Number of sampled frames; stored as ``count``.
     """
     rows = [_channel_stats(channel) for channel in histogram]
     names = rows[0].keys()
@@ -149,12 +176,17 @@ def _channel_stats(counts: NDArray[np.int64]) -> dict[str, float]:
 
 
 def sample_indices(length: int, *, most: int = 12) -> NDArray[np.int64]:
-    """Return evenly spaced frame numbers of an episode for image statistics, with the first and the last frame."""
+    """Return evenly spaced frame numbers of an episode, including the first and the last, for image statistics.
+
+    Args:
+        length: Number of frames of the episode.
+        most: Largest number of sampled frames.
+    """
     return np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(np.int64))
 
 
 def merge_moments(items: Sequence[Moments]) -> Moments:
-    """Merge all moments, in order."""
+    """Merge several moments, in order; at least one."""
     total = items[0]
     for item in items[1:]:
         total = total.merge(item)
@@ -174,15 +206,19 @@ _BINS = 10
 def stream_quantiles(
     chunks: Callable[[], Iterable[Columns]], count: int, *, wide: Collection[str] = ()
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """Return per feature the same quantiles as `sorted_quantiles`, without holding all rows in memory.
+    """Compute the same quantiles as `sorted_quantiles`, without all rows in memory.
 
     Args:
-        chunks: yields the same rows at each call: per feature ``(n, width)`` numbers.
-        count: number of all rows.
-        wide: features of whole numbers that are negative or at least 2^32.
+        chunks: Function that yields chunks of rows, and the same rows at each call. A chunk has per feature an array of
+            shape ``(nrow, width)``.
+        count: Number of rows in all chunks together.
+        wide: Names of whole-number features with values that are negative or at least 2^32.
+
+    Returns:
+        For each feature the quantiles by name (``q01`` to ``q99``), shape ``(width,)``.
 
     Raises:
-        DatasetError: whole numbers are negative or at least 2^32, and ``wide`` does not name the feature.
+        DatasetError: If whole numbers are negative or at least 2^32, and ``wide`` does not name the feature.
     """
     picks: dict[str, list[_QuantileSearch]] = {}
     kinds: dict[str, np.dtype[Any]] = {}
@@ -208,9 +244,18 @@ def stream_quantiles(
 
 
 class _QuantileSearch:
-    """Radix selection of the requested order statistics of one column; each pass narrows their bins by one digit.
+    """Radix selection of the requested order statistics of one column.
 
-    ``left`` is the number of key bits that are not determined yet; ``found`` becomes the key at each requested rank.
+    Each pass over the data counts one digit (some bits) of the keys, and narrows the bins that contain the order
+    statistics.
+
+    Args:
+        bits: Number of bits of a key, 32 or 64.
+        count: Number of values.
+
+    Attributes:
+        left: Number of key bits that are not determined yet; 0 at the end.
+        found: Key at each requested rank, complete when ``left`` is 0.
     """
 
     def __init__(self, bits: int, count: int) -> None:
@@ -222,7 +267,13 @@ class _QuantileSearch:
         self._counts = np.zeros((1, 1 << _FIRST), dtype=np.int64)
 
     def add(self, keys: NDArray[Any]) -> None:
-        """Count the next digit of the keys within the current bins."""
+        """Count, in the current pass of the radix selection, the values of the next bits of the keys.
+
+        Only keys whose higher bits equal those of a searched order statistic (the current bins) are counted.
+
+        Args:
+            keys: Keys of a part of the column: integers in the same order as the values.
+        """
         rest, size = self.left - self._digit, 1 << self._digit
         if self.left == self._bits:
             self._counts[0] += np.bincount((keys >> keys.dtype.type(rest)).astype(np.int64), minlength=size)
@@ -238,8 +289,14 @@ class _QuantileSearch:
         else:
             self._counts += np.bincount(places, minlength=self._counts.size).reshape(self._counts.shape)
 
-    def narrow(self, digit: int) -> None:
-        """Compute the bins of the next pass, which counts ``digit`` bits, from the counts."""
+    def narrow(self, bits: int) -> None:
+        """End a pass of the radix selection: determine further bits of the searched keys from the counts of this pass.
+
+        The bins of the next pass are the keys that begin with the bits found so far.
+
+        Args:
+            bits: Number of key bits that the next pass determines.
+        """
         slots = np.searchsorted(self._bins, self.found)
         ends = np.cumsum(self._counts, axis=1)
         for rank, slot in enumerate(slots.tolist()):
@@ -248,7 +305,7 @@ class _QuantileSearch:
             kind = self.found.dtype.type
             self.found[rank] = (self.found[rank] << kind(self._digit)) | kind(place)
         self.left -= self._digit
-        self._digit = min(digit, self.left)
+        self._digit = min(bits, self.left)
         self._bins = np.unique(self.found)
         self._counts = np.zeros((len(self._bins), 1 << self._digit) if self.left else (0, 0), dtype=np.int64)
         known = self._bits - self.left
@@ -261,7 +318,12 @@ def _bits(kind: np.dtype[Any], wide: bool) -> int:
 
 
 def _to_keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
-    """Return keys ``(n, width)`` in the same order as the values."""
+    """Map values ``(n, width)`` to unsigned integers in the same order.
+
+    Args:
+        values: Numbers or flags.
+        bits: Number of bits of a key, 32 or 64.
+    """
     kind, sign = _KEY[bits], _SIGN[bits]
     if values.dtype.kind == "f":
         exact = values.astype(np.float32 if bits == 32 else np.float64)
@@ -275,7 +337,12 @@ def _to_keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
 
 
 def _from_keys(keys: NDArray[Any], kind: np.dtype[Any]) -> NDArray[np.float64]:
-    """Return the values of keys, the inverse of `_to_keys`."""
+    """Map keys back to values, the inverse of `_to_keys`.
+
+    Args:
+        keys: Unsigned integers.
+        kind: Data type of the original values.
+    """
     bits = keys.dtype.itemsize * 8
     sign = _SIGN[bits]
     if kind.kind == "f":

@@ -1,4 +1,4 @@
-"""Build the Arrow tables of one block: frames, episode rows with statistics, exact states, and the task list."""
+"""Build the Arrow tables of one block of episodes: frames, episode rows with statistics, states, and tasks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def statistics_columns(features: Mapping[str, slice], matrices: Sequence[NDArray
     """Return the ``stats/*`` columns of the episode table; episodes of equal length are computed together.
 
     Args:
-        features: the columns of the matrices that belong to each feature.
-        matrices: `tables.frame_matrix` of each episode.
+        features: Columns of the matrices that belong to each feature.
+        matrices: All numeric features of each episode, as `frame_matrix` returns them.
     """
     lengths = np.array([len(matrix) for matrix in matrices])
     values = {name: np.empty((len(matrices), matrices[0].shape[1])) for name in (*_MOMENTS, *QUANTILES)}
@@ -47,7 +47,14 @@ def statistics_columns(features: Mapping[str, slice], matrices: Sequence[NDArray
 
 
 def _statistics(episodes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return the statistics of `column_stats` for episodes ``(n, T, columns)``, as ``(n, columns)`` by name."""
+    """Compute the statistics of n episodes of equal length T.
+
+    Args:
+        episodes: Values, shape ``(n, T, ncolumn)``.
+
+    Returns:
+        Arrays of shape ``(n, ncolumn)``, by name of the statistic.
+    """
     mean = episodes.mean(axis=1)
     squares = ((episodes - mean[:, None]) ** 2).sum(axis=1)
     return {
@@ -60,7 +67,7 @@ def _statistics(episodes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]
 
 
 def _to_lists(values: NDArray[Any]) -> pa.ListArray:
-    """Convert rows ``(n, width)`` to lists."""
+    """Convert an array ``(nrow, width)`` to a column of lists."""
     count, width = values.shape
     offsets = np.arange(0, count * width + 1, width, dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(values).reshape(-1)))
@@ -68,7 +75,15 @@ def _to_lists(values: NDArray[Any]) -> pa.ListArray:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedEpisode:
-    """An episode with its indices in the dataset; its provenance includes the content hash."""
+    """An episode with its indices in the dataset.
+
+    Attributes:
+        episode: The episode.
+        provenance: Its provenance, including the content hash.
+        episode_index: Index of the episode in the dataset.
+        from_index: Index of its first frame in the dataset.
+        task_index: Index of its task in the dataset's task list.
+    """
 
     episode: SimEpisode
     provenance: Provenance
@@ -83,9 +98,9 @@ class IndexedEpisode:
 
 
 def content_hash(episode: SimEpisode) -> str:
-    """Return the hash of an episode's content, which does not change when episodes are renumbered or merged.
+    """Return the hash of an episode's content, which does not change if episodes are renumbered or merged.
 
-    It is the SHA-256 of states, commands, actions, observations, readings and provenance (without the hash itself).
+    The SHA-256 includes states, commands, actions, observations, readings and provenance (except the hash itself).
     """
     core = {key: item for key, item in episode.provenance.to_json().items() if key != "content_hash"}
     arrays = [episode.states, episode.commands, episode.action, episode.observation]
@@ -95,7 +110,10 @@ def content_hash(episode: SimEpisode) -> str:
 
 
 def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
-    """Return the columns of `frame_matrix` that belong to each feature."""
+    """Return, for each feature, its columns in the result of `frame_matrix`.
+
+    That is the matrix of an episode's numeric data, with one row per frame.
+    """
     widths = {"action": len(spec.action_names), "observation.state": len(spec.state_names)}
     widths |= {reading.key: len(reading.columns) for reading in spec.readings}
     if spec.unsteady:
@@ -107,24 +125,24 @@ def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
     return {name: slice(int(end - width), int(end)) for (name, width), end in zip(widths.items(), ends, strict=True)}
 
 
-def frame_matrix(spec: DatasetSpec, placed: IndexedEpisode) -> NDArray[np.float64]:
-    """Return all numeric features of one episode as ``(T, columns)``, rounded as they are stored."""
-    frame = np.arange(placed.length)
-    vectors = [placed.episode.action, placed.episode.observation]
-    vectors += [placed.episode.readings[reading.key] for reading in spec.readings]
+def frame_matrix(spec: DatasetSpec, item: IndexedEpisode) -> NDArray[np.float64]:
+    """Return all numeric features of one episode, rounded as they are stored, shape ``(nframe, ncolumn)``."""
+    frame = np.arange(item.length)
+    vectors = [item.episode.action, item.episode.observation]
+    vectors += [item.episode.readings[reading.key] for reading in spec.readings]
     stored = np.hstack(vectors).astype(np.float32).astype(np.float64)
     parts: list[Any] = [stored]
     if spec.unsteady:
-        parts.append(placed.episode.states[:-1, :1].astype(np.float32).astype(np.float64))
+        parts.append(item.episode.states[:-1, :1].astype(np.float32).astype(np.float64))
     if spec.success:
-        parts.append(placed.episode.next_success.astype(np.float64)[:, None])
+        parts.append(item.episode.next_success.astype(np.float64)[:, None])
     fixed = np.stack(
         [
             (frame / spec.fps).astype(np.float32).astype(np.float64),
             frame,
-            np.full(placed.length, placed.episode_index),
-            placed.from_index + frame,
-            np.full(placed.length, placed.task_index),
+            np.full(item.length, item.episode_index),
+            item.from_index + frame,
+            np.full(item.length, item.task_index),
         ],
         axis=1,
         dtype=np.float64,
@@ -133,7 +151,12 @@ def frame_matrix(spec: DatasetSpec, placed: IndexedEpisode) -> NDArray[np.float6
 
 
 def data_table(spec: DatasetSpec, matrix: NDArray[np.float64]) -> pa.Table:
-    """Return the table of a data file from stacked `frame_matrix` rows."""
+    """Return the table of a data file.
+
+    Args:
+        spec: Specification of the dataset.
+        matrix: `frame_matrix` of all episodes in the file, one below the other.
+    """
     columns: dict[str, pa.Array] = {}
     vectors = {"action", "observation.state", *(reading.key for reading in spec.readings)}
     for name, where in stat_columns(spec).items():
@@ -148,7 +171,7 @@ def data_table(spec: DatasetSpec, matrix: NDArray[np.float64]) -> pa.Table:
 
 
 def _hf_features(table: pa.Table) -> dict[str, Any]:
-    """Return the column description of the `datasets` library, which LeRobot's loader reads."""
+    """Return the column description in the format of Hugging Face ``datasets``, which LeRobot's loader reads."""
     result: dict[str, Any] = {}
     for entry in table.schema:
         if pa.types.is_fixed_size_list(entry.type):
@@ -160,26 +183,34 @@ def _hf_features(table: pa.Table) -> dict[str, Any]:
     return result
 
 
-def states_table(placed: Sequence[IndexedEpisode]) -> pa.Table:
-    """Return exact states and commands, one row per episode: flat float64 lists with their widths."""
-    episodes = [item.episode for item in placed]
+def states_table(episodes: Sequence[IndexedEpisode]) -> pa.Table:
+    """Return a table of unrounded simulator states and commands, one row per episode.
+
+    An array is stored as a flat list of float64 and its number of columns.
+    """
+    members = [item.episode for item in episodes]
     return pa.table(
         {
-            "episode_index": pa.array([item.episode_index for item in placed], pa.int64()),
-            "number": pa.array([episode.number for episode in episodes], pa.int64()),
-            "states": to_lists([episode.states for episode in episodes]),
-            "state_width": pa.array([episode.states.shape[1] for episode in episodes], pa.int64()),
-            "commands": to_lists([episode.commands for episode in episodes]),
-            "command_width": pa.array([episode.commands.shape[1] for episode in episodes], pa.int64()),
+            "episode_index": pa.array([item.episode_index for item in episodes], pa.int64()),
+            "number": pa.array([episode.number for episode in members], pa.int64()),
+            "states": to_lists([episode.states for episode in members]),
+            "state_width": pa.array([episode.states.shape[1] for episode in members], pa.int64()),
+            "commands": to_lists([episode.commands for episode in members]),
+            "command_width": pa.array([episode.commands.shape[1] for episode in members], pa.int64()),
         }
     )
 
 
-def logs_table(placed: Sequence[IndexedEpisode], logs: Sequence[Episode]) -> pa.Table:
-    """Return the unrounded values and true times of logs, one row per episode."""
+def logs_table(episodes: Sequence[IndexedEpisode], logs: Sequence[Episode]) -> pa.Table:
+    """Return a table of the unrounded values and true times of logs, one row per episode.
+
+    Args:
+        episodes: The episodes of the block.
+        logs: The log of each episode, in the same order.
+    """
     return pa.table(
         {
-            "episode_index": pa.array([item.episode_index for item in placed], pa.int64()),
+            "episode_index": pa.array([item.episode_index for item in episodes], pa.int64()),
             "number": pa.array([log.index for log in logs], pa.int64()),
             "time": to_lists([log.time for log in logs]),
             "action": to_lists([log.action for log in logs]),
@@ -190,7 +221,7 @@ def logs_table(placed: Sequence[IndexedEpisode], logs: Sequence[Episode]) -> pa.
 
 
 def tasks_table(tasks: Sequence[str]) -> pa.Table:
-    """Return ``tasks.parquet`` in the format of a pandas frame with the task text as index, written without pandas."""
+    """Return the table of ``tasks.parquet``, in the form that pandas writes with the task text as index."""
     index = {
         "name": None,
         "field_name": "__index_level_0__",
@@ -231,13 +262,22 @@ def tasks_table(tasks: Sequence[str]) -> pa.Table:
 def episodes_table(
     spec: DatasetSpec,
     block: int,
-    placed: Sequence[IndexedEpisode],
+    episodes: Sequence[IndexedEpisode],
     matrices: Sequence[NDArray[np.float64]],
     *,
     videos: Mapping[str, EncodedVideo],
     params: Sequence[str],
 ) -> pa.Table:
-    """Return the episode rows of one block: location of the frames, statistics, and provenance columns."""
+    """Return the episode table of one block: location of the frames, statistics, and provenance columns.
+
+    Args:
+        spec: Specification of the dataset.
+        block: Number of the block.
+        episodes: Episodes of the block.
+        matrices: `frame_matrix` of each episode.
+        videos: Encoded video of the block, by camera name.
+        params: Names of the parameters that become columns.
+    """
     where = layout.chunk_and_file(block)
     rows = [
         {
@@ -252,7 +292,7 @@ def episodes_table(
             **{f"meta/episodes/{key}": value for key, value in where.items()},
             **_provenance_columns(item, params),
         }
-        for i, item in enumerate(placed)
+        for i, item in enumerate(episodes)
     ]
     columns = {name: pa.array([row[name] for row in rows], _column_type(name, rows[0][name])) for name in rows[0]}
     return pa.table(_with_statistics(columns, statistics_columns(stat_columns(spec), matrices)))
@@ -263,7 +303,7 @@ _TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa
 
 
 def _column_type(name: str, value: Any) -> pa.DataType:
-    """Return the Arrow type of a column from its name or, where the name does not decide it, from its first value."""
+    """Return the Arrow type of a column, from its name or else from its first value."""
     if name.startswith("stats/"):
         return pa.list_(pa.int64()) if name.endswith("/count") else pa.list_(pa.list_(pa.list_(pa.float64())))
     if name.startswith("provenance/rand."):
@@ -272,7 +312,7 @@ def _column_type(name: str, value: Any) -> pa.DataType:
 
 
 def _with_statistics(columns: Mapping[str, pa.Array], statistics: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    """Return the episode table's columns in LeRobot's order: statistics before the location of the row itself."""
+    """Return the columns of the episode table in LeRobot's order: statistics before ``meta/episodes/*``."""
     result: dict[str, pa.Array] = {}
     for name, column in columns.items():
         if not result.keys() & statistics.keys() and name.startswith(("stats/", "meta/episodes/")):
@@ -308,7 +348,7 @@ def _provenance_columns(item: IndexedEpisode, params: Sequence[str]) -> dict[str
     unknown = sorted(set(record.params) - set(params))
     if unknown:
         raise DatasetError(
-            f"Episode number {item.episode.number} drew the parameters {', '.join(unknown[:5])}, which the dataset's "
+            f"Episode number {item.episode.number} has the parameters {', '.join(unknown[:5])}, which the dataset's "
             "earlier episodes do not have. Episodes of one dataset share their parameters; write another dataset."
         )
     return {

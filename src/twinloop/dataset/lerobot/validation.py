@@ -1,6 +1,7 @@
-"""Validate a LeRobot v3.0 folder: possible metadata values, readable files, and the public validators.
+"""Validate a LeRobotDataset v3.0 folder: metadata and files, and with the programs lerobot-doctor and robovet.
 
-No frame is read; errors in the frames are found by `twinloop curate`.
+Metadata must have values that a dataset can have, and files must be readable. Frames are not read; `twinloop curate`
+finds errors in frames.
 """
 
 from __future__ import annotations
@@ -38,10 +39,14 @@ _DTYPES = re.compile(r"(u?int(8|16|32|64)|float(16|32|64)|bool|string|video|imag
 
 
 def require_valid_info(info: Mapping[str, Any], folder: Path) -> None:
-    """Check that ``info.json`` has possible counts, rates, shapes and types, and paths inside the folder.
+    """Check that ``info.json`` has possible counts, rates, shapes and types, and only paths inside the folder.
+
+    Args:
+        info: Content of ``info.json``.
+        folder: Folder of the dataset.
 
     Raises:
-        DatasetError: names the key.
+        DatasetError: If a value is impossible; the message names the key.
     """
     where = folder / layout.INFO
     _check_counts(info, where)
@@ -50,10 +55,10 @@ def require_valid_info(info: Mapping[str, Any], folder: Path) -> None:
 
 
 def require_whole_numbers(table: pa.Table, names: Sequence[str], *, where: str) -> None:
-    """Check that the columns ``names`` of an episode table are whole numbers from 0.
+    """Check that the columns ``names`` of an episode table have whole numbers of at least 0, without empty values.
 
     Raises:
-        DatasetError: names the column.
+        DatasetError: If a column has other values.
     """
     for name in names:
         column = table[name]
@@ -68,8 +73,13 @@ def require_whole_numbers(table: pa.Table, names: Sequence[str], *, where: str) 
 def require_frames_within(table: pa.Table, frames: int, *, where: str) -> None:
     """Check that all episodes end within the dataset's frames, before memory is allocated for them.
 
+    Args:
+        table: The episode table.
+        frames: Number of frames of the dataset.
+        where: Path of the dataset for messages.
+
     Raises:
-        DatasetError: names the episode with the largest end.
+        DatasetError: If an episode ends later; the message names the episode with the largest end.
     """
     ends = table["length"].to_numpy().astype(np.float64)
     if "dataset_from_index" in table.column_names:
@@ -136,12 +146,12 @@ _HEAD, _LARGE = 8, 16  # bytes of an MP4 box before its content, and of one whos
 
 
 def find_unreadable_files(folder: Path, info: Mapping[str, Any], tables: Sequence[str]) -> list[str]:
-    """Return one sentence for each file of some episodes, and each column of it, that cannot be read.
+    """Return one sentence for each data file, video or column that cannot be read.
 
     Args:
-        folder: a v3.0 dataset.
-        info: its ``info.json``.
-        tables: files of its episode table, by their path in the folder; the files that they refer to are checked.
+        folder: Folder of a LeRobotDataset v3.0.
+        info: Content of its ``info.json``.
+        tables: Files of its episode table, as paths relative to the folder. Files to which they refer are checked.
     """
     found = list[str]()
     for name in tables:
@@ -160,7 +170,12 @@ def find_unreadable_files(folder: Path, info: Mapping[str, Any], tables: Sequenc
 
 
 def _frames_by_file(table: Path, columns: Sequence[str]) -> Counter[tuple[int, int]]:
-    """Return the number of frames that the episode table places in each file, by chunk and file."""
+    """Return the number of frames in each file according to the episode table, by chunk and file index.
+
+    Args:
+        table: Path of a file of the episode table.
+        columns: Names of the columns with the chunk index and the file index.
+    """
     rows = read_table(table, ["length", *columns])
     frames = Counter[tuple[int, int]]()
     for length, chunk, file in zip(*(rows[name].to_pylist() for name in ("length", *columns)), strict=True):
@@ -203,7 +218,7 @@ def _find_wrong_columns(file: pq.ParquetFile, features: Mapping[str, Any], frame
 
 
 def _count_values(meta: pq.FileMetaData, key: str) -> tuple[int, int]:
-    """Return the numbers of empty values and of all values of a column."""
+    """Return the number of empty values and the number of all values of a column, from the file's metadata."""
     empty = values = 0
     for group in range(meta.num_row_groups):
         for place in range(meta.num_columns):
@@ -228,7 +243,11 @@ def _find_broken_videos(folder: Path, info: Mapping[str, Any], key: str, table: 
 
 
 def _require_complete_file(path: Path) -> None:
-    """Check that an MP4 file exists, does not end within a box, and has its index and frames."""
+    """Check that an MP4 file exists, is not cut off, and has its index and its frames.
+
+    Raises:
+        DatasetError: If the file is missing or incomplete.
+    """
     if not path.is_file():
         raise DatasetError(f"{path} is missing, although the dataset's metadata names it. Restore the file.")
     size, at, kinds = path.stat().st_size, 0, list[bytes]()
@@ -268,7 +287,17 @@ _TIMEOUT_S = 1800
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationResult:
-    """Result of one validator: counts of its checks, and the texts of those that failed or warned."""
+    """Result of one validator.
+
+    Attributes:
+        validator: Name of the validator.
+        accepted: True if no check failed.
+        passed: Number of checks that passed.
+        warned: Number of checks that gave a warning.
+        failed: Number of checks that failed.
+        failures: Texts of the failures.
+        warnings: Texts of the warnings.
+    """
 
     validator: str
     accepted: bool
@@ -297,18 +326,18 @@ class ValidationResult:
 
 
 def validate(path: Path | str) -> tuple[ValidationResult, ...]:
-    """Run ``lerobot-doctor --ci`` and ``robovet doctor`` on a dataset folder.
+    """Run the public validators ``lerobot-doctor`` and ``robovet`` on a dataset folder, and return both results.
 
     Raises:
-        MissingDependencyError: a validator is not installed; names the command that installs it.
-        DatasetError: a validator ended without a result; quotes its output.
+        MissingDependencyError: If a validator is not installed; the message has the command that installs it.
+        DatasetError: If a validator ended without a result; the message quotes its output.
     """
     path = Path(path)
     return run_lerobot_doctor(path), run_robovet(path)
 
 
 def run_lerobot_doctor(path: Path) -> ValidationResult:
-    """Run ``lerobot-doctor check --ci``; the dataset is accepted if none of its checks fails."""
+    """Run ``lerobot-doctor check --ci`` on a dataset folder; the dataset is accepted if no check fails."""
     done = _run_validator("lerobot-doctor", ["check", "--ci", str(path)])
     report = _parse_report("lerobot-doctor", done.stdout, done)
     counts = report["summary"]
@@ -324,7 +353,7 @@ def run_lerobot_doctor(path: Path) -> ValidationResult:
 
 
 def run_robovet(path: Path) -> ValidationResult:
-    """Run ``robovet doctor``; the dataset is accepted if none of its checks fails."""
+    """Run ``robovet doctor`` on a dataset folder; the dataset is accepted if no check fails."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "robovet.json"
         done = _run_validator("robovet", ["doctor", str(path), "--json", str(target)])
@@ -342,7 +371,11 @@ def run_robovet(path: Path) -> ValidationResult:
 
 
 def _run_validator(program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a validator that is installed in the environment of this interpreter."""
+    """Run a validator that is installed in the environment of this Python interpreter.
+
+    Raises:
+        MissingDependencyError: If it is not installed.
+    """
     places = (Path(sysconfig.get_path("scripts")), Path(sys.executable).parent)
     found = next((place / program for place in places if (place / program).is_file()), None)
     if found is None:
@@ -355,9 +388,9 @@ def _parse_report(program: str, text: str, done: subprocess.CompletedProcess[str
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
+        last_line = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
         raise DatasetError(
-            f"{program} ended with {done.returncode} and gave no result. Its last output: {said[0]}"
+            f"{program} ended with exit code {done.returncode} and no result. Its last output: {last_line[0]}"
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""Write a LeRobotDataset v3.0 block by block; each block has its own files and becomes visible as a whole.
+"""Write a LeRobotDataset v3.0 in blocks of episodes; each block becomes visible to readers as a whole.
 
-The files depend on the spec and the episodes only, never on the clock, so a run that was killed and resumed gives the
-same bytes as an uninterrupted one. Committed data files are never changed: a commit adds files and replaces metadata,
-in a snapshot that is swapped in at once (`snapshot`).
+The files depend on the specification and the episodes only, never on the clock. Therefore a run that was killed and
+resumed gives the same bytes as an uninterrupted run. Committed data files are never changed: a commit adds new files
+and replaces the metadata, in a copy of the folder that replaces the folder atomically (`snapshot`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from twinloop.dataset.storage.targets import DatasetTarget, open_target
 
 
 class DatasetWriter:
-    """Writer of one dataset folder; opened by `DatasetWriter.open`, closed by ``with`` or `close`.
+    """Writer of one dataset; open it with `DatasetWriter.open`, close it with ``with`` or `close`.
 
-    Blocks are committed in order: block ``k`` covers the attempted episode numbers ``[k·B, (k+1)·B)`` with
-    ``B = spec.block_size``, and stores some of these episodes, possibly none.
+    An attempt is a simulated or recorded trial that becomes an episode if the caller keeps it. Episodes are committed
+    in blocks, in order. Block ``k`` covers the attempts with the numbers ``k·B`` to ``(k+1)·B − 1``, where ``B =
+    spec.block_size``. It stores those attempts that became episodes, possibly none.
     """
 
     def __init__(self, target: DatasetTarget, spec: DatasetSpec, progress: WriteProgress) -> None:
@@ -54,18 +55,18 @@ class DatasetWriter:
 
     @classmethod
     def open(cls, path: Path | str, spec: DatasetSpec, *, resume: bool = False) -> DatasetWriter:
-        """Start a dataset in an absent or empty folder, or continue one that was started with the same spec.
+        """Start a dataset in an absent or empty folder, or continue a dataset with the same specification.
 
         Args:
-            path: a folder, or an address in a store (``s3://bucket/prefix``); ``self.path`` is then a local folder with
-                the committed frames and metadata.
-            spec: the dataset's specification.
-            resume: continue an existing dataset.
+            path: A folder, or an address in an object store (``s3://bucket/prefix``). For an address, ``self.path`` is
+                a local folder with the committed frames and metadata.
+            spec: Specification of the dataset.
+            resume: True to continue a dataset that already exists.
 
         Raises:
-            DatasetLockedError: another writer has the folder open.
-            DatasetError: the folder is not empty and ``resume`` is not set, it was started with another spec, or no
-                folder can be written there.
+            DatasetLockedError: If another writer has the folder open.
+            DatasetError: If the folder is not empty and ``resume`` is false, its dataset has another specification, or
+                the folder cannot be written.
         """
         target = open_target(path)
         try:
@@ -96,12 +97,12 @@ class DatasetWriter:
 
     @property
     def outcomes(self) -> list[Mapping[str, int]]:
-        """Counts given with each committed block, in order."""
+        """Counts of outcomes of each committed block, in order, as given to `commit_block`."""
         return [entry.outcome for entry in self._progress.blocks]
 
     @property
     def total_outcome(self) -> dict[str, int]:
-        """Sums of the counts given with the committed blocks."""
+        """Counts of outcomes, summed over the committed blocks."""
         total: dict[str, int] = {}
         for entry in self._progress.blocks:
             for name, count in entry.outcome.items():
@@ -109,11 +110,16 @@ class DatasetWriter:
         return total
 
     def attempt_numbers(self, block: int) -> range:
-        """Return the episode numbers that a block covers."""
+        """Return the numbers of the attempts that a block covers."""
         return range(block * self.spec.block_size, (block + 1) * self.spec.block_size)
 
     def skip_blocks(self, until: int, *, outcome: Mapping[str, int] | None = None) -> None:
-        """Leave the blocks before ``until`` empty; unlike a commit, this is stored only with the next commit."""
+        """Leave the blocks before block ``until`` empty; this is stored on disk with the next commit only.
+
+        Args:
+            until: Number of the first block that is not skipped.
+            outcome: Counts of outcomes to store for each skipped block.
+        """
         entries = [
             BlockEntry(block=block, episodes=0, frames=0, outcome=dict(outcome or {}))
             for block in range(self.next_block, until)
@@ -129,29 +135,29 @@ class DatasetWriter:
         videos: Mapping[str, EncodedVideo] | None = None,
         logs: Sequence[Episode] | None = None,
         outcome: Mapping[str, int] | None = None,
-        aside: Sequence[InvalidAttempt] = (),
+        invalid: Sequence[InvalidAttempt] = (),
         tables: Mapping[str, SideTable] | None = None,
         documents: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Commit one block; it is then on disk and visible, and after an exception nothing has changed.
+        """Commit one block; it is then on disk and visible to readers. After an exception the dataset is unchanged.
 
         Args:
-            block: must be `next_block`.
-            episodes: the episodes to store, in episode-number order.
-            frames: per episode, camera images ``(T, height, width, 3)`` by name; they are encoded here.
-            videos: in place of ``frames``, files already encoded by `encode_block`, possibly in another process; they
-                are linked or copied into the dataset and not removed.
-            logs: for recorded episodes, the logs, stored unrounded in addition to the frames.
-            outcome: counts per outcome of the block's attempts (``{"attempted": 64, "success": 61}``).
-            aside: the block's attempts with an invalid world, stored in ``twinloop/invalid``.
-            tables: side tables of the episodes by name; every block with episodes must have the same ones; see
-                `side_tables`.
-            documents: JSON files by their path in the dataset; each replaces an earlier file of that path.
+            block: Number of the block; must be `next_block`.
+            episodes: Episodes to store, in the order of their numbers.
+            frames: Per episode, images ``(T, height, width, 3)`` by camera name; they are encoded here.
+            videos: Instead of ``frames``, files that `encode_block` has already encoded, possibly in another process.
+                They are linked or copied into the dataset and not removed.
+            logs: For recorded episodes, the log of each episode; stored unrounded in addition to the frames.
+            outcome: Counts of outcomes of the block's attempts (``{"attempted": 64, "success": 61}``).
+            invalid: Attempts of the block whose world diverged, stored in ``twinloop/invalid``.
+            tables: Side tables of the episodes by name, see `side_tables`. Every block with episodes must have the same
+                tables.
+            documents: JSON content by path in the dataset; each replaces an earlier file with that path.
 
         Raises:
-            DatasetError: a block out of order, episodes that do not fit the spec, other side tables than before, or a
-                full disk.
-            InputError: images of another shape than the spec's cameras, or side tables of other episodes.
+            DatasetError: If the block is out of order, episodes do not fit the specification, the side tables differ
+                from those of earlier blocks, or the disk is full.
+            InputError: If images do not have the shape of the cameras, or side tables belong to other episodes.
         """
         self._check_block(block, episodes)
         progress = self._progress.with_tasks([episode.provenance.task for episode in episodes])
@@ -170,9 +176,9 @@ class DatasetWriter:
                 with span("encode parquet"):
                     progress = self._store_episodes(stage, block, episodes, progress, encoded, logs)
                     progress = replace(progress, tables=self._store_tables(stage, block, episodes, tables or {}))
-            if aside:
+            if invalid:
                 path = stage / layout.block_path(layout.INVALID_PATH, block)
-                write_groups(path, invalid_worlds_table(aside), [1] * len(aside), compression="none")
+                write_groups(path, invalid_worlds_table(invalid), [1] * len(invalid), compression="none")
             _write_documents(stage, documents)
             due = metadata.quantiles_due(progress)
             progress = replace(progress, quantiles_at=progress.frames if due else progress.quantiles_at)
@@ -183,10 +189,13 @@ class DatasetWriter:
     def finish(
         self, result: Mapping[str, Any] | None = None, *, documents: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
-        """Make the quantiles exact over all frames, and store the run's metrics in ``twinloop/result.json``.
+        """Finish the dataset: compute the quantiles over all frames, and store the run's result.
 
-        Neither ``result`` nor ``documents`` (further JSON files, by their path in the dataset) may depend on the clock:
-        the bytes depend on the run's inputs only.
+        The arguments must not depend on the clock, so that equal inputs of a run give equal bytes.
+
+        Args:
+            result: Metrics of the run, written to ``twinloop/result.json``; None writes no file.
+            documents: Further JSON content by path in the dataset.
         """
         progress = replace(self._progress, quantiles_at=self._progress.frames)
         with self._snapshot(final=True) as stage:
@@ -198,7 +207,7 @@ class DatasetWriter:
         self._progress = progress
 
     def close(self) -> None:
-        """Release the folder for other writers."""
+        """Release the folder so that other writers can open it."""
         self._target.release()
 
     def __enter__(self) -> DatasetWriter:
@@ -209,7 +218,13 @@ class DatasetWriter:
 
     @contextlib.contextmanager
     def _snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """Open the next snapshot; after an exception, reload the progress from disk."""
+        """Yield a folder for the files of the next commit, and commit it when the ``with`` block ends.
+
+        After an exception, nothing is committed and the stored progress is loaded again.
+
+        Args:
+            final: True for the last commit.
+        """
         if not self._target.held:
             raise DatasetError(f"The writer of {self._target.name} is closed. Open it again with resume=True.")
         try:

@@ -1,1 +1,1 @@
-"""Read, check, resample and convert recorded logs; public sets of real data."""
+"""Read, check, resample and convert recorded robot logs, and provide public sets of real data."""

@@ -1,4 +1,4 @@
-"""Convert a recorded log to a LeRobotDataset v3.0, with float32 features and the log's unrounded values."""
+"""Convert a recorded log to a LeRobotDataset v3.0 (float32 features) that also stores the log's unrounded values."""
 
 from __future__ import annotations
 
@@ -32,21 +32,23 @@ def write_log_dataset(
 ) -> Path:
     """Write the episodes of one log as a v3.0 dataset; each episode keeps its source (``real`` or ``sim``).
 
-    LeRobot's files get nominal timestamps at the log's median rate and float32 values; the log's times and numbers are
-    stored in addition, and `load_log` on the result returns them unchanged. Signals are stored exactly, and those that
-    all episodes have become features as well (see `recorded_signals`).
+    LeRobot's files get nominal timestamps at the log's median rate and float32 values. The log's original times and
+    values are stored in addition, and `load_log` of the result returns them unchanged. Signals are stored exactly,
+    and signals that all episodes have become features as well (see `find_shared_signals`).
 
     Args:
-        episodes: episodes with the same joints and units; numbered by position, their original index is stored.
-        path: a missing or empty folder.
-        name: the dataset's name; by default the folder's.
-        data_hash: hash of the log's files, stored in the provenance.
-        licence: licence of the data, for the dataset card.
-        block_size: episodes per file.
+        episodes: Episodes with the same joints and units. Their position becomes their number, and their original
+            index is stored in the provenance.
+        path: Folder that is missing or empty.
+        name: Name of the dataset; by default the folder's name.
+        data_hash: Hash of the log's files, stored in the provenance.
+        licence: Licence of the data, for the dataset card.
+        block_size: Number of episodes per file.
 
     Raises:
-        LogError: no episodes, none with a joint, or they differ in joints, units or kind of command.
-        DatasetError: the folder is not empty, or the disk is full.
+        LogError: If there is no episode, an episode has no joint, or episodes differ in joints, units or kind of
+            command.
+        DatasetError: If the folder is not empty, or the disk is full.
     """
     if not episodes:
         raise LogError("There are no episodes to write.")
@@ -64,8 +66,8 @@ def write_log_dataset(
             )
     if not first.joints:
         raise LogError(
-            f"{first.origin or 'The log'} is of a body without joints, and a LeRobot dataset is made of actions and "
-            "positions of joints. identify and gap take such a log as it is."
+            f"{first.origin or 'The log'} has no joints, and a LeRobot dataset needs joint positions and actions. "
+            "'twinloop identify' and 'twinloop gap' read such a log without conversion."
         )
     shared = find_shared_signals(episodes)
     spec = DatasetSpec(
@@ -95,7 +97,13 @@ def write_log_dataset(
 def _build_side_tables(
     episodes: Sequence[Episode], numbers: Sequence[int], chosen: Sequence[Episode]
 ) -> dict[str, SideTable] | None:
-    """Return the side tables (signals, simulations) of a block; None if no episode of the log has such data."""
+    """Return the side tables (signals, simulations) for the episodes of one file; None if no episode has such data.
+
+    Args:
+        episodes: All episodes of the log.
+        numbers: Numbers of the episodes of the file.
+        chosen: Episodes of the file.
+    """
     tables: dict[str, SideTable] = {}
     if any(episode.signals for episode in episodes):
         tables[TABLE] = signals_table(numbers, chosen)

@@ -28,19 +28,23 @@ IMPORTERS: Registry[Importer] = Registry(
 
 
 def list_importers() -> tuple[Importer, ...]:
-    """Return the importers: those of installed packages first, because a built-in one may recognize their logs too."""
+    """Return all importers, those of installed packages first, because a built-in one may recognize the same logs."""
     names = [*(name for name in IMPORTERS if name not in IMPORTERS.builtin), *IMPORTERS.builtin]
     return tuple(IMPORTERS[name] for name in names)
 
 
 class LogMetadata(TypedDict, total=False):
-    """Metadata of a log that the log itself lacks.
+    """Metadata of a log that the log itself lacks. All keys are optional.
 
-    ``units``: the unit of every joint, or one per joint (see `LogOptions`). ``calibration``: LeRobot's
-    ``calibration.json``, which maps ±100 and 0–100 to radians. ``joints``: names of the joint columns if the log has
-    none; otherwise a selection. ``task``, ``robot_type``: replace those of the log. ``origin``: the recorded origin of
-    the episodes; by default the path. ``topics``: the topics of a ROS recording by role (``state``, ``command``,
-    ``imu:SITE``, …). ``description``: a YAML file that describes a table's columns.
+    Attributes:
+        units: Unit of every joint, or one unit per joint (see `LogOptions`).
+        calibration: LeRobot's ``calibration.json``, which converts the units ±100 and 0–100 to radians.
+        joints: Names of the joint columns if the log has none; otherwise the joints to read.
+        task: Task that replaces the log's.
+        robot_type: Robot type that replaces the log's.
+        origin: Recorded origin of the episodes; by default the path.
+        topics: Topic of a ROS recording by role (``state``, ``command``, ``imu:SITE``, …).
+        description: YAML file that describes the columns of a table.
     """
 
     units: UnitMap | str | Sequence[str] | None
@@ -53,35 +57,40 @@ class LogMetadata(TypedDict, total=False):
     description: Path | str | None
 
 
-def load_log(path: Path | str, **said: Unpack[LogMetadata]) -> list[Episode]:
-    """Return the episodes of a robot log of any format.
+def load_log(path: Path | str, **metadata: Unpack[LogMetadata]) -> list[Episode]:
+    """Return the episodes of a robot log of any known format.
 
     Args:
-        path: a LeRobot v2.1 or v3.0 folder, an Arrow folder or file, a CSV file, a ROS recording, a robomimic HDF5
-            file, a Crazyflie's µSD log.
-        **said: metadata that the log lacks, see `LogMetadata`.
+        path: LeRobot v2.1 or v3.0 folder, Arrow folder or file, CSV file, ROS recording, robomimic HDF5 file, or
+            µSD log of a Crazyflie.
+        **metadata: Metadata that the log lacks, see `LogMetadata`.
 
     Raises:
-        InputError: there is no such file, or no importer recognizes it.
-        UnitsError: the log does not declare its units; the message requests them.
-        LogError: no episodes, NaN, times that do not increase, a missing joint, or several matching topics.
-        DatasetError: a damaged file; names it.
-        MissingDependencyError: the format needs a package that is not installed; names it.
+        InputError: If the path does not exist, or no importer recognizes it.
+        UnitsError: If the units of the joints are neither in the log nor given.
+        LogError: If there is no episode, a value is NaN, times do not increase, a joint is missing, or several
+            topics match.
+        DatasetError: If a file is damaged.
+        MissingDependencyError: If the format needs a package that is not installed.
     """
-    return [episode.to_episode() for episode in read_raw(path, **said)]
+    return [episode.to_episode() for episode in read_raw(path, **metadata)]
 
 
-def read_raw(path: Path | str, **said: Unpack[LogMetadata]) -> list[RawEpisode]:
-    """Return the episodes of a log without checks: they may have NaN, repeated times and other defects.
+def read_raw(path: Path | str, **metadata: Unpack[LogMetadata]) -> list[RawEpisode]:
+    """Return the episodes of a log unchecked: they may have NaN, repeated times and other defects.
+
+    Args:
+        path: Log, as for `load_log`.
+        **metadata: Metadata that the log lacks, see `LogMetadata`.
 
     Raises:
-        TwinloopError: as `load_log`, except for defects of values and times.
+        TwinloopError: The same errors as `load_log`. NaN and times that do not increase are no errors here.
     """
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path} does not exist.")
-    files = {key: Path(file) for key in ("calibration", "description") if (file := said.get(key)) is not None}
-    options = LogOptions(**{**said, **files})  # pyright: ignore[reportArgumentType]
+    files = {key: Path(file) for key in ("calibration", "description") if (file := metadata.get(key)) is not None}
+    options = LogOptions(**{**metadata, **files})  # pyright: ignore[reportArgumentType]
     known = list_importers()
     for importer in known:
         if importer.recognizes(path):
@@ -89,4 +98,4 @@ def read_raw(path: Path | str, **said: Unpack[LogMetadata]) -> list[RawEpisode]:
             if not episodes:
                 raise LogError(f"{path} has no episodes.")
             return episodes
-    raise InputError(f"{path} is no log that can be read. Known formats: {', '.join(i.name for i in known)}.")
+    raise InputError(f"{path} has no known log format. Known formats: {', '.join(i.name for i in known)}.")

@@ -1,6 +1,7 @@
-"""Resample episodes with irregular times to a uniform rate: commands are held, measurements interpolated, gaps kept.
+"""Resample episodes with irregular times to a uniform rate. Commands are held, measurements interpolated, gaps kept.
 
-Nothing is filtered: frequencies above half of the new rate are aliased, so choose a rate near that of the log.
+The signals are not low-pass filtered, so frequencies above half of the new rate are aliased. Choose a rate near
+that of the log.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ HELD = ("motor", "enabled")  # signals that are commands or switches: values are
 
 
 def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Episode]:
-    """Return the parts of an episode between its gaps, each with the episode's number and its own times.
+    """Split an episode at its time gaps. Each part keeps the episode's number and its times.
 
-    Signals belong to the part during which they were measured, held values also to the later parts. Parts of one frame
-    are removed.
+    The samples of a signal go to the part during which they were measured. A held signal (``motor``, ``enabled``)
+    also keeps the value that is valid at the beginning of a part. Parts of a single frame are removed.
 
     Args:
-        episode: with increasing times.
-        longest_s: a longer step is a gap; by default `GAP_FACTOR` median steps.
+        episode: Episode with increasing times.
+        longest_s: Longest step in s that is not a gap; by default `GAP_FACTOR` (4) times the median step.
     """
     steps = np.diff(episode.time)
     if not len(steps):
@@ -41,27 +42,37 @@ def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Epis
 
 
 def resample(episode: Episode, rate_hz: float, *, longest_gap_s: float | None = None) -> list[Episode]:
-    """Resample an episode to uniform grids of ``rate_hz``, one per part between gaps.
+    """Resample an episode to uniform time grids, one grid per part between time gaps.
 
-    Commands are held. Joint angles are interpolated linearly after unwrapping (a log that wraps at ±180° becomes
-    unwrapped), orientations spherically, other signals linearly; ``motor`` and ``enabled`` are held. Signals get the
-    times of the frames, without those for which nothing was measured.
+    Commands are held. Joint angles are unwrapped (also those of a log that wraps at ±180°) and interpolated
+    linearly, orientations spherically, and other signals linearly. The signals ``motor`` and ``enabled`` are held.
+    A signal is sampled at the new frames from its first to its last sample only; a held signal continues after its
+    last sample.
 
     Args:
-        episode: with increasing times.
-        rate_hz: frames per second; each grid begins at the first time of its part.
-        longest_gap_s: a longer step is a gap; by default `GAP_FACTOR` median steps.
+        episode: Episode with increasing times.
+        rate_hz: Frames per second; each grid begins at the first time of its part.
+        longest_gap_s: Longest step in s that is not a gap; by default `GAP_FACTOR` (4) times the median step.
 
     Raises:
-        InputError: the rate is not positive.
+        InputError: If the rate is not positive.
     """
     if not rate_hz > 0:
-        raise InputError(f"A rate of {rate_hz:g} Hz is no grid. Give frames per second, such as 100.")
+        raise InputError(f"The rate {rate_hz:g} Hz is not above 0. Give frames per second, such as 100.")
     return [_resample_piece(piece, rate_hz) for piece in split_gaps(episode, longest_s=longest_gap_s)]
 
 
 def hold(time: ArrayLike, values: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
-    """Return the last of ``values`` ``(T, k)`` at or before each time (zero-order hold); the first value before all."""
+    """Return the last sample at or before each time (zero-order hold); the first sample if there is none before.
+
+    Args:
+        time: Times of the samples, increasing, shape ``(T,)``.
+        values: Samples of k columns, shape ``(T, k)``.
+        at: Requested times, shape ``(m,)``.
+
+    Returns:
+        Held values, shape ``(m, k)``.
+    """
     moments = np.asarray(time, dtype=np.float64)
     # Tolerance for rounding errors between grid points and frame times.
     slack = 1e-9 * max(1.0, float(np.abs(moments).max(initial=0.0)))
@@ -70,14 +81,32 @@ def hold(time: ArrayLike, values: ArrayLike, at: ArrayLike) -> NDArray[np.float6
 
 
 def interpolate(time: ArrayLike, values: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
-    """Interpolate columns of ``values`` ``(T, k)`` linearly; beyond the ends the end values are held."""
+    """Interpolate columns linearly; before the first and after the last sample, that sample is returned.
+
+    Args:
+        time: Times of the samples, increasing, shape ``(T,)``.
+        values: Samples of k columns, shape ``(T, k)``.
+        at: Requested times, shape ``(m,)``.
+
+    Returns:
+        Interpolated values, shape ``(m, k)``.
+    """
     columns = np.asarray(values, dtype=np.float64)
     made = [np.interp(at, time, column) for column in columns.T]  # pyright: ignore[reportArgumentType,reportCallIssue]
     return np.stack(made, axis=1) if made else np.empty((np.size(at), 0))
 
 
 def interpolate_rotation(time: ArrayLike, wxyz: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
-    """Interpolate wxyz quaternions ``(T, 4)`` spherically, with continuous signs; beyond the ends values are held."""
+    """Interpolate quaternions spherically (slerp); before the first and after the last sample, that sample is returned.
+
+    Args:
+        time: Times of the samples, increasing, shape ``(T,)``.
+        wxyz: Quaternions, shape ``(T, 4)``.
+        at: Requested times, shape ``(m,)``.
+
+    Returns:
+        Unit quaternions wxyz, shape ``(m, 4)``, without sign changes from one to the next.
+    """
     quaternions = np.asarray(wxyz, dtype=np.float64)
     rotations = Rotation.from_quat(quaternions, scalar_first=True)
     moments = np.clip(np.asarray(at, dtype=np.float64), np.min(time), np.max(time))
@@ -87,14 +116,22 @@ def interpolate_rotation(time: ArrayLike, wxyz: ArrayLike, at: ArrayLike) -> NDA
 
 
 def full_turns(units: UnitMap) -> NDArray[np.float64]:
-    """Return a full turn in each joint's units, ``(n,)``; infinite for a slide joint or an unknown unit."""
+    """Return the size of a full turn in the unit of each joint, shape ``(n,)`` for n joints.
+
+    It is infinite for slide joints and for joints with an unknown unit.
+    """
     angular = [unit.scale is not None and unit.unit not in ("m", "cm", "mm") for unit in units.joints]
     pairs = zip(units.joints, angular, strict=True)
     return np.array([_TURN / abs(unit.scale) if turns and unit.scale else math.inf for unit, turns in pairs])
 
 
 def unwrap_columns(values: ArrayLike, turns: ArrayLike) -> NDArray[np.float64]:
-    """Unwrap columns ``(T, n)`` with full turns ``(n,)``; a column with an infinite turn is unchanged."""
+    """Unwrap angles: remove the jumps by full turns between successive rows.
+
+    Args:
+        values: Angles of n joints, shape ``(T, n)``.
+        turns: Full turn in the unit of each column, shape ``(n,)``; an infinite turn leaves the column unchanged.
+    """
     columns = np.array(values, dtype=np.float64)
     for column, turn in enumerate(np.asarray(turns, dtype=np.float64)):
         if np.isfinite(turn):
@@ -129,10 +166,10 @@ def _resample_signal(name: str, signal: LoggedSignal, at: NDArray[np.float64]) -
     if not len(signal):
         return signal
     slack = 1e-9 * max(1.0, abs(float(signal.time[-1])))
-    begun = at[at >= signal.time[0] - slack]
-    inside = begun[begun <= signal.time[-1] + slack]
+    from_start = at[at >= signal.time[0] - slack]
+    inside = from_start[from_start <= signal.time[-1] + slack]
     if name in HELD:
-        return replace(signal, time=begun, values=hold(signal.time, signal.values, begun))
+        return replace(signal, time=from_start, values=hold(signal.time, signal.values, from_start))
     if name.startswith("pose/"):
         place = interpolate(signal.time, signal.values[:, :3], inside)
         values = np.hstack([place, interpolate_rotation(signal.time, signal.values[:, 3:], inside)])
@@ -142,7 +179,7 @@ def _resample_signal(name: str, signal: LoggedSignal, at: NDArray[np.float64]) -
 
 
 def _align_signs(quaternions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the same rotations with the sign of each quaternion nearest to the previous one."""
+    """Return the same rotations with signs such that each quaternion is near to the previous one."""
     flips = np.sum(quaternions[1:] * quaternions[:-1], axis=1) < 0
     sign = np.cumprod(np.where(flips, -1.0, 1.0))
     return np.concatenate([quaternions[:1], quaternions[1:] * sign[:, None]])

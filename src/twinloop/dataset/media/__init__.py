@@ -1,1 +1,1 @@
-"""Encode, decode, read and copy the videos and images of datasets."""
+"""Encode, decode and copy the videos and images of datasets."""

@@ -1,4 +1,4 @@
-"""Read the images of LeRobot datasets, v2.1 and v3.0, from videos or from image columns."""
+"""Open the images of a LeRobot dataset (v2.1 or v3.0, stored as video or in an image column) or of an image folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from twinloop.dataset.lerobot.parquet import read_table
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.images import (
     EpisodeImages,
+    Images,
     ImageSet,
-    Pictures,
     choose_camera,
     decode_image,
     open_image_folder,
@@ -31,13 +31,13 @@ def open_images(path: Path | str, camera: str | None = None) -> ImageSet:
     """Open the images of one camera of a LeRobot dataset, or of a folder with one subfolder or array per episode.
 
     Args:
-        path: the folder.
-        camera: as in ``observation.images.NAME``; may be left out if there is only one.
+        path: The folder.
+        camera: NAME in ``observation.images.NAME``; None if there is only one camera.
 
     Raises:
-        InputError: the folder does not exist or has no images.
-        UnknownNameError: the dataset has no such camera.
-        DatasetError: the dataset is damaged.
+        InputError: If the folder does not exist or has no images.
+        UnknownNameError: If the dataset has no such camera.
+        DatasetError: If the dataset is damaged.
     """
     path = Path(path)
     if not path.is_dir():
@@ -63,9 +63,7 @@ def open_images(path: Path | str, camera: str | None = None) -> ImageSet:
     return ImageSet(name=str(path), camera=name, episodes=tuple(rows), described=len(reader))
 
 
-def _image_reader(
-    reader: DatasetReader, index: int, camera: str, *, video: bool
-) -> Callable[[Sequence[int]], Pictures]:
+def _image_reader(reader: DatasetReader, index: int, camera: str, *, video: bool) -> Callable[[Sequence[int]], Images]:
     if video:
         return lambda rows: reader.images(index, camera, rows)
     key = _PREFIX + camera
@@ -74,7 +72,14 @@ def _image_reader(
 
 
 def _open_v21(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> ImageSet:
-    """Open a dataset of version 2.1; episodes without files are left out."""
+    """Open a LeRobot dataset of version 2.1; episodes that have no files are omitted.
+
+    Args:
+        path: Folder of the dataset.
+        info: Content of its ``info.json``.
+        camera: Name of the camera.
+        video: True if the images are stored as video, False if in a table column.
+    """
     key, rows = _PREFIX + camera, []
     for index in range(int(info["total_episodes"])):
         values = {"episode_chunk": index // info.get("chunks_size", 1000), "episode_index": index, "video_key": key}
@@ -94,25 +99,25 @@ def _open_v21(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> 
 
 
 def _count_frames(file: Path) -> int:
-    """Return the number of images in a video: from its container, or counted if the container does not state it."""
+    """Return the number of images in a video file; they are counted if the file's header does not give it."""
     with open_video(file) as container:
         stream = container.streams.video[0]
         return stream.frames or sum(packet.size > 0 for packet in container.demux(stream))
 
 
-def _video_reader(file: Path, fps: float) -> Callable[[Sequence[int]], Pictures]:
+def _video_reader(file: Path, fps: float) -> Callable[[Sequence[int]], Images]:
     return lambda rows: decode(file, [row / fps for row in rows], tolerance_s=_TOLERANCE / fps)
 
 
-def _table_reader(file: Path, key: str) -> Callable[[Sequence[int]], Pictures]:
+def _table_reader(file: Path, key: str) -> Callable[[Sequence[int]], Images]:
     return lambda rows: decode_cells(read_table(file, [key])[key].take(list(rows)).to_pylist(), where=f"{file}: {key}")
 
 
-def decode_cells(cells: Sequence[dict[str, Any]], *, where: str) -> Pictures:
-    """Decode the images of a column in LeRobot's format, records with the encoded ``bytes``.
+def decode_cells(cells: Sequence[dict[str, Any]], *, where: str) -> Images:
+    """Decode the images of a table column in LeRobot's format: each cell is a record with the encoded ``bytes``.
 
     Raises:
-        InputError: a cell has no encoded bytes.
+        InputError: If a cell has no encoded bytes.
     """
     if any(not isinstance(cell, dict) or not cell.get("bytes") for cell in cells):
         raise InputError(f"{where} has cells without encoded bytes. Give a dataset whose table contains its images.")

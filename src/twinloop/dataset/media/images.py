@@ -1,4 +1,4 @@
-"""Read images of episodes from any storage, and sample them for measurements.
+"""Read images of episodes from videos, tables, folders or memory, and sample them for measurements.
 
 An episode is read when it is needed and then released, so memory does not grow with the number of episodes.
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.documents import MOST_PIXELS, open_regular, read_arrays, require_plain_array, require_regular
+from twinloop.core.documents import MAX_PIXELS, open_regular, read_arrays, require_plain_array, require_regular
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import generator
 
-Pictures = NDArray[np.uint8]
+Images = NDArray[np.uint8]
 Size = tuple[int, int]  # height, width in pixels
 LEAST_EPISODES = 4  # a permutation test of 4 against 4 reaches p = 2/70; 3 against 3 only 2/20, never below 0.05
 _STREAM = "gap/vision/frames"
@@ -28,18 +28,28 @@ _PLAIN = 0.5  # standard deviation in 8-bit steps below which an image has a sin
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeImages:
-    """One episode: its name, its number of images, and ``read(rows)``, which returns sRGB images ``(n, h, w, 3)``."""
+    """Images of one episode, read on demand.
+
+    Attributes:
+        name: Name of the episode for messages.
+        frames: Number of images.
+        read: Function that returns the images with the given numbers, shape ``(n, height, width, 3)``, 8-bit sRGB.
+    """
 
     name: str
     frames: int
-    read: Callable[[Sequence[int]], Pictures]
+    read: Callable[[Sequence[int]], Images]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """Images of one camera, episode by episode.
+    """Images of one camera, by episode.
 
-    ``described`` is the number of episodes in the source's metadata; some of them may have no images.
+    Attributes:
+        name: Name of the source, such as its path.
+        camera: Name of the camera.
+        episodes: The episodes that have images.
+        described: Number of all episodes in the metadata of the source, including episodes that have no images.
     """
 
     name: str
@@ -51,10 +61,12 @@ class ImageSet:
         return len(self.episodes)
 
     def require_episodes(self, least: int = LEAST_EPISODES) -> None:
-        """Check that there are enough episodes for a test.
+        """Check that there are at least ``least`` episodes with images (by default 4).
+
+        With fewer than 4 episodes on each side, a permutation test of episodes cannot reach p < 0.05.
 
         Raises:
-            InputError: names the present and the required number.
+            InputError: If there are fewer; the message gives the present and the required number.
         """
         if len(self) >= least:
             return
@@ -68,74 +80,85 @@ class ImageSet:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSample:
-    """Images sampled from one episode, and the number of images left out because they have a single colour."""
+    """Images sampled from one episode.
+
+    Attributes:
+        name: Name of the episode.
+        images: The sampled images, shape ``(n, height, width, 3)``.
+        plain: Number of images that were omitted because they have a single colour.
+    """
 
     name: str
-    pictures: Pictures
+    images: Images
     plain: int
 
 
-def sample_images(pictures: ImageSet, frames: int, *, seed: int = 0, size: Size | None = None) -> Iterator[ImageSample]:
-    """Yield up to ``frames`` random images of each episode in turn, drawn without replacement.
+def sample_images(images: ImageSet, frames: int, *, seed: int = 0, size: Size | None = None) -> Iterator[ImageSample]:
+    """Yield random images of each episode in turn, sampled without replacement.
 
     Args:
-        pictures: the images to sample from.
-        frames: number of images per episode.
-        seed: run seed; the drawn frames depend on it and on the episode's position.
-        size: height and width to which images are averaged down (or stretched); None keeps their size.
+        images: The images to sample from.
+        frames: Largest number of images per episode.
+        seed: Run seed. The sampled frames depend on it and on the position of the episode.
+        size: Height and width in px to which images are scaled; None keeps their size.
 
     Raises:
-        InputError: ``frames`` is less than one, images differ in size, or they do not have three colour channels.
+        InputError: If ``frames`` is less than one, images differ in size, or images do not have three colour channels.
     """
     if frames < 1:
         raise InputError(f"{frames} images per episode is too few. Take at least one.")
     shape: tuple[int, ...] | None = None
-    for place, episode in enumerate(pictures.episodes):
+    for place, episode in enumerate(images.episodes):
         count = min(frames, episode.frames)
         rows = np.sort(generator(seed, _STREAM, place).choice(episode.frames, size=count, replace=False))
-        seen = check_images(episode.read(rows.tolist()), where=f"{pictures.name}, {episode.name}")
+        seen = check_images(episode.read(rows.tolist()), where=f"{images.name}, {episode.name}")
         if shape is not None and seen.shape[1:] != shape and size is None:
             raise InputError(
-                f"{pictures.name}: images of {episode.name} are {_format_size(seen.shape[1:])}, earlier ones "
+                f"{images.name}: images of {episode.name} are {_format_size(seen.shape[1:])}, earlier ones "
                 f"{_format_size(shape)}. Give --size to scale all images, or leave such episodes out."
             )
         shape = seen.shape[1:]
         seen = resize_images(seen, size) if size is not None else seen
         kept = seen[seen.std(axis=(1, 2)).max(axis=-1) >= _PLAIN]
-        yield ImageSample(name=episode.name, pictures=kept, plain=len(seen) - len(kept))
+        yield ImageSample(name=episode.name, images=kept, plain=len(seen) - len(kept))
 
 
-def check_images(pictures: NDArray, *, where: str) -> Pictures:
-    """Check that images are uint8 of shape ``(n, h, w, 3)``, and return them.
+def check_images(images: NDArray, *, where: str) -> Images:
+    """Check that images are uint8 of shape ``(n, height, width, 3)``, and return them.
 
     Raises:
-        InputError: another shape, type or number of channels.
+        InputError: If the shape or the type is different.
     """
-    if pictures.ndim != 4 or pictures.shape[-1] != 3 or pictures.dtype != np.uint8:
+    if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
         raise InputError(
-            f"{where}: images are {pictures.dtype} of shape {pictures.shape}; they must be uint8 sRGB of shape (n, "
+            f"{where}: images are {images.dtype} of shape {images.shape}; they must be uint8 sRGB of shape (n, "
             "height, width, 3). Give colour images with three channels and values from 0 to 255."
         )
-    return pictures
+    return images
 
 
-def resize_images(pictures: Pictures, size: Size) -> Pictures:
-    """Resize images to ``(height, width)``: each pixel is the mean of the area it covers."""
+def resize_images(images: Images, size: Size) -> Images:
+    """Resize images to ``(height, width)``; each new pixel is the mean of the area that it covers (box filter)."""
     from PIL import Image
 
-    if pictures.shape[1:3] == size:
-        return pictures
-    made = np.empty((len(pictures), *size, 3), dtype=np.uint8)
-    for row, picture in enumerate(pictures):
-        made[row] = np.asarray(Image.fromarray(picture).resize((size[1], size[0]), Image.Resampling.BOX))
+    if images.shape[1:3] == size:
+        return images
+    made = np.empty((len(images), *size, 3), dtype=np.uint8)
+    for row, image in enumerate(images):
+        made[row] = np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BOX))
     return made
 
 
-def images_from_arrays(name: str, episodes: Sequence[Pictures], *, camera: str = "memory") -> ImageSet:
-    """Return a set of images in memory, one array ``(n, h, w, 3)`` uint8 per episode.
+def images_from_arrays(name: str, episodes: Sequence[Images], *, camera: str = "memory") -> ImageSet:
+    """Return an image set of arrays in memory.
+
+    Args:
+        name: Name of the set for messages.
+        episodes: One uint8 array ``(n, height, width, 3)`` per episode; empty arrays are omitted.
+        camera: Name of the camera for messages.
 
     Raises:
-        InputError: an array has another shape or type.
+        InputError: If an array has another shape or type.
     """
     whole = [check_images(np.asarray(array), where=f"{name}, episode {i}") for i, array in enumerate(episodes)]
     rows = [
@@ -145,10 +168,12 @@ def images_from_arrays(name: str, episodes: Sequence[Pictures], *, camera: str =
 
 
 def open_image_folder(folder: Path) -> ImageSet:
-    """Open a folder with one subfolder of images, or one array ``.npy`` or ``.npz``, per episode, in order of names.
+    """Open a folder that has for each episode a subfolder of images, or an array file (``.npy`` or ``.npz``).
+
+    The episodes are sorted by name.
 
     Raises:
-        InputError: it has neither.
+        InputError: If the folder has no such episodes.
     """
     episodes = []
     for place in sorted(folder.iterdir()):
@@ -165,15 +190,20 @@ def open_image_folder(folder: Path) -> ImageSet:
             f"{folder} has {loose} images but no episodes. Give a folder with one subfolder of images "
             f"({', '.join(_SUFFIXES)}) or one array (.npy, .npz) for each episode, or a LeRobot dataset."
         )
-    return ImageSet(name=str(folder), camera="pictures", episodes=tuple(episodes))
+    return ImageSet(name=str(folder), camera="images", episodes=tuple(episodes))
 
 
 def choose_camera(camera: str | None, cameras: Sequence[str], *, where: str) -> str:
-    """Return the given camera, or the only one if none is given.
+    """Return the given camera name; if it is None, return the only camera.
+
+    Args:
+        camera: Name of a camera, or None.
+        cameras: Names of the existing cameras.
+        where: Name of the source for messages.
 
     Raises:
-        UnknownNameError: there is no camera of that name.
-        InputError: there are no cameras, or several and none is given.
+        UnknownNameError: If there is no camera of that name.
+        InputError: If there are no cameras, or several and ``camera`` is None.
     """
     if not cameras:
         raise InputError(f"{where} has no images: none of its features is a video or an image.")
@@ -185,11 +215,11 @@ def choose_camera(camera: str | None, cameras: Sequence[str], *, where: str) -> 
     return chosen
 
 
-def decode_image(source: Path | bytes, *, where: str) -> Pictures:
-    """Decode one stored image to ``(h, w, 3)``.
+def decode_image(source: Path | bytes, *, where: str) -> Images:
+    """Decode one image file, or its bytes, to shape ``(height, width, 3)``.
 
     Raises:
-        InputError: it cannot be read, or does not have three colour channels.
+        InputError: If the image cannot be read, is too large, or does not have three colour channels.
     """
     import io
 
@@ -198,31 +228,31 @@ def decode_image(source: Path | bytes, *, where: str) -> Pictures:
     try:
         if isinstance(source, Path):
             require_regular(source)
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                size = f"{picture.width} × {picture.height}"
-                raise InputError(f"{where} has {size} pixels; at most {MOST_PIXELS:,} are read. Make it smaller.")
-            if picture.mode != "RGB":
-                raise InputError(f"{where} is an image of mode {picture.mode}, not RGB. Convert it to RGB.")
-            return np.asarray(picture)
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            if image.width * image.height > MAX_PIXELS:
+                size = f"{image.width} × {image.height}"
+                raise InputError(f"{where} has {size} pixels; at most {MAX_PIXELS:,} are read. Make it smaller.")
+            if image.mode != "RGB":
+                raise InputError(f"{where} is an image of mode {image.mode}, not RGB. Convert it to RGB.")
+            return np.asarray(image)
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise InputError(f"{where} cannot be read as an image ({error}).") from error
 
 
-def stack_images(pictures: Sequence[Pictures], *, where: str) -> Pictures:
-    """Stack the images of one episode into one array.
+def stack_images(images: Sequence[Images], *, where: str) -> Images:
+    """Stack the images of one episode into one array ``(n, height, width, 3)``.
 
     Raises:
-        InputError: they differ in size.
+        InputError: If the images differ in size.
     """
-    sizes = {picture.shape for picture in pictures}
+    sizes = {image.shape for image in images}
     if len(sizes) > 1:
         raise InputError(f"{where}: images of several sizes, {' and '.join(sorted(_format_size(s) for s in sizes))}.")
-    return np.stack(pictures)
+    return np.stack(images)
 
 
-def _files_reader(files: Sequence[Path]) -> Callable[[Sequence[int]], Pictures]:
-    def read(rows: Sequence[int]) -> Pictures:
+def _files_reader(files: Sequence[Path]) -> Callable[[Sequence[int]], Images]:
+    def read(rows: Sequence[int]) -> Images:
         return stack_images(
             [decode_image(files[row], where=str(files[row])) for row in rows], where=str(files[0].parent)
         )
@@ -230,22 +260,22 @@ def _files_reader(files: Sequence[Path]) -> Callable[[Sequence[int]], Pictures]:
     return read
 
 
-def _array_reader(file: Path) -> Callable[[Sequence[int]], Pictures]:
+def _array_reader(file: Path) -> Callable[[Sequence[int]], Images]:
     return lambda rows: np.array(_open_array(file)[list(rows)])
 
 
 def _open_array(file: Path) -> NDArray:
-    """Open the array of a file; an npy file stays on disk.
+    """Open the array of an ``.npy`` or ``.npz`` file; an ``.npy`` file is read from disk when needed.
 
     Raises:
-        InputError: it cannot be read, or holds several arrays.
+        InputError: If the file cannot be read, has several arrays, or its array is not four-dimensional.
     """
     if file.suffix == ".npy":
         with open_regular(file) as opened:
             require_plain_array(opened, file.stat().st_size, where=str(file))
         held = np.load(file, mmap_mode="r")
     else:
-        arrays = read_arrays(file, most=_MOST_ARRAY_BYTES, where=str(file))
+        arrays = read_arrays(file, max_bytes=_MOST_ARRAY_BYTES, where=str(file))
         if len(arrays) != 1:
             raise InputError(f"{file} holds the arrays {', '.join(arrays)}. Give one array of images.")
         held = next(iter(arrays.values()))

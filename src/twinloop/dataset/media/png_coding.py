@@ -1,12 +1,12 @@
-"""Encode numeric images as lossless PNG, with documented codings that other tools can read.
+"""Encode numeric images (depth, masks, normals, optical flow) as lossless PNG that other tools can read.
 
-- depth: 16 bits, counts of a stated unit along the optical axis; 0: no surface; 65535: at least that far.
+- depth: 16 bits, number of steps of a given unit along the optical axis; 0: no surface; 65535: that far or farther.
 - instance: 16 bits, ids of the name table; 0: no object.
 - semantic: 8 bits, numbers of the class table; 0: background.
 - normals: 8-bit RGB in camera axes (x right, y down, z forward), (n_x, n_y, n_z) = (RGB - 128) / 127; all 128: no
-  normal.
-- flow: 16-bit RGB as in the KITTI benchmark (Menze and Geiger 2015): (u, v) = (R - 32768, G - 32768) / 64 px, forward;
-  B is a set of bits: 1: the flow is known, 2: the point is visible in the next frame.
+normal.
+- flow: 16-bit RGB as in the KITTI benchmark (Menze and Geiger 2015): (u, v) = (R - 32768, G - 32768) / 64 px to the
+next frame; B is a set of bits: 1: the flow is known, 2: the point is visible in the next frame.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _FORMATS = {(2, 1): "gray", (2, 2): "gray16be", (3, 1): "rgb24", (3, 2): "rgb48b
 _OPTIONS = {"compression_level": "1", "pred": "up", "threads": "1"}
 
 
-def encode_png(picture: NDArray[Any]) -> bytes:
-    """Encode a uint8 or uint16 image, ``(H, W)`` or ``(H, W, 3)``, as PNG; the same image gives the same bytes."""
+def encode_png(image: NDArray[Any]) -> bytes:
+    """Encode a uint8 or uint16 image, ``(H, W)`` or ``(H, W, 3)``, as PNG; equal images give equal bytes."""
     import av
 
     codec = av.CodecContext.create("png", "w")
-    codec.height, codec.width = picture.shape[:2]
-    codec.pix_fmt = _FORMATS[picture.ndim, picture.itemsize]
+    codec.height, codec.width = image.shape[:2]
+    codec.pix_fmt = _FORMATS[image.ndim, image.itemsize]
     codec.time_base, codec.options = Fraction(1), _OPTIONS
-    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format=codec.pix_fmt)
+    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format=codec.pix_fmt)
     return b"".join(bytes(packet) for packet in codec.encode(frame))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def decode_png(data: bytes) -> NDArray[Any]:
-    """Decode a PNG to the image that `encode_png` received.
+    """Decode a PNG file to an array of the shape and type given to `encode_png`.
 
     Raises:
-        DatasetError: the data is not a PNG.
+        DatasetError: If the data is not a PNG.
     """
     import av
     import av.error
@@ -60,46 +60,69 @@ def decode_png(data: bytes) -> NDArray[Any]:
 
 
 def encode_depth(depth: ArrayLike, unit: float) -> NDArray[np.uint16]:
-    """Encode distances in m as counts of ``unit`` (m); see the module for missing and far values."""
+    """Encode distances in m as whole numbers of steps.
+
+    Args:
+        depth: Distances in m; inf or NaN if there is no surface, which is encoded as 0.
+        unit: Size of a step in m. Distances of 65535 steps or more are encoded as 65535.
+    """
     counts = np.rint(np.asarray(depth, dtype=np.float64) / unit)
     near = np.clip(np.where(np.isfinite(counts), counts, 0.0), 0.0, 65535.0)
     return np.where(np.isfinite(counts) & (near == 0.0), 1.0, near).astype(np.uint16)
 
 
 def decode_depth(counts: NDArray[np.uint16], unit: float) -> NDArray[np.float32]:
-    """Decode counts to distances in m; inf if there is no surface or it is too far for the coding."""
-    told = (counts > 0) & (counts < 65535)
-    return np.where(told, counts * unit, np.inf).astype(np.float32)
+    """Convert stored counts (multiples of ``unit``) to distances in m.
+
+    The distance is inf if there is no surface or it is too far for the encoding.
+
+    Args:
+        counts: Encoded image.
+        unit: Distance of one count in m.
+    """
+    known = (counts > 0) & (counts < 65535)
+    return np.where(known, counts * unit, np.inf).astype(np.float32)
 
 
 def encode_normals(normals: ArrayLike) -> NDArray[np.uint8]:
-    """Encode unit normals ``(…, 3)`` with 8 bits per component."""
+    """Encode unit normal vectors ``(…, 3)`` with 8 bits per component; a zero vector means no normal."""
     return (np.rint(127.0 * np.asarray(normals, dtype=np.float32)) + 128.0).astype(np.uint8)
 
 
 def decode_normals(coded: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Decode unit normals ``(…, 3)``; zero vectors for pixels without a normal."""
+    """Decode normal vectors ``(…, 3)`` and normalize them; pixels that have no normal get zero vectors."""
     vector = coded.astype(np.float32) - 128.0
     length = np.linalg.norm(vector, axis=-1, keepdims=True)
     return np.divide(vector, length, out=np.zeros_like(vector), where=length > 0)
 
 
-def encode_flow(flow: NDArray[np.floating[Any]], seen: NDArray[np.bool_]) -> NDArray[np.uint16]:
-    """Encode flow ``(…, 2)`` in px, nan if unknown, and the mask ``(…)`` of points visible in the next frame.
+def encode_flow(flow: NDArray[np.floating[Any]], visible: NDArray[np.bool_]) -> NDArray[np.uint16]:
+    """Encode optical flow to the next frame as an image of shape ``(…, 3)``.
 
-    Flow of more than 512 px cannot be represented and is stored as unknown.
+    The first two channels are the displacements to the right and down, in steps of 1/64 px plus 32768; 0 if unknown.
+    The third channel is 0 for an unknown flow, 1 for a known one, and 3 for a known one to a visible point.
+
+    Args:
+        flow: Displacement to the right and down in px, shape ``(…, 2)``; NaN if unknown. A flow of more than 512 px is
+            encoded as unknown.
+        visible: True for points that are visible in the next frame, shape ``(…)``.
     """
     across, down = (flow[..., i].astype(np.float32) * np.float32(1.0 / FLOW_UNIT) + (_FLOW_ZERO + 0.5) for i in (0, 1))
-    told = (across >= 0.0) & (across < 65536.0) & (down >= 0.0) & (down < 65536.0)  # no comparison holds for nan
-    coded = np.zeros((*told.shape, 3), dtype=np.uint16)
-    np.copyto(coded[..., 0], across, where=told, casting="unsafe")  # truncated after adding half a count: rounded
-    np.copyto(coded[..., 1], down, where=told, casting="unsafe")
-    coded[..., 2] = FLOW_VALID * told + FLOW_SEEN * (told & seen)
+    known = (across >= 0.0) & (across < 65536.0) & (down >= 0.0) & (down < 65536.0)  # no comparison holds for nan
+    coded = np.zeros((*known.shape, 3), dtype=np.uint16)
+    np.copyto(coded[..., 0], across, where=known, casting="unsafe")  # truncated after adding half a count: rounded
+    np.copyto(coded[..., 1], down, where=known, casting="unsafe")
+    coded[..., 2] = FLOW_VALID * known + FLOW_SEEN * (known & visible)
     return coded
 
 
 def decode_flow(coded: NDArray[np.uint16]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Decode flow ``(…, 2)`` in px, nan if unknown, and the mask of points visible in the next frame."""
+    """Decode optical flow to the next frame.
+
+    Returns:
+        Displacement to the right and down in px, shape ``(…, 2)``, NaN if unknown; and the mask of points that are
+        visible in the next frame, shape ``(…)``.
+    """
     bits = coded[..., 2]
     flow = (coded[..., :2].astype(np.float32) - _FLOW_ZERO) * np.float32(FLOW_UNIT)
     return np.where((bits & FLOW_VALID)[..., None] > 0, flow, np.nan).astype(np.float32), (bits & FLOW_SEEN) > 0

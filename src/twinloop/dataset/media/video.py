@@ -1,8 +1,8 @@
-"""Encode camera frames as H.264 in MP4 and decode them, with PyAV only.
+"""Encode camera frames as H.264 in MP4, and decode frames of a video file, with PyAV only.
 
-Every second frame is a key frame and there are no B-frames, so any frame needs at most one other frame to decode;
-training reads frames in random order. Each camera is encoded by its own thread with one encoder thread: PyAV releases
-the interpreter lock, and the bytes do not depend on the number of processors.
+Every second frame is a key frame and there are no B-frames, so any frame needs at most one other frame to be decoded.
+This suits training, which reads frames in random order. Each camera is encoded by its own thread with one encoder
+thread. PyAV releases Python's global interpreter lock, and the bytes do not depend on the number of processors.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.documents import MOST_PIXELS, require_regular
+from twinloop.core.documents import MAX_PIXELS, require_regular
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
 from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.storage.snapshot import wrap_write_errors
 
 KEY_FRAME_EVERY = 2
+# Self-contained formats, by the names of their demuxers in FFmpeg.
+_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 # Measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/speed/writer.py), encoding alone,
 # in steps/s and MB per 1000 steps: ultrafast 1300-1900 and 7.6, superfast 680-1070 and 7.6, veryfast 430-890 and 3.6,
 # faster 410-750 and 3.0, all within 0.7 dB. Rendering needs the same cores, so speed counts more than size here.
-# Self-contained formats, by the names of their demuxers in FFmpeg.
-_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _OPTIONS = {"preset": "ultrafast", "crf": "23", "g": str(KEY_FRAME_EVERY), "bf": "0", "threads": "1"}
 
 Frames = Mapping[str, NDArray[np.uint8]]
@@ -38,7 +38,13 @@ Frames = Mapping[str, NDArray[np.uint8]]
 
 @dataclass(frozen=True, kw_only=True)
 class FrameChunk:
-    """Consecutive frames of one episode, from frame ``start`` on; the episode has ``length`` frames in total."""
+    """Consecutive frames of one episode from all cameras.
+
+    Attributes:
+        frames: Images ``(n, height, width, 3)`` by camera name.
+        start: Number of the first frame in the episode.
+        length: Number of frames of the whole episode.
+    """
 
     frames: Frames
     start: int
@@ -47,7 +53,13 @@ class FrameChunk:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedEpisode:
-    """One episode in an encoded file: number of frames, and pixel histogram ``(3, 256)`` of ``sampled`` frames."""
+    """One episode in an encoded video file, with sums for image statistics.
+
+    Attributes:
+        frames: Number of frames.
+        sampled: Number of frames from which ``histogram`` was computed.
+        histogram: Number of pixels by colour channel and 8-bit value, shape ``(3, 256)``.
+    """
 
     frames: int
     sampled: int
@@ -56,7 +68,12 @@ class EncodedEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedVideo:
-    """One camera's file for one block, and its episodes in order."""
+    """Encoded video file of one camera and one block of episodes.
+
+    Attributes:
+        path: Path of the file.
+        episodes: Its episodes, in order.
+    """
 
     path: Path
     episodes: tuple[EncodedEpisode, ...]
@@ -65,19 +82,22 @@ class EncodedVideo:
 def encode_block(
     episodes: Iterable[Frames], cameras: Sequence[CameraSpec], paths: Mapping[str, Path], *, fps: int
 ) -> dict[str, EncodedVideo]:
-    """Encode the episodes of one block, one file per camera.
+    """Encode the episodes of one block, with one video file per camera.
 
     Args:
-        episodes: per episode, in order, a uint8 RGB array ``(T, height, width, 3)`` by camera name; read lazily, with
-            at most two episodes in memory besides the one being encoded.
-        cameras: the expected cameras; each episode must have exactly these.
-        paths: the file to write, by camera name; missing folders are created.
-        fps: frames per second.
+        episodes: Per episode, in order, a uint8 RGB array ``(T, height, width, 3)`` by camera name. They are read
+            lazily; at most two episodes are in memory in addition to the one being encoded.
+        cameras: The expected cameras; each episode must have exactly these cameras.
+        paths: The file to write, by camera name; missing folders are created.
+        fps: Frames per second.
+
+    Returns:
+        The written video by camera name.
 
     Raises:
-        InputError: an episode lacks a camera or has frames of another size or type.
-        DatasetError: the disk is full, or a file cannot be written; names the file. It can be pickled.
-        Exception: any other error of an encoder, unchanged.
+        InputError: If an episode lacks a camera or has frames of another size or type.
+        DatasetError: If the disk is full or a file cannot be written. The error can be pickled.
+        Exception: Any other error of an encoder, unchanged.
     """
     return encode_pieces(_whole_episodes(episodes), cameras, paths, fps=fps)
 
@@ -91,7 +111,10 @@ def _whole_episodes(episodes: Iterable[Frames]) -> Iterator[FrameChunk]:
 def encode_pieces(
     pieces: Iterable[FrameChunk], cameras: Sequence[CameraSpec], paths: Mapping[str, Path], *, fps: int
 ) -> dict[str, EncodedVideo]:
-    """Encode the episodes of one block from chunks of frames, without whole episodes in memory; see `encode_block`."""
+    """Encode the episodes of one block like `encode_block`, but from chunks of frames.
+
+    Whole episodes are then never in memory.
+    """
     for path in paths.values():
         with wrap_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +150,7 @@ def _check_frames(frames: Frames, cameras: Sequence[CameraSpec], number: int) ->
 
 
 class _CameraChunk(NamedTuple):
-    """One camera's frames of a chunk."""
+    """Consecutive frames of one episode from one camera; see `FrameChunk`."""
 
     frames: NDArray[np.uint8]
     start: int
@@ -135,7 +158,7 @@ class _CameraChunk(NamedTuple):
 
 
 class _CameraThread:
-    """Thread that encodes one camera's episodes from a queue of length one; its exception is raised in the caller."""
+    """Thread that encodes one camera's frames from a queue; its exception is raised in the thread that adds frames."""
 
     def __init__(self, camera: CameraSpec, path: Path, fps: int) -> None:
         self._camera, self._path, self._fps = camera, path, fps
@@ -147,13 +170,13 @@ class _CameraThread:
         self._thread.start()
 
     def put(self, part: _CameraChunk) -> None:
-        """Queue some frames; raises an earlier exception of the encoder."""
+        """Add frames to the queue; raises an earlier exception of the encoder."""
         if self._error is not None:
             raise self._error
         self._queue.put(part)
 
     def stop(self) -> None:
-        """Encode the queued frames, close the file and wait."""
+        """Wait until all queued frames are encoded and the file is closed."""
         self._queue.put(None)
         self._thread.join()
 
@@ -172,12 +195,12 @@ class _CameraThread:
             self._drain()
 
     def _drain(self) -> None:
-        """Take the remaining frames from the queue, so that the caller never waits for an encoder that failed."""
+        """Take all remaining frames from the queue, so that the caller does not wait for an encoder that failed."""
         while self._next() is not None:
             pass
 
     def _next(self) -> _CameraChunk | None:
-        """Return the next frames; None, also at all later calls, after `stop`."""
+        """Return the next frames from the queue; None after `stop`."""
         part = None if self._ended else self._queue.get()
         self._ended = part is None
         return part
@@ -196,7 +219,7 @@ class _CameraThread:
 
 
 class _Encoder:
-    """Encoder of one MP4 file."""
+    """Encoder of one MP4 file, used as a context manager."""
 
     def __init__(self, path: Path, camera: CameraSpec, fps: int) -> None:
         import av
@@ -222,7 +245,12 @@ class _Encoder:
             self._container.close()
 
     def add(self, frames: NDArray[np.uint8], *, first: bool) -> None:
-        """Append frames; the first frame of an episode is a key frame."""
+        """Append frames to the file.
+
+        Args:
+            frames: Images, shape ``(n, height, width, 3)``.
+            first: True if they start an episode; the first frame then becomes a key frame.
+        """
         for i, pixels in enumerate(frames):
             frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
             frame.pts, frame.time_base = self._count, self._time_base
@@ -233,11 +261,19 @@ class _Encoder:
 
 
 def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -> NDArray[np.uint8]:
-    """Decode frames ``(n, height, width, 3)`` of a video file at ascending times in seconds.
+    """Decode the frames of a video file at the given times.
+
+    Args:
+        path: The video file.
+        times_s: Times in seconds, in ascending order.
+        tolerance_s: Largest difference between a frame's time and the requested time in seconds.
+
+    Returns:
+        Images, shape ``(n, height, width, 3)``, 8-bit sRGB.
 
     Raises:
-        DatasetError: the file cannot be read, or has no frame within ``tolerance_s`` of a given time.
-        InputError: the times are not in ascending order.
+        DatasetError: If the file cannot be read, or has no frame at a given time.
+        InputError: If the times are not in ascending order.
     """
     if list(times_s) != sorted(times_s):
         raise InputError("Video frames are decoded in order: give ascending times.")
@@ -253,16 +289,16 @@ def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -
 
 
 def require_frames(path: Path, start_s: float, fps: float, frames: int) -> None:
-    """Check that a video has all frames of an episode, without decoding it.
+    """Check that a video file has all frames of an episode, without decoding it.
 
     Args:
-        path: the file.
-        start_s: time of the episode's first frame in it, in seconds.
-        fps: frames per second.
-        frames: number of frames of the episode.
+        path: The video file.
+        start_s: Time in the file at which the episode starts, in seconds.
+        fps: Frames per second.
+        frames: Number of frames of the episode.
 
     Raises:
-        DatasetError: the file cannot be read, or lacks a whole frame at one of the times; names the file.
+        DatasetError: If the file cannot be read, or a frame is missing or incomplete.
     """
     if not path.is_file():
         raise DatasetError(f"{path} is missing, although the dataset's metadata names it. Restore the file.")
@@ -281,7 +317,13 @@ def require_frames(path: Path, start_s: float, fps: float, frames: int) -> None:
 
 @functools.lru_cache(maxsize=32)
 def _frame_times(path: Path, _size: int, _changed_ns: int) -> NDArray[np.float64]:
-    """Return the sorted times of a video's complete packets, in seconds; one packet is one frame."""
+    """Return the sorted times in seconds of all complete frames in a video file.
+
+    Args:
+        path: The video file.
+        _size: Size of the file; a change invalidates the cached result.
+        _changed_ns: Time of its last change; a change invalidates the cached result.
+    """
     import av
 
     times = list[float]()
@@ -300,11 +342,11 @@ def _frame_times(path: Path, _size: int, _changed_ns: int) -> NDArray[np.float64
 
 
 def open_video(path: Path) -> Any:
-    """Open a video file, but no file or address that it refers to, as a playlist named ``.mp4`` could.
+    """Open a video file with PyAV, but refuse formats that refer to other files or addresses, such as playlists.
 
     Raises:
-        DatasetError: it is not a regular file, or its frames have more than `MOST_PIXELS`.
-        av.error.FFmpegError: it is not a video in a self-contained format.
+        DatasetError: If it is not a regular file, or its frames have more than `MAX_PIXELS` pixels.
+        av.error.FFmpegError: If it is not a video in a self-contained format.
     """
     import av
 
@@ -314,16 +356,19 @@ def open_video(path: Path) -> Any:
         raise DatasetError(f"{path} cannot be read as a video: {error}") from error
     container = av.open(f"file:{path}", options={"format_whitelist": _FORMATS, "protocol_whitelist": "file"})
     for stream in container.streams.video:
-        if stream.codec_context.width * stream.codec_context.height > MOST_PIXELS:
+        if stream.codec_context.width * stream.codec_context.height > MAX_PIXELS:
             container.close()
-            raise DatasetError(
-                f"{path} has images of more than {MOST_PIXELS:,} pixels, the maximum. Make them smaller."
-            )
+            raise DatasetError(f"{path} has images of more than {MAX_PIXELS:,} pixels, the maximum. Make them smaller.")
     return container
 
 
 def decode_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
-    """Yield the times in seconds and the frames of a file, from the key frame before ``start_s`` on."""
+    """Yield the time in seconds and the PyAV frame of each image in a video file.
+
+    Args:
+        path: The video file.
+        start_s: Time in seconds; the first image is the last key frame before it.
+    """
     import av
 
     try:

@@ -1,4 +1,4 @@
-"""Copy the video of an episode to another file: as packets without decoding, or decoded and encoded again."""
+"""Copy the video of an episode to another file: either its encoded packets unchanged, or decoded and encoded again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ _NEAR = 0.25  # most time between a frame and its nominal time, in frame periods
 
 @dataclass(frozen=True)
 class CodecParameters:
-    """Coding parameters that must be equal for packets to share one file; ``delay`` is the decoder delay in frames."""
+    """Coding parameters of a video. Packets can be copied into one file only if these are equal.
+
+    Attributes:
+        codec: Name of the codec, such as ``h264``.
+        pix_fmt: Pixel format, such as ``yuv420p``.
+        width: Width in px.
+        height: Height in px.
+        extradata: Header data of the codec.
+        delay: Decoder delay in frames.
+    """
 
     codec: str
     pix_fmt: str
@@ -31,7 +40,13 @@ class CodecParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodePackets:
-    """The packets of one episode in decoding order, and the frame number of each."""
+    """Encoded packets of one episode.
+
+    Attributes:
+        coding: Coding parameters of the packets.
+        packets: PyAV packets in decoding order.
+        frames: Frame number in the episode of each packet.
+    """
 
     coding: CodecParameters
     packets: list[Any]
@@ -39,10 +54,10 @@ class EpisodePackets:
 
 
 class PacketReader:
-    """Reader of the packets of one video file.
+    """Reader of the encoded packets of one video file.
 
     Raises:
-        DatasetError: the file is missing or not a video.
+        DatasetError: If the file is missing or not a video.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,17 +84,25 @@ class PacketReader:
 
     @property
     def frames(self) -> int:
-        """Number of frames that the file's container states."""
+        """Number of frames according to the file's header; 0 if it does not give the number."""
         return int(self.stream.frames)
 
     def cut(self, start_s: float, length: int, fps: Fraction) -> EpisodePackets | None:
-        """Return the packets of the episode that starts at ``start_s``, if they can be copied without its neighbours.
+        """Return the packets of an episode, if they can be copied independently of neighbouring episodes.
 
         This requires that the episode starts with a key frame, that no packet of another episode is between its
-        packets, and that each frame has exactly one packet. Otherwise None: these frames must be decoded.
+        packets, and that each frame has exactly one packet.
+
+        Args:
+            start_s: Time in the file at which the episode starts, in seconds.
+            length: Number of frames of the episode.
+            fps: Frames per second.
+
+        Returns:
+            The packets; None if they cannot be copied, so that the frames must be decoded.
 
         Raises:
-            DatasetError: the file is damaged; names it.
+            DatasetError: If the file is damaged.
         """
         import av
 
@@ -128,12 +151,19 @@ def _starts_episode(packet: Any, frame: int) -> bool:
 
 
 def stream_codec(stream: Any) -> str:
-    """Return the canonical codec name of a stream (``h264``, ``av1``), independent of the decoder."""
+    """Return the name of a stream's codec, such as ``h264`` or ``av1``, independent of the decoder in use."""
     return str(stream.codec_context.codec.canonical_name)
 
 
 class PacketFile:
-    """MP4 file that is written from packets, episode by episode."""
+    """MP4 file that is written from copied packets, one episode after the other.
+
+    Args:
+        path: File to write.
+        reader: Open video whose stream settings are copied.
+        coding: Coding parameters of all packets.
+        fps: Frames per second.
+    """
 
     def __init__(self, path: Path, reader: PacketReader, coding: CodecParameters, fps: Fraction) -> None:
         import av
@@ -146,7 +176,7 @@ class PacketFile:
         self._stream.time_base = self._base
 
     def add(self, cut: EpisodePackets) -> int:
-        """Append an episode; return the number of its first frame in this file."""
+        """Append the packets of an episode; return the number of its first frame in this file."""
         start = self.frames
         for i, (packet, frame) in enumerate(zip(cut.packets, cut.frames, strict=True)):
             packet.stream = self._stream
@@ -158,7 +188,7 @@ class PacketFile:
         return start
 
     def close(self) -> None:
-        """Write the container's index and close the file."""
+        """Write the file's index and close the file."""
         self._container.close()
 
     def __enter__(self) -> PacketFile:
@@ -189,10 +219,14 @@ _READABLE = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p")  # 8-bit colour; 12- o
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """Settings for encoding video.
+    """Settings for encoding a video.
 
-    ``gop``: maximum number of frames from one key frame to the next; ``crf``: constant quality, lower is better, by
-    default the codec's own; ``height`` and ``width`` in pixels, by default unchanged.
+    Attributes:
+        codec: ``h264``, ``hevc`` or ``av1``.
+        gop: Largest number of frames from one key frame to the next.
+        crf: Constant rate factor; lower values mean better quality and larger files. None: the codec's default.
+        height: Height in px; None keeps the size of the source. Give both ``height`` and ``width``, or neither.
+        width: Width in px.
     """
 
     codec: str
@@ -219,16 +253,16 @@ class Encoding:
 
     @property
     def quality(self) -> int:
-        """The crf in use."""
+        """Constant rate factor (crf) in use."""
         return _ENCODERS[self.codec][1] if self.crf is None else self.crf
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that is stored with a dataset's transforms."""
+        """Return the settings as a JSON-compatible dictionary, as stored in the metadata of an edited dataset."""
         size = {} if self.height is None else {"height": self.height, "width": self.width}
         return {"codec": self.codec, "gop": self.gop, "crf": self.quality, **size}
 
     def options(self) -> tuple[str, dict[str, str]]:
-        """Return the encoder's name and its options."""
+        """Return the name of FFmpeg's encoder and its options."""
         name, _, options = _ENCODERS[self.codec]
         options = {**options, "crf": str(self.quality), "g": str(self.gop)}
         if self.codec == "hevc":
@@ -237,11 +271,19 @@ class Encoding:
 
 
 def transcode(source: Path, start_s: float, length: int, target: Path, encoding: Encoding, fps: Fraction) -> None:
-    """Decode one episode's frames and encode them into a separate file.
+    """Decode the frames of one episode, and encode them into a new file.
+
+    Args:
+        source: Video file that contains the episode.
+        start_s: Time in ``source`` at which the episode starts, in seconds.
+        length: Number of frames of the episode.
+        target: File to write.
+        encoding: Settings of the encoder.
+        fps: Frames per second.
 
     Raises:
-        DatasetError: the source lacks some of the frames; names the file and the time.
-        InputError: its frames are not 8-bit colour.
+        DatasetError: If the source lacks some of the frames; the message gives the time.
+        InputError: If the frames are not 8-bit colour.
     """
     import av
 
@@ -258,16 +300,19 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
                 stream.pix_fmt, stream.codec_context.time_base = PIXELS, base
                 stream.codec_context.color_range, stream.codec_context.colorspace = frame.color_range, frame.colorspace
                 stream.codec_context.thread_count = 1
-            picture = frame.reformat(width=stream.width, height=stream.height, format=PIXELS)
-            picture.pts, picture.time_base = number, base
-            picture.pict_type = av.video.frame.PictureType.I if number == 0 else av.video.frame.PictureType.NONE
-            container.mux(stream.encode(picture))
+            image = frame.reformat(width=stream.width, height=stream.height, format=PIXELS)
+            image.pts, image.time_base = number, base
+            image.pict_type = av.video.frame.PictureType.I if number == 0 else av.video.frame.PictureType.NONE
+            container.mux(stream.encode(image))
         container.mux(stream.encode(None))
 
 
 @contextmanager
 def restore_priority() -> Iterator[None]:
-    """Restore the thread's scheduling policy after the block: as root, SVT-AV1 leaves its caller in real-time mode."""
+    """Restore the thread's scheduling policy at the end of the ``with`` block.
+
+    Run as root, the encoder SVT-AV1 leaves the calling thread in real-time mode.
+    """
     if not hasattr(os, "sched_getscheduler"):  # Linux only, as is the effect of SVT-AV1
         yield
         return
@@ -280,7 +325,7 @@ def restore_priority() -> Iterator[None]:
 
 
 def _episode_frames(source: Path, start_s: float, length: int, fps: Fraction) -> Iterator[Any]:
-    """Yield the frames at an episode's times, in order."""
+    """Yield the decoded frames of an episode, in order; see `transcode` for the arguments."""
     wanted = 0
     for time_s, frame in decode_from(source, start_s):
         place = (time_s - start_s) * float(fps)

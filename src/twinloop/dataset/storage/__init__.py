@@ -1,1 +1,1 @@
-"""Store datasets in folders, snapshots, object stores and on the Hub."""
+"""Write datasets to folders and object stores in complete commits, and exchange them with the Hugging Face Hub."""

@@ -1,8 +1,8 @@
-"""Select the files that belong to a dataset; `pull` and `fetch` download only these.
+"""Decide which files belong to a dataset, so that `pull` and `fetch` download only these files.
 
-A dataset consists of tables, images, videos and JSON in the folders of LeRobot's layout (v2.1 or v3.0) and of
-twinloop. All other files are left out: programs, pickles, notebooks, hidden files, and names that another system reads
-as a device or a path.
+A dataset consists of tables, images, videos and JSON in the folders of LeRobot's layout (v2.1 or v3.0) and of twinloop.
+All other files are excluded: programs, pickles, notebooks, hidden files, and file names that another operating system
+would interpret as a device or a path.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _FORBIDDEN = frozenset('<>:"|?*\\')
 
 
 def is_dataset_file(name: str) -> bool:
-    """Return whether a path, relative to a dataset's folder and with slashes, is a file of a dataset."""
+    """Return whether a path belongs to a dataset, by its folder, name and suffix.
+
+    Args:
+        name: Path relative to the dataset's folder, with slashes.
+    """
     if name in _AT_TOP:
         return True
     parts = name.split("/")
@@ -46,10 +50,10 @@ def is_dataset_file(name: str) -> bool:
 
 
 def select_dataset_files(names: Iterable[str]) -> set[str]:
-    """Return the paths that belong to a dataset; of paths that some systems treat as equal, only the first.
+    """Return the paths that belong to a dataset, excluding paths that collide on some file systems.
 
-    Some systems ignore case or the encoding of accented letters. There, the second of two such files would replace the
-    first. For the same reason a file and a folder cannot have the same name.
+    Some file systems ignore case or the encoding of accented letters. There, the second of two equal names would
+    replace the first, so only the first is kept. For the same reason a file with the same name as a folder is excluded.
     """
     taken, folders = dict[str, str](), set[str]()
     # A name in its usual form comes before its variants.
@@ -64,8 +68,14 @@ def select_dataset_files(names: Iterable[str]) -> set[str]:
 def require_disk_space(folder: Path, *, files: int, size: int, source: str) -> None:
     """Check the number of files and the free disk space before a download.
 
+    Args:
+        folder: Folder of the download; need not exist.
+        files: Number of files.
+        size: Total size in bytes.
+        source: Name of the source for messages.
+
     Raises:
-        DatasetError: there are more than `MOST_FILES` files, or the disk has less free space than ``size`` bytes.
+        DatasetError: If there are more than `MOST_FILES` files, or the disk has too little free space.
     """
     if files > MOST_FILES:
         raise DatasetError(
@@ -81,7 +91,7 @@ def require_disk_space(folder: Path, *, files: int, size: int, source: str) -> N
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether the name of a file or folder is valid and means the same on every system."""
+    """Return whether the name of a file or folder is valid and has the same meaning on every operating system."""
     return (
         0 < len(part.encode(errors="surrogatepass")) <= _LONGEST_NAME
         and part[0] not in ".~- "

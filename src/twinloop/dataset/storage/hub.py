@@ -1,7 +1,8 @@
 """Push a dataset folder to the Hugging Face Hub as one commit, and pull a dataset with verification of every file.
 
-LeRobot finds a dataset by a tag equal to its ``codebase_version``; a push to the main branch moves that tag. The token
-is the one that ``huggingface_hub`` finds (``HF_TOKEN``, or ``hf auth login``), the address ``HF_ENDPOINT``.
+LeRobot finds a dataset by a tag equal to its ``codebase_version``, so a push to the main branch moves that tag. The
+access token is found by ``huggingface_hub`` (variable ``HF_TOKEN``, or ``hf auth login``). The variable ``HF_ENDPOINT``
+selects another server.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from twinloop.dataset.storage.snapshot import FolderLock, wrap_write_errors
 
 @dataclass(frozen=True, kw_only=True)
 class HubFile:
-    """A file of a commit: path, size in bytes, and the SHA-256 of its content or its git blob SHA-1."""
+    """One file in a commit of a Hub repository.
+
+    Attributes:
+        path: Path in the repository.
+        size: Size in bytes.
+        sha256: SHA-256 of the content for large files (LFS), otherwise empty.
+        blob: Git's SHA-1 of the file.
+    """
 
     path: str
     size: int
@@ -38,7 +46,7 @@ class HubFile:
 
 
 def parse_entry(entry: Any) -> HubFile | None:
-    """Convert an entry of the Hub's listing to a file; None for a folder."""
+    """Convert an entry of the Hub's file listing to a `HubFile`; None if the entry is a folder."""
     if not hasattr(entry, "blob_id"):
         return None
     large = getattr(entry, "lfs", None)
@@ -48,10 +56,10 @@ def parse_entry(entry: Any) -> HubFile | None:
 
 
 def refuse_outside(name: str, repo_id: str) -> None:
-    """Refuse a file name that leaves the folder or would be hidden in it.
+    """Check that a file name stays inside the dataset's folder and is not hidden.
 
     Raises:
-        DatasetError: names the file.
+        DatasetError: If it does not.
     """
     path = PurePosixPath(name)
     first = path.parts[0] if path.parts else ""
@@ -63,10 +71,15 @@ def refuse_outside(name: str, repo_id: str) -> None:
 
 
 def verify_files(stage: Path, files: Sequence[HubFile], repo_id: str) -> None:
-    """Compare the downloaded files with their sizes and hashes.
+    """Compare the sizes and hashes of downloaded files with the Hub's listing, and make the files non-executable.
+
+    Args:
+        stage: Folder of the download.
+        files: Files of the listing.
+        repo_id: Name of the repository for messages.
 
     Raises:
-        DatasetError: a file differs from the listing; it is removed, so that the next pull downloads it again.
+        DatasetError: If a file differs. The file is removed, so that the next pull downloads it again.
     """
     for file in files:
         path = stage / file.path
@@ -83,7 +96,12 @@ def verify_files(stage: Path, files: Sequence[HubFile], repo_id: str) -> None:
 
 
 def remove_others(stage: Path, names: set[str]) -> None:
-    """Remove files that remain from an earlier pull of another commit."""
+    """Remove all files except ``names`` from a download folder: they remain from an earlier pull of another commit.
+
+    Args:
+        stage: Folder of the download.
+        names: Relative paths of the files to keep.
+    """
     for path in sorted(stage.rglob("*"), reverse=True):
         if path.is_file() and path.relative_to(stage).as_posix() not in names:
             path.unlink()
@@ -92,7 +110,7 @@ def remove_others(stage: Path, names: set[str]) -> None:
 
 
 def _digest(path: Path, file: HubFile) -> str:
-    """Return the hash that the Hub uses for a file: SHA-256 of large files, git's SHA-1 of others."""
+    """Return the hash that the Hub uses for a file: SHA-256 for large files, git's SHA-1 for small files."""
     if file.sha256:
         return sha256_file(path)
     data = read_bytes(path, file.size)
@@ -111,7 +129,17 @@ _AT_ONCE = 8  # files being downloaded, huggingface_hub's own default
 
 @dataclass(frozen=True, kw_only=True)
 class PushResult:
-    """Result of a push: the commit, its address, and the tag that LeRobot uses (empty on another branch)."""
+    """Result of a push.
+
+    Attributes:
+        repo_id: Name of the repository.
+        branch: Branch of the commit.
+        commit: Hash of the commit.
+        url: Web address of the commit.
+        tag: Version tag that LeRobot uses, such as ``v3.0``; empty if another branch than main was pushed.
+        files: Number of files.
+        bytes: Total size of the files.
+    """
 
     repo_id: str
     branch: str
@@ -124,9 +152,15 @@ class PushResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PullResult:
-    """Result of a pull: the commit, and the number and total bytes of its verified files.
+    """Result of a pull.
 
-    ``left_out`` are files of the commit that do not belong to a dataset and were not downloaded.
+    Attributes:
+        repo_id: Name of the repository.
+        commit: Hash of the downloaded commit.
+        output: Folder of the dataset.
+        files: Number of downloaded and verified files.
+        bytes: Total size of these files.
+        left_out: Paths in the commit that do not belong to a dataset and were not downloaded.
     """
 
     repo_id: str
@@ -146,23 +180,23 @@ def push_dataset(
     allow: Sequence[str] = (),
     ignore: Sequence[str] = (),
 ) -> PushResult:
-    """Upload a LeRobot folder as one commit, so that a reader sees all of it or nothing.
+    """Upload a LeRobot dataset as one commit, so that a reader sees all of it or nothing.
 
-    Files that are in the repository but not in the folder are removed by the same commit. Large files that an
-    interrupted push already sent are not sent again: the Hub recognizes them by their hash.
+    The same commit removes dataset files in the repository that the folder does not have. Large files that an
+    interrupted push has already sent are not sent again, because the Hub recognizes them by their hash.
 
     Args:
-        folder: a dataset of any LeRobot version.
+        folder: Folder of a dataset of any LeRobot version.
         repo_id: ``USER/NAME``; created if it does not exist.
-        private: make a new repository private; an existing one is not changed.
-        branch: by default the main branch, whose codebase-version tag then moves to the new commit.
-        allow: patterns of paths to upload; by default all.
-        ignore: patterns of paths to leave out.
+        private: If true, make a new repository private; an existing one is not changed.
+        branch: Branch to push to. None: the main branch, whose version tag then moves to the new commit.
+        allow: Patterns of paths to upload, such as ``data/*``; empty for all.
+        ignore: Patterns of paths to exclude.
 
     Raises:
-        MissingDependencyError: huggingface_hub is not installed.
-        InputError: the folder is not a dataset, or ``repo_id`` is not a repository name.
-        DatasetError: the Hub cannot be reached or refuses; the message gives the next step.
+        MissingDependencyError: If huggingface_hub is not installed.
+        InputError: If the folder is not a dataset, or ``repo_id`` is not a repository name.
+        DatasetError: If the Hub cannot be reached or refuses the push; the message gives the next step.
     """
     folder = Path(folder)
     if not (folder / layout.INFO).is_file():
@@ -178,10 +212,10 @@ def push_dataset(
             api.create_branch(repo_id, branch=branch, repo_type=_REPO, exist_ok=True)
         there = api.list_repo_files(repo_id, revision=branch, repo_type=_REPO)
         added = [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in names]
-        gone = [name for name in there if name not in set(names) and name.startswith(_OURS)]
+        removed = [name for name in there if name not in set(names) and name.startswith(_OURS)]
         done = api.create_commit(
             repo_id,
-            [*added, *(hub.CommitOperationDelete(path_in_repo=name) for name in gone)],
+            [*added, *(hub.CommitOperationDelete(path_in_repo=name) for name in removed)],
             commit_message=f"{tag} dataset: {len(names)} files",
             repo_type=_REPO,
             revision=branch,
@@ -211,21 +245,22 @@ def pull_dataset(
 ) -> PullResult:
     """Download one commit of a dataset, verify every file, and only then move the folder to ``output``.
 
-    Only files that belong to a dataset are downloaded (`dataset.dataset_files`), and none of them is executable. Files
-    downloaded before an interruption are in a sibling folder ``.NAME.pull``; the same pull continues from them.
+    Only files that belong to a dataset are downloaded (`dataset_files`), and none of them is executable. After an
+    interruption the downloaded files are in the folder ``.NAME.pull`` next to ``output``, and the same pull continues
+    from them.
 
     Args:
         repo_id: ``USER/NAME``.
-        output: an absent or empty folder.
-        revision: a branch, tag (``v3.0``) or commit; by default the main branch.
-        allow: patterns of paths to download; by default all.
-        ignore: patterns of paths to leave out.
+        output: An absent or empty folder.
+        revision: Branch, tag (``v3.0``) or commit; None for the main branch.
+        allow: Patterns of paths to download, such as ``data/*``; empty for all.
+        ignore: Patterns of paths to exclude.
 
     Raises:
-        MissingDependencyError: huggingface_hub is not installed.
-        InputError: ``output`` is not empty, or ``repo_id`` is not a repository name.
-        DatasetError: the Hub cannot be reached or refuses, a path is outside the folder, there is not enough space for
-            the files, or a file does not match its hash.
+        MissingDependencyError: If huggingface_hub is not installed.
+        InputError: If ``output`` is not empty, or ``repo_id`` is not a repository name.
+        DatasetError: If the Hub cannot be reached or refuses, a path is outside the folder, there is too little disk
+            space, or a file does not match its hash.
     """
     output = Path(output).absolute()
     _require_absent(output)
@@ -256,16 +291,16 @@ def _require_absent(output: Path) -> None:
 
 
 def _download_files(api: Any, repo_id: str, commit: str, files: Sequence[HubFile], output: Path) -> None:
-    """Download into a sibling folder, verify, and rename."""
+    """Download files into the folder ``.NAME.pull`` next to ``output``, verify them, and rename it to ``output``."""
     lock, stage = FolderLock(output), output.parent / f".{output.name}.pull"
     try:
         _require_absent(output)  # another process may have finished in between
         with wrap_write_errors(output), _convert_hub_errors(repo_id, "pulled from"):
             stage.mkdir(parents=True, exist_ok=True)
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                brought = [pool.submit(_download, api, repo_id, commit, file.path, stage) for file in files]
-                for each in brought:
-                    each.result()
+                downloads = [pool.submit(_download, api, repo_id, commit, file.path, stage) for file in files]
+                for download in downloads:
+                    download.result()
         verify_files(stage, files, repo_id)
         with wrap_write_errors(output):
             shutil.rmtree(stage / ".cache", ignore_errors=True)
@@ -282,10 +317,10 @@ def _download(api: Any, repo_id: str, commit: str, name: str, stage: Path) -> No
 
 
 def _select_files(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """Return the files to push, sorted by name.
+    """Return the relative paths of the files to push, sorted.
 
     Raises:
-        InputError: a link leaves the folder, or there are no files to push.
+        InputError: If a link leaves the folder, or there are no files to push.
     """
     names = []
     for path in sorted(folder.rglob("*")):
@@ -319,11 +354,15 @@ def _import_hub() -> Any:
 
 @contextlib.contextmanager
 def _convert_hub_errors(repo_id: str, verb: str) -> Iterator[None]:
-    """Convert errors of the Hub's client to a one-line message with the next step.
+    """Convert errors of the Hub's client to one-line messages with the next step, as a context manager.
+
+    Args:
+        repo_id: Name of the repository.
+        verb: Action for the message, such as ``pushed to``.
 
     Raises:
-        DatasetError: for any error of the Hub's client in the block.
-        InputError: ``repo_id`` is not a repository name.
+        DatasetError: If the Hub's client raises an error in the block.
+        InputError: If ``repo_id`` is not a repository name.
     """
     from huggingface_hub import errors  # pyright: ignore[reportMissingImports]
 
@@ -339,7 +378,9 @@ def _convert_hub_errors(repo_id: str, verb: str) -> Iterator[None]:
             "and set HF_TOKEN or run `hf auth login`."
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise DatasetError(f"{failed}: it has no such branch, tag or commit. Omit --revision for main.") from error
+        raise DatasetError(
+            f"{failed}: it has no such branch, tag or commit. Omit --revision to use the main branch."
+        ) from error
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         hint = "set HF_TOKEN to a token that may write, or run `hf auth login`" if status in (401, 403) else "try again"

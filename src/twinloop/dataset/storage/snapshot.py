@@ -1,7 +1,8 @@
-"""Replace a folder's contents atomically: build a sibling folder from hard links, then swap the two.
+"""Replace the contents of a folder atomically: readers see the folder before or after a commit, never in between.
 
-A reader sees the folder before or after a commit, never in between. After a killed commit the folder is unchanged and
-a sibling ``.NAME.next`` remains, which the next writer removes. One writer at a time holds ``.NAME.lock``.
+A commit builds a new version (snapshot) of the folder from hard links in ``.NAME.next``, next to the folder, and then
+exchanges the two. If the writer is killed, the folder is unchanged and ``.NAME.next`` remains; the next writer removes
+it. One writer at a time holds the lock file ``.NAME.lock``.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 class FolderLock:
-    """Exclusive right to write one folder: an advisory lock on a sibling file that names the holder's process.
+    """Exclusive right to write one folder: an advisory lock on a file next to the folder.
 
-    The lock ends with its process, so a killed writer never blocks the next one.
+    The file contains the id of the process that holds the lock. The lock ends with its process, so a killed writer
+    never blocks the next one.
 
     Args:
-        folder: it need not exist.
-        purpose: kind of lock; locks of different purposes on one folder do not exclude each other.
+        folder: Folder to lock; need not exist.
+        purpose: Kind of lock. Locks of different purposes on one folder do not exclude each other.
 
     Raises:
-        DatasetLockedError: another writer holds it; names the process.
-        DatasetError: no folder can be written there, or the disk is full.
+        DatasetLockedError: If another process holds the lock; the message gives its id.
+        DatasetError: If no folder can be written there, or the disk is full.
     """
 
     def __init__(self, folder: Path, purpose: str = "") -> None:
@@ -77,7 +79,7 @@ class FolderLock:
             os.close(handle)
 
     def _is_current_file(self, handle: int) -> bool:
-        """Return whether the locked file is still the one at the path, not one that a releasing writer unlinked."""
+        """Return whether the locked file is still the file at the path; a releasing writer may have deleted it."""
         try:
             return os.fstat(handle).st_ino == self.path.stat().st_ino
         except FileNotFoundError:
@@ -86,7 +88,7 @@ class FolderLock:
 
 @contextlib.contextmanager
 def hold_folder_lock(folder: Path, purpose: str = "") -> Iterator[None]:
-    """Hold a `FolderLock` during the block."""
+    """Hold a `FolderLock` during the ``with`` block."""
     lock = FolderLock(folder, purpose)
     try:
         yield
@@ -95,14 +97,14 @@ def hold_folder_lock(folder: Path, purpose: str = "") -> Iterator[None]:
 
 
 def forget_locks(folder: Path) -> None:
-    """Remove the lock files, of all purposes, of writers that have ended; locks still held are kept."""
+    """Remove the lock files next to a folder, for every purpose of a lock; locks that are still held are kept."""
     for file in folder.parent.glob(f".{glob.escape(folder.name)}.*lock"):
         with contextlib.suppress(DatasetError):
             FolderLock(folder, file.name.removeprefix(f".{folder.name}.").removesuffix("lock").rstrip(".")).release()
 
 
 def recover(folder: Path) -> None:
-    """Restore a folder to its last commit after a writer was killed; needs the folder's lock."""
+    """Restore a folder to its last commit after a writer was killed; the caller must hold the folder's lock."""
     old = _sibling_folder(folder, "old")
     if old.exists() and not folder.exists():
         old.rename(folder)
@@ -113,15 +115,14 @@ def recover(folder: Path) -> None:
 
 @contextlib.contextmanager
 def create_snapshot(folder: Path) -> Iterator[Path]:
-    """Yield a sibling folder with hard links to all files of ``folder``; it replaces ``folder`` if the block succeeds.
+    """Yield a copy of ``folder`` (made of hard links) that replaces ``folder`` if the ``with`` block succeeds.
 
-    Inside the block, write new files only. To change a linked file, unlink it first (`replace_bytes`), because a write
-    in place would also change the committed snapshot.
-
-    Needs the folder's lock, see `create_locked_snapshot`. A ``FileNotFoundError`` of the block is passed on unchanged.
+    Inside the block, only write new files. To change an existing file, delete it first (`replace_bytes`), because a
+    write in place would also change the committed version. The caller must hold the folder's lock, see
+    `create_locked_snapshot`. A ``FileNotFoundError`` in the block is passed on unchanged.
 
     Raises:
-        DatasetError: the disk is full, or the operating system refuses otherwise; ``folder`` is unchanged.
+        DatasetError: If the disk is full, or the operating system refuses otherwise; ``folder`` is then unchanged.
     """
     stage = _sibling_folder(folder, "next")
     with wrap_write_errors(folder):
@@ -142,11 +143,11 @@ def create_snapshot(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def create_locked_snapshot(folder: Path) -> Iterator[Path]:
-    """Yield a `create_snapshot` for one commit: hold the folder's lock and remove the remains of a killed writer.
+    """Hold the folder's lock, remove the remains of a killed writer, and yield the folder of `create_snapshot`.
 
     Raises:
-        DatasetLockedError: another writer has the folder open.
-        DatasetError: see `create_snapshot`.
+        DatasetLockedError: If another writer has the folder open.
+        DatasetError: If the disk is full or refuses a write, see `create_snapshot`.
     """
     with hold_folder_lock(folder):
         with wrap_write_errors(folder):
@@ -160,7 +161,7 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
     """Convert errors of the operating system while writing to a message with ``path`` and the next step.
 
     Raises:
-        DatasetError: for every ``OSError`` of the block; a full disk has its own message.
+        DatasetError: If the ``with`` block raises an ``OSError``; a full disk has its own message.
     """
     try:
         yield
@@ -169,7 +170,10 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
-    """Write a file of a snapshot that is not yet committed, never through a hard link."""
+    """Write a file in a snapshot, which is not yet committed.
+
+    An existing file is deleted first, because its hard link in the committed folder would be changed too.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(data)
@@ -183,7 +187,7 @@ def _sibling_folder(folder: Path, suffix: str) -> Path:
 
 
 def _link_tree(source: str, target: str) -> set[int]:
-    """Hard-link all files under ``source`` into ``target``; return the inodes that both trees share."""
+    """Hard-link all files under ``source`` into ``target``; return the inode numbers of the shared files."""
     shared: set[int] = set()
     with os.scandir(source) as entries:
         for entry in entries:
@@ -197,7 +201,7 @@ def _link_tree(source: str, target: str) -> set[int]:
 
 
 def link_or_copy(source: str | Path, target: str | Path, *, link: bool = True) -> bool:
-    """Hard-link a file, or copy it if ``link`` is false or links are impossible; return whether it is linked."""
+    """Hard-link a file, or copy it if links are not possible or ``link`` is false; return whether it was linked."""
     try:
         if link:
             os.link(source, target, follow_symlinks=False)
@@ -210,7 +214,12 @@ def link_or_copy(source: str | Path, target: str | Path, *, link: bool = True) -
 
 
 def _sync_tree(directory: str, shared: set[int]) -> None:
-    """Flush the new files of a folder (inodes that are not shared) and all its directories to disk."""
+    """Flush all new files and all directories of a folder to disk.
+
+    Args:
+        directory: The folder.
+        shared: Inode numbers of files that are already on disk.
+    """
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -229,7 +238,7 @@ def _sync(path: str | Path) -> None:
 
 
 def _swap(stage: Path, folder: Path) -> None:
-    """Move ``stage`` to the place of ``folder``, and remove the old contents."""
+    """Replace ``folder`` by ``stage``, and delete the old contents."""
     if not folder.exists():
         stage.rename(folder)
     elif _exchange(stage, folder):
@@ -249,7 +258,7 @@ def _swap(stage: Path, folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders atomically; return False if the system does not support it."""
+    """Exchange the names of two folders atomically; return False if the operating system does not support it."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):

@@ -1,11 +1,11 @@
-"""Access object stores through fsspec: datasets are committed by a pointer object that is written last.
+"""Read and write datasets in object stores such as S3, through fsspec.
 
-Objects under the address:
+Objects under the address of a dataset:
 
-- ``dataset/``: files of blocks, each written once; at the end of the run also its metadata, ``meta/info.json`` last. A
-  finished run is then a LeRobotDataset folder that any tool can copy.
+- ``dataset/``: data files of committed blocks, each written once; at the end of the run also the metadata,
+``meta/info.json`` last. A finished run is then a LeRobotDataset folder that any tool can copy.
 - ``commits/NNNNNN/``: the metadata of one commit, and ``manifest.json``, which lists every file of the dataset at that
-  commit with its size and SHA-256.
+commit with its size and SHA-256.
 - ``current.json``: the pointer to the newest complete commit, written last.
 
 A reader follows the pointer, so it sees a complete commit or none. Files that a killed run uploaded without moving the
@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from twinloop.core.documents import MOST_LINES_BYTES, parse_json
+from twinloop.core.documents import MAX_LINES_BYTES, parse_json
 from twinloop.core.errors import DatasetError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import dumps
 from twinloop.core.redaction import note_secrets, redact_text, redact_values
@@ -34,13 +34,19 @@ Result = TypeVar("Result")
 INSTALL = 'pip install "twinloop[s3]"'
 POINTER = "current.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MOST_BYTES = MOST_LINES_BYTES  # of a pointer or a manifest, which are read into memory
+_MOST_BYTES = MAX_LINES_BYTES  # of a pointer or a manifest, which are read into memory
 ATTEMPTS = 3  # commits that may be superseded while one is read; our choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """One file of a commit: its key under the address, its size in bytes and its SHA-256."""
+    """One file of a commit in an object store.
+
+    Attributes:
+        key: Key of the object, relative to the address of the dataset.
+        size: Size in bytes.
+        sha256: SHA-256 of the content, 64 hexadecimal digits.
+    """
 
     key: str
     size: int
@@ -49,23 +55,38 @@ class StoredFile:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCommit:
-    """The commit that the pointer refers to; ``files`` by path in the dataset. Number 0: no commit yet."""
+    """The newest complete commit of a dataset in an object store.
+
+    Attributes:
+        number: Number of the commit; 0 if nothing was committed yet.
+        files: Files by their path in the dataset.
+        pointer: Content of the pointer object, to detect that another writer has changed it.
+    """
 
     number: int = 0
     files: Mapping[str, StoredFile] = field(default_factory=dict[str, StoredFile])
     pointer: bytes = b""
 
     def block_files(self) -> dict[str, StoredFile]:
-        """Return the files of blocks, which later commits share."""
+        """Return the files of committed blocks (groups of episodes), by path in the dataset.
+
+        Later commits use these files unchanged.
+        """
         return {path: entry for path, entry in self.files.items() if is_block_file(path)}
 
 
 class ObjectStore:
-    """The objects under one address. ``address`` is the address as messages show it, without credentials.
+    """The objects under one address in an object store.
+
+    Its attribute ``address`` is the address for messages, with credentials removed.
+
+    Args:
+        address: Address with protocol, such as ``s3://bucket/prefix``.
 
     Raises:
-        MissingDependencyError: fsspec or the library for that kind of store is not installed; names the command.
-        UnknownNameError: no such kind of store.
+        DatasetError: If the address is incomplete or invalid.
+        MissingDependencyError: If fsspec or the library for that protocol is not installed.
+        UnknownNameError: If fsspec does not know the protocol.
     """
 
     def __init__(self, address: str) -> None:
@@ -78,10 +99,14 @@ class ObjectStore:
         self._files, self._root = _open_filesystem(address.rstrip("/"))
 
     def read(self, key: str, *, most: int = _MOST_BYTES) -> bytes | None:
-        """Return an object's content; None if the object does not exist.
+        """Return the content of an object; None if the object does not exist.
+
+        Args:
+            key: Key of the object, relative to the address.
+            most: Largest size in bytes that is read.
 
         Raises:
-            DatasetError: it has more than ``most`` bytes, which are not read.
+            DatasetError: If the object is larger, or the store cannot be read.
         """
         with contextlib.suppress(FileNotFoundError):
             self._require_size(key, most)
@@ -91,10 +116,10 @@ class ObjectStore:
         return None
 
     def sizes(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the sizes of objects in bytes, several at a time; None if the store does not report a size.
+        """Return the sizes of objects in bytes; None for a size that the store does not report.
 
         Raises:
-            FileNotFoundError: an object no longer exists.
+            FileNotFoundError: If an object no longer exists.
         """
         there = [self._full_path(key) for key in keys]
         return (
@@ -102,20 +127,20 @@ class ObjectStore:
         )
 
     def write(self, key: str, data: bytes) -> None:
-        """Write a whole object."""
+        """Write an object with the given content; an existing object is replaced."""
         self._run_action("written", lambda: self._files.pipe_file(self._full_path(key), data))
 
     def upload(self, files: Mapping[str, Path]) -> None:
-        """Upload files by key, several at a time."""
+        """Upload local files, given by the key of their object."""
         if files:
             there = [self._full_path(key) for key in files]
             self._run_action("written", lambda: self._files.put([str(path) for path in files.values()], there))
 
     def download(self, files: Mapping[str, Path]) -> None:
-        """Download objects by key to files, several at a time.
+        """Download objects to local files, given by the key of the object.
 
         Raises:
-            FileNotFoundError: an object no longer exists.
+            FileNotFoundError: If an object no longer exists.
         """
         if files:
             for path in files.values():
@@ -124,24 +149,24 @@ class ObjectStore:
             self._run_action("read", lambda: self._files.get(there, here), absent=FileNotFoundError)
 
     def remove(self, folder: str) -> None:
-        """Remove all objects under a key, if any."""
+        """Remove all objects whose key starts with ``folder/``, if any."""
         with contextlib.suppress(FileNotFoundError):
             self._run_action(
                 "written", lambda: self._files.rm(self._full_path(folder), recursive=True), absent=FileNotFoundError
             )
 
     def top_level_names(self) -> set[str]:
-        """Return the first parts of all keys."""
+        """Return the names directly under the address: the first part of every key."""
         with contextlib.suppress(FileNotFoundError):
             found = self._run_action("read", lambda: self._files.ls(self._root, detail=False), absent=FileNotFoundError)
             return {str(name).rstrip("/").rpartition("/")[2] for name in found}
         return set()
 
     def newest_commit(self) -> StoreCommit:
-        """Return the newest complete commit.
+        """Return the newest complete commit; its number is 0 if there is none.
 
         Raises:
-            DatasetError: the pointer or the manifest is damaged.
+            DatasetError: If the pointer or the manifest is damaged.
         """
         key = ""
         for _ in range(ATTEMPTS):
@@ -176,35 +201,51 @@ class ObjectStore:
         return f"{self._root}/{key}"
 
     def _run_action(self, verb: str, action: Callable[[], Result], *, absent: type[Exception] | None = None) -> Result:
-        """Run an action on the store; every error of the store's library becomes one `DatasetError`."""
+        """Call ``action``; convert every error of the store's library to a `DatasetError`.
+
+        Args:
+            verb: Participle for the message, ``read`` or ``written``.
+            action: Function that uses the store.
+            absent: Class of the error for a missing object, which is raised unchanged; None if it is converted, too.
+        """
         try:
             return action()
         except Exception as error:  # every store's library raises other error classes
             if absent is not None and isinstance(error, absent):
                 raise
-            said = " ".join(redact_text(str(error)).split()) or type(error).__name__
+            reason = " ".join(redact_text(str(error)).split()) or type(error).__name__
             raise DatasetError(
-                f"{self.address} cannot be {verb} ({type(error).__name__}: {said:.200}). Check that the bucket exists, "
-                "the credentials, the address of the service and the network. Earlier commits are unchanged."
+                f"{self.address} cannot be {verb} ({type(error).__name__}: {reason:.200}). Check that the bucket "
+                "exists, the credentials, the address of the service and the network. Earlier commits are unchanged."
             ) from error
 
 
 def write_log(address: str, entry: Mapping[str, Any]) -> None:
-    """Store the wall-clock data of a run under ``log/``, one object per call."""
+    """Store the durations and rates of a finished run as a new object under ``log/``, named after the present time.
+
+    They are separate from the dataset, because they differ between runs with otherwise identical results.
+
+    Args:
+        address: Address of the dataset.
+        entry: Name of the command, time of its end, durations and rates; JSON-compatible. Credentials are removed.
+    """
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     ObjectStore(address).write(f"log/{moment}.json", dumps(redact_values(dict(entry))).encode())
 
 
 def is_block_file(path: str) -> bool:
-    """Return whether a file of a dataset belongs to a block; such files are written once."""
+    """Return whether a path in a dataset is a file of a block (group of episodes committed together).
+
+    Such files are written once and never changed.
+    """
     return "/chunk-" in path
 
 
 def _check_entry(entry: StoredFile) -> StoredFile:
-    """Check the values of a manifest entry and return it.
+    """Check the values of a manifest entry, and return the entry.
 
     Raises:
-        ValueError: the key is outside the store's folders, or the size or the hash is invalid.
+        ValueError: If the key is outside the store's folders, or the size or the hash is invalid.
     """
     _check_key(entry.key, "dataset", "commits")
     if type(entry.size) is not int or entry.size < 0:
@@ -215,10 +256,10 @@ def _check_entry(entry: StoredFile) -> StoredFile:
 
 
 def _check_key(key: Any, *folders: str) -> str:
-    """Check that an object's key is in one of the given folders of the store, and return it.
+    """Check that an object's key is in one of the given folders of the store, and return the key.
 
     Raises:
-        ValueError: it is not.
+        ValueError: If it is not.
     """
     parts = str(key).split("/")
     if len(parts) < 2 or parts[0] not in folders or {"", ".", ".."} & set(parts) or not str(key).isprintable():
@@ -227,7 +268,7 @@ def _check_key(key: Any, *folders: str) -> str:
 
 
 def _open_filesystem(address: str) -> tuple[Any, str]:
-    """Return the filesystem of an address, and its root in it."""
+    """Return the fsspec filesystem of an address, and the path of the address in it."""
     protocol = address.partition("://")[0]
     try:
         import fsspec

@@ -1,6 +1,6 @@
-"""Write a dataset to a local folder or an object store in complete commits, and fetch it from a store.
+"""Write a dataset to a local folder or to an object store in complete commits, and fetch a dataset from a store.
 
-Every fetched file is verified.
+Every fetched file is verified by its SHA-256.
 """
 
 from __future__ import annotations
@@ -31,12 +31,20 @@ from twinloop.dataset.storage.store import ATTEMPTS, POINTER, ObjectStore, Store
 
 
 def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
-    """Download a store's newest commit to a local folder; the folder equals a local run byte for byte.
+    """Download the newest commit of a dataset in a store to a local folder.
 
-    A folder that was fetched before is updated; only changed files are downloaded.
+    The folder then equals the folder of a local run byte for byte. A folder that was fetched before is updated; only
+    changed files are downloaded.
+
+    Args:
+        address: Address in a store, such as ``s3://bucket/prefix``.
+        folder: An absent or empty folder, or a twinloop dataset to update.
+
+    Returns:
+        JSON-compatible summary of the download.
 
     Raises:
-        DatasetError: nothing was committed at the address, the folder has other files, or a downloaded file differs
+        DatasetError: If nothing was committed at the address, the folder has other files, or a downloaded file differs
             from the manifest.
     """
     if not is_address(address):
@@ -79,7 +87,7 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
 
 
 def read_stored_progress(address: str) -> WriteProgress:
-    """Return the progress committed at an address."""
+    """Return the progress of the dataset that is committed at a store's address; empty if nothing was committed."""
     store = ObjectStore(address)
     commit = store.newest_commit()
     if not commit.number:
@@ -90,7 +98,19 @@ def read_stored_progress(address: str) -> WriteProgress:
 
 
 def fetch_files(store: ObjectStore, files: Mapping[str, StoredFile], stage: Path) -> list[str]:
-    """Make ``stage`` hold exactly these files; return the names of those that were downloaded."""
+    """Make the folder ``stage`` contain exactly the given files: download missing files, delete all other files.
+
+    Args:
+        store: Store with the objects.
+        files: Files by their path in the folder.
+        stage: Local folder.
+
+    Returns:
+        Paths of the downloaded files.
+
+    Raises:
+        DatasetError: If a downloaded file has another size or SHA-256.
+    """
     for path in [path for path in stage.rglob("*") if path.is_file()]:
         name = path.relative_to(stage).as_posix()
         if name not in files or _differs(path, files[name]):
@@ -108,10 +128,10 @@ def fetch_files(store: ObjectStore, files: Mapping[str, StoredFile], stage: Path
 
 
 def _select_manifest_files(files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
-    """Return the files of a manifest that belong to a dataset.
+    """Return the files of a commit that belong to a dataset.
 
     Raises:
-        DatasetError: a file is outside the dataset's folder.
+        DatasetError: If a path is outside the dataset's folder.
     """
     for name in files:
         _refuse_outside(name)
@@ -120,7 +140,11 @@ def _select_manifest_files(files: Mapping[str, StoredFile]) -> dict[str, StoredF
 
 
 def _require_sizes(store: ObjectStore, files: Mapping[str, StoredFile]) -> None:
-    """Refuse objects whose sizes differ from the manifest, before they are downloaded."""
+    """Check that objects in the store have the sizes in the manifest, before they are downloaded.
+
+    Raises:
+        DatasetError: If a size differs.
+    """
     for entry, size in zip(files.values(), store.sizes([entry.key for entry in files.values()]), strict=True):
         if size is not None and size != entry.size:
             raise DatasetError(
@@ -150,13 +174,18 @@ _KEPT = ("data/", "meta/", "twinloop/log/")
 
 
 class StoreTarget:
-    """An address in a store as a `DatasetTarget`; ``path`` is a temporary folder.
+    """An address in an object store, as the output of a dataset writer.
 
-    The folder has the files that the writer reads again. A store has no locks: two writers are detected when one of
-    them finds that the other has moved the pointer.
+    ``path`` is a temporary folder with the files that the writer reads again. A store has no locks. Two writers are
+    detected when one of them finds that the other has changed the pointer to the newest commit.
+
+    Args:
+        address: Address in a store, such as ``s3://bucket/prefix``.
 
     Raises:
-        DatasetError, MissingDependencyError, UnknownNameError: see `ObjectStore`.
+        DatasetError: If the address is incomplete or invalid.
+        MissingDependencyError: If a library for the store is not installed.
+        UnknownNameError: If the kind of store is unknown.
     """
 
     def __init__(self, address: str) -> None:
@@ -166,7 +195,11 @@ class StoreTarget:
         self.path, self.held = Path(self._scratch.name) / "dataset", True
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
-        """Download the committed files that the writer reads again, check the spec, and return the stored progress."""
+        """Download the committed files that the writer reads again, and return the stored progress.
+
+        Raises:
+            DatasetError: If the address has other objects, or the dataset cannot be continued.
+        """
         commit = self._store.newest_commit()
         strangers = (
             self._store.top_level_names() - {"dataset", "commits", "log", POINTER} if not commit.number else set()
@@ -187,7 +220,14 @@ class StoreTarget:
 
     @contextlib.contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """Yield the next snapshot; then upload its new files, the manifest, and the pointer."""
+        """Return a context manager that yields the folder of the next commit, and uploads it when the block ends.
+
+        The new files are uploaded first, then the manifest, and last the pointer (the file that names the newest
+        commit).
+
+        Args:
+            final: True for the last commit; the metadata is then also uploaded next to the data files.
+        """
         with create_snapshot(self.path) as stage:
             yield stage
             with span("upload"):
@@ -217,13 +257,23 @@ class StoreTarget:
         return self._move_pointer(number, files)
 
     def _publish(self, stage: Path, metadata: Sequence[str]) -> None:
-        """Upload the metadata next to the blocks' files, with ``meta/info.json`` last."""
+        """Upload the metadata to ``dataset/``, next to the data files, with ``meta/info.json`` last."""
         rest = [path for path in metadata if path != layout.INFO]
         for group in (rest, [layout.INFO]):
             self._store.upload({f"dataset/{path}": stage / path for path in group})
 
     def _move_pointer(self, number: int, files: Mapping[str, StoredFile]) -> StoreCommit:
-        """Make a commit the current one: write the manifest, then the pointer, then remove the commit two before."""
+        """Make a commit the newest one: write its manifest, then the pointer; then remove an old commit.
+
+        The removed commit is the one before the previous commit.
+
+        Args:
+            number: Number of the commit.
+            files: All files of the dataset at this commit, by path in the dataset.
+
+        Raises:
+            DatasetLockedError: If another writer has committed in the meantime.
+        """
         key = f"commits/{number:06d}/manifest.json"
         listed = {path: vars(entry) for path, entry in sorted(files.items())}
         manifest = dumps({"schema": layout.SCHEMA, "files": listed}).encode()
@@ -252,25 +302,37 @@ _LOCAL = ("file://", "local://")
 
 
 class DatasetTarget(Protocol):
-    """Output of one dataset writer; readers see only its commits."""
+    """Output of one dataset writer: a local folder or an address in a store. Readers see only complete commits.
+
+    Attributes:
+        name: Name of the output in messages.
+        path: Local folder with the committed files that the writer needs.
+    """
 
     name: str
     path: Path
 
     @property
     def held(self) -> bool:
-        """Whether the writer still holds the target."""
+        """True until `release` is called; the writer can then no longer write."""
         ...
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
-        """Check that earlier commits can be continued, and return their progress."""
+        """Check that earlier commits can be continued, and return their progress.
+
+        Args:
+            spec: Specification of the dataset to write.
+            resume: True to continue a dataset that already exists.
+        """
         ...
 
     def snapshot(self, *, final: bool = False) -> AbstractContextManager[Path]:
-        """Yield a folder with all files of ``path``, to which a commit adds; readers see it if the block succeeds.
+        """Return a context manager that yields a copy of the dataset's folder for the files of the next commit.
+
+        The caller writes these files to it. The commit becomes visible to readers if the ``with`` block succeeds.
 
         Args:
-            final: this is the last commit.
+            final: True for the last commit.
         """
         ...
 
@@ -280,11 +342,11 @@ class DatasetTarget(Protocol):
 
 
 class FolderTarget:
-    """A local folder as a `DatasetTarget`; ``path`` is the folder itself.
+    """A local folder as the output of a dataset writer; ``path`` is the folder itself.
 
     Raises:
-        DatasetLockedError: another writer has the folder open.
-        DatasetError: no folder can be written there, or it is inside another dataset.
+        DatasetLockedError: If another writer has the folder open.
+        DatasetError: If no folder can be written there, or it is inside another dataset.
     """
 
     def __init__(self, path: Path) -> None:
@@ -303,14 +365,14 @@ class FolderTarget:
         return self._lock.held
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
-        """Restore the folder after a killed writer, check the spec, and return the stored progress."""
+        """Restore the folder after a killed writer, check the specification, and return the stored progress."""
         with wrap_write_errors(self.path):
             recover(self.path)
             return start_progress(self.path, spec, resume=resume)
 
     @contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """Yield the next snapshot, which replaces the folder if the block succeeds."""
+        """Yield a copy of the folder for the files of the next commit; it replaces the folder if the block succeeds."""
         del final
         with create_snapshot(self.path) as stage:
             yield stage
@@ -326,7 +388,7 @@ def is_address(output: Path | str) -> bool:
 
 
 def local_path(output: Path | str) -> Path:
-    """Return the folder of a path or a ``file://`` address."""
+    """Return the local folder of a path or of a ``file://`` or ``local://`` address."""
     text = str(output)
     for prefix in _LOCAL:
         text = text.removeprefix(prefix)
@@ -334,7 +396,7 @@ def local_path(output: Path | str) -> Path:
 
 
 def read_committed_progress(output: Path | str) -> WriteProgress:
-    """Return the progress committed to an output; empty if there is none yet."""
+    """Return the progress committed to a folder or an address in a store; empty if nothing was committed."""
     if is_address(output):
         return read_stored_progress(str(output))
     folder = local_path(output)
@@ -342,11 +404,11 @@ def read_committed_progress(output: Path | str) -> WriteProgress:
 
 
 def open_target(output: Path | str) -> DatasetTarget:
-    """Open an output for writing and hold it.
+    """Open a folder or an address in a store for writing, and hold it until `release`.
 
     Raises:
-        DatasetError: see `FolderTarget` and `StoreTarget`.
-        MissingDependencyError: the store needs a library that is not installed.
+        DatasetError: If it cannot be written, see `FolderTarget` and `StoreTarget`.
+        MissingDependencyError: If the store needs a library that is not installed.
     """
     if is_address(output):
         return StoreTarget(str(output))

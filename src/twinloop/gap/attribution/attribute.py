@@ -1,10 +1,12 @@
-"""Attribute a twin's error to groups of parameters that change from nominal to identified; shares have intervals.
+"""Attribute the error of a nominal twin to groups of parameters that identification changed, with intervals.
 
-e(S) is the mean squared error of the twin whose groups S are identified and all others nominal. The gain of S is v(S) =
-e(∅) − e(S), and the Shapley values of v divide the whole gain among the groups (`stats.shapley`). There are three
-reasons for the squared error: sensor noise adds the same to e of every S and cancels in v; squared errors add over
-frames and episodes, so that shares do too; and if trajectories are linear in the parameters, groups interact at most in
-pairs, so that few orders suffice. All worlds replay the same windows, so that they differ in the parameters alone.
+S is a set of groups (a coalition). e(S) is the mean squared error of the twin whose groups in S have identified values
+and whose other groups have nominal values. The gain of S is v(S) = e(∅) − e(S), and the Shapley values of v divide the
+whole gain among the groups (`stats.shapley`). The squared error has three advantages. Sensor noise adds the same amount
+to e of every S and cancels in v. Squared errors, and therefore shares, are sums over frames and episodes. If
+trajectories are linear in the parameters, at most two groups interact. Then a few random orders in which the groups
+change from nominal to identified values are enough to estimate Shapley values. All worlds replay the same windows, so
+that they differ in the parameters alone.
 """
 
 from __future__ import annotations
@@ -34,17 +36,23 @@ Array = NDArray[np.float64]
 
 
 class SquaredErrorShares:
-    """Computation of the shares of a squared error that groups of parameters explain.
+    """Shares of a nominal twin's squared error that groups of parameters explain.
+
+    Results have one column for each of the n channels and a last column with the mean over channels. Draws of the
+    identified distribution show how uncertain the shares are because the parameters are uncertain.
 
     Args:
-        sums: squared errors ``(nworld, nepisode, nchannel)`` of a design's worlds.
-        erring: channels with a nonzero error, ``(nchannel,)``.
-        plan: the design.
-        drawn: a design of draws with its squared errors, possibly on other episodes; None for none.
-        clusters: number of clusters from which the covariance of the draws was estimated.
-        level: confidence level.
-        resamples: number of bootstrap resamples over episodes.
-        seed: seed of the bootstrap.
+        sums: Squared error of each world of ``plan``, summed over frames, shape ``(nworld, nepisode, nchannel)``.
+        erring: Mask of the channels with a nonzero error, shape ``(nchannel,)``.
+        plan: Design of the replayed worlds: in each world, some groups have identified values and all others nominal
+            values.
+        drawn: Design of the worlds with drawn parameters, and their squared errors in the shape of ``sums``, possibly
+            on other episodes; None if there are no draws.
+        clusters: Number of independent clusters of data (such as episodes) from which the covariance of the drawn
+            parameters was estimated; 0 if unknown.
+        level: Confidence level.
+        resamples: Number of bootstrap resamples over episodes.
+        seed: Seed of the bootstrap.
     """
 
     def __init__(
@@ -73,28 +81,53 @@ class SquaredErrorShares:
             self._drawn_left = (errors[0] - gained)[:, None]
 
     def shares(self, kind: str) -> ShapleyShares:
-        """Return the shares of one kind of `GroupEffects`, ``(ngroup, nchannel + 1)``; the last column is a mean."""
+        """Return one kind of effect as shares of the squared error, shape ``(ngroup, nchannel + 1)``.
+
+        The last column is the mean over channels.
+
+        Args:
+            kind: ``share`` (Shapley value), ``join_first_gain`` (gain when only this group changes to identified
+                values) or ``join_last_gain`` (gain that is lost when only this group returns to nominal values), see
+                `GroupEffects`.
+        """
         return self._shares(np.asarray(getattr(self._effects, kind)), self._deviations(kind), self._mix)
 
     def remaining_shares(self) -> ShapleyShares:
-        """Return the shares that remain with all parameters identified, ``(1, nchannel + 1)``."""
+        """Return the share of the error that remains with all parameters identified, shape ``(1, nchannel + 1)``."""
         drawn = self._drawn and self._draw_deviations(self._drawn_left)
         return self._shares(self._left[None], drawn, self._mix)
 
     def floor(self, squared: Array) -> Array:
-        """Return the shares of the sensors' squared errors ``(nchannel,)``, and their mean if all are known."""
+        """Return the noise floor as a share of the nominal twin's squared error.
+
+        The shape is ``(nchannel + 1,)``; the last value is for all channels together. A value is NaN if the noise is
+        unknown.
+
+        Args:
+            squared: Squared error that sensor noise alone causes, summed over all replayed frames, shape
+                ``(nchannel,)``.
+        """
         whole = self._whole.sum(axis=0)
         own = np.divide(squared, whole, out=np.full_like(squared, np.nan), where=whole > 0)
         return np.append(own, own[whole > 0].mean() if (whole > 0).any() else np.nan)
 
     def interactions(self) -> Array:
-        """Return the largest |share − mean of joining first and last| over groups, by column, ``(nchannel + 1,)``."""
-        halves = (self._effects.alone + self._effects.back) / 2
+        """Return a measure of interactions of more than two groups of parameters, shape ``(nchannel + 1,)``.
+
+        Gain is the reduction of the squared error. A group's first gain results if it alone is identified, its last
+        gain if all other groups are already identified. The measure is the largest difference over groups between the
+        Shapley value and the mean of both gains. It is 0 if there are no such interactions. The last value is for all
+        channels together.
+        """
+        halves = (self._effects.join_first_gain + self._effects.join_last_gain) / 2
         return np.abs(ratios(self._effects.share - halves, self._whole, self._mix)).max(axis=0)
 
     def causes(self, names: Sequence[str]) -> tuple[tuple[ErrorCause, ...], ...]:
-        """Return ranked groups by column; groups that the data cannot separate are joined."""
-        share, back = self.shares("share"), ratios(self._effects.back, self._whole, self._mix)
+        """Return the groups of parameters ranked by share, for each channel and last for all channels together.
+
+        Groups that the data cannot separate are joined. ``names`` are the names of the groups.
+        """
+        share, back = self.shares("share"), ratios(self._effects.join_last_gain, self._whole, self._mix)
         return tuple(self._causes(names, share, back[:, column], column) for column in range(self._mix.shape[1]))
 
     def _causes(self, names: Sequence[str], share: ShapleyShares, back: Array, column: int) -> tuple[ErrorCause, ...]:
@@ -105,14 +138,14 @@ class SquaredErrorShares:
         deviations = self._deviations("share")
         own = deviations and deviations.sum_groups(member).column(column)
         found = self._shares(np.einsum("gm,mck->gck", member, self._effects.share), own, self._mix[:, [column]])
-        claimed = found.significant_mask()[:, 0]
+        significant = found.significant_mask()[:, 0]
         return rank_causes(
             [
                 ErrorCause(
                     groups=tuple(names[row] for row in cluster),
                     share=found.interval.at(number, 0),
                     p_value=float(found.p_values[number, 0]),
-                    claimed=bool(claimed[number]),
+                    significant=bool(significant[number]),
                     needed=len(cluster) > 1 or bool(back[cluster[0]] > 0),
                 )
                 for number, cluster in enumerate(clusters)
@@ -123,12 +156,12 @@ class SquaredErrorShares:
         nepisode = len(self._whole)
         if nepisode < FEWEST:
             return shares_without_intervals(
-                parts, self._whole, mix=mix, level=self._level, reason=explain_missing_interval(nepisode)
+                parts, self._whole, weights=mix, level=self._level, reason=explain_missing_interval(nepisode)
             )
         return compute_shares(
             parts,
             self._whole,
-            mix=mix,
+            weights=mix,
             deviations=deviations,
             level=self._level,
             draws=self._resamples,
@@ -139,7 +172,11 @@ class SquaredErrorShares:
         return ShareDeviations.of_draws(ratios(parts, self._drawn_whole, self._mix), df=self._df)
 
     def _deviations(self, kind: str) -> ShareDeviations | None:
-        """Return the uncertainty of shares from parameters and sampled orders, in addition to that from episodes."""
+        """Return the uncertainty of shares that does not come from the choice of episodes.
+
+        It comes from the uncertainty of the parameters and, if not all coalitions are replayed, from the random choice
+        of the orders in which groups change. Returns None if neither applies.
+        """
         found = None
         if self._drawn is not None:
             found = self._draw_deviations(getattr(self._drawn, kind))
@@ -158,18 +195,21 @@ class AttributionOptions:
     """Options of an attribution.
 
     Attributes:
-        replay: how the log is divided into windows, and which channels are compared.
-        physics_hz: rate of the physics, at most the twin's own; that of a fit by default (see `identify.FitConfig`).
-        exact: largest number of groups for which every coalition is replayed.
-        pairs: for more groups, the least number of random orders; each is used forwards and backwards.
-        draws: number of draws of the identified distribution; 0 for the estimate alone.
-        steps: limit of the physics steps of all coalitions together. If all coalitions on the whole log need more,
-            orders are sampled; if the log is too long even for these, an evenly spread part of it is replayed. A
-            million steps take an arm of six joints about 7 s of one core.
-        draw_steps: the same limit for the draws.
-        level: confidence level of the intervals.
-        resamples: number of bootstrap resamples over episodes.
-        seed: seed of orders, draws and resamples.
+        replay: Division of the log into windows, and the compared channels.
+        physics_hz: Rate of the physics in Hz, at most the twin's own; the default is that of a fit (see
+            `identify.FitConfig`).
+        exact: Largest number of groups for which every coalition is replayed. A coalition is a set of groups with
+            identified values, while all other groups are nominal.
+        pairs: For more groups, the least number of random orders in which groups change from nominal to identified
+            values; the reverse of each order is used too.
+        draws: Number of draws of the identified distribution; 0 for the estimate alone.
+        steps: Limit of the physics steps of all coalitions together. If all coalitions on the whole log need more, only
+            the coalitions of random orders are replayed. If the log is too long even for these, an evenly spread part
+            of it is replayed. A million steps take an arm of six joints about 7 s of one core.
+        draw_steps: Limit of the physics steps of all draws together.
+        level: Confidence level of the intervals.
+        resamples: Number of bootstrap resamples over episodes.
+        seed: Seed of orders, draws and resamples.
     """
 
     replay: ReplayOptions = field(default_factory=ReplayOptions)
@@ -195,66 +235,71 @@ def attribute(
     floor: Mapping[str, float] | None = None,
     note: str = "",
 ) -> Attribution:
-    """Attribute the twin's error to groups of parameters.
+    """Attribute the error of the nominal twin to groups of identified parameters.
 
     Args:
-        backend: the backend that runs the worlds.
-        twin: the twin.
-        episodes: the episodes to replay, preferably held out from the fit.
-        params: identified parameters; the uncertainty of a distribution widens the intervals.
-        groups: see `groups.parameter_groups`; together they must contain every parameter that differs from nominal,
-            once.
-        options: see `AttributionOptions`.
-        floor: mean squared error of the sensor by channel, in the square of its unit, if known.
-        note: a remark on the episodes for the reader of the result.
+        backend: The backend that runs the worlds.
+        twin: The twin.
+        episodes: The episodes to replay, preferably held out from the fit.
+        params: Identified parameters; the uncertainty of a distribution widens the intervals.
+        groups: Groups of parameters, see `groups.parameter_groups`; together they must contain every parameter that
+            differs from nominal, once.
+        options: Limits and settings of the computation.
+        floor: Mean squared error of the sensor by channel, in the square of its unit, if known.
+        note: A remark on the episodes for the reader of the result.
 
     Raises:
-        LogError, InputError: the episodes do not fit the twin, the groups leave a parameter out, or a world diverges.
+        LogError, InputError: If the episodes do not fit the twin, the groups leave a parameter out, or a world
+            diverges.
     """
-    asked, coarse = (
-        options or AttributionOptions(),
-        change_physics_rate(twin, (options or AttributionOptions()).physics_hz),
-    )
+    settings = options or AttributionOptions()
+    coarse = change_physics_rate(twin, settings.physics_hz)
     known = params.estimate if isinstance(params, ParamDistribution) else params
-    estimate = {name: value for name, value in known.items() if name not in asked.replay.conditions}
+    estimate = {name: value for name, value in known.items() if name not in settings.replay.conditions}
     _check_groups(groups, changed_params(twin, estimate))
-    length = count_physics_steps(coarse, episodes, asked.replay)
-    plan = design(len(groups), exact=asked.exact, worlds=asked.steps / length, least_pairs=asked.pairs, seed=asked.seed)
-    part = thin_log(coarse, episodes, asked.replay, worlds=plan.nworld, steps=asked.steps)
+    length = count_physics_steps(coarse, episodes, settings.replay)
+    plan = design(
+        len(groups),
+        exact=settings.exact,
+        worlds=settings.steps / length,
+        least_pairs=settings.pairs,
+        seed=settings.seed,
+    )
+    part = thin_log(coarse, episodes, settings.replay, worlds=plan.nworld, steps=settings.steps)
     errors = window_errors(backend, coarse, part.episodes, plan.table(coarse, groups, estimate), options=part.options)
     errors.require_finite(twin, plan.names(groups))
     rmse, count = errors.rmse(), errors.count.sum(axis=(0, 1))
-    drawn = _replay_draws(backend, coarse, part.episodes, params, groups, replace(asked, replay=part.options))
-    tally = SquaredErrorShares(
+    drawn = _replay_draws(backend, coarse, part.episodes, params, groups, replace(settings, replay=part.options))
+    error_shares = SquaredErrorShares(
         sums=errors.squared.sum(axis=2),
         erring=rmse[0] > _ROUNDING,
         plan=plan,
         drawn=drawn,
         clusters=params.clusters if isinstance(params, ParamDistribution) else 0,
-        level=asked.level,
-        resamples=asked.resamples,
-        seed=asked.seed,
+        level=settings.level,
+        resamples=settings.resamples,
+        seed=settings.seed,
     )
     own = np.array([(floor or {}).get(channel.name, np.nan) for channel in errors.channels])
-    untold = params.unidentified_parameters if isinstance(params, ParamDistribution) else ()
+    undetermined = params.unidentified_parameters if isinstance(params, ParamDistribution) else ()
     return Attribution(
         groups=tuple(groups),
         channels=errors.channels,
         episodes=errors.episodes,
         nominal=rmse[0],
         identified=rmse[-1],
-        share=tally.shares("share"),
-        alone=tally.shares("alone"),
-        back=tally.shares("back"),
-        left=tally.remaining_shares(),
-        causes=tally.causes([group.name for group in groups]),
-        floor=tally.floor(own * count),
-        interactions=tally.interactions(),
+        share=error_shares.shares("share"),
+        join_first_gain=error_shares.shares("join_first_gain"),
+        join_last_gain=error_shares.shares("join_last_gain"),
+        remaining=error_shares.remaining_shares(),
+        causes=error_shares.causes([group.name for group in groups]),
+        floor=error_shares.floor(own * count),
+        interactions=error_shares.interactions(),
         worlds=plan.nworld + (0 if drawn is None else drawn[0].nworld),
         coalitions=plan.text(),
         ndraw=0 if drawn is None else drawn[0].ndraw,
-        held=tuple(name for group in groups for name in group.params if name in untold),
-        replayed=part,
+        undetermined=tuple(name for group in groups for name in group.params if name in undetermined),
+        replayed_log=part,
         note=note,
     )
 
@@ -265,14 +310,20 @@ def _replay_draws(
     episodes: Sequence[Episode],
     params: Params,
     groups: Sequence[ParameterGroup],
-    asked: AttributionOptions,
+    settings: AttributionOptions,
 ) -> tuple[DrawDesign, Array] | None:
-    """Return the squared errors of draws of the parameters, ``(nworld, nepisode, nchannel)``."""
-    if not isinstance(params, ParamDistribution) or not any(params.determined) or asked.draws < 2:
+    """Replay worlds with draws of the parameters; return their design and squared errors.
+
+    The squared errors have the shape ``(nworld, nepisode, nchannel)``. Returns None if the parameters have no
+    distribution or the options have fewer than two draws.
+    """
+    if not isinstance(params, ParamDistribution) or not any(params.determined) or settings.draws < 2:
         return None
-    draws = DrawDesign(ngroup=len(groups), ndraw=asked.draws)
-    values = draw_values(params, [name for group in groups for name in group.params], asked.draws, seed=asked.seed)
-    part = thin_log(twin, episodes, asked.replay, worlds=draws.nworld, steps=asked.draw_steps)
+    draws = DrawDesign(ngroup=len(groups), ndraw=settings.draws)
+    values = draw_values(
+        params, [name for group in groups for name in group.params], settings.draws, seed=settings.seed
+    )
+    part = thin_log(twin, episodes, settings.replay, worlds=draws.nworld, steps=settings.draw_steps)
     errors = window_errors(backend, twin, part.episodes, draws.table(twin, groups, values), options=part.options)
     errors.require_finite(twin, draws.names())
     return draws, errors.squared.sum(axis=2)

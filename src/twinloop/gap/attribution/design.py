@@ -1,4 +1,4 @@
-"""Choose the worlds of an attribution: coalitions of groups at their identified values, all others nominal."""
+"""Choose the worlds of an attribution: sets of groups (coalitions) at identified values, all other groups nominal."""
 
 from __future__ import annotations
 
@@ -22,23 +22,31 @@ _FEW = 16  # coalitions of four groups: two pairs of orders have nearly as many
 
 @dataclass(frozen=True, kw_only=True)
 class GroupEffects:
-    """Effects of groups on a value, each ``(ngroup, …)``.
+    """Effects of groups of parameters on the gain (the reduction of the squared error), shape ``(ngroup, …)`` each.
 
-    ``share`` is the Shapley value. ``alone`` is the gain when one group changes from nominal to identified and all
-    others stay nominal. ``back`` is the gain that is lost when one group changes from identified to nominal and all
-    others stay identified.
+    Attributes:
+        share: Shapley value of each group.
+        join_first_gain: Gain when one group changes from nominal to identified and all other groups stay nominal.
+        join_last_gain: Gain that is lost when one group changes from identified to nominal and all other groups stay
+            identified.
     """
 
     share: Array
-    alone: Array
-    back: Array
+    join_first_gain: Array
+    join_last_gain: Array
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoalitionDesign:
-    """Coalitions ``(nworld, ngroup)``, the empty one first and the full one last.
+    """Coalitions to replay, one world each.
 
-    ``walks`` are the sampled orders of the coalitions; None if these are all coalitions.
+    A coalition is a set of parameter groups that have identified values; all other groups are nominal.
+
+    Attributes:
+        coalitions: Mask of the groups in each coalition, shape ``(nworld, ngroup)``, the empty coalition first and the
+            full one last.
+        walks: Random orders in which groups change from nominal to identified values, from which the coalitions come;
+            None if ``coalitions`` has all possible coalitions.
     """
 
     coalitions: Coalitions
@@ -50,32 +58,53 @@ class CoalitionDesign:
         return len(self.coalitions)
 
     def text(self) -> str:
-        """Return a phrase with the number and kind of the coalitions."""
+        """Return a phrase with the number and kind of the coalitions (sets of identified groups), for reports."""
         if self.walks is None:
             return f"all {self.nworld} coalitions"
         return f"{self.nworld} coalitions on {len(self.walks.orders)} orders, each order and its reverse"
 
     def effects(self, gains: Array) -> tuple[GroupEffects, Array | None]:
-        """Return the effects from gains ``(nworld, …)``, and the shares per pair of orders if orders were sampled."""
+        """Return the effect of each group of parameters on the gain (the reduction of the squared error).
+
+        If coalitions come from random orders in which groups change to identified values, the Shapley values are
+        averages over pairs of an order and its reverse. The scatter over pairs shows the error of these averages.
+
+        Args:
+            gains: Gain of each world against the nominal world, shape ``(nworld, …)``.
+
+        Returns:
+            Effects of shape ``(ngroup, …)``, and the Shapley values from each pair of orders, shape ``(npair, ngroup,
+                …)``; None instead of the Shapley values by pair if all coalitions are replayed.
+        """
         rows = {row.tobytes(): number for number, row in enumerate(self.coalitions)}
         one = np.eye(self.coalitions.shape[1], dtype=bool)
-        alone = gains[[rows[row.tobytes()] for row in one]]
-        back = gains[-1] - gains[[rows[row.tobytes()] for row in ~one]]
+        join_first_gain = gains[[rows[row.tobytes()] for row in one]]
+        join_last_gain = gains[-1] - gains[[rows[row.tobytes()] for row in ~one]]
         if self.walks is None:
-            return GroupEffects(share=shapley(gains), alone=alone, back=back), None
+            return GroupEffects(
+                share=shapley(gains), join_first_gain=join_first_gain, join_last_gain=join_last_gain
+            ), None
         steps = [rows[row.tobytes()] for row in self.walks.coalitions]
         pairs = shapley_from_orders(gains[steps], self.walks)
-        return GroupEffects(share=pairs.mean(axis=0), alone=alone, back=back), pairs
+        return GroupEffects(
+            share=pairs.mean(axis=0), join_first_gain=join_first_gain, join_last_gain=join_last_gain
+        ), pairs
 
     def names(self, groups: Sequence[ParameterGroup]) -> list[str]:
-        """Return the name of each world for messages."""
+        """Return the name of each world for error messages, such as ``partly identified (friction, delay)``.
+
+        The groups in brackets have identified values.
+        """
         return [
             _format_world_name([g.name for g, there in zip(groups, row, strict=True) if there], len(groups))
             for row in self.coalitions
         ]
 
     def table(self, twin: Twin, groups: Sequence[ParameterGroup], values: Mapping[str, float]) -> ParamTable:
-        """Return a world for each coalition: its parameters at their identified ``values``, all others nominal."""
+        """Return a parameter table with one world for each coalition.
+
+        A coalition is a set of groups that have their identified ``values``; all other parameters are nominal.
+        """
         columns = {
             name: np.where(self.coalitions[:, number], values[name], twin.params[name].nominal)
             for number, group in enumerate(groups)
@@ -85,10 +114,18 @@ class CoalitionDesign:
 
 
 def design(ngroup: int, *, exact: int, worlds: float, least_pairs: int, seed: int = 0) -> CoalitionDesign:
-    """Return all coalitions of up to ``exact`` groups if these are at most ``worlds``, else those of random orders.
+    """Choose the coalitions to replay: all of them, or those of random orders if all are too many.
 
-    Each group alone and all groups but one are always included. At least ``least_pairs`` pairs of an order and its
-    reverse are used. A single group has no orders.
+    A coalition is a set of parameter groups that have identified values. In an order, groups change one by one from
+    nominal to identified values. The coalitions with one group, and with all groups but one, are always included. A
+    single group has no orders.
+
+    Args:
+        ngroup: Number of groups.
+        exact: Largest number of groups for which all coalitions are chosen.
+        worlds: Number of worlds that the budget allows.
+        least_pairs: Least number of pairs of an order and its reverse, even if the budget allows fewer.
+        seed: Seed of the orders.
     """
     if ngroup == 1 or (ngroup <= exact and 2**ngroup <= max(worlds, _FEW)):
         return CoalitionDesign(coalitions=every_coalition(ngroup), walks=None)
@@ -102,7 +139,14 @@ def design(ngroup: int, *, exact: int, worlds: float, least_pairs: int, seed: in
 
 @dataclass(frozen=True, kw_only=True)
 class DrawDesign:
-    """Worlds of parameter draws: a nominal one; then, per draw, every group alone, all but each, and all groups."""
+    """Worlds with drawn parameters: one nominal world, then 2 ngroup + 1 worlds for each draw.
+
+    In the worlds of a draw, first one group at a time has drawn values, then all groups except one, then all groups.
+
+    Attributes:
+        ngroup: Number of groups.
+        ndraw: Number of draws.
+    """
 
     ngroup: int
     ndraw: int
@@ -113,7 +157,13 @@ class DrawDesign:
         return 1 + self.ndraw * (2 * self.ngroup + 1)
 
     def table(self, twin: Twin, groups: Sequence[ParameterGroup], draws: Mapping[str, Array]) -> ParamTable:
-        """Return the table of worlds from drawn values ``(ndraw,)`` by parameter name."""
+        """Return a parameter table with one row for each world of the design.
+
+        Args:
+            twin: The twin with the nominal values.
+            groups: Groups of parameters.
+            draws: Drawn values of each parameter, shape ``(ndraw,)``, by name.
+        """
         one = np.eye(self.ngroup, dtype=bool)
         each = np.concatenate([one, ~one, np.ones((1, self.ngroup), dtype=bool)])
         columns = {}
@@ -125,18 +175,27 @@ class DrawDesign:
         return twin.table(self.nworld, columns)
 
     def effects(self, gains: Array) -> tuple[GroupEffects, Array]:
-        """Return effects ``(ndraw, ngroup, …)`` and the whole gain ``(ndraw, …)`` from gains ``(nworld, …)``.
+        """Return the effects of the groups in each draw, and the gain of all groups together.
 
-        The share is the mean of joining first and joining last, which is the Shapley value if groups interact at most
-        in pairs.
+        Gain is the reduction of the squared error against the nominal twin. The first gain of a group results if it
+        alone has drawn values, its last gain if all other groups already have drawn values. The share of a group is the
+        mean of both gains, which is its Shapley value if groups interact at most in pairs.
+
+        Args:
+            gains: Gain of each world, shape ``(nworld, …)``.
+
+        Returns:
+            Effects of shape ``(ndraw, ngroup, …)``, and the gain of all groups together, shape ``(ndraw, …)``.
         """
         n = self.ngroup
         table = gains[1:].reshape(self.ndraw, 2 * n + 1, *gains.shape[1:])
-        alone, back = table[:, :n], table[:, -1:] - table[:, n : 2 * n]
-        return GroupEffects(share=(alone + back) / 2, alone=alone, back=back), table[:, -1]
+        join_first_gain, join_last_gain = table[:, :n], table[:, -1:] - table[:, n : 2 * n]
+        return GroupEffects(
+            share=(join_first_gain + join_last_gain) / 2, join_first_gain=join_first_gain, join_last_gain=join_last_gain
+        ), table[:, -1]
 
     def names(self) -> list[str]:
-        """Return the name of each world for messages."""
+        """Return the name of each world for error messages."""
         drawn = [f"drawn (number {draw})" for draw in range(self.ndraw) for _ in range(2 * self.ngroup + 1)]
         return ["nominal", *drawn]
 
@@ -144,9 +203,9 @@ class DrawDesign:
 def draw_values(
     distribution: ParamDistribution, names: Sequence[str], ndraw: int, *, seed: int = 0
 ) -> dict[str, Array]:
-    """Draw values ``(ndraw,)`` by name from the identified distribution, within their bounds.
+    """Draw values of parameters from the identified distribution, shape ``(ndraw,)`` by name, within their bounds.
 
-    Undetermined parameters stay at their estimates: draws from their prior would show the prior's uncertainty.
+    Undetermined parameters stay at their estimates, because draws from their prior would show the prior's uncertainty.
     """
     known = np.flatnonzero(distribution.determined).tolist()
     normal = generator(seed, "gap/attribution/draws").standard_normal((ndraw, len(known)))
@@ -155,7 +214,13 @@ def draw_values(
 
 
 def convert_normal_to_values(distribution: ParamDistribution, rows: Sequence[int], normal: Array) -> dict[str, Array]:
-    """Return values ``(n,)`` by name of some parameters at normal numbers ``(n, nrow)``, within their bounds."""
+    """Convert independent standard normal numbers to values of parameters by name, shape ``(n,)``, within their bounds.
+
+    Args:
+        distribution: Identified distribution, whose covariance correlates the values.
+        rows: Numbers of the parameters in the distribution.
+        normal: Standard normal numbers, shape ``(n, nrow)``.
+    """
     eigenvalues, axes = np.linalg.eigh(distribution.covariance[np.ix_(rows, rows)])
     moved = distribution.mean[rows] + normal * np.sqrt(np.maximum(eigenvalues, 0.0)) @ axes.T
     values = {}

@@ -1,4 +1,4 @@
-"""Group the parameters of an attribution: by physical cause, by joint, or as a user defines."""
+"""Group the parameters of an attribution by physical cause, by joint, or as a user defines."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ By = Literal["quantity", "joint", "quantity and joint", "parameter"]
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
-    """Parameters that change together, under one name."""
+    """Parameters that change from nominal to identified together, under one name."""
 
     name: str
     params: tuple[str, ...]
 
     def text(self) -> str:
-        """Format the group's name and parameters, with ``*`` for the parts of names that differ."""
+        """Return the group's name and parameters as text; ``*`` replaces the parts of names that differ."""
         return f"{self.name}: {', '.join(_abbreviate_names(self.params))}"
 
 
 def changed_params(twin: Twin, values: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the names of the parameters whose identified value is not the nominal one, in the twin's order.
+    """Return the names of the parameters whose identified value differs from the nominal one, in the twin's order.
+
+    Args:
+        twin: The twin.
+        values: Identified values in SI units, by name.
 
     Raises:
-        UnknownNameError, BoundsError: the twin has no such parameter, or a value is outside its bounds.
-        InputError: all values are nominal, so that there is no difference to attribute.
+        UnknownNameError, BoundsError: If the twin has no such parameter, or a value is outside its bounds.
+        InputError: If all values are nominal, so that there is no difference to attribute.
     """
     for name, value in values.items():
         twin.find_param(name).check(value, where="the identified parameters")
@@ -50,19 +54,20 @@ def changed_params(twin: Twin, values: Mapping[str, float]) -> tuple[str, ...]:
 def parameter_groups(
     twin: Twin, names: Sequence[str], *, by: By = "quantity", own: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[ParameterGroup, ...]:
-    """Return groups that contain each of some parameters exactly once.
+    """Divide parameters into groups, each parameter into exactly one.
 
     Args:
-        twin: the twin of the parameters.
-        names: the parameters, usually `changed_params`.
-        by: how parameters outside ``own`` are grouped: by their physical cause (a kind without a cause is a separate
-            group), by the joint or object to which they belong, by both, or each alone.
-        own: patterns by name of a group, such as ``{"arm gains": ["actuator/shoulder*/kp"]}``. A group without any
-            parameter in ``names`` is left out.
+        twin: The twin of the parameters.
+        names: Names of the parameters, usually `changed_params`.
+        by: How parameters outside ``own`` are grouped. ``quantity``: by physical cause, such as ``dry friction`` (a
+            kind of parameter that has no declared cause is a group of its kind). ``joint``: by the joint or object to
+            which they belong. ``quantity and joint``: by both. ``parameter``: every parameter is a group.
+        own: Patterns of a user's groups, by name of the group, such as ``{"arm gains": ["actuator/shoulder*/kp"]}``. A
+            group without any parameter in ``names`` is left out.
 
     Raises:
-        UnknownNameError: ``by`` has another value, or a pattern fits no parameter of the twin.
-        InputError: two groups of ``own`` contain the same parameter.
+        UnknownNameError: If ``by`` has another value, or a pattern fits no parameter of the twin.
+        InputError: If two groups of ``own`` contain the same parameter.
     """
     if by not in get_args(By):
         raise UnknownNameError("grouping", by, get_args(By))
@@ -77,10 +82,13 @@ def parameter_groups(
 
 
 def read_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Parse groups of a command line: ``arm gains=actuator/shoulder*/kp,actuator/elbow*/kp``.
+    """Parse groups of a command line, such as ``arm gains=actuator/shoulder*/kp,actuator/elbow*/kp``.
+
+    Returns:
+        Patterns of each group, by name of the group.
 
     Raises:
-        InputError: a text is not ``NAME=PATTERN,…``, or a name occurs twice.
+        InputError: If a text is not ``NAME=PATTERN,…``, or a name occurs twice.
     """
     groups: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -95,7 +103,10 @@ def read_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def find_cause(name: str) -> str:
-    """Return the physical cause to which a parameter belongs, or the name of its kind if it declares no cause."""
+    """Return the physical cause to which a parameter belongs, such as ``servo gain``.
+
+    If the parameter's kind declares no cause, return the name of the kind.
+    """
     kind = find_kind(name)
     if kind is not None and kind.cause:
         return kind.cause
@@ -115,14 +126,14 @@ def _label(name: str, by: By, owners: Mapping[tuple[str, str], str]) -> str:
 
 
 def _map_actuators_to_joints(twin: Twin) -> dict[tuple[str, str], str]:
-    """Return the joint that each actuator drives, by family and name."""
+    """Return the joint that each actuator drives; a key is ``("actuator", name of the actuator)``."""
     if twin.spec.robot is None:
         return {}
     return {("actuator", name): joint for name, joint in zip(twin.robot.actuator_names, twin.robot.joints, strict=True)}
 
 
 def _assign_user_groups(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the user's group of each parameter, by the parameter's name."""
+    """Return the name of the user's group that contains each parameter, by name of the parameter."""
     claimed: dict[str, str] = {}
     for label, patterns in own.items():
         for pattern in patterns:
@@ -137,7 +148,7 @@ def _assign_user_groups(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[st
 
 
 def _abbreviate_names(names: Sequence[str]) -> list[str]:
-    """Return the names with ``*`` as the target if several share the rest."""
+    """Return parameter names, in which ``*`` replaces the joint or object if several names share the rest."""
     kinds: dict[str, list[str]] = {}
     for name in names:
         family, target, quantity = split_path(name)

@@ -16,32 +16,38 @@ _LEAST = 4  # least number of episodes for any budget: fewer have no interval
 
 @dataclass(frozen=True, kw_only=True)
 class ThinnedLog:
-    """The replayed part of a log with its options; ``why`` describes the part and the reason, "" for the whole log."""
+    """The part of a log that is replayed.
+
+    Attributes:
+        episodes: Episodes of the part.
+        options: Division of the episodes into windows.
+        description: Text that describes the part and the reason; "" for the whole log.
+    """
 
     episodes: Sequence[Episode]
     options: ReplayOptions
-    why: str
+    description: str
 
 
 def thin_log(
     twin: Twin, episodes: Sequence[Episode], options: ReplayOptions, *, worlds: int, steps: float
 ) -> ThinnedLog:
-    """Return the part of a log that a number of worlds can replay within a budget.
+    """Return the part of a log that a number of worlds can replay within a budget of physics steps.
 
-    First the distance between windows is increased, so that every episode, the unit of all intervals, still counts.
-    Then episodes are left out, evenly spread. At least four episodes are always kept.
+    First the distance between windows is increased. This keeps all episodes, because confidence intervals are computed
+    by resampling episodes. Then episodes are left out, evenly spread. At least four episodes are always kept.
 
     Args:
-        twin: the twin at the rate of the replay's physics.
-        episodes: the whole log.
-        options: how it is divided into windows.
-        worlds: number of worlds that replay it.
-        steps: limit of the physics steps of all of them together.
+        twin: The twin at the rate of the replay's physics.
+        episodes: Episodes of the whole log.
+        options: Division of the episodes into windows.
+        worlds: Number of worlds that replay the log.
+        steps: Limit of the physics steps of all worlds together.
     """
     part = steps / (worlds * count_physics_steps(twin, episodes, options))
     if part >= 1:
-        return ThinnedLog(episodes=episodes, options=options, why="")
-    kept, told = options, list[str]()
+        return ThinnedLog(episodes=episodes, options=options, description="")
+    kept, reductions = options, list[str]()
     if options.window is not None:
         stride = options.stride or options.window
         usual = float(np.median([episode.time[-1] - episode.time[0] for episode in episodes]))
@@ -49,17 +55,21 @@ def thin_log(
         kept = replace(options, stride=min(stride / part, widest))
         part *= (kept.stride or stride) / stride
         if kept.stride != stride:
-            told.append(f"a window every {kept.stride:.3g} s")
+            reductions.append(f"a window every {kept.stride:.3g} s")
     count = min(len(episodes), max(_LEAST, round(part * len(episodes))))
     rows = np.unique(np.linspace(0, len(episodes) - 1, count).round().astype(int))
     if len(rows) < len(episodes):
-        told.append(f"{len(rows)} of {len(episodes)} episodes")
-    why = f"{' of '.join(told)}, so that {worlds} worlds take {steps / 1e6:.3g} million physics steps" if told else ""
-    return ThinnedLog(episodes=[episodes[row] for row in rows], options=kept, why=why)
+        reductions.append(f"{len(rows)} of {len(episodes)} episodes")
+    description = (
+        f"{' of '.join(reductions)}, so that {worlds} worlds take {steps / 1e6:.3g} million physics steps"
+        if reductions
+        else ""
+    )
+    return ThinnedLog(episodes=[episodes[row] for row in rows], options=kept, description=description)
 
 
 def count_physics_steps(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions) -> float:
-    """Return the number of physics steps of one world."""
+    """Return the number of physics steps that one world needs to replay all windows of a log."""
     seconds = sum(float(episode.time[-1] - episode.time[0]) for episode in episodes)
     overlap = 1.0 if options.window is None else options.window / (options.stride or options.window)
     return max(seconds * overlap / twin.dt, 1.0)

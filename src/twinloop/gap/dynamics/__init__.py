@@ -1,1 +1,1 @@
-"""Measure the distance between a twin and recorded motion, when and where it arises, and its unexplained part."""
+"""Measure the error of a twin's replay, the events in which it arises, and the share that no parameter explains."""

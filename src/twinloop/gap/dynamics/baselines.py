@@ -1,4 +1,7 @@
-"""Non-physics baselines that a twin must beat: hold, constant velocity, command, delayed command."""
+"""Predict recorded motion by non-physics baselines: hold, constant velocity, command, delayed command.
+
+A twin is useful only if its error is below the error of the best baseline.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,14 @@ _POSITION = "position/"
 
 @dataclass(frozen=True, kw_only=True)
 class BaselinePrediction:
-    """Prediction of every reading, ``(nwindow, nframe, nchannel)``; NaN in channels that it does not predict."""
+    """Prediction of all readings by one baseline.
+
+    Attributes:
+        name: Short name, for example ``hold``.
+        meaning: Description for reports.
+        readings: Predicted readings in the channels' units, shape ``(nwindow, nframe, nchannel)``; NaN in channels that
+            the baseline does not predict.
+    """
 
     name: str
     meaning: str
@@ -31,39 +41,49 @@ class BaselinePrediction:
 
 
 def predict_baselines(logs: ReplayLogs, lags: Array, *, moving: bool = False) -> tuple[BaselinePrediction, ...]:
-    """Predict by hold, by constant velocity, by the command taken as position, and by the command with its best delay.
+    """Predict the readings of every window by each baseline that is possible in the log.
 
-    The last two exist only if positions are commanded.
+    ``hold`` keeps the first frame, and ``constant velocity`` keeps the first frame's speed. ``command`` takes each
+    joint's command as its position, and ``delay`` does the same with a delayed command. The last two exist only if
+    positions are commanded.
 
     Args:
-        logs: the windows to predict.
-        lags: delay of each joint in frames, as `find_best_lags` returns it.
-        moving: windows begin with the measured speed, which constant velocity keeps.
+        logs: Windows to predict.
+        lags: Delay of each joint's command in frames, shape ``(njoint,)``, as `find_best_lags` returns it.
+        moving: Whether windows begin with the measured speed. Only then ``constant velocity`` is included.
     """
-    found = [BaselinePrediction(name="hold", meaning="the first frame held to the end", readings=logs.hold_baseline)]
+    baselines = [
+        BaselinePrediction(name="hold", meaning="the first frame held to the end", readings=logs.hold_baseline)
+    ]
     if moving:
         meaning = "the first frame's speed kept to the end"
-        found.append(
+        baselines.append(
             BaselinePrediction(name="constant velocity", meaning=meaning, readings=_predict_constant_speed(logs))
         )
     columns = _find_commanded_columns(logs)
     if not len(columns) or not len(lags):
-        return tuple(found)
+        return tuple(baselines)
     commands, before = _prepend_history(logs)
     shifts = ", ".join(f"{value / logs.twin.control_hz * 1e3:.0f}" for value in lags)
     late = f"the command {shifts} ms late, joint by joint"
     for name, meaning, lag in (("command", "the command taken as position", 0 * lags), ("delay", late, lags)):
         readings = np.full(logs.measured.shape, np.nan)
         readings[..., columns] = delay_series(commands, lag)[:, before:]
-        found.append(BaselinePrediction(name=name, meaning=meaning, readings=readings))
-    return tuple(found)
+        baselines.append(BaselinePrediction(name=name, meaning=meaning, readings=readings))
+    return tuple(baselines)
 
 
 def find_best_lags(portions: Iterable[ReplayLogs]) -> tuple[Array, int]:
-    """Return each joint's command delay in frames that predicts its position best, and the number of episodes used.
+    """Find the command delay of each joint with which the command predicts the joint's position best.
 
-    The delay minimizes the squared error over all portions; of equally good delays the shortest is taken. Empty if
-    commands are not positions.
+    The delay minimizes the squared error over all portions. Of equally good delays the shortest is taken.
+
+    Args:
+        portions: Windows of a few episodes at a time.
+
+    Returns:
+        Delays in frames, shape ``(njoint,)``, and the number of episodes used. If commands are not positions, the array
+        is empty and the number is 0.
     """
     lags, sums, episodes = np.zeros(0), np.zeros((0, 0)), 0
     for logs in portions:
@@ -84,7 +104,7 @@ def find_best_lags(portions: Iterable[ReplayLogs]) -> tuple[Array, int]:
 
 
 def _find_commanded_columns(logs: ReplayLogs) -> NDArray[np.intp]:
-    """Return the columns of the joint positions if commands are positions."""
+    """Return the channel numbers of the joint positions; empty if commands are not positions."""
     if logs.twin.spec.robot is None or logs.twin.robot.control != "position":
         return np.zeros(0, dtype=np.intp)
     names = [channel.name for channel in logs.channels]
@@ -92,14 +112,20 @@ def _find_commanded_columns(logs: ReplayLogs) -> NDArray[np.intp]:
 
 
 def _prepend_history(logs: ReplayLogs) -> tuple[Array, int]:
-    """Return commands in the log's units, ``(nwindow, frames, n)``, and how many of them precede each window."""
-    rest = logs.start.rest
+    """Return the commands of each window with earlier commands in front, and the number of earlier frames.
+
+    The commands are in the log's units and have the shape ``(nwindow, nearlier + nframe, njoint)``.
+    """
+    rest = logs.start.initial
     earlier = np.concatenate([rest.command[:, None], rest.earlier], axis=1)
     return logs.units.from_si(np.concatenate([earlier, logs.commands], axis=1)), earlier.shape[1]
 
 
 def _predict_constant_speed(logs: ReplayLogs) -> Array:
-    """Return the readings at constant initial speed; readings of force sensors are held."""
+    """Return the readings of a motion at the initial speed, shape ``(nwindow, nframe, nchannel)``.
+
+    Readings of MuJoCo sensors and positions of sites keep their first value.
+    """
     nwindow, nframe = logs.commands.shape[:2]
     table = apply_conditions(logs, logs.twin.table(1))
     first = logs.start.make_initial_states(logs.twin, table, np.zeros((nwindow, logs.nlocal)))
@@ -113,7 +139,7 @@ def _predict_constant_speed(logs: ReplayLogs) -> Array:
         invalid_step=np.full(nwindow, -1, dtype=np.int64),
     )
     held, columns, at = logs.hold_baseline, [], 0
-    for measure, kept in zip(logs.measures, logs.kept, strict=True):
+    for measure, kept in zip(logs.channel_kinds, logs.channel_data, strict=True):
         width = len(measure.channels)
         columns.append(held[..., at : at + width] if measure.records else measure.predict_columns(run, table, kept))
         at += width

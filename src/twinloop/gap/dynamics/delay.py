@@ -1,11 +1,13 @@
-"""Separate the delay of a twin from its amplitude error: shares of delay, of gain and offset, and of the rest.
+"""Divide the error of a twin into shares of delay, amplitude (gain and offset) and shape.
 
 For every lag on a grid, measured(t) is regressed on simulated(t − lag) with one gain and one offset per channel. The
-lag with the smallest residual is the delay, for any gain. The reduction of the squared error by the shift is the
-share of the delay, the further reduction by gain and offset is the share of amplitude, the remainder is the share of
-shape. A window begins at the measured state, where a delay has no effect yet; therefore its first part is left out, and
-at its end as much as the longest shift. All lags are compared on the same frames. Commands are held between frames, and
-the motion is assumed to be smooth, so that a delay is accurate to a twentieth of a frame.
+lag with the smallest residual is the delay, for any gain. The share of the delay is the reduction of the squared error
+by the shift. The share of amplitude is the further reduction by gain and offset. The remainder is the share of shape.
+
+A window begins at the measured state. A delay has no effect there, so the first 0.5 s of a window are left out (at most
+half of the window). At its end, a time as long as the longest lag is left out, so that all lags are compared on the
+same frames. Commands are held between frames, and the motion is assumed to be smooth, so that a delay is accurate to a
+twentieth of a frame.
 """
 
 from __future__ import annotations
@@ -26,25 +28,26 @@ from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval
 
 Array = NDArray[np.float64]
-LONGEST = 0.25  # s, to either side
+LONGEST = 0.25  # s, the longest lag in either direction
 SETTLING = 0.5  # s after which a servo's initial state has no effect: several of its time constants
-_LAGS = 30  # to either side, at most
-_FINEST = 0.25  # of a frame: the resolution of a servo's delay
+_LAGS = 30  # largest number of lags in either direction
+_FINEST = 0.25  # frames, the smallest step of the grid
 _LEAST_LAGS, _LEAST_FRAMES = 3, 3
-_FLAT = 1e-12  # of a channel's mean square: with less variance it counts as constant
+_FLAT = 1e-12  # part of a channel's mean square; a channel with less variance counts as constant
 
 
 @dataclass(frozen=True, kw_only=True)
 class DelayResult(JsonRecord):
-    """Delay of the real motion behind the twin, and its share of the squared error, by channel.
+    """Delay of the measured motion behind the simulated motion, and its share of the squared error, by channel.
 
     Attributes:
-        delay: s, positive if the measured motion is later than the simulated one.
-        gain: ratio of measured to simulated amplitude after the delay is removed.
-        offset: measured − gain · simulated at the channel's mean, in its unit.
-        shares: of the squared error, ``(3, nchannel)``: delay, amplitude, shape; they sum to 1.
-        longest: s, the longest lag on the grid: a delay of this size may be longer in reality.
-        frames: number of compared frames.
+        channels: The compared channels, n of them.
+        delay: Delay in s, shape ``(n,)``; positive if the measured motion is later than the simulated one.
+        gain: Ratio of measured to simulated amplitude after the delay is removed, shape ``(n,)``.
+        offset: Measured − gain · simulated at the channel's mean, in its unit, shape ``(n,)``.
+        shares: Shares of the squared error, shape ``(3, n)``: delay, amplitude, shape. They sum to 1.
+        longest: Longest lag on the grid in s. A delay of this size may be longer in reality.
+        frames: Number of compared frames.
     """
 
     json_names: ClassVar[Mapping[str, str | None]] = {"channels": None}
@@ -65,11 +68,16 @@ class DelayResult(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class LagSums:
-    """Sums of simulated and measured motion at every lag, one row per episode or window.
+    """Sums of simulated motion x and measured motion y at every lag, from which delays are computed.
 
-    ``fixed`` ``(3, nrow, nchannel)`` has the number of frames, Σy and Σy² of the measured y. ``moved``
-    ``(3, nrow, nlag, nchannel)`` has Σx, Σx² and Σxy of the simulated x at each of the ``lags`` in s. Both x and y are
-    relative to ``centre`` ``(nchannel,)``.
+    Both motions are relative to ``centre``. A row is an episode, a group of episodes or a window.
+
+    Attributes:
+        channels: The compared channels.
+        centre: A value of each channel near its mean, shape ``(nchannel,)``.
+        lags: Lags in s, shape ``(nlag,)``, from negative to positive.
+        fixed: Number of frames, Σy and Σy², shape ``(3, nrow, nchannel)``.
+        moved: Σx, Σx² and Σxy of the simulated motion at each lag, shape ``(3, nrow, nlag, nchannel)``.
     """
 
     channels: tuple[MeasuredChannel, ...]
@@ -89,15 +97,17 @@ class LagSums:
         centre: Array,
         length: float,
     ) -> LagSums:
-        """Return the sums of one portion.
+        """Compute the sums, from which delays are estimated, of one portion of a log (some of its episodes).
+
+        A row is the unit of resampling: an episode, a group of episodes or a window.
 
         Args:
-            logs: the windows.
-            simulated: readings of one world, ``(nwindow, nframe, nchannel)``.
-            rows: the row of the sums, of ``nrow``, to which each window is added.
-            nrow: number of rows.
-            centre: a value of each channel near its mean.
-            length: length of a window in s; of the longest one if episodes are whole.
+            logs: Windows of the portion.
+            simulated: Readings of one world, shape ``(nwindow, nframe, nchannel)``.
+            rows: Row to which each window is added, shape ``(nwindow,)``.
+            nrow: Number of rows of the whole log.
+            centre: A value of each channel near its mean, shape ``(nchannel,)``.
+            length: Length of a window in s; if windows are whole episodes, of the longest one.
         """
         hz = logs.twin.control_hz
         longest, first = min(LONGEST, length / 4) * hz, math.ceil(min(SETTLING, length / 2) * hz)
@@ -120,11 +130,18 @@ class LagSums:
         )
 
     def add_portion(self, other: LagSums) -> LagSums:
-        """Add the sums of another portion with the same rows."""
+        """Add the sums of another portion of the log (some of its episodes), which has the same rows."""
         return replace(self, fixed=self.fixed + other.fixed, moved=self.moved + other.moved)
 
     def estimate_delays(self, resampling: Resampling) -> DelayResult | None:
-        """Return every metric with its interval; None if windows are too short to be shifted or nothing moves."""
+        """Return delay, gain, offset and error shares (delay, amplitude, shape) of every channel with intervals.
+
+        Args:
+            resampling: Clusters of the rows, which are resampled for the intervals.
+
+        Returns:
+            None if windows are too short to be shifted, or if no channel moves.
+        """
         frames = self.fixed[0].sum(axis=0)
         if len(self.lags) < _LEAST_LAGS or frames.max(initial=0.0) < _LEAST_FRAMES:
             return None
@@ -150,9 +167,14 @@ class LagSums:
 
 
 def _interpolate(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:
-    """Interpolate a motion ``(nwindow, nframe, nchannel)`` in time, in frames; linear interpolation would smooth it.
+    """Interpolate a motion between frames by cubic splines, because linear interpolation would smooth it.
 
-    After the end of a window the last value is held.
+    Args:
+        motion: Shape ``(nwindow, nframe, nchannel)``.
+        ends: Number of frames of each window. After them the last value is held.
+
+    Returns:
+        Function of the frame number, which need not be an integer.
     """
     last = np.take_along_axis(motion, ends[:, None, None] - 1, axis=1)
     past = np.arange(motion.shape[1]) >= ends[:, None]
@@ -160,19 +182,30 @@ def _interpolate(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:
 
 
 def _sum_by_row(values: Array, rows: NDArray[np.intp], nrow: int) -> Array:
-    """Sum ``(3, nwindow, nframe, nchannel)`` over the frames of each row's windows, ``(3, nrow, nchannel)``."""
+    """Sum values over the frames of all windows that belong to the same row, shape ``(3, nrow, nchannel)``.
+
+    A row is the unit of resampling: an episode, a group of episodes or a window.
+
+    Args:
+        values: Three values to sum for each frame and channel, shape ``(3, nwindow, nframe, nchannel)``.
+        rows: Row of each window, shape ``(nwindow,)``.
+        nrow: Number of rows.
+    """
     sums = np.zeros((len(values), nrow, values.shape[-1]))
     np.add.at(sums.swapaxes(0, 1), rows, values.sum(axis=2).swapaxes(0, 1))
     return sums
 
 
 def _compute_metrics(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Array:
-    """Return delay, gain, offset and the three shares, ``(k, 6, nchannel)``; NaN in channels that do not move.
+    """Return delay, gain, offset and three shares of the squared error for k resamples, shape ``(k, 6, nchannel)``.
+
+    The shares are those of delay, amplitude (gain and offset) and shape (the remainder). A channel that does not move
+    has NaN. x is the simulated motion, y the measured one.
 
     Args:
-        lags: ``(nlag,)``.
-        fixed: frames, Σy, Σy² of k resamples, ``(k, nchannel)``.
-        moved: Σx, Σx², Σxy of k resamples, ``(k, nlag, nchannel)``.
+        lags: Lags in s, shape ``(nlag,)``.
+        fixed: Number of frames, Σy and Σy², shape ``(k, nchannel)`` each.
+        moved: Σx, Σx² and Σxy, shape ``(k, nlag, nchannel)`` each.
     """
     n, sy, syy = (values[:, None] for values in fixed)
     sx, sxx, sxy = moved
@@ -188,14 +221,23 @@ def _compute_metrics(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]
         shape = np.take_along_axis(left, best, axis=1)[:, 0] / zero
         late = np.maximum(0.0, 1.0 - np.take_along_axis(square, best, axis=1)[:, 0] / zero)
         delay = np.take(lags, best[:, 0]) + _refine_minimum(left, best) * (lags[1] - lags[0])
-    figures = np.stack([delay, gain, offset, late, 1.0 - late - shape, shape], axis=1)
-    return np.where(np.all(still, axis=1)[:, None], np.nan, figures)
+    metrics = np.stack([delay, gain, offset, late, 1.0 - late - shape, shape], axis=1)
+    return np.where(np.all(still, axis=1)[:, None], np.nan, metrics)
 
 
 def _refine_minimum(values: Array, best: NDArray[np.intp]) -> Array:
-    """Return the minimum of the parabola through the least value and its neighbours, ``(k, nchannel)``, in steps."""
+    """Refine the position of the smallest value on a grid by the parabola through it and its neighbours.
+
+    Args:
+        values: Values on the grid of lags, shape ``(k, nlag, nchannel)``.
+        best: Index of the smallest value along the lags, shape ``(k, 1, nchannel)``.
+
+    Returns:
+        Distance from the smallest value to the parabola's minimum in steps of the grid, shape ``(k, nchannel)``; 0 at
+        the ends of the grid.
+    """
     last = values.shape[1] - 1
     left, middle, right = (np.take_along_axis(values, np.clip(best + d, 0, last), axis=1)[:, 0] for d in (-1, 0, 1))
-    bend = left - 2 * middle + right
-    inner = (best[:, 0] > 0) & (best[:, 0] < last) & (bend > 0)
-    return np.where(inner, 0.5 * (left - right) / np.where(inner, bend, 1.0), 0.0)
+    curvature = left - 2 * middle + right
+    inner = (best[:, 0] > 0) & (best[:, 0] < last) & (curvature > 0)
+    return np.where(inner, 0.5 * (left - right) / np.where(inner, curvature, 1.0), 0.0)

@@ -1,4 +1,8 @@
-"""Sum the errors of many parameter rows over windows of a log, in portions of episodes."""
+"""Replay windows of a log with many rows of parameters, and sum the errors of every row.
+
+Episodes are processed a few at a time, so that a long log need not fit into memory. RMSE, intervals and attributions
+are computed from the sums.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_rep
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-BATCH = 8  # episodes of a portion: their windows fill a call of the backend, and a few MB
-_MOST_NUMBERS = 4_000_000  # readings held at once: 32 MB
-_SAME_RATE = 0.02  # as for episodes within one replay
+BATCH = 8  # episodes of a portion: enough windows for one call of the backend, in a few MB of memory
+_MOST_NUMBERS = 4_000_000  # largest number of readings in memory at once: 32 MB
+_SAME_RATE = 0.02  # relative difference of rates that is allowed, as within one replay
 _ROUNDING = 1e-6  # of a frame, when a frame's time is compared with an edge
 
 
@@ -29,17 +33,18 @@ _ROUNDING = 1e-6  # of a frame, when a frame's time is compared with an edge
 class WindowErrors:
     """Squared and absolute errors of many parameter rows, summed by episode, horizon bin and channel.
 
-    The first frame of a window is given and does not count. Bin k has the frames later than ``edges[k]`` and up to
-    ``edges[k + 1]``; frames after the last edge are left out. A row that diverges in an episode has infinite errors
-    there from the bin of the divergence on.
+    A parameter row is one world. The horizon is the time since the beginning of a window. The first frame of a window
+    is given and does not count. Bin k has the frames later than ``edges[k]`` and up to ``edges[k + 1]``; frames after
+    the last edge are left out. If the replay of a row diverges in an episode, its errors are infinite there from the
+    bin of the divergence on.
 
     Attributes:
-        squared: ``(nworld, nepisode, nbin, nchannel)`` in the square of the channels' units.
-        absolute: of the same shape, in the channels' units.
-        count: ``(nepisode, nbin, nchannel)`` measured frames.
-        edges: ``(nbin + 1,)`` s since the beginning of a window.
-        channels: the channels of the last axis.
-        episodes: numbers of the episodes, in the order of processing.
+        squared: Squared errors, shape ``(nworld, nepisode, nbin, nchannel)``, in the square of the channels' units.
+        absolute: Absolute errors, same shape, in the channels' units.
+        count: Number of measured frames, shape ``(nepisode, nbin, nchannel)``.
+        edges: Edges of the horizon bins in s, shape ``(nbin + 1,)``.
+        channels: Channels of the last axis.
+        episodes: Numbers of the episodes, in the order of processing.
     """
 
     squared: Array
@@ -50,27 +55,27 @@ class WindowErrors:
     episodes: tuple[int, ...]
 
     def rmse(self) -> Array:
-        """Return the RMSE over all episodes and horizons, ``(nworld, nchannel)``; NaN without measured frames."""
+        """Return the RMSE over all episodes and horizons, shape ``(nworld, nchannel)``; NaN if nothing was measured."""
         return np.sqrt(ratio(self.squared.sum(axis=(1, 2)), self.count.sum(axis=(0, 1))))
 
     def mae(self) -> Array:
-        """Return the mean absolute error over all episodes and horizons, ``(nworld, nchannel)``."""
+        """Return the mean absolute error over all episodes and horizons, shape ``(nworld, nchannel)``."""
         return ratio(self.absolute.sum(axis=(1, 2)), self.count.sum(axis=(0, 1)))
 
     @property
     def diverged_mask(self) -> NDArray[np.bool_]:
-        """Rows and episodes in which the replay diverged, ``(nworld, nepisode)``."""
+        """Mask of parameter rows and episodes in which the replay diverged, shape ``(nworld, nepisode)``."""
         return np.asarray(np.isinf(self.absolute).any(axis=(2, 3)))
 
     def require_finite(self, twin: Twin, names: Sequence[str]) -> None:
-        """Raise an error if a row diverged.
+        """Raise an error if the replay of any parameter row diverged.
 
         Args:
-            twin: the twin of the rows.
-            names: a name for each row, such as ``nominal``.
+            twin: The twin of the rows.
+            names: A name for each row, such as ``nominal``.
 
         Raises:
-            InputError: a row diverged; the message has the first such row, its episode, and the number of episodes.
+            InputError: If a row diverged; the message has the first such row, its episode, and the number of episodes.
         """
         if not self.diverged_mask.any():
             return
@@ -79,7 +84,7 @@ class WindowErrors:
         others = f" and {more} more" if more else ""
         raise InputError(
             f"The twin {twin.name} diverges in episode {self.episodes[row]}{others} with the {names[world]} "
-            "parameters. More substeps in the twin's YAML, or less extreme parameters, keep it finite."
+            "parameters. Increase the substeps in the twin's YAML, or give less extreme parameters."
         )
 
 
@@ -93,19 +98,19 @@ def window_errors(
     edges: ArrayLike = (0.0, np.inf),
     batch: int = BATCH,
 ) -> WindowErrors:
-    """Replay every row of a table over every window, and sum its errors.
+    """Replay every row of a parameter table over every window of a log, and sum its errors.
 
     Args:
-        backend: the backend that runs the worlds.
-        twin: the twin.
-        episodes: read once, in portions.
-        table: a row of the twin's parameters for each world.
-        options: how the episodes are divided into windows and which channels are compared.
-        edges: edges of the horizon bins in s, increasing; one bin by default.
-        batch: episodes per portion. Results do not depend on it.
+        backend: The backend that runs the worlds.
+        twin: The twin.
+        episodes: Episodes of the log; read once, a few at a time.
+        table: A row of the twin's parameters for each world.
+        options: Division of the episodes into windows, and the compared channels.
+        edges: Edges of the horizon bins in s, increasing; one bin by default.
+        batch: Number of episodes replayed at once. Results do not depend on it.
 
     Raises:
-        LogError, InputError: see `stream_logs`.
+        LogError, InputError: See `stream_logs`.
     """
     bounds = _check_edges(edges)
     return join_errors(
@@ -122,10 +127,21 @@ def stream_windows(
     options: ReplayOptions | None = None,
     batch: int = BATCH,
 ) -> Iterator[tuple[ReplayLogs, Array]]:
-    """Yield portions of windows with the readings of every row of a table, ``(nworld, nwindow, nframe, nchannel)``.
+    """Replay every row of a parameter table over a log, and yield the windows of a few episodes with their readings.
+
+    Args:
+        backend: The backend that runs the worlds.
+        twin: The twin.
+        episodes: Episodes of the log; read once, a few at a time.
+        table: A row of the twin's parameters for each world.
+        options: Division of the episodes into windows, and the compared channels.
+        batch: Number of episodes replayed at once. Results do not depend on it.
+
+    Yields:
+        Windows, and the readings that each row predicts, shape ``(nworld, nwindow, nframe, nchannel)``.
 
     Raises:
-        LogError, InputError: see `stream_logs`.
+        LogError, InputError: See `stream_logs`.
     """
     for logs in stream_logs(twin, episodes, options, batch=batch):
         yield logs, replay(backend, logs, table)
@@ -134,12 +150,18 @@ def stream_windows(
 def stream_logs(
     twin: Twin, episodes: Iterable[Episode], options: ReplayOptions | None = None, *, batch: int = BATCH
 ) -> Iterator[ReplayLogs]:
-    """Yield windows of a few episodes at a time, all at the rate of the first episode.
+    """Yield the windows of a few episodes at a time, all at the control rate of the first episode.
+
+    Args:
+        twin: The twin.
+        episodes: Episodes of the log, read once.
+        options: Division of the episodes into windows, and the compared channels; whole episodes by default.
+        batch: Number of episodes per portion.
 
     Raises:
-        LogError: there is no episode, or one with other units, joints or rate than the first; see also
+        LogError: If there is no episode, or if an episode has other units, joints or rate than the first; see also
             `prepare_replay`.
-        InputError: ``batch`` is below 1, or windows are longer than every episode.
+        InputError: If ``batch`` is below 1, or windows are longer than every episode.
     """
     if batch < 1:
         raise InputError(f"Portions of {batch} episodes are empty. Give a batch of at least one episode.")
@@ -166,7 +188,7 @@ def stream_logs(
 
 
 def _horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the counted frames of a window, and the horizon bin of each."""
+    """Return the frame numbers of a window that are inside a horizon bin, and the number of each frame's bin."""
     time = (np.arange(1, logs.commands.shape[1]) - _ROUNDING) / logs.twin.control_hz
     bins = np.searchsorted(edges, time, side="right") - 1
     inside = (bins >= 0) & (bins < len(edges) - 1)
@@ -182,24 +204,24 @@ def sum_errors(
     rows: NDArray[np.intp] | None = None,
     nrow: int = 0,
 ) -> WindowErrors:
-    """Sum the errors of one portion's readings ``(nworld, nwindow, nframe, nchannel)``.
+    """Sum the errors of predicted readings by episode, horizon bin and channel.
 
     The error of a channel that was measured but not predicted (NaN) is NaN.
 
     Args:
-        logs: the windows.
-        readings: predictions by rows of parameters or by baselines.
-        edges: edges of the horizon bins in s.
-        mask: frames that count, ``(nwindow, nframe, nchannel)``; all by default.
-        rows: the row of the sums to which each window is added; by default the row of its episode.
-        nrow: number of rows, if ``rows`` are given.
+        logs: Windows of one portion of a log.
+        readings: Predictions by rows of parameters or by baselines, shape ``(nworld, nwindow, nframe, nchannel)``.
+        edges: Edges of the horizon bins in s, shape ``(nbin + 1,)``.
+        mask: Frames that count, shape ``(nwindow, nframe, nchannel)``; all by default.
+        rows: Row of the sums to which each window is added, shape ``(nwindow,)``; by default the row of its episode.
+        nrow: Number of rows of the sums, if ``rows`` are given.
     """
     frames, bins = _horizon_bins(logs, edges)
     present = ~np.isnan(logs.measured[:, frames])
     if mask is not None:
         present &= mask[:, frames]
     size = np.where(present, np.abs(readings[:, :, frames] - logs.measured[:, frames]), 0.0)
-    owners = logs.clusters if rows is None else rows
+    owners = logs.episode_index if rows is None else rows
     shape = (len(logs.episodes) if rows is None else nrow, len(edges) - 1)
     return WindowErrors(
         squared=_sum_by_bin(size**2, owners, bins, shape),
@@ -212,7 +234,7 @@ def sum_errors(
 
 
 def join_errors(parts: Sequence[WindowErrors]) -> WindowErrors:
-    """Join the errors of portions into those of one log."""
+    """Join the errors of portions with different episodes into the errors of the whole log."""
     return replace(
         parts[0],
         squared=np.concatenate([part.squared for part in parts], axis=1),
@@ -223,7 +245,10 @@ def join_errors(parts: Sequence[WindowErrors]) -> WindowErrors:
 
 
 def add_errors(first: WindowErrors, other: WindowErrors) -> WindowErrors:
-    """Add the sums of two portions with the same rows."""
+    """Add the error sums of two portions of a log (some of its episodes each) that have the same rows.
+
+    A row is the unit of resampling: an episode, a group of episodes or a window.
+    """
     return replace(
         first,
         squared=first.squared + other.squared,
@@ -233,13 +258,23 @@ def add_errors(first: WindowErrors, other: WindowErrors) -> WindowErrors:
 
 
 def ratio(sums: Array, counts: Array) -> Array:
-    """Return sums divided by counts; NaN for a count of 0."""
+    """Return sums divided by counts, elementwise; NaN if a count is 0."""
     shape = np.broadcast_shapes(sums.shape, counts.shape)
     return np.divide(sums, counts, out=np.full(shape, np.nan), where=np.broadcast_to(counts, shape) > 0)
 
 
 def _sum_by_bin(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp], shape: tuple[int, int]) -> Array:
-    """Sum ``(nworld, nwindow, nframe, nchannel)`` by owner and bin, ``(nworld, *shape, nchannel)``."""
+    """Sum values over the frames of each row and horizon bin, shape ``(nworld, nrow, nbin, nchannel)``.
+
+    A row is an episode, a group of episodes or a window. A horizon bin is an interval of the time since the beginning
+    of a window.
+
+    Args:
+        values: Values of the frames, shape ``(nworld, nwindow, nframe, nchannel)``.
+        owners: Row of each window, shape ``(nwindow,)``.
+        bins: Horizon bin of each frame, shape ``(nframe,)``.
+        shape: Number of rows and number of bins.
+    """
     by_bin = np.zeros((len(values), values.shape[1], shape[1], values.shape[3]))
     for number in np.unique(bins):
         by_bin[:, :, number] = values[:, :, bins == number].sum(axis=2)
@@ -249,7 +284,7 @@ def _sum_by_bin(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp],
 
 
 def _measure_portion(backend: Backend, logs: ReplayLogs, table: ParamTable, edges: Array) -> WindowErrors:
-    """Return the errors of every row in one portion, with as many rows at once as memory allows."""
+    """Return the errors of all parameter rows in one portion; the rows are replayed in groups that fit into memory."""
     most = max(1, _MOST_NUMBERS // logs.measured.size)
     rows = (np.arange(begin, min(begin + most, table.nworld)) for begin in range(0, table.nworld, most))
     parts = [sum_errors(logs, replay(backend, logs, table.take(some)), edges) for some in rows]
@@ -271,11 +306,15 @@ def _check_edges(edges: ArrayLike) -> Array:
 
 
 def _require_same_format(first: Episode, other: Episode, hz: float) -> None:
-    """Raise an error if an episode cannot be compared with the first one."""
+    """Raise a `LogError` if an episode has other units, joints or rate (``hz``) than the first episode."""
     if other.units != first.units:
-        raise LogError(f"Episode {other.index} has other units or joints than episode {first.index}. Split the log.")
+        raise LogError(
+            f"Episode {other.index} has other units or joints than episode {first.index}. "
+            "Split the log into logs with equal units and joints."
+        )
     rate = (len(other) - 1) / (other.time[-1] - other.time[0]) if len(other) > 1 else hz
     if abs(rate / hz - 1.0) > _SAME_RATE:
         raise LogError(
-            f"Episode {other.index} runs at {rate:.2f} Hz, the log at {hz:.2f} Hz. Resample it or leave it out."
+            f"Episode {other.index} has {rate:.2f} Hz, but the log has {hz:.2f} Hz. "
+            "Resample the episode or leave it out."
         )

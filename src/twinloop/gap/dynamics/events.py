@@ -1,7 +1,7 @@
 """Find the frames of a recording with events that simulations often get wrong: contact, reversal, saturation.
 
 Events are determined from measurements and commands, never from the twin's motion, so that they are the same for all
-compared twins. An event class that is impossible in a log is not in the table: contact if the replay has no contacts,
+compared twins. An event class is left out if it is impossible in a log: contact if the replay has no contacts, and
 saturation if the actuator has no limits.
 """
 
@@ -53,16 +53,17 @@ MEANINGS: Mapping[str, str] = {
 def event_masks(
     logs: ReplayLogs, values: Mapping[str, float] | None = None, *, thresholds: EventThresholds | None = None
 ) -> dict[str, Mask]:
-    """Return the frames of every event that is possible in the log, by name, ``(nwindow, nframe, nchannel)``.
+    """Return a mask of the frames of every event that is possible in the log, by name of the event.
 
-    The channels of a joint have the events of that joint, those of a body the events of the body, and those of a
-    sensor the events of any joint. ``mask.any(axis=-1)`` is the event anywhere. Frames past the end of a window or
-    without a measurement have no events.
+    The masks have the shape ``(nwindow, nframe, nchannel)``. The channels of a joint have the events of that joint, the
+    channels of a body the events of the body, and the channels of a sensor the events of any joint.
+    ``mask.any(axis=-1)`` is the event in any channel. Frames after the end of a window or without a measurement have no
+    events.
 
     Args:
-        logs: the windows.
-        values: identified parameters, SI, which replace the nominal ones: encoders, gains, limits.
-        thresholds: thresholds of the events.
+        logs: Windows of the log.
+        values: Identified parameters in SI units (encoders, gains, limits), which replace the nominal ones.
+        thresholds: Thresholds that define the events.
     """
     given = thresholds or EventThresholds()
     seen = compute_kinematics(logs, values, given)
@@ -118,25 +119,43 @@ def _find_near_limits(position: Array, ranges: Array, part: float) -> Mask:
 
 
 def _find_highest(values: Array, part: float) -> Mask:
-    """Return the largest known values of each column of ``(nwindow, nframe, n)``, the fraction ``part`` of them."""
+    """Return a mask of the highest values in each column of ``(nwindow, nframe, n)``.
+
+    ``part`` is the fraction of the known values that are marked. Values of 0 are never marked.
+    """
     least = compute_quantiles(values, 1.0 - part)
     return np.nan_to_num(values, nan=-np.inf) >= np.where(np.isfinite(least) & (least > 0), least, np.inf)
 
 
 def _assign_to_channels(mask: Mask, channel: Mask) -> Mask:
-    """Return the events of joints and bodies ``(…, n)`` for their channels ``(n, nchannel)``."""
+    """Return the frames with an event (such as contact) of every channel, from those of n joints, bodies or actuators.
+
+    A channel has an event if any of its joints, bodies or actuators has one.
+
+    Args:
+        mask: Frames with an event of each joint, body or actuator, shape ``(…, n)``.
+        channel: Mask of the channels of each joint, body or actuator, shape ``(n, nchannel)``.
+    """
     return np.asarray(mask.astype(np.float32) @ channel.astype(np.float32) > 0)
 
 
 def _find_contacts(logs: ReplayLogs, values: Mapping[str, float], given: EventThresholds) -> Mask | None:
-    """Return contact by channel; None if the replay has no contacts or the log has no positions."""
+    """Return a mask of the frames in contact for each channel, shape ``(nwindow, nframe, nchannel)``.
+
+    Returns None if the replay has no contacts or the log has no positions.
+
+    Args:
+        logs: Windows of the log.
+        values: Identified parameters in SI units, which include the encoders' offset and scale.
+        given: Event thresholds; only the distance that counts as touching is used.
+    """
     model = logs.twin.model
     joints, bodies = joint_positions(logs, values), body_poses(logs)
     off = int(model.opt.disableflags) & int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
     if off or not (joints.shape[-1] or bodies):
         return None
     robot = logs.joints if joints.shape[-1] else ()
-    qpos = np.repeat(logs.start.rest.qpos[:, None], logs.measured.shape[1], axis=1)
+    qpos = np.repeat(logs.start.initial.qpos[:, None], logs.measured.shape[1], axis=1)
     if robot:
         qpos[..., logs.twin.joint_qpos] = joints
         qpos = logs.twin.align_motors(qpos)

@@ -1,4 +1,7 @@
-"""Compute intervals of metrics that are made of sums, by resampling episodes or blocks of time."""
+"""Compute bootstrap intervals of metrics such as RMSE and skill by resampling episodes or blocks of time.
+
+A metric is a function of sums by row. A row is an episode, a group of episodes, or a window.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,17 @@ _AT_ONCE = 250  # resamples per batch, which bounds the memory
 
 @dataclass(frozen=True, kw_only=True)
 class Resampling:
-    """Clusters of rows of sums that are resampled together because they are independent of each other.
+    """Division of the rows of error sums into clusters, for the bootstrap.
 
-    ``labels`` ``(nrow,)`` is the cluster of each row, from 0; ``unit`` names a cluster. If there are too few clusters,
-    ``reason`` explains why there is no interval.
+    A row is an episode, a group of episodes or a window. The bootstrap resamples all rows of a cluster together.
+    Different clusters are independent of each other.
+
+    Attributes:
+        labels: Cluster of each row, from 0, shape ``(nrow,)``.
+        unit: Name of the clusters for reports, for example ``episodes``.
+        reason: Reason why there is no interval, if there are too few clusters; else "".
+        level: Confidence level.
+        seed: Seed of the bootstrap.
     """
 
     labels: NDArray[np.intp]
@@ -36,9 +46,13 @@ class Resampling:
     seed: int = 0
 
     def interval(self, statistic: Statistic) -> Interval:
-        """Return the interval of a statistic.
+        """Return the estimate of a statistic with its BCa bootstrap interval.
 
-        A statistic is a function from counts of rows in k resamples, ``(k, nrow)``, to values ``(k, …)``.
+        The limits are NaN if there are too few clusters (independent sets of rows, such as episodes).
+
+        Args:
+            statistic: Function that computes the statistic for k resamples at once. Its argument is the number of times
+                that each row occurs in each resample, shape ``(k, nrow)``. Its result has the shape ``(k, …)``.
         """
         if self.reason:
             estimate = statistic(np.ones((1, len(self.labels))))[0]
@@ -46,69 +60,106 @@ class Resampling:
             return Interval(estimate=estimate, low=unknown, high=unknown, level=self.level, method=self.reason)
         ncluster = int(self.labels.max()) + 1
 
-        def some(clusters: NDArray[np.intp]) -> Array:
+        def compute_batch(clusters: NDArray[np.intp]) -> Array:
             counts = np.zeros((len(clusters), ncluster))
             np.add.at(counts, (np.arange(len(clusters))[:, None], clusters), 1.0)
             return _round_to_30_bits(statistic(counts[:, self.labels]))
 
-        def drawn(clusters: NDArray[np.intp]) -> Array:
+        def compute(clusters: NDArray[np.intp]) -> Array:
             parts = (clusters[begin : begin + _AT_ONCE] for begin in range(0, len(clusters), _AT_ONCE))
-            return np.concatenate([some(part) for part in parts])
+            return np.concatenate([compute_batch(part) for part in parts])
 
-        found = bootstrap(drawn, ncluster, level=self.level, seed=self.seed)
+        found = bootstrap(compute, ncluster, level=self.level, seed=self.seed)
         return replace(found, method=f"bca bootstrap over {ncluster} {self.unit}")
 
 
 def _round_to_30_bits(values: Array) -> Array:
-    """Round to 30 bits, so that a resample with every cluster once equals the sample, for any order of its sums.
+    """Round values to 30 bits of mantissa, so that the order of a sum does not change them.
 
-    The bias correction of BCa counts such ties, which are frequent if there are few clusters.
+    A resample that contains every cluster once then equals the sample. The bias correction of BCa counts such ties,
+    which are frequent if there are few clusters.
     """
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.round(mantissa * 2.0**30) / 2.0**30, exponent)
 
 
 def sum_weighted(weights: Array, sums: Array) -> Array:
-    """Sum rows ``(nrow, …)``, each multiplied by its number of draws, ``(k, …)``."""
+    """Return the sums over rows for k resamples, shape ``(k, …)``.
+
+    Args:
+        weights: Number of times that each row occurs in each resample, shape ``(k, nrow)``.
+        sums: Values of the rows, shape ``(nrow, …)``.
+    """
     return (weights @ sums.reshape(len(sums), -1)).reshape(len(weights), *sums.shape[1:])
 
 
 def rmse_statistic(errors: WindowErrors, world: int) -> Statistic:
-    """Return the statistic RMSE of one world over all horizons, ``(k, nchannel)`` for k resamples."""
+    """Return a function that computes the RMSE of one world over all horizons, shape ``(k, nchannel)``.
+
+    The function gets the number of times that each row (such as an episode) occurs in k resamples, shape ``(k, nrow)``.
+    ``world`` is the index of a set of parameter values or of a baseline.
+    """
     squared, count = errors.squared[world].sum(axis=1), errors.count.sum(axis=1)
     return lambda weights: np.sqrt(ratio(sum_weighted(weights, squared), sum_weighted(weights, count)))
 
 
 def rmse_by_horizon_statistic(errors: WindowErrors, world: int) -> Statistic:
-    """Return the statistic RMSE of one world by horizon bin, ``(k, nbin, nchannel)`` for k resamples."""
+    """Return a function that computes the RMSE of one world by horizon bin, shape ``(k, nbin, nchannel)``.
+
+    A horizon bin is an interval of the time since the beginning of a window. The function gets the number of times that
+    each row (such as an episode) occurs in k resamples, shape ``(k, nrow)``. ``world`` is the index of a set of
+    parameter values or of a baseline.
+    """
     return lambda weights: np.sqrt(
         ratio(sum_weighted(weights, errors.squared[world]), sum_weighted(weights, errors.count))
     )
 
 
 def mae_statistic(errors: WindowErrors, world: int) -> Statistic:
-    """Return the statistic MAE of one world over all horizons, ``(k, nchannel)`` for k resamples."""
+    """Return a function that computes the mean absolute error of one world over all horizons, shape ``(k, nchannel)``.
+
+    The function gets the number of times that each row (such as an episode) occurs in k resamples, shape ``(k, nrow)``.
+    ``world`` is the index of a set of parameter values or of a baseline.
+    """
     absolute, count = errors.absolute[world].sum(axis=1), errors.count.sum(axis=1)
     return lambda weights: ratio(sum_weighted(weights, absolute), sum_weighted(weights, count))
 
 
 def average_scaled(values: Array, scales: Array) -> Array:
-    """Return the mean of values ``(k, nchannel)`` divided by their scales, over channels with a scale, ``(k,)``."""
+    """Return the mean over channels of values ``(k, nchannel)`` divided by the channels' scales, shape ``(k,)``.
+
+    Channels whose scale is NaN are ignored.
+    """
     return (values / scales)[:, np.isfinite(scales)].mean(axis=1)
 
 
 def find_row(episode: int, nepisode: int) -> int:
-    """Return the row of sums of an episode; with many episodes, neighbouring ones share a row."""
+    """Return the row, in an array of sums by episode, to which an episode's errors are added.
+
+    If there are more than 128 episodes, neighbouring episodes share a row, which limits the memory.
+
+    Args:
+        episode: Position of the episode in the log, from 0.
+        nepisode: Number of episodes.
+    """
     return episode * min(nepisode, _MOST_ROWS) // nepisode
 
 
 def explain_missing_interval(nepisode: int, needed: str = f"at least {FEWEST} are needed") -> str:
-    """Return the reason why so few episodes have no interval."""
+    """Return a text with the reason why there is no interval: too few episodes.
+
+    Args:
+        nepisode: Number of episodes.
+        needed: End of the text: the number that would be sufficient, or the next step.
+    """
     return f"{'one episode' if nepisode == 1 else f'{nepisode} episodes'}, no interval: {needed}"
 
 
 def resample_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
-    """Resample episodes, with their neighbours if there are many; fewer than four give no interval."""
+    """Return the clusters for a bootstrap over episodes, or over groups of neighbouring episodes if more than 128.
+
+    With fewer than four episodes, the limits of all intervals are NaN.
+    """
     reason = "" if nepisode >= FEWEST else explain_missing_interval(nepisode)
     nrow = min(nepisode, _MOST_ROWS)
     unit = "episodes" if nrow == nepisode else f"groups of neighbours among {nepisode} episodes"
@@ -118,17 +169,18 @@ def resample_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
 def resample_time_blocks(
     errors: WindowErrors, owners: NDArray[np.intp], begins: Array, length: float, *, level: float, seed: int
 ) -> Resampling:
-    """Resample blocks of time that are long compared with the correlation time of the errors.
+    """Return a resampling of blocks of time that are long compared with the correlation time of the errors.
 
-    The correlation time is the longest of any channel's squared errors about their mean, window by window.
+    The correlation time is the integrated autocorrelation time of the windows' RMS errors, computed for each channel.
+    The longest one is used.
 
     Args:
-        errors: one row per window, in order of time within each episode.
-        owners: number of each window's episode.
-        begins: beginning of each window in its episode, s.
-        length: time from the beginning of a window to the next beginning, s.
-        level: confidence level of the intervals.
-        seed: seed of the bootstrap.
+        errors: Errors with one row per window, in order of time within each episode.
+        owners: Number of each window's episode, shape ``(nwindow,)``.
+        begins: Beginning of each window in its episode in s, shape ``(nwindow,)``.
+        length: Time from the beginning of a window to the beginning of the next one, in s.
+        level: Confidence level of the intervals.
+        seed: Seed of the bootstrap.
     """
     nwindow = len(owners)
     means = ratio(errors.squared.sum(axis=2), errors.count.sum(axis=1))

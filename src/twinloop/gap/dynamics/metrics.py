@@ -1,4 +1,4 @@
-"""Compute the metrics of a gap with their intervals, from a summary of the log and the sums over it."""
+"""Compute the metrics of the gap between replay and log, with intervals, from a summary of the log and error sums."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _ANGLE = 1.0  # rad, the scale of angles whose measured value is zero by definit
 
 @dataclass(frozen=True, kw_only=True)
 class LogSummary:
-    """Summary of a log that the metrics need in advance.
+    """Summary of a log that is needed before errors are summed.
 
     Attributes:
-        channels: the compared channels.
-        episodes: numbers of the episodes, in the order of processing.
-        windows: number of windows.
-        frames: number of frames of the longest window.
-        hz: frames per second of the replay.
-        mean: mean of the measured values, ``(nchannel,)``.
-        scale: divisor of a channel's error when channels are averaged, in its unit: the standard deviation of its
-            measured values; for the distance of a pose error the size of the object; for an angle 1 rad. NaN if nothing
-            moves.
-        sizes: m, largest extent of each object whose pose is compared, by body.
+        channels: The compared channels.
+        episodes: Numbers of the episodes, in the order of processing.
+        windows: Number of windows.
+        frames: Number of frames of the longest window.
+        hz: Frames per second of the replay.
+        mean: Mean of the measured values, shape ``(nchannel,)``.
+        scale: Divisor of a channel's error when channels are averaged, in its unit, shape ``(nchannel,)``: the standard
+            deviation of its measured values; for the distance of a pose error the size of the object; for an angle 1
+            rad. NaN if nothing moves.
+        sizes: Largest extent in m of each object whose pose is compared, by body.
     """
 
     channels: tuple[MeasuredChannel, ...]
@@ -61,12 +61,12 @@ class LogSummary:
 
     @property
     def length(self) -> float:
-        """Seconds from the first to the last frame of the longest window."""
+        """Duration from the first to the last frame of the longest window, in s."""
         return (self.frames - 1) / self.hz
 
 
 def summarize_log(portions: Iterable[ReplayLogs]) -> LogSummary:
-    """Summarize a log; every window is read once."""
+    """Summarize a log in one pass over its windows."""
     source = iter(portions)
     first = next(source)  # exists: `stream_logs` refuses a log without episodes
     centre = np.nan_to_num(np.nanmean(_flatten_frames(first), axis=0))
@@ -74,7 +74,7 @@ def summarize_log(portions: Iterable[ReplayLogs]) -> LogSummary:
     for logs in itertools.chain([first], source):
         values = _flatten_frames(logs) - centre
         sums += [np.sum(~np.isnan(values), axis=0), np.nansum(values, axis=0), np.nansum(values**2, axis=0)]
-        episodes += dict.fromkeys(logs.numbers)
+        episodes += dict.fromkeys(logs.episode_numbers)
         windows, frames = windows + len(logs), max(frames, int(logs.ends.max()))
     count = np.maximum(sums[0], 1.0)
     spread = np.sqrt(np.maximum(sums[2] / count - (sums[1] / count) ** 2, 0.0))
@@ -92,7 +92,10 @@ def summarize_log(portions: Iterable[ReplayLogs]) -> LogSummary:
 
 
 def object_sizes(logs: ReplayLogs) -> dict[str, float]:
-    """Return the largest extent in m of each body whose pose is compared, from its geoms' boxes in the body's axes."""
+    """Return the largest extent in m of each body whose pose is compared, by name of the body.
+
+    The extent is measured along the body's axes, from the bounding boxes of its geoms.
+    """
     names = [channel.name.split("/") for channel in logs.channels]
     bodies = dict.fromkeys(name[1] for name in names if name[0] in ("pose", "pose_error"))
     return {body: _measure_extent(logs.twin.model, body) for body in bodies}
@@ -103,7 +106,16 @@ def _flatten_frames(logs: ReplayLogs) -> Array:
 
 
 def _compute_scale(channel: MeasuredChannel, spread: float, sizes: dict[str, float]) -> float:
-    """Return the scale of one channel, see `LogSummary.scale`."""
+    """Return the divisor that makes the errors of one channel comparable with those of other channels.
+
+    It is the size of the object for the distance of a pose error, 1 rad for an angle, and otherwise ``spread``; NaN if
+    this is not positive.
+
+    Args:
+        channel: The channel.
+        spread: Standard deviation of its measured values, in its unit.
+        sizes: Largest extent of each object in m, by body.
+    """
     family, _, rest = channel.name.partition("/")
     if family == "pose_error":
         return sizes[rest.split("/")[0]] or np.nan if channel.unit == "m" else _ANGLE
@@ -125,18 +137,28 @@ def _measure_extent(model: mujoco.MjModel, body: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorSums:
-    """Result of one pass over a log: the rows of ``errors`` are ``twins``, then the baselines of ``meanings``.
+    """Error sums over a log, from which all metrics of the gap are computed.
 
-    Rows of sums are episodes, several if there are many (see `find_row`), or windows if there are fewer than four
-    episodes; ``owners`` and ``begins`` are then each window's episode and its beginning in s. ``each`` has the errors
-    of every episode over all horizons, ``lengths`` the number of frames. ``phases`` has the twins alone, ``lags`` one
-    record for each of them.
+    The sums have one row for each episode, or for each group of episodes if there are many (see `find_row`). If there
+    are fewer than four episodes, they have one row for each window.
+
+    Attributes:
+        twins: Names of the twins: ``nominal``, and ``identified`` if parameters were given.
+        meanings: Descriptions of the baselines, by name.
+        errors: Errors of the twins, then of the baselines, by row and horizon bin.
+        episode_errors: Errors of the twins and baselines by episode, over all horizons.
+        phases: Errors of the twins alone, by name of the contact phase.
+        lags: Sums for the estimation of the delay, one record for each twin.
+        worst: Clips with the largest errors of the last twin.
+        owners: Number of each window's episode, if rows are windows; else empty.
+        begins: Beginning of each window in s, if rows are windows; else empty.
+        lengths: Number of frames of each episode.
     """
 
     twins: tuple[str, ...]
     meanings: Mapping[str, str]
     errors: WindowErrors
-    each: WindowErrors
+    episode_errors: WindowErrors
     phases: Mapping[str, WindowErrors]
     lags: tuple[LagSums, ...]
     worst: tuple[ErrorClip, ...]
@@ -149,7 +171,7 @@ class ErrorSums:
         return replace(
             self,
             errors=add_errors(self.errors, other.errors),
-            each=join_errors([self.each, other.each]),
+            episode_errors=join_errors([self.episode_errors, other.episode_errors]),
             phases={
                 name: add_errors(part, other.phases[name]) for name, part in self.phases.items() if name in other.phases
             },
@@ -162,36 +184,43 @@ class ErrorSums:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the rows of ``errors``."""
+        """Names of the twins, then of the baselines (such as ``hold``: the first reading held), as in ``errors``."""
         return (*self.twins, *self.meanings)
 
 
 def build_report(
-    sums: ErrorSums, seen: LogSummary, pairs: RepeatPairs | None, *, how: str, source: str, level: float, seed: int
+    sums: ErrorSums,
+    summary: LogSummary,
+    pairs: RepeatPairs | None,
+    *,
+    rule_text: str,
+    source: str,
+    level: float,
+    seed: int,
 ) -> GapReport:
-    """Return the metrics with their intervals.
+    """Compute all metrics with their intervals from the error sums over a log.
 
     Args:
-        sums: sums of the log.
-        seen: summary of the log.
-        pairs: pairs of repeats; None without repeats.
-        how: how repeats were looked for.
-        source: source of the episodes.
-        level: confidence level of the intervals.
-        seed: seed of the bootstrap.
+        sums: Sums of absolute and squared errors over the log.
+        summary: Summary of the log.
+        pairs: Pairs of episodes that repeat one motion; None if no motion was repeated.
+        rule_text: Text that describes how repeats were searched.
+        source: Text with the origin of the episodes.
+        level: Confidence level of the intervals.
+        seed: Seed of the bootstrap.
     """
     errors, best = sums.errors, len(sums.twins) - 1
-    drawn = _choose_resampling(sums, seen, level, seed)
+    drawn = _choose_resampling(sums, summary, level, seed)
     rows = dict(enumerate(sums.names))
-    rivals = list(range(len(sums.twins), len(rows)))
+    baselines = list(range(len(sums.twins), len(rows)))
     return GapReport(
-        channels=seen.channels,
-        episodes=seen.episodes,
-        windows=seen.windows,
-        length=seen.length,
-        hz=seen.hz,
-        scale=seen.scale,
-        sizes=seen.sizes,
+        channels=summary.channels,
+        episodes=summary.episodes,
+        windows=summary.windows,
+        length=summary.length,
+        hz=summary.hz,
+        scale=summary.scale,
+        sizes=summary.sizes,
         source=source,
         meanings=sums.meanings,
         names=sums.twins,
@@ -200,14 +229,14 @@ def build_report(
         edges=errors.edges,
         curves={name: drawn.interval(rmse_by_horizon_statistic(errors, row)) for row, name in rows.items()},
         nrmse={
-            name: drawn.interval(_scaled_statistic(rmse_statistic(errors, row), seen.scale))
+            name: drawn.interval(_scaled_statistic(rmse_statistic(errors, row), summary.scale))
             for row, name in rows.items()
         },
         skills={
-            **{rows[row]: drawn.interval(skill_statistic(errors, best, [row])) for row in rivals},
-            "best": drawn.interval(skill_statistic(errors, best, rivals)),
+            **{rows[row]: drawn.interval(skill_statistic(errors, best, [row])) for row in baselines},
+            "best": drawn.interval(skill_statistic(errors, best, baselines)),
         },
-        overall_skill=drawn.interval(_overall_skill_statistic(errors, best, rivals, seen.scale)),
+        overall_skill=drawn.interval(_overall_skill_statistic(errors, best, baselines, summary.scale)),
         improvement=drawn.interval(_mae_change_statistic(errors)) if best else None,
         phases=tuple(
             PhaseError(
@@ -222,21 +251,28 @@ def build_report(
             for name, part in zip(sums.twins, sums.lags, strict=True)
             if (found := part.estimate_delays(drawn))
         },
-        floor=pairs and noise_floor(pairs, sums.each, sums.twins, seen.scale, how=how, level=level, seed=seed),
-        repeats=how,
+        floor=pairs
+        and noise_floor(
+            pairs, sums.episode_errors, sums.twins, summary.scale, rule_text=rule_text, level=level, seed=seed
+        ),
+        repeats=rule_text,
         worst=sums.worst,
         episode_errors={
-            name: ratio(sums.each.absolute[row].sum(axis=1), sums.each.count.sum(axis=1)) for row, name in rows.items()
+            name: ratio(sums.episode_errors.absolute[row].sum(axis=1), sums.episode_errors.count.sum(axis=1))
+            for row, name in rows.items()
         },
         lengths=sums.lengths,
-        drawn=drawn.reason or f"bca bootstrap over {int(drawn.labels.max()) + 1} {drawn.unit}",
+        interval_method=drawn.reason or f"bca bootstrap over {int(drawn.labels.max()) + 1} {drawn.unit}",
     )
 
 
-def _choose_resampling(sums: ErrorSums, seen: LogSummary, level: float, seed: int) -> Resampling:
-    """Resample episodes if there are enough of them, otherwise blocks of time."""
-    if len(seen.episodes) >= FEWEST or seen.windows == len(seen.episodes):
-        return resample_episodes(len(seen.episodes), level=level, seed=seed)
+def _choose_resampling(sums: ErrorSums, summary: LogSummary, level: float, seed: int) -> Resampling:
+    """Return a resampling of episodes if there are at least four, otherwise of blocks of time.
+
+    Windows that are whole episodes cannot be divided into blocks; then there is no interval.
+    """
+    if len(summary.episodes) >= FEWEST or summary.windows == len(summary.episodes):
+        return resample_episodes(len(summary.episodes), level=level, seed=seed)
     stride = float(np.median(np.diff(sums.begins)[np.diff(sums.begins) > 0]))
     return resample_time_blocks(sums.errors, sums.owners, sums.begins, stride, level=level, seed=seed)
 
@@ -246,27 +282,46 @@ def _scaled_statistic(statistic: Statistic, scales: Array) -> Statistic:
 
 
 def _best_rmse_statistic(errors: WindowErrors, rows: list[int]) -> Statistic:
-    """Return the RMSE of the best of some rows in each channel; rows that do not predict a channel are ignored."""
+    """Return a function that computes the smallest RMSE in each channel among several twins or baselines.
+
+    A twin or baseline that does not predict a channel is ignored in this channel.
+
+    Args:
+        errors: Errors of the twins and baselines.
+        rows: Indices of the twins or baselines to compare.
+    """
     parts = [rmse_statistic(errors, row) for row in rows]
     return lambda weights: np.fmin.reduce([part(weights) for part in parts])
 
 
-def skill_statistic(errors: WindowErrors, twin: int, rivals: list[int]) -> Statistic:
-    """Return 1 − RMSE / RMSE of the best baseline, by channel; NaN if the baseline is perfect."""
-    own, other = rmse_statistic(errors, twin), _best_rmse_statistic(errors, rivals)
+def skill_statistic(errors: WindowErrors, twin: int, baselines: list[int]) -> Statistic:
+    """Return a function that computes the skill: 1 − (RMSE of a twin) / (RMSE of each channel's best baseline).
+
+    The skill is NaN if the baseline is perfect.
+
+    Args:
+        errors: Errors of the twins and baselines.
+        twin: Index of the twin in ``errors``.
+        baselines: Indices of the baselines in ``errors``.
+    """
+    own, other = rmse_statistic(errors, twin), _best_rmse_statistic(errors, baselines)
     return lambda weights: 1.0 - ratio(own(weights), other(weights))
 
 
-def _overall_skill_statistic(errors: WindowErrors, twin: int, rivals: list[int], scales: Array) -> Statistic:
-    """Return 1 − a / b of means over channels of RMSE / scale: a of the twin, b of each channel's best baseline."""
+def _overall_skill_statistic(errors: WindowErrors, twin: int, baselines: list[int], scales: Array) -> Statistic:
+    """Return a function that computes the skill of a twin over all channels together.
+
+    The skill is 1 − a / b. a is the mean over channels of the twin's RMSE divided by the channel's scale. b is the same
+    mean for the best baseline of each channel.
+    """
     own, other = (
         _scaled_statistic(rmse_statistic(errors, twin), scales),
-        _scaled_statistic(_best_rmse_statistic(errors, rivals), scales),
+        _scaled_statistic(_best_rmse_statistic(errors, baselines), scales),
     )
     return lambda weights: 1.0 - ratio(own(weights), other(weights))
 
 
 def _mae_change_statistic(errors: WindowErrors) -> Statistic:
-    """Return the MAE of the identified twin minus that of the nominal one."""
+    """Return a function that computes the mean absolute error of the identified twin minus that of the nominal one."""
     before, after = mae_statistic(errors, 0), mae_statistic(errors, 1)
     return lambda weights: after(weights) - before(weights)

@@ -1,4 +1,7 @@
-"""Compute motion and loads of a recording: positions, speeds, reversals, gear loads, contact."""
+"""Compute motion and loads from a recording: positions, speeds, reversals, gear loads, contact.
+
+Events and states in which a twin's error arises are defined by these quantities.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,23 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-def contact_frames(twin: Twin, qpos: Array, parts: Mask, known: Mask, reach: float) -> Mask:
+def contact_frames(twin: Twin, qpos: Array, parts: Mask, known: Mask, distance: float) -> Mask:
     """Find the frames in which parts of a twin touch anything else at the measured positions.
 
     Args:
-        twin: a twin with contacts.
-        qpos: ``(nwindow, nframe, nq)``; frames with NaN have no contact.
-        parts: the bodies of each part, ``(npart, nbody)``: a contact counts for a part if exactly one of the two
-            bodies belongs to it.
-        known: the bodies that were measured or do not move, ``(nbody,)``; contacts with other bodies do not count.
-        reach: distance in m up to which surfaces count as touching.
+        twin: A twin with contacts.
+        qpos: Generalized positions, shape ``(nwindow, nframe, nq)``; frames with NaN have no contact.
+        parts: Mask of the bodies of each part, shape ``(npart, nbody)``. A contact counts for a part if exactly one of
+            the two bodies belongs to it.
+        known: Mask of the bodies that were measured or do not move, shape ``(nbody,)``; contacts with other bodies do
+            not count.
+        distance: Distance in m up to which surfaces count as touching.
 
     Returns:
-        ``(nwindow, nframe, npart)``.
+        Mask of the frames with contact of each part, shape ``(nwindow, nframe, npart)``.
     """
     model = copy.copy(twin.model)
-    model.geom_margin[:] = model.body_margin[:] = reach  # the broad phase uses the margins of bodies
+    model.geom_margin[:] = model.body_margin[:] = distance  # the broad phase uses the margins of bodies
     model.geom_gap[:] = 0.0
     data = mujoco.MjData(model)
     touching = np.zeros((*qpos.shape[:2], len(parts)), dtype=bool)
@@ -44,12 +48,12 @@ def contact_frames(twin: Twin, qpos: Array, parts: Mask, known: Mask, reach: flo
         data.qpos[:] = qpos[window, frame]
         mujoco.mj_kinematics(model, data)
         mujoco.mj_collision(model, data)
-        touching[window, frame] = _find_touching_parts(model, data, parts, known, reach)
+        touching[window, frame] = _find_touching_parts(model, data, parts, known, distance)
     return touching
 
 
-def _find_touching_parts(model: mujoco.MjModel, data: mujoco.MjData, parts: Mask, known: Mask, reach: float) -> Mask:
-    geoms = data.contact.geom[data.contact.dist <= reach]
+def _find_touching_parts(model: mujoco.MjModel, data: mujoco.MjData, parts: Mask, known: Mask, distance: float) -> Mask:
+    geoms = data.contact.geom[data.contact.dist <= distance]
     first, second = model.geom_bodyid[geoms[(geoms >= 0).all(axis=1)]].T
     placed = known[first] & known[second]
     between = parts[:, first] != parts[:, second]
@@ -57,7 +61,7 @@ def _find_touching_parts(model: mujoco.MjModel, data: mujoco.MjData, parts: Mask
 
 
 def subtree_mask(model: mujoco.MjModel, body: int) -> Mask:
-    """Return a body and all its descendants as a mask, ``(nbody,)``."""
+    """Return a mask of a body and all its descendants in the kinematic tree, shape ``(nbody,)``."""
     below = np.zeros(model.nbody, dtype=bool)
     below[body] = True
     for child in range(body + 1, model.nbody):  # parents come first
@@ -72,16 +76,17 @@ _ORDER = 2  # parabolas: speeds of accelerated motion are unbiased
 
 
 def compute_speeds(position: Array, hz: float, span: float) -> tuple[Array, Array]:
-    """Compute speeds by Savitzky-Golay parabolas over ``span`` s, and the standard deviation of their noise.
+    """Compute speeds by a Savitzky-Golay filter with parabolas, and the standard deviation of their noise.
 
     Args:
-        position: ``(nwindow, nframe, n)``, NaN if not measured.
-        hz: frames per second.
-        span: length of the parabolas in s; at least five frames, fewer if a window has fewer.
+        position: Positions, shape ``(nwindow, nframe, n)``, NaN if not measured.
+        hz: Frames per second.
+        span: Length of the parabolas in s; at least five frames, fewer if a window has fewer.
 
     Returns:
-        Speeds of the same shape per s, NaN within half a span of a gap, and the noise ``(n,)``. The first and last half
-        span of a window have the speed of the nearest other frame.
+        Speeds in the unit of the positions per s, same shape, and the noise in the same unit, shape ``(n,)``. Speeds
+        are NaN within half a span of a gap. The first and last half span of a window have the speed of the nearest
+        other frame.
     """
     width = max(5, 2 * int(span * hz / 2) + 1)
     found = np.full_like(position, np.nan)
@@ -104,10 +109,14 @@ def compute_speeds(position: Array, hz: float, span: float) -> tuple[Array, Arra
 
 
 def estimate_reading_noise(position: Array) -> Array:
-    """Return the noise ``(n,)`` of positions ``(nwindow, nframe, n)``: its standard deviation from third differences.
+    """Estimate the standard deviation of the noise of positions from their third differences, shape ``(n,)``.
 
     Motion is smooth and changes the median of third differences little. The result is at least the rounding error of
-    the readings, whose step is the smallest change: a still encoder repeats one count and would seem free of noise.
+    the readings, which is estimated from their smallest change. Otherwise an encoder at rest, which repeats one count,
+    would seem to have no noise.
+
+    Args:
+        position: Positions, shape ``(nwindow, nframe, n)``, NaN if not measured.
     """
     n = position.shape[-1]
     noise = np.zeros(n)
@@ -122,19 +131,30 @@ def estimate_reading_noise(position: Array) -> Array:
 
 
 def compute_directions(speed: Array, threshold: ArrayLike) -> NDArray[np.int8]:
-    """Return 1 and -1 for motion faster than a threshold ``(n,)``, 0 for no motion or no measurement."""
+    """Return the direction of motion: 1 or −1 if it is faster than the threshold, 0 at rest or without a measurement.
+
+    Args:
+        speed: Speeds, shape ``(…, n)``, NaN if not measured.
+        threshold: Speed above which something moves, shape ``(n,)`` or one number.
+    """
     moving = np.abs(np.nan_to_num(speed)) > np.asarray(threshold)
     return np.where(moving, np.sign(np.nan_to_num(speed)), 0.0).astype(np.int8)
 
 
 def find_reversals(direction: NDArray[np.int8]) -> Mask:
-    """Return the first frames after each change of direction, ``(nwindow, nframe, n)``."""
+    """Return a mask of the first frame after each change of direction, shape ``(nwindow, nframe, n)``.
+
+    ``direction`` is 1, −1 or 0 (rest), of the same shape. A reversal may have frames at rest in between.
+    """
     last = _find_last_direction(direction)
     return (direction != 0) & (last != 0) & (direction != last)
 
 
 def find_breakaways(direction: NDArray[np.int8], rest: int) -> Mask:
-    """Return the first frames of motion after at least ``rest`` frames without motion, ``(nwindow, nframe, n)``."""
+    """Return a mask of the first frames of motion after at least ``rest`` frames without motion.
+
+    ``direction`` is 1, −1 or 0 (rest), shape ``(nwindow, nframe, n)``.
+    """
     still = np.cumsum(direction == 0, axis=1, dtype=np.int64)
     waited = np.zeros(direction.shape, dtype=bool)
     if direction.shape[1] > rest:
@@ -144,14 +164,14 @@ def find_breakaways(direction: NDArray[np.int8], rest: int) -> Mask:
 
 
 def find_onsets(mask: Mask) -> Mask:
-    """Return the frames at which a mask becomes true; the first frame of a window is not counted."""
+    """Return a mask of the frames at which a mask becomes true; the first frame of a window is not counted."""
     begun = np.zeros_like(mask)
     begun[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
     return begun
 
 
 def widen_mask(mask: Mask, before: int, after: int) -> Mask:
-    """Return the frames from ``before`` frames before a marked frame until ``after`` frames after it."""
+    """Extend each true frame of a mask by ``before`` frames before it and ``after`` frames after it."""
     nframe = mask.shape[1]
     count = np.concatenate([np.zeros_like(mask[:, :1], dtype=np.int64), np.cumsum(mask, axis=1)], axis=1)
     at = np.arange(nframe)
@@ -160,14 +180,19 @@ def widen_mask(mask: Mask, before: int, after: int) -> Mask:
 
 
 def compute_angular_speeds(quaternion: Array, hz: float) -> Array:
-    """Return angular speeds ``(nwindow, nframe)`` in rad/s of orientations ``(nwindow, nframe, 4)``, wxyz."""
+    """Return angular speeds in rad/s, shape ``(nwindow, nframe)``.
+
+    Args:
+        quaternion: Orientations as quaternions (w, x, y, z), shape ``(nwindow, nframe, 4)``.
+        hz: Frames per second.
+    """
     dot = np.abs(np.sum(quaternion[:, 1:] * quaternion[:, :-1], axis=-1))
     angle = 2.0 * np.arccos(np.minimum(dot, 1.0)) * hz
     return np.concatenate([angle[:, :1], angle], axis=1)
 
 
 def _find_last_direction(direction: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return the last direction other than 0 before each frame; 0 if there is none."""
+    """Return the last direction other than 0 (rest) before each frame; 0 if there is none."""
     frame = np.where(direction != 0, np.arange(direction.shape[1])[None, :, None], -1)
     newest = np.maximum.accumulate(frame, axis=1)
     newest = np.concatenate([np.full_like(newest[:, :1], -1), newest[:, :-1]], axis=1)
@@ -176,18 +201,21 @@ def _find_last_direction(direction: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def compute_demands(logs: ReplayLogs, table: ParamTable, position: Array, speed: Array) -> tuple[Array, bool]:
-    """Return the forces of the actuators' control law at measured positions, before limits, and whether limits exist.
+    """Compute the force that each actuator's control law demands at the measured motion, before any limit.
 
     Commands are delayed as in the table. Limits of the supply voltage and of heat are not included.
 
     Args:
-        logs: the windows.
-        table: a row for each window.
-        position: joint positions, ``(nwindow, nframe, n)``; n is 0 for a system without joints.
-        speed: joint speeds, of the same shape.
+        logs: Windows of the log.
+        table: A row of parameters for each window.
+        position: Joint positions, shape ``(nwindow, nframe, n)``; n is 0 if no joint is measured, for example if only
+            free bodies are.
+        speed: Joint speeds, same shape.
 
     Returns:
-        ``(nwindow, nframe, nu)``, NaN if not measured; for a system without joints the controls themselves.
+        Forces of the ``nu`` actuators in SI units, shape ``(nwindow, nframe, nu)``, NaN if not measured. If n is 0, the
+            delayed controls are returned instead of forces. Second: whether any actuator has a limit of force or
+            control.
     """
     model, twin = logs.twin.model, logs.twin
     count = logs.commands.shape[1]
@@ -205,8 +233,15 @@ def compute_demands(logs: ReplayLogs, table: ParamTable, position: Array, speed:
     return force + bias[..., 2] * np.nan_to_num(speed) * gear, limited
 
 
-def find_saturation(logs: ReplayLogs, table: ParamTable, demand: Array, part: float) -> Mask:
-    """Return where a demand reaches the fraction ``part`` of its actuator's limit, of the same shape."""
+def find_saturation(logs: ReplayLogs, table: ParamTable, demand: Array, limit_fraction: float) -> Mask:
+    """Return a mask of the frames in which an actuator's demand reaches its limit, shape ``(nwindow, nframe, nu)``.
+
+    Args:
+        logs: Windows of the log.
+        table: A row of parameters for each window.
+        demand: Demanded forces, see `compute_demands`.
+        limit_fraction: Fraction of the limit from which an actuator counts as saturated.
+    """
     model, full = logs.twin.model, np.zeros(demand.shape, dtype=bool)
     ranges = _read_model_field(logs, table, "actuator_forcerange")[:, None]
     for column in range(demand.shape[-1]):
@@ -218,15 +253,23 @@ def find_saturation(logs: ReplayLogs, table: ParamTable, demand: Array, part: fl
             low, high = (gain * bound for bound in model.actuator_ctrlrange[column])
         else:
             continue
-        full[..., column] = ((high > 0) & (asked >= part * high)) | ((low < 0) & (asked <= part * low))
+        full[..., column] = ((high > 0) & (asked >= limit_fraction * high)) | (
+            (low < 0) & (asked <= limit_fraction * low)
+        )
     return full
 
 
 def compute_loads(logs: ReplayLogs, position: Array, speed: Array, acceleration: Array) -> Array:
-    """Return the torques of the load's inertia and weight at the gears, ``(nwindow, nframe, n)``.
+    """Compute the torque of the load's inertia and weight at each gear, shape ``(nwindow, nframe, n)``, in SI units.
 
-    Computed by inverse dynamics at the measured motion with the twin's nominal masses. Rotors, friction and contacts
-    are left out, because they act on the motor's side of a gear or are unknown. NaN if the motion is unknown.
+    The torques result from inverse dynamics at the measured motion with the twin's nominal masses. Rotors, friction and
+    contacts are left out, because they act on the motor's side of a gear or are unknown. NaN if the motion is unknown.
+
+    Args:
+        logs: Windows of the log.
+        position: Joint positions, shape ``(nwindow, nframe, n)``.
+        speed: Joint speeds, same shape.
+        acceleration: Joint accelerations, same shape.
     """
     if not position.shape[-1]:
         return np.empty(position.shape)
@@ -235,7 +278,7 @@ def compute_loads(logs: ReplayLogs, position: Array, speed: Array, acceleration:
     for field in (model.dof_armature, model.dof_damping, model.dof_frictionloss):
         field[:] = 0.0
     data, found = mujoco.MjData(model), np.full(position.shape, np.nan)
-    data.qpos[:] = logs.start.rest.qpos[0]
+    data.qpos[:] = logs.start.initial.qpos[0]
     known = ~np.isnan(position + speed + acceleration).any(axis=-1)
     for window, frame in np.argwhere(known):
         data.qpos[twin.joint_qpos] = position[window, frame]
@@ -246,31 +289,36 @@ def compute_loads(logs: ReplayLogs, position: Array, speed: Array, acceleration:
 
 
 def _read_model_field(logs: ReplayLogs, table: ParamTable, field: str) -> Array:
-    """Return a field of the model in every window, ``(nwindow, …)``."""
+    """Return a field of the MuJoCo model in every window with the parameters of the table, shape ``(nwindow, …)``."""
     own = getattr(logs.twin.model, field)
     return np.asarray(logs.twin.fields(table).arrays.get(field, np.broadcast_to(own, (len(logs), *own.shape))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventThresholds:
-    """Thresholds of the events.
+    """Thresholds that define events such as reversals and contact.
 
     Attributes:
-        smoothing: s over which speeds are computed; a servo's strokes last several times as long.
-        sigmas: multiple of the speed's noise above which something moves; noise alone exceeds 4 once in 16 000 frames.
-        creep: fraction of the fastest speeds (their 95th percentile) below which something counts as still (for
-            any noise), and of the largest loads below which a gear counts as unloaded; servos dither and sag by a few
-            per cent.
-        before, after: s before and after a reversal or a start that belong to it. Before: the motor turns through the
-            play while the link waits. After: the effect lasts about as long as a servo's loop needs, 0.1 to 0.2 s.
-        rest: s without motion that count as rest.
-        touch: m between surfaces that count as touching: motion capture is accurate to about a millimetre, and the cube
-            of the public tosses rests 1.2 mm above its ground.
-        impact: s after a first touch that belong to it; rebounds of small bodies settle within some hundredths.
-        limit: fraction of a drive's limit at which it counts as saturated; the rest allows for errors of the readings.
-        effort: fraction of the frames that count as the drive's highest effort.
-        fast: fraction of the moving frames that count as fast.
-        end: fraction of a joint's range at either end that counts as near its end: stops, cables and calibration have
+        smoothing: Duration in s over which speeds are computed; a servo's strokes last several times as long.
+        sigmas: Multiple of the standard deviation of a speed's noise above which something moves; normal noise alone
+            exceeds 4 in one of 16 000 frames.
+        creep: Fraction of the 95th percentile of speed below which something counts as still, even if the noise is
+            smaller. The same fraction of the 95th percentile of load is the limit below which a gear counts as
+            unloaded. Servos dither and sag by a few per cent.
+        before: Duration in s before a reversal or a start that belongs to it: while the motor crosses the backlash, the
+            link waits.
+        after: Duration in s after a reversal or a start that belongs to it: the effect lasts about as long as a servo's
+            loop needs, 0.1 to 0.2 s.
+        rest: Duration in s without motion that counts as rest.
+        touch: Distance in m between surfaces that counts as touching: motion capture is accurate to about a millimetre,
+            and in the public recordings of a tossed cube, the cube at rest is 1.2 mm above its ground.
+        impact: Duration in s after a first touch that belongs to it; rebounds of small bodies settle within some
+            hundredths of a second.
+        limit: Fraction of a drive's limit from which it counts as saturated; the remainder allows for errors of the
+            readings.
+        effort: Fraction of the frames that count as high effort of a drive, namely those with the largest force.
+        fast: Fraction of the moving frames that count as fast.
+        end: Fraction of a joint's range at either end that counts as near its end: stops, cables and calibration have
             an effect there.
     """
 
@@ -290,13 +338,21 @@ class EventThresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedKinematics:
-    """Motion in a log, in SI units and the twin's coordinates.
+    """Motion and loads in a log, in SI units and the twin's coordinates.
 
-    ``position`` and ``speed`` ``(nwindow, nframe, n)`` are those of the robot's joints, then of free bodies (overall
-    speed; their position is NaN). ``threshold`` ``(n,)`` is the speed above which each moves. ``channel`` ``(n,
-    nchannel)`` marks the channels of each joint or body. ``load`` ``(nwindow, nframe, njoint)`` is the torque in the
-    gears (see `compute_loads`), ``demand`` ``(nwindow, nframe, nu)`` the force of each drive without limits, ``drive``
-    ``(nu, nchannel)`` marks the channels of each drive.
+    The n moving things are the robot's joints, then free bodies.
+
+    Attributes:
+        names: Names of the joints and bodies.
+        position: Joint positions, shape ``(nwindow, nframe, n)``; NaN for free bodies.
+        speed: Joint speeds and, for free bodies, the approximate speed of their fastest point in m/s, same shape.
+        threshold: Speed above which each joint or body moves, shape ``(n,)``.
+        channel: Mask of the channels of each joint or body, shape ``(n, nchannel)``.
+        load: Torque at each joint's gear, shape ``(nwindow, nframe, njoint)``, see `compute_loads`.
+        demand: Force of each actuator before limits, shape ``(nwindow, nframe, nu)``, see `compute_demands`.
+        saturated: Mask of the frames in which an actuator reaches its limit, same shape as ``demand``.
+        limited: Whether any actuator has a limit.
+        drive: Mask of the channels of each actuator, shape ``(nu, nchannel)``.
     """
 
     names: tuple[str, ...]
@@ -314,7 +370,13 @@ class LoggedKinematics:
 def compute_kinematics(
     logs: ReplayLogs, values: Mapping[str, float] | None, thresholds: EventThresholds
 ) -> LoggedKinematics:
-    """Return positions, speeds and demands of a log; see `LoggedKinematics`."""
+    """Compute the positions, speeds, gear loads and demanded actuator forces of a log.
+
+    Args:
+        logs: Windows of the log.
+        values: Identified parameters in SI units, which replace the nominal ones.
+        thresholds: Thresholds of motion and saturation.
+    """
     twin, nframe = logs.twin, logs.measured.shape[1]
     table = apply_conditions(logs, twin.table(1, values))
     joints, hz, span = joint_positions(logs, values or {}), twin.control_hz, thresholds.smoothing
@@ -341,13 +403,26 @@ def compute_kinematics(
 
 
 def compute_quantiles(values: Array, level: float) -> Array:
-    """Return the quantile of the known values in each column of ``(nwindow, nframe, n)``; 0 without values."""
+    """Return the quantile of the values that are not NaN in each column, shape ``(n,)``; 0 if a column has none.
+
+    Args:
+        values: Values, shape ``(nwindow, nframe, n)``.
+        level: Probability of the quantile, from 0 to 1.
+    """
     known = (column[~np.isnan(column)] for column in np.moveaxis(values, -1, 0))
     return np.array([np.quantile(column, level) if len(column) else 0.0 for column in known])
 
 
 def joint_positions(logs: ReplayLogs, values: Mapping[str, float]) -> Array:
-    """Return the true positions of the robot's joints, ``(nwindow, nframe, n)``; n is 0 if the log compares none."""
+    """Return the joint positions, corrected for the encoders' offset and scale, in SI units.
+
+    Args:
+        logs: Windows of the log.
+        values: Identified parameters in SI units, which replace the nominal ones.
+
+    Returns:
+        Shape ``(nwindow, nframe, njoint)``; if joint positions are not compared, ``njoint`` is 0.
+    """
     names = [channel.name for channel in logs.channels]
     if logs.twin.spec.robot is None or not any(name.startswith("position/") for name in names):
         return np.empty((*logs.measured.shape[:2], 0))
@@ -358,9 +433,12 @@ def joint_positions(logs: ReplayLogs, values: Mapping[str, float]) -> Array:
 
 
 def body_poses(logs: ReplayLogs) -> dict[str, Array]:
-    """Return the measured poses ``(nwindow, nframe, 7)`` of free bodies by name."""
+    """Return the measured poses of free bodies by name, shape ``(nwindow, nframe, 7)``.
+
+    A pose is a position in m and a quaternion (w, x, y, z).
+    """
     found = {}
-    for measure, kept in zip(logs.measures, logs.kept, strict=True):
+    for measure, kept in zip(logs.channel_kinds, logs.channel_data, strict=True):
         family, _, rest = measure.channels[0].name.partition("/")
         if family in ("pose", "pose_error"):
             found[rest.rpartition("/")[0]] = kept
@@ -368,7 +446,17 @@ def body_poses(logs: ReplayLogs) -> dict[str, Array]:
 
 
 def _body_speed(logs: ReplayLogs, body: str, pose: Array, given: EventThresholds) -> tuple[Array, float]:
-    """Return the approximate speed of a body's fastest point in m/s, ``(nwindow, nframe)``, and its noise."""
+    """Return the approximate speed of a body's fastest point and its noise, both in m/s.
+
+    Args:
+        logs: Windows of the log.
+        body: Name of the body.
+        pose: Poses, shape ``(nwindow, nframe, 7)``.
+        given: Event thresholds; only the smoothing duration is used.
+
+    Returns:
+        Speed, shape ``(nwindow, nframe)``, and the standard deviation of the noise.
+    """
     model, hz = logs.twin.model, logs.twin.control_hz
     linear, noise = compute_speeds(pose[..., :3], hz, given.smoothing)
     geoms = subtree_mask(model, model.body(body).id)[model.geom_bodyid]
@@ -379,7 +467,10 @@ def _body_speed(logs: ReplayLogs, body: str, pose: Array, given: EventThresholds
 
 
 def channel_mask(logs: ReplayLogs, joints: tuple[str, ...], bodies: tuple[str, ...]) -> Mask:
-    """Return the channels of each joint or body, ``(n, nchannel)``; the channels of a sensor belong to every joint."""
+    """Return a mask of the measured channels (log columns) of each joint or body, shape ``(n, nchannel)``.
+
+    The n rows are the joints, then the bodies. Channels of accelerometers and gyroscopes belong to every joint.
+    """
     found = np.zeros((len(joints) + len(bodies), len(logs.channels)), dtype=bool)
     for column, channel in enumerate(logs.channels):
         family, _, rest = channel.name.partition("/")

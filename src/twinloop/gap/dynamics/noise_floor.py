@@ -1,10 +1,10 @@
-"""Measure the difference between repeated real recordings of one motion, in the twin's windows.
+"""Measure the noise floor: the difference between repeated real recordings of one motion, in the twin's windows.
 
 Two runs of one motion have the mean squared difference D(real, real′)², twice the variance of a run about their mean. A
 prediction that does not depend on the run has at least that variance as its mean squared error. Therefore the floor is
-D(real, real′) / √2 and the gap ratio is RMSE / floor: 1 for a perfect twin, for any noise of the sensors and of
-the motion. (With D(real, real′) itself as the floor a perfect twin would score 0.71.) A twin begins every window at the
-measured state of its run, another run does not; if runs diverge, the ratio may be below 1.
+D(real, real′) / √2 and the gap ratio is RMSE / floor: 1 for a perfect twin, for any noise of the sensors and of the
+motion. (With D(real, real′) itself as the floor a perfect twin would score 0.71.) A twin begins every window at the
+measured state of its run, but another run does not. If runs diverge, the ratio may therefore be below 1.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ _PROBES = 64  # moments at which commands are compared
 
 
 def find_repeats(episodes: Iterable[Episode], rule: str = "auto") -> tuple[Groups, str]:
-    """Return groups of episodes that repeat one motion, and how they were found.
+    """Find groups of episodes that repeat one motion.
 
     Args:
-        episodes: read once.
-        rule: ``auto``: equal commands, within a hundredth of their standard deviation, equal length within a hundredth
-            and equal conditions; ``task``: episodes to which the log gives the same task; ``none``; or groups of
-            episode numbers, such as ``0-9,12/20-24``: commas join, slashes separate groups.
+        episodes: Episodes of the log; read once.
+        rule: How repeats are found. ``auto``: commands are equal within a hundredth of their standard deviation,
+            lengths are equal within a hundredth, and conditions are equal. ``task``: the log gives the same task.
+            ``none``: no groups. Otherwise groups of episode numbers, such as ``0-9,12/20-24``: commas separate
+            episodes, slashes separate groups.
+
+    Returns:
+        Episode numbers of each group, and a text that describes the rule.
 
     Raises:
-        InputError: another rule, a group of one, or a number that is not an episode.
+        InputError: If the rule is not valid, a group has one episode only, or a number is not an episode.
     """
     if rule == "none":
         return (), "not looked for"
@@ -62,7 +66,16 @@ def _select_groups(groups: Iterable[Sequence[int]]) -> Groups:
 
 @dataclass(frozen=True)
 class _RepeatedMotion:
-    """Commands of the first episode with a motion, and the numbers of all episodes that repeat it."""
+    """Commands of the first episode with a motion, and the episodes that repeat it.
+
+    Attributes:
+        length: Number of frames of the first episode.
+        conditions: Conditions of the first episode.
+        commands: Its commands at 64 frames spread evenly over the episode, shape ``(64, n)``; repeats are recognized by
+            them.
+        mean: Mean of these commands, shape ``(n,)``, for a fast comparison.
+        episodes: Numbers of all episodes with this motion.
+    """
 
     length: int
     conditions: Mapping[str, float]
@@ -76,7 +89,12 @@ class _RepeatedMotion:
         return cls(len(episode), dict(episode.conditions), probed, probed.mean(axis=0), [episode.index])
 
     def matches(self, other: _RepeatedMotion, spread: Array) -> bool:
-        """Return whether commands differ by less than the tolerance in every channel, root mean square over moments."""
+        """Return whether another motion has the same conditions and, within 1 %, the same length and commands.
+
+        Commands are compared in every channel: their root mean square difference may be at most 1 % of ``spread``, the
+        standard deviation of the commands, shape ``(n,)``. For a channel that hardly changes, at least 1 % of the
+        largest spread is used instead.
+        """
         most = TOLERANCE * np.maximum(spread, spread.max() * TOLERANCE)
         if abs(self.length - other.length) > TOLERANCE * self.length or self.conditions != other.conditions:
             return False
@@ -86,7 +104,7 @@ class _RepeatedMotion:
 
 
 def _group_equal_commands(episodes: Iterable[Episode]) -> Groups:
-    """Return groups of episodes of about equal length with equal commands at every compared moment."""
+    """Return groups of episodes with about equal length and equal commands; episodes that do not move are left out."""
     scripts: list[_RepeatedMotion] = []
     for episode in episodes:
         spread = episode.action.std(axis=0)
@@ -109,10 +127,11 @@ def _parse_groups(rule: str, known: set[int]) -> Groups:
             f"--repeats {rule}: give auto, task, none, or episode numbers such as 0-9,12/20-24; a slash ends a group."
         ) from None
     for group in groups:
-        strange = [number for number in group if number not in known]
-        if strange:
+        unknown = [number for number in group if number not in known]
+        if unknown:
             raise InputError(
-                f"--repeats {rule}: episode {strange[0]} is not measured. There are: {_format_numbers(known)}."
+                f"--repeats {rule}: episode {unknown[0]} is not among the measured episodes, "
+                f"which are {_format_numbers(known)}."
             )
         if len(set(group)) < 2 or len(set(group)) < len(group):
             raise InputError(f"--repeats {rule}: a group needs two different episodes or more; this one has {group}.")
@@ -125,8 +144,8 @@ def _parse_range(word: str) -> range:
 
 
 def _format_numbers(numbers: set[int]) -> str:
-    shown = [str(number) for number in sorted(numbers)]
-    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "")
+    texts = [str(number) for number in sorted(numbers)]
+    return ", ".join(texts[:12]) + (", …" if len(texts) > 12 else "")
 
 
 _PARTNERS = 10  # per episode: more pairs add little information about it
@@ -136,18 +155,24 @@ _NO_PAIR = 1e-9  # weight of every pair: a resample of a single episode, which h
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseFloor(JsonRecord):
-    """Difference between real repeats: the least error of any prediction, and the twin's error divided by it.
+    """Noise floor of a log, and the error of each twin divided by it.
+
+    The noise floor is the smallest error that any prediction can have, because real repeats of a motion differ.
 
     Attributes:
-        groups: numbers of the episodes that repeat one motion.
-        floor: D(real, real′) / √2 by channel, in its unit.
-        curve: the same by horizon, ``(nbin, nchannel)``.
-        ratios: RMSE of each twin on the same episodes divided by the floor, by channel.
-        overall: the same ratio for means over channels, each channel in units of its scale; by twin.
-        how: how repeats were found.
+        channels: The compared channels.
+        groups: Numbers of the episodes that repeat one motion.
+        floor: Noise floor D / √2 by channel, in its unit, shape ``(nchannel,)``; D is the root mean square difference
+            of two repeats of a motion.
+        curve: Noise floor by horizon bin (interval of the time since the beginning of a window), shape ``(nbin,
+            nchannel)``.
+        ratios: RMSE of each twin on the same episodes divided by the floor, by name of the twin, shape ``(nchannel,)``.
+        overall: Ratio of the mean RMSE to the mean floor over channels, each channel in units of its scale, by name of
+            the twin.
+        rule_text: Text that describes how repeats were found.
     """
 
-    json_names: ClassVar[Mapping[str, str | None]] = {"channels": None}
+    json_names: ClassVar[Mapping[str, str | None]] = {"channels": None, "rule_text": "how"}
 
     channels: tuple[MeasuredChannel, ...]
     groups: Groups
@@ -155,15 +180,21 @@ class NoiseFloor(JsonRecord):
     curve: Interval
     ratios: Mapping[str, Interval]
     overall: Mapping[str, Interval]
-    how: str
+    rule_text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatPairs:
-    """Half the squared differences of repeats, summed by pair, horizon bin and channel.
+    """Pairs of episodes that repeat one motion, with half their squared differences.
 
-    ``first`` and ``second`` ``(npair,)`` are indices into ``episodes``; ``group`` ``(nepisode,)`` is the group number
-    of each episode. ``squared`` and ``count`` are ``(npair, nbin, nchannel)``.
+    Attributes:
+        episodes: Numbers of the episodes.
+        group: Group number of each episode, shape ``(nepisode,)``.
+        first: Index into ``episodes`` of the first episode of each pair, shape ``(npair,)``.
+        second: Index into ``episodes`` of the second episode of each pair, shape ``(npair,)``.
+        squared: Half the squared differences, summed over the frames of each horizon bin (interval of the time since
+            the beginning of a window), shape ``(npair, nbin, nchannel)``.
+        count: Number of compared frames, same shape.
     """
 
     episodes: tuple[int, ...]
@@ -174,21 +205,33 @@ class RepeatPairs:
     count: Array
 
     def weights(self, weights: Array) -> Array:
-        """Return the weight of each pair from episode counts ``(k, nepisode)``; a repeated episode is not a pair."""
+        """Return the weight of each pair in k resamples of episodes, shape ``(k, npair)``.
+
+        The weight is the product of both episodes' counts in ``weights``, shape ``(k, nepisode)``. Two copies of the
+        same episode are not a pair.
+        """
         return weights[:, self.first] * weights[:, self.second] + _NO_PAIR
 
 
 def sum_pairs(logs: ReplayLogs, members: Sequence[int], edges: Array) -> list[tuple[int, int, Array, Array]]:
-    """Return squared differences and counts ``(nbin, nchannel)`` of pairs of one group's episodes, with their numbers.
+    """Sum half the squared differences between pairs of episodes of one group.
 
-    Windows are paired by their number in the episode; values that only one of the two measured do not count.
+    Windows are paired by their number in the episode. Only values that were measured in both episodes count.
+
+    Args:
+        logs: Windows of the group's episodes.
+        members: Numbers of the episodes.
+        edges: Edges of the horizon bins in s.
+
+    Returns:
+        For each pair both episode numbers, sums and counts; the last two have the shape ``(nbin, nchannel)``.
     """
-    rows = {number: np.flatnonzero(np.array(logs.numbers) == number) for number in members}
+    rows = {number: np.flatnonzero(np.array(logs.episode_numbers) == number) for number in members}
     found = []
     for a, b in _choose_pairs(members):
         common = min(len(rows[a]), len(rows[b]))
         mine, other = logs.take(rows[a][:common]), logs.take(rows[b][:common])
-        guess = mine.substitute_data(other.kept)
+        guess = mine.substitute_data(other.channel_data)
         both = ~np.isnan(guess) & ~np.isnan(mine.measured)
         errors = sum_errors(mine, guess[None], edges, mask=both)
         found.append((a, b, 0.5 * errors.squared[0, 0], errors.count[0]))
@@ -196,7 +239,10 @@ def sum_pairs(logs: ReplayLogs, members: Sequence[int], edges: Array) -> list[tu
 
 
 def join_pairs(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array, Array]]]]) -> RepeatPairs:
-    """Join the pairs of all groups into one record."""
+    """Join the pairs of repeats of several motions into one record.
+
+    ``parts`` has, for each motion, the numbers of the episodes that repeat it and their result of `sum_pairs`.
+    """
     groups = list(parts)
     episodes = [number for members, _ in groups for number in members]
     rows = {number: row for row, number in enumerate(episodes)}
@@ -212,10 +258,11 @@ def join_pairs(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Arr
 
 
 def floor_resampling(pairs: RepeatPairs, *, level: float, seed: int) -> Resampling:
-    """Resample groups if there are eight or more, otherwise the episodes within them.
+    """Return the clusters of a bootstrap: the groups of episodes that repeat one motion, or single episodes.
 
-    The weight of a pair is the product of its episodes' counts, so that the effect of an episode enters all its pairs
-    at once (Arcones & Giné, "On the bootstrap of U and V statistics", Annals of Statistics 20, 1992).
+    Groups are resampled if there are eight or more, otherwise episodes. In a resample of episodes, the weight of a pair
+    is the product of the counts of its two episodes. Therefore all pairs that share an episode change together, as
+    their errors do (Arcones & Giné, "On the bootstrap of U and V statistics", Annals of Statistics 20, 1992).
     """
     ngroup = int(pairs.group.max()) + 1
     if ngroup >= _MANY_GROUPS:
@@ -232,36 +279,36 @@ def noise_floor(
     twins: Sequence[str],
     scales: Array,
     *,
-    how: str,
+    rule_text: str,
     level: float,
     seed: int,
 ) -> NoiseFloor:
-    """Return the noise floor and every twin's ratio to it.
+    """Compute the noise floor and the ratio of every twin's error to it.
 
     Args:
-        pairs: pairs of repeats.
-        errors: errors of all episodes, including those of the pairs.
-        twins: names of the first rows of ``errors``.
-        scales: scale of each channel, in its unit; NaN if it has none.
-        how: how repeats were found.
-        level: confidence level of the intervals.
-        seed: seed of the bootstrap.
+        pairs: Pairs of episodes that repeat one motion.
+        errors: Errors of all episodes, including those of the pairs.
+        twins: Names of the first rows of ``errors``.
+        scales: Scale of each channel, in its unit, shape ``(nchannel,)``; NaN if it has none.
+        rule_text: Text that describes how repeats were found.
+        level: Confidence level of the intervals.
+        seed: Seed of the bootstrap.
     """
     own = _select_episodes(errors, pairs.episodes)
     resampling = floor_resampling(pairs, level=level, seed=seed)
     by_group = resampling.unit.startswith("groups")
 
-    def drawn(weights: Array) -> Array:
+    def pair_weights(weights: Array) -> Array:
         return weights[:, pairs.first] if by_group else pairs.weights(weights)
 
-    def root(squared: Array, count: Array) -> Statistic:
+    def root_mean_square(squared: Array, count: Array) -> Statistic:
         return lambda weights: np.sqrt(
-            ratio(sum_weighted(drawn(weights), squared), sum_weighted(drawn(weights), count))
+            ratio(sum_weighted(pair_weights(weights), squared), sum_weighted(pair_weights(weights), count))
         )
 
-    floor = root(pairs.squared.sum(axis=1), pairs.count.sum(axis=1))
+    floor = root_mean_square(pairs.squared.sum(axis=1), pairs.count.sum(axis=1))
 
-    def compared(row: int) -> tuple[Interval, Interval]:
+    def compute_ratios(row: int) -> tuple[Interval, Interval]:
         error = rmse_statistic(own, row)
         return (
             resampling.interval(lambda weights: ratio(error(weights), floor(weights))),
@@ -270,21 +317,21 @@ def noise_floor(
             ),
         )
 
-    ratios = {name: compared(row) for row, name in enumerate(twins)}
+    ratios = {name: compute_ratios(row) for row, name in enumerate(twins)}
     numbers = np.array(pairs.episodes)
     return NoiseFloor(
         channels=errors.channels,
         groups=tuple(tuple(numbers[pairs.group == g].tolist()) for g in range(int(pairs.group.max()) + 1)),
         floor=resampling.interval(floor),
-        curve=resampling.interval(root(pairs.squared, pairs.count)),
+        curve=resampling.interval(root_mean_square(pairs.squared, pairs.count)),
         ratios={name: pair[0] for name, pair in ratios.items()},
         overall={name: pair[1] for name, pair in ratios.items()},
-        how=how,
+        rule_text=rule_text,
     )
 
 
 def _select_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
-    """Return the errors of some episodes, in the given order."""
+    """Return the errors of the episodes with these numbers, in the given order."""
     rows = [errors.episodes.index(number) for number in numbers]
     return replace(
         errors,
@@ -296,7 +343,10 @@ def _select_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErro
 
 
 def _choose_pairs(members: Sequence[int]) -> list[tuple[int, int]]:
-    """Return every pair; in large groups each member with the next few members, cyclically."""
+    """Return the pairs of a group's episodes that are compared.
+
+    These are all pairs; in groups of more than 11 episodes, each episode is paired with the next five, cyclically.
+    """
     n = len(members)
     if n <= _PARTNERS + 1:
         return [(members[i], members[j]) for i in range(n) for j in range(i + 1, n)]

@@ -1,4 +1,4 @@
-"""Report of a gap: metrics with intervals, tables and text for a terminal, and JSON."""
+"""Format the result of a gap measurement: metrics with intervals, tables and text for a terminal, and JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ Intervals = Mapping[str, Interval]
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseError(JsonRecord):
-    """RMSE of each twin in the frames of one phase of contact; ``frames`` ``(nchannel,)`` is their number."""
+    """RMSE of each twin in the frames of one phase of contact.
+
+    Attributes:
+        name: Phase: ``free``, ``contact onset`` or ``contact``.
+        frames: Number of measured frames, shape ``(nchannel,)``.
+        rmse: RMSE in the channels' units, shape ``(nchannel,)``, by name of the twin.
+    """
 
     name: str
     frames: Array
@@ -33,32 +39,42 @@ class PhaseError(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class GapReport:
-    """Gap between a twin and a log, open loop in windows, compared with non-physics baselines.
+    """Gap between a twin and a log, measured by open-loop replay in windows and compared with non-physics baselines.
 
-    The first frame of a window is given and does not count. The keys of mappings are names of twins (``nominal``, and
-    ``identified`` if parameters were given) or of baselines; an interval has one value per channel, in its unit.
+    The first frame of a window is the initial state of the simulation and does not count. Mappings have names of twins
+    (``nominal``, and ``identified`` if parameters were given) or of baselines as keys. An interval has one value per
+    channel, in its unit.
 
     Attributes:
-        channels: the compared channels.
-        episodes: numbers of the measured episodes; ``lengths`` are the numbers of frames of their windows.
-        windows: number of windows; ``length`` is that of the longest, in s; ``hz`` is the rate of the frames.
-        scale: divisor of each channel's error when channels are averaged, in its unit, see `LogSummary.scale`;
-            ``sizes`` are those of objects in m.
-        source: source of the episodes.
-        meanings: descriptions of the baselines.
-        names: names of the twins; skill and gap ratio are those of the last one.
-        rmse, mae: root mean square and mean absolute errors.
-        edges: edges of the horizon bins in s; ``curves`` are RMSE by bin, ``(nbin, nchannel)``.
-        nrmse: mean over channels of RMSE / scale, one number each.
-        skills: 1 − RMSE / RMSE of a baseline, by baseline and for the ``best`` baseline of each channel.
-        overall_skill: 1 − nrmse / nrmse of each channel's best baseline.
-        improvement: MAE of the identified twin minus the nominal one's, paired: negative is better.
-        phases: errors by contact phase, if contacts are simulated and can be determined.
-        delays: by twin, the delay and its share of the error; empty if windows are too short for it.
-        floor: difference between real repeats, if a motion is repeated; ``repeats`` is how repeats were looked for.
-        worst: the three worst clips.
-        episode_errors: mean absolute errors ``(nepisode, nchannel)``.
-        drawn: method of the intervals, or the reason why there are none.
+        channels: The compared channels.
+        episodes: Numbers of the measured episodes.
+        lengths: Number of frames of each episode's windows, shape ``(nepisode,)``.
+        windows: Number of windows.
+        length: Duration of the longest window in s.
+        hz: Frames per second of the replay.
+        scale: Divisor of each channel's error when channels are averaged, in its unit, see `LogSummary`.
+        sizes: Largest extent in m of each object whose pose is compared, by body.
+        source: Text with the origin of the episodes.
+        meanings: Descriptions of the baselines, by name.
+        names: Names of the twins. ``skills``, ``overall_skill`` and the gap ratio (RMSE / noise floor, in ``floor``)
+            are reported for the last one.
+        rmse: Root mean square errors of twins and baselines.
+        mae: Mean absolute errors of twins and baselines.
+        edges: Edges in s of the horizon bins (intervals of the time since the beginning of a window), shape ``(nbin +
+            1,)``.
+        curves: RMSE by horizon bin, shape ``(nbin, nchannel)``, of twins and baselines.
+        nrmse: Mean over channels of RMSE / scale, one number for each twin and baseline.
+        skills: 1 − RMSE / RMSE of a baseline, by name of the baseline; the key ``best`` compares with the best baseline
+            of each channel.
+        overall_skill: 1 − nrmse / nrmse of each channel's best baseline, one number.
+        improvement: MAE of the identified twin minus the nominal one's, paired by episode; negative is better.
+        phases: Errors by contact phase, if contacts are simulated and can be determined.
+        delays: Delay and its share of the error, by name of the twin; empty if windows are too short to estimate it.
+        floor: Noise floor; None if no motion is repeated.
+        repeats: Text that describes how repeats were searched.
+        worst: The three clips with the largest errors.
+        episode_errors: Mean absolute errors of twins and baselines, shape ``(nepisode, nchannel)``.
+        interval_method: Method of the intervals, or the reason why there are none.
     """
 
     channels: tuple[MeasuredChannel, ...]
@@ -86,11 +102,11 @@ class GapReport:
     repeats: str
     worst: tuple[ErrorClip, ...]
     episode_errors: Mapping[str, Array]
-    drawn: str
+    interval_method: str
 
     @cached_property
-    def joints(self) -> tuple[str, ...]:
-        """Names of the channels; a joint's position has the joint's name."""
+    def channel_labels(self) -> tuple[str, ...]:
+        """Names of the channels, for tables; the channel of a joint's position has the joint's name."""
         return tuple(channel.name.removeprefix("position/") for channel in self.channels)
 
     @property
@@ -100,35 +116,46 @@ class GapReport:
 
     @property
     def evaluated_twin(self) -> str:
-        """The twin to which skill and gap ratio belong: the identified one if it exists, else the nominal one."""
+        """Name of the twin to which skill and gap ratio belong: ``identified`` if it exists, else ``nominal``."""
         return self.names[-1]
 
     @property
     def twins(self) -> Intervals:
-        """Mean absolute errors of the twins."""
+        """Mean absolute errors of the twins, by name."""
         return {name: self.mae[name] for name in self.names}
 
     @property
     def baselines(self) -> Intervals:
-        """Mean absolute errors of the baselines."""
+        """Mean absolute errors of the baselines, by name."""
         return {name: self.mae[name] for name in self.meanings}
 
     @property
     def best(self) -> Interval:
-        """Mean absolute error of the identified twin if it exists, else of the nominal one."""
+        """Mean absolute error by channel of the identified twin if parameters were given, else of the nominal twin.
+
+        The key ``best`` in ``skills`` has another meaning: the best baseline.
+        """
         return self.mae[self.evaluated_twin]
 
     @property
     def delay(self) -> DelayResult | None:
-        """The delay and its share of the error, of the twin in `judged`."""
+        """Delay and its share of the error for `evaluated_twin`; None if windows are too short to estimate it."""
         return self.delays.get(self.evaluated_twin)
 
     def skill(self, baseline: str = "best") -> Array:
-        """Return 1 − RMSE / RMSE of a baseline, per channel: 1 is perfect, 0 is no better than the baseline."""
+        """Return 1 − RMSE / RMSE of a baseline, shape ``(nchannel,)``: 1 is perfect, 0 is no better than the baseline.
+
+        ``best`` is the best baseline of each channel.
+        """
         return self.skills[baseline].estimate
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return overall skill, gap ratio and scaled error, and skill, gap ratio, RMSE and delay of every channel."""
+        """Return the metrics for reports and ``--fail-if``, first those over all channels.
+
+        These are the overall skill and the mean over channels of RMSE / scale. For each channel follow the skill, the
+        RMSE, the gap ratio (RMSE / noise floor) and the delay. The gap ratio is also reported over all channels. Gap
+        ratio and delay are left out if they are unknown.
+        """
         scaled = "RMSE in units of the channel's scale, mean over channels"
         own = (
             f"1 − error of the {self.evaluated_twin} twin / error of each channel's best baseline; errors are {scaled}"
@@ -156,7 +183,7 @@ class GapReport:
         """Return a JSON-compatible dictionary (schema 2)."""
         return {
             "schema": 2,
-            "joints": list(self.joints),
+            "joints": list(self.channel_labels),
             "channels": [{"name": channel.name, "unit": channel.unit} for channel in self.channels],
             "log_units": list(self.log_units),
             "episodes": list(self.episodes),
@@ -165,7 +192,7 @@ class GapReport:
             "scale": self.scale.tolist(),
             "sizes": dict(self.sizes),
             "source": self.source,
-            "intervals": self.drawn,
+            "intervals": self.interval_method,
             "twins": to_plain_value(self.twins),
             "baselines": to_plain_value(self.baselines),
             "rmse": to_plain_value(self.rmse),
@@ -184,7 +211,7 @@ class GapReport:
         }
 
     def text(self) -> str:
-        """Return the report for a terminal: compared data, headline, tables, and meanings of the baselines."""
+        """Return the report for a terminal: compared data, main metrics, tables, and descriptions of the baselines."""
         tables = (format_table(head, rows) for head, rows, _ in gap_tables(self))
         meanings = "\n".join(f"{name}: {meaning}" for name, meaning in self.meanings.items())
         return "\n\n".join([_format_head(self), _format_summary(self), *tables, meanings])
@@ -199,12 +226,24 @@ def _channel_metrics(
     unit: str | None = "",
     meaning: str,
 ) -> Iterator[HeadlineMetric]:
-    """Yield one metric for each channel that has it; if ``unit`` is None, in the channel's unit."""
-    for row, (name, channel) in enumerate(zip(report.joints, report.channels, strict=True)):
+    """Yield one metric for each channel that has a value.
+
+    Args:
+        report: Report with the channels.
+        word: First part of the metrics' names, such as ``rmse`` in ``rmse/elbow_flex``.
+        interval: Values by channel.
+        better: Whether lower or higher values are better.
+        unit: Unit of the metric; None for the channel's unit.
+        meaning: Explanation of the metric in a few words.
+    """
+    for row, (name, channel) in enumerate(zip(report.channel_labels, report.channels, strict=True)):
         if not np.isnan(interval.estimate[row]):
-            said = channel.unit if unit is None else unit
             yield interval.headline(
-                f"{word}/{name}", row, unit=said, better=better, meaning=f"{meaning}, {channel.name}"
+                f"{word}/{name}",
+                row,
+                unit=channel.unit if unit is None else unit,
+                better=better,
+                meaning=f"{meaning}, {channel.name}",
             )
 
 
@@ -212,11 +251,15 @@ _HORIZONS = 4  # columns of the curve in the terminal
 
 
 Rows = list[list[str]]
-Shown = tuple[list[str], Rows, str]
+Table = tuple[list[str], Rows, str]
 
 
-def gap_tables(report: GapReport) -> Iterator[Shown]:
-    """Yield head, rows and caption of every table: errors, change, horizons, delay, phases of contact, worst clips."""
+def gap_tables(report: GapReport) -> Iterator[Table]:
+    """Yield the column titles, rows and caption of every table of the report.
+
+    Tables: errors, change by identification, error by horizon, delay, contact phases, and clips with the largest
+    errors.
+    """
     yield _error_table(report)
     if report.improvement is not None:
         rows = [[name, unit, format_estimate(report.improvement, row)] for row, name, unit in _list_channels(report)]
@@ -230,7 +273,14 @@ def gap_tables(report: GapReport) -> Iterator[Shown]:
 
 
 def format_estimate(interval: Interval, row: int | None = None, *, factor: float = 1.0, digits: int = 3) -> str:
-    """Format a metric as ``0.123 [0.101, 0.150]``, without an interval as ``0.123``; a dash without a value."""
+    """Format a metric as ``0.123 [0.101, 0.150]``, or as ``0.123`` if it has no interval; NaN is a dash.
+
+    Args:
+        interval: The metric.
+        row: Element of an array; None for a single number.
+        factor: Factor by which the values are multiplied, for example 1000 for ms.
+        digits: Number of decimals.
+    """
     estimate, low, high = (
         np.ravel(part)[row or 0] * factor for part in (interval.estimate, interval.low, interval.high)
     )
@@ -242,7 +292,7 @@ def format_estimate(interval: Interval, row: int | None = None, *, factor: float
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table as text, with the first column aligned to the left and the others to the right."""
+    """Format a table as text, with the first column aligned to the left and the other columns to the right."""
     lines = [list(head), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
@@ -255,10 +305,12 @@ def _format_head(report: GapReport) -> str:
     whole = report.windows == len(report.episodes)
     cut = "whole episodes" if whole else f"{report.windows} windows of {report.length:.3g} s"
     episodes = "1 episode" if len(report.episodes) == 1 else f"{len(report.episodes)} episodes"
-    said = f"{report.best.level:.0%} intervals in brackets" if not np.isnan(report.best.low).all() else "no intervals"
+    brackets = (
+        f"{report.best.level:.0%} intervals in brackets" if not np.isnan(report.best.low).all() else "no intervals"
+    )
     return (
         f"Gap between the twin and {episodes} ({report.source}), open loop, {cut} at {report.hz:.4g} Hz\n"
-        f"{said}: {report.drawn}"
+        f"{brackets}: {report.interval_method}"
     )
 
 
@@ -281,13 +333,13 @@ def _format_summary(report: GapReport) -> str:
         )
     for body, size in report.sizes.items():
         name = f"pose_error/{body}/distance"
-        if name in report.joints and size > 0:
-            share = format_estimate(report.rmse[judged], report.joints.index(name), factor=100 / size, digits=1)
+        if name in report.channel_labels and size > 0:
+            share = format_estimate(report.rmse[judged], report.channel_labels.index(name), factor=100 / size, digits=1)
             lines.append(f"{body:<9}  {share} %: RMSE of its distance divided by its largest extent, {size:.3g} m")
     return "\n".join(lines)
 
 
-def _error_table(report: GapReport) -> Shown:
+def _error_table(report: GapReport) -> Table:
     others = [*report.meanings, *report.names[:-1]]
     head = ["RMSE", "unit", *others, f"twin, {report.evaluated_twin}", "skill"]
     head += [] if report.floor is None else ["floor", "gap ratio"]
@@ -310,7 +362,7 @@ def _error_table(report: GapReport) -> Shown:
     return head, rows, caption.strip()
 
 
-def _horizon_table(report: GapReport) -> Shown:
+def _horizon_table(report: GapReport) -> Table:
     bins = np.unique(np.linspace(0, len(report.edges) - 1, _HORIZONS + 1).round().astype(int))[1:] - 1
     head = [f"RMSE of the {report.evaluated_twin} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
     curve = report.curves[report.evaluated_twin].estimate
@@ -318,7 +370,7 @@ def _horizon_table(report: GapReport) -> Shown:
     return head, rows, f"Errors in the last {report.edges[1]:.3g} s before each time; times are since a window's start."
 
 
-def _delay_table(report: GapReport, delays: DelayResult) -> Shown:
+def _delay_table(report: GapReport, delays: DelayResult) -> Table:
     head = ["reality later than the twin by", "ms", "gain", "of squared error: delay", "amplitude", "shape"]
     rows = [
         [
@@ -327,13 +379,13 @@ def _delay_table(report: GapReport, delays: DelayResult) -> Shown:
             format_estimate(delays.gain, row),
             *(f"{share:.0%}" for share in delays.shares.estimate[:, row]),
         ]
-        for row, name in enumerate(report.joints)
+        for row, name in enumerate(report.channel_labels)
         if not np.isnan(delays.delay.estimate[row])
     ]
     return head, rows, "Gain is measured / simulated amplitude without the delay; shape is the remaining share."
 
 
-def _phase_table(report: GapReport) -> Shown:
+def _phase_table(report: GapReport) -> Table:
     head = ["RMSE by contact", "unit", *(phase.name for phase in report.phases)]
     rows = [
         [name, unit, *(format_estimate(phase.rmse[report.evaluated_twin], row) for phase in report.phases)]
@@ -342,7 +394,7 @@ def _phase_table(report: GapReport) -> Shown:
     return head, rows, "Free: no contact; contact onset: just after a first touch."
 
 
-def _worst_clip_table(report: GapReport) -> Shown:
+def _worst_clip_table(report: GapReport) -> Table:
     rows = [
         [f"episode {c.episode}", f"{c.begin:.2f} s", f"{c.length:.2f} s", c.channel, _format_number(c.error), c.unit]
         for c in report.worst
@@ -353,7 +405,9 @@ def _worst_clip_table(report: GapReport) -> Shown:
 
 def _list_channels(report: GapReport) -> list[tuple[int, str, str]]:
     """Return number, name and unit of each channel."""
-    return [(row, name, unit) for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True))]
+    return [
+        (row, name, unit) for row, (name, unit) in enumerate(zip(report.channel_labels, report.log_units, strict=True))
+    ]
 
 
 def _format_metric(interval: Interval, row: int) -> str:

@@ -1,8 +1,8 @@
-"""Find the events in which the error arises: error per frame inside and outside, with the episode as the unit.
+"""Find the events in which a twin's error arises by comparing the error per frame inside and outside an event.
 
-Only new error counts: the mean residual of a short span minus the value expected from the span before it. An existing
-error persists until a controller corrects it, or for good in bodies that move freely; its later frames do not show
-where it arose.
+Episodes are the unit of all tests. Only new error counts: the mean residual of a short span minus the value expected
+from the span before it. An existing error persists until a controller corrects it, or for good in bodies that move
+freely. Later frames of such an error do not show when it arose.
 """
 
 from __future__ import annotations
@@ -27,13 +27,20 @@ _FEWEST = 3  # episodes: with fewer the smallest p-value is above 0.12
 
 @dataclass(frozen=True, kw_only=True)
 class EventClassError(JsonRecord):
-    """One event class of one channel: whether more error arises in it than elsewhere.
+    """Comparison of the new error inside one event class with the new error elsewhere, in one channel.
 
-    ``frames`` is the fraction of frames inside the event. ``share`` is the fraction of the new error that arises
-    inside, in excess of that in as many frames elsewhere; ``ratio`` is the new error per frame inside divided by that
-    outside; both have intervals over episodes. ``p_value`` is one-sided and adjusted by Holm over all tests of the
-    analysis; ``episodes`` is the number of episodes with frames on both sides. ``reason`` explains why nothing was
-    tested.
+    New error is the squared change of the residual within a short span, see `compute_new_errors`.
+
+    Attributes:
+        event: Name of the event class, such as ``reversal``.
+        channel: Name of the channel.
+        frames: Fraction of the frames that are inside the event.
+        share: n (e_in − e_out) / E, where n is the number of frames inside, e_in and e_out are the new error per frame
+            inside and outside, and E is the new error of all frames.
+        ratio: e_in / e_out.
+        p_value: One-sided p-value, adjusted by Holm's method over all tests of the analysis.
+        episodes: Number of episodes with frames inside and outside.
+        reason: Reason why nothing was tested, else "".
     """
 
     event: str
@@ -47,10 +54,15 @@ class EventClassError(JsonRecord):
 
 
 def compute_new_errors(residual: Array, hz: float) -> Array:
-    """Return squares of the residual's change per short span, ``(nwindow, nframe, nchannel)``; NaN at the start.
+    """Return the new error of each frame, the squared change of the residual between two spans of 0.05 s.
 
-    e̅ₜ − φ e̅ₜ₋ₕ of means e̅ over h frames, with the correlation φ of neighbouring means: white noise is unchanged, and
-    of a drift only the changes remain.
+    The change is e̅ₜ − φ e̅ₜ₋ₕ. e̅ is the mean residual over the h frames (0.05 s) until t, and φ is the correlation of
+    neighbouring means. White noise is unchanged, and of a drift only the changes remain. The shape is ``(nwindow,
+    nframe, nchannel)``. The first frames of a window have NaN.
+
+    Args:
+        residual: Residual, shape ``(nwindow, nframe, nchannel)``, NaN if not measured.
+        hz: Frames per second.
     """
     span = max(1, round(_SPAN * hz))
     known = np.isfinite(residual)
@@ -81,16 +93,18 @@ def compare_event_errors(
     alpha: float,
     seed: int,
 ) -> list[EventClassError]:
-    """Test every event class of every channel; p-values are not yet adjusted.
+    """Test for every event class and channel whether more error arises in the event than outside it.
 
     Args:
-        errors: new errors, ``(nwindow, nframe, nchannel)``.
-        masks: frames of each event, of the same shape.
-        clusters: the episode of each window.
-        channels: names.
-        level: confidence level of the intervals.
-        alpha: family-wise error rate of the later Holm adjustment; it determines the number of resamples.
-        seed: seed of the resamples.
+        errors: Squared change of the residual within a short span (new error), see `compute_new_errors`, shape
+            ``(nwindow, nframe, nchannel)``.
+        masks: Frames of each event, same shape.
+        clusters: Number of each window's episode, shape ``(nwindow,)``.
+        channels: Names of the channels.
+        level: Confidence level of the intervals.
+        alpha: Family-wise error rate of the Holm adjustment, which the caller makes later; it determines the number of
+            resamples.
+        seed: Seed of the resamples.
     """
     draws = max(4999, math.ceil(20 * len(masks) * len(channels) / alpha))
     return [
@@ -103,7 +117,14 @@ def compare_event_errors(
 
 
 class _EventSums:
-    """Errors and frames by episode, ``(2, nepisode)`` each: inside, then outside."""
+    """Sums of new errors and numbers of frames by episode, inside and outside one event, in one channel.
+
+    New error is the squared change of the residual within a short span, see `compute_new_errors`.
+
+    Attributes:
+        errors: Sums of new errors, shape ``(2, nepisode)``: inside, then outside.
+        frames: Numbers of frames, same shape.
+    """
 
     def __init__(self, errors: Array, mask: Mask, clusters: NDArray[np.intp]) -> None:
         known = ~np.isnan(errors)
@@ -118,17 +139,28 @@ class _EventSums:
 
     @property
     def usable_episodes(self) -> NDArray[np.intp]:
-        """Episodes with enough frames on both sides and a positive error."""
+        """Indices of the episodes with a positive error and at least three frames each inside and outside the event."""
         return np.flatnonzero((self.frames >= _LEAST_FRAMES).all(axis=0) & (self.errors.sum(axis=0) > 0))
 
     def differences(self, rows: NDArray[np.intp]) -> Array:
-        """Return (error per frame inside − outside) / error per frame; conservative for few frames inside."""
+        """Return the new error per frame in the event minus that outside the event, for each of some episodes.
+
+        Each difference is divided by the new error per frame of the whole episode. A test of these differences is
+        conservative (significant too rarely) if few frames are in the event.
+        """
         errors, frames = self.errors[:, rows], self.frames[:, rows]
         inside, outside = errors / frames
         return (inside - outside) / (errors.sum(axis=0) / frames.sum(axis=0))
 
     def ratio_and_share(self, rows: NDArray[np.intp]) -> Array:
-        """Return ratio and share ``(k, 2)`` of resamples ``(k, nepisode)``."""
+        """Return two metrics of the event for k resamples of episodes, shape ``(k, 2)``.
+
+        The first is the ratio of the new error per frame in the event to that outside the event. The second is the
+        share of all new error that exceeds the rate outside the event. Both are defined in `EventClassError`.
+
+        Args:
+            rows: Indices of the episodes in each resample, shape ``(k, nepisode)``.
+        """
         inside, outside = (errors[rows].sum(axis=1) for errors in self.errors)
         n_in, n_out = (frames[rows].sum(axis=1) for frames in self.frames)
         per_in = inside / np.maximum(n_in, 1.0)

@@ -1,7 +1,7 @@
-"""Suggest the first model term to try from the states and events of an error, and the command that tests it.
+"""Suggest the physical effect to add to the model first, from the states and events of the unexplained error.
 
-A rule is a suggestion: it names the term that is cheapest to rule out. The nested models of
-``twinloop identify --compare`` test on held-out episodes whether the term is missing.
+A rule suggests the effect that can be tested with the least work, with the command that tests it. The nested models of
+``twinloop identify --compare`` then test on held-out episodes whether the effect is missing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from twinloop.twin.quantities import QUANTITIES, path_patterns
 
 @dataclass(frozen=True, kw_only=True)
 class HintRule:
-    """Cause of an error that some states and events indicate.
+    """Possible cause of an unexplained error, with the states and events that indicate it.
 
-    ``states`` are families of `unexplained_states`, ``events`` classes of `events`, the most informative first. Events
-    in ``telling`` suffice without any state: few other causes occur at the same times. ``where`` completes "it is
-    concentrated at …". ``structures`` are names of ``identify --structures``. Without structures, ``frees`` are
-    patterns of parameters for ``identify --free``: the parameters whose declaration names the rule. ``flags`` are
-    further flags of the command.
+    Attributes:
+        name: Name of the rule.
+        states: Names of states in `unexplained_states`, the most informative first.
+        events: Names of event classes in `events`, the most informative first.
+        where: Phrase that completes "it is concentrated at …".
+        term: Model term to try first.
+        sufficient_events: Events that suffice even if no state predicts the error, because few other causes occur at
+            the same times.
+        structures: Names for ``--structures`` in the proposed command ``twinloop identify``. If empty, the command
+            frees parameters by ``--free`` instead.
+        flags: Further flags of the proposed command.
+        note: Step that must precede the proposed command, else "".
     """
 
     name: str
@@ -30,14 +37,14 @@ class HintRule:
     events: tuple[str, ...]
     where: str
     term: str
-    telling: tuple[str, ...] = ()
+    sufficient_events: tuple[str, ...] = ()
     structures: tuple[str, ...] = ()
     flags: str = ""
     note: str = ""
 
     @property
     def free_patterns(self) -> tuple[str, ...]:
-        """Patterns of the parameters that may explain such an error."""
+        """Patterns, for ``identify --free``, of the parameters that model the physical effect of this rule."""
         return path_patterns([kind for kind in QUANTITIES if kind.fit.residual == self.name])
 
 
@@ -47,7 +54,7 @@ RULES: tuple[HintRule, ...] = (
         states=("turn", "load_side"),
         events=("load_reversal", "reversal"),
         where="reversals of motion or load",
-        telling=("load_reversal",),
+        sufficient_events=("load_reversal",),
         term="backlash, then stiction",
         structures=("backlash", "stribeck"),
     ),
@@ -88,7 +95,7 @@ RULES: tuple[HintRule, ...] = (
         states=(),
         events=("contact_onset",),
         where="the beginning of contacts",
-        telling=("contact_onset",),
+        sufficient_events=("contact_onset",),
         term="contact stiffness and restitution",
         structures=("contact_softness",),
         flags="--fit FIT.yaml",
@@ -99,7 +106,7 @@ RULES: tuple[HintRule, ...] = (
         states=(),
         events=("contact",),
         where="frames in contact",
-        telling=("contact",),
+        sufficient_events=("contact",),
         term="friction of contacts",
         flags="--fit FIT.yaml",
         note="FIT.yaml must replay with contacts: `replay: {contacts: true}`",
@@ -138,7 +145,19 @@ RULES: tuple[HintRule, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Hint:
-    """A rule that applies to a channel, with evidence and the supporting ``share`` of the residual's power."""
+    """A rule that applies to a channel, with its evidence.
+
+    A rule proposes a model term (physical effect) from states, such as speed, and events, such as reversals.
+
+    Attributes:
+        channel: Name of the channel.
+        rule: The rule.
+        share: Largest fraction of the mean squared residual that one of the rule's states predicts. If no state is
+            significant, largest fraction of the new error (change of the residual within a short span) that arises in
+            one of the rule's events.
+        evidence: Phrases that describe the evidence, the strongest first.
+        patterns: Patterns of the twin's parameters that the proposed command frees.
+    """
 
     channel: str
     rule: HintRule
@@ -148,11 +167,14 @@ class Hint:
 
     @property
     def term(self) -> str:
-        """The first model term to try."""
+        """Model term (physical effect) to try first."""
         return self.rule.term
 
     def command(self, twin: str = "TWIN", data: str = "LOG") -> str:
-        """Return the shell command that tests the term."""
+        """Return the shell command that tests whether the model term is missing.
+
+        ``twin`` and ``data`` are the paths in the command.
+        """
         words = f"twinloop identify --twin {twin} --data {data}"
         if self.rule.structures:
             words += f" --compare --structures {' '.join(self.rule.structures)}"
@@ -161,7 +183,10 @@ class Hint:
         return " ".join(part for part in (words, self.rule.flags, "--output hypotheses") if part)
 
     def note(self, twin: str = "the twin's YAML") -> str:
-        """Return the steps that must precede the command; "" if there are none."""
+        """Return the step that the user must take before the proposed command; "" if there is none.
+
+        ``twin`` names the file in which parameters must be declared.
+        """
         if self.rule.free_patterns and not self.patterns and not self.rule.structures:
             return (
                 f"first declare {' or '.join(self.rule.free_patterns)} under `params:` of {twin}; it has none of them"
@@ -189,28 +214,38 @@ def find_hints(
     events: Sequence[tuple[str, float, str]],
     params: Iterable[str],
     *,
-    tried: bool = True,
+    states_tried: bool = True,
 ) -> tuple[Hint, ...]:
-    """Return the rules that apply to a channel, the one with the strongest support first.
+    """Return the rules that apply to a channel, the rule with the strongest evidence first.
 
-    A state that predicts the residual of held-out episodes shows how the error arises; an event only shows when, and
-    many causes share a time. Therefore, if states were tried, events alone suffice only if they are in ``telling`` and
-    the linear model predicts nothing (otherwise wrong parameters may be the cause). The linear model comes last,
-    because any missing term also biases the fitted parameters.
+    A rule proposes a missing physical effect from the states (such as speed) and events (such as reversals) on which
+    the residual depends. A state that predicts the residual of held-out episodes shows how the error arises. An event
+    shows only when it arises, and many effects occur at the same times. Therefore a rule needs a significant state. A
+    significant event is enough in two cases:
+
+    - No states were fitted.
+    - The event is in the rule's ``sufficient_events``, and the linear model predicts nothing. Otherwise wrong
+    parameters may be the cause.
+
+    The rule for wrong parameters comes last, because any missing term also biases the fitted parameters.
 
     Args:
-        channel: name.
-        states: significant families with the share of the residual's power that they predict, and their evidence.
-        events: significant events with the share of the new error that arises there, and their evidence.
-        params: the twin's parameters, some of which a command can free.
-        tried: whether states were tried for this channel.
+        channel: Name of the channel.
+        states: Significant states: name, fraction of the mean squared residual that the state predicts, and text of the
+            evidence.
+        events: Significant events: name, share of the new error (change of the residual within a short span) that
+            arises there, and text of the evidence.
+        params: Names of the twin's parameters, some of which a command can free.
+        states_tried: Whether states were fitted to this channel's residual.
     """
     known, off = tuple(params), any(row[0] == "linear" for row in states)
-    fired = []
+    matches = []
     for rule in RULES:
         by_state = [row for row in states if row[0] in rule.states]
         by_event = [row for row in events if row[0] in rule.events]
-        alone = by_event if not tried else [row for row in by_event if row[0] in rule.telling and not off]
+        alone = (
+            by_event if not states_tried else [row for row in by_event if row[0] in rule.sufficient_events and not off]
+        )
         if not by_state and not alone:
             continue
         behind = (*sorted(by_state, key=lambda row: -row[1]), *sorted(by_event, key=lambda row: -row[1]))
@@ -221,5 +256,5 @@ def find_hints(
             evidence=tuple(row[2] for row in behind),
             patterns=tuple(pattern for pattern in rule.free_patterns if fnmatch.filter(known, pattern)),
         )
-        fired.append(((rule.name == "refit", not by_state, -hint.share), hint))
-    return tuple(hint for _, hint in sorted(fired, key=lambda row: row[0]))
+        matches.append(((rule.name == "refit", not by_state, -hint.share), hint))
+    return tuple(hint for _, hint in sorted(matches, key=lambda row: row[0]))

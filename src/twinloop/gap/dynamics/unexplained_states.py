@@ -1,8 +1,10 @@
-"""Find the states on which residuals depend, by small models of each that are tested on held-out episodes.
+"""Find the states on which residuals depend, by small regression models that are tested on held-out episodes.
 
-A residual is predicted by ridge regression on a few functions of a state and on their low-pass filtered values, because
-a force acts on a position for as long as the control loop takes to correct it. The linear model of commands, motion and
-demand comes first: it represents small parameter errors. A family counts with the share that it explains beyond it.
+A residual is predicted by ridge regression on a few functions of a state (such as speed) and on their low-pass filtered
+values, because a force acts on a position for as long as the control loop takes to correct it. A linear model of
+commands, motion and demand (the force that the control law demands) is fitted first: it represents small parameter
+errors. The functions of each other state form a family. The share of a family is the part of the remaining residual
+that it predicts in addition to the linear model.
 """
 
 from __future__ import annotations
@@ -43,9 +45,14 @@ _LIMITS = (0.5, 0.8, 0.95)  # quantiles of the demand at which the knees are
 
 @dataclass(frozen=True, kw_only=True)
 class StateFit:
-    """Prediction of a channel's residual by one family of functions, beyond the linear model.
+    """Prediction of a channel's residual by functions of one state, such as speed.
 
-    ``errors`` ``(nepisode,)`` are the mean squared residuals with the family, ``before`` those without it.
+    The functions are used in addition to a linear model of commands and motion, which represents parameter errors.
+
+    Attributes:
+        family: Name of the state, a key of `MEANINGS`.
+        before: Mean squared residual of each episode before these functions are used, shape ``(nepisode,)``.
+        errors: Mean squared residual of each episode with these functions, same shape.
     """
 
     family: str
@@ -55,40 +62,49 @@ class StateFit:
 
 @dataclass(frozen=True, kw_only=True)
 class StateFits:
-    """Fits of all families to one channel; residuals after parameters (``base``) and after all families (``left``).
+    """Fits of functions of every state (such as speed or load) to one channel's residual.
 
-    Residuals are ``(nwindow, nframe)``, predicted by fits to other episodes. Without families both are the residual.
+    Residuals have the shape ``(nwindow, nframe)`` and are predicted by fits to other episodes.
+
+    Attributes:
+        families: Fit of the functions (family) of each state, first a linear model of commands and motion; empty if no
+            state was tried.
+        residual_after_linear: Residual that remains after this linear model; the residual itself if no state was tried.
+        residual_after_states: Residual that remains after all states together; the residual itself if no state was
+            tried.
     """
 
     families: tuple[StateFit, ...]
-    base: Array
-    left: Array
+    residual_after_linear: Array
+    residual_after_states: Array
 
 
 def fit_states(
-    logs: ReplayLogs, seen: LoggedKinematics, residual: Array, channel: int, tangents: Array | None = None
+    logs: ReplayLogs, kinematics: LoggedKinematics, residual: Array, channel: int, tangents: Array | None = None
 ) -> StateFits:
-    """Fit functions of states to one channel's residual.
+    """Fit functions of states (such as speed, load or time) to one channel's residual.
 
-    No family is tried if the channel belongs to nothing that moves, or if there are fewer than four episodes.
+    No state is tried if the channel does not belong to exactly one joint or body, or if there are fewer than four
+    episodes.
 
     Args:
-        logs: the windows.
-        seen: motion in the windows.
-        residual: ``(nwindow, nframe, nchannel)``.
-        channel: index of the channel.
-        tangents: change of the readings with each parameter, ``(nparam, nwindow, nframe, nchannel)``: the exact effect
-            of parameters, in addition to the linear model, which approximates it.
+        logs: Windows of the log.
+        kinematics: Motion in the windows.
+        residual: Residual of all channels, shape ``(nwindow, nframe, nchannel)``.
+        channel: Index of the channel.
+        tangents: Derivative of the readings with respect to each parameter, shape ``(nparam, nwindow, nframe,
+            nchannel)``. It is added to the linear model of commands and motion, which only approximates the effect of
+            parameter errors.
     """
-    things = np.flatnonzero(seen.channel[:, channel])
+    things = np.flatnonzero(kinematics.channel[:, channel])
     target = np.where(np.isfinite(residual[..., channel]), residual[..., channel], np.nan)
     if len(logs.episodes) < _FEWEST or len(things) != 1:
-        return StateFits(families=(), base=target, left=target)
+        return StateFits(families=(), residual_after_linear=target, residual_after_states=target)
     families = {
         name: _scale_functions(rows, logs.twin.control_hz)
-        for name, rows in _compute_families(logs, seen, int(things[0])).items()
+        for name, rows in _compute_families(logs, kinematics, int(things[0])).items()
     }
-    fold = logs.clusters % min(_FOLDS, len(logs.episodes))
+    fold = logs.episode_index % min(_FOLDS, len(logs.episodes))
     linear = families.pop("linear")
     if tangents is not None:
         linear = np.concatenate(
@@ -100,52 +116,64 @@ def fit_states(
         left = target - ridge_predictions(np.concatenate([linear, rows], axis=-1), target, fold)
         fits.append(StateFit(family=name, before=fits[0].errors, errors=_average_by_episode(logs, left)))
     every = np.concatenate([linear, *families.values()], axis=-1)
-    return StateFits(families=tuple(fits), base=base, left=target - ridge_predictions(every, target, fold))
+    return StateFits(
+        families=tuple(fits),
+        residual_after_linear=base,
+        residual_after_states=target - ridge_predictions(every, target, fold),
+    )
 
 
 def _average_by_episode(logs: ReplayLogs, left: Array) -> Array:
-    sums = np.bincount(logs.clusters, weights=np.nansum(left**2, axis=1))
-    return sums / np.maximum(np.bincount(logs.clusters, weights=np.sum(~np.isnan(left), axis=1)), 1)
+    sums = np.bincount(logs.episode_index, weights=np.nansum(left**2, axis=1))
+    return sums / np.maximum(np.bincount(logs.episode_index, weights=np.sum(~np.isnan(left), axis=1)), 1)
 
 
-def _compute_families(logs: ReplayLogs, seen: LoggedKinematics, thing: int) -> dict[str, Array]:
-    """Return functions of states by family, ``(nwindow, nframe, k)`` each, not normalized."""
-    hz, nframe = logs.twin.control_hz, seen.speed.shape[1]
-    speed = np.nan_to_num(seen.speed[..., thing])
-    moving = np.tanh(speed / max(float(seen.threshold[thing]), 1e-12))
+def _compute_families(logs: ReplayLogs, kinematics: LoggedKinematics, thing: int) -> dict[str, Array]:
+    """Return regressors (functions of each state, such as speed or load) by name of the state, not normalized.
+
+    Each array has the shape ``(nwindow, nframe, k)`` for k functions.
+
+    Args:
+        logs: Windows of the log.
+        kinematics: Motion in the windows.
+        thing: Index of the channel's joint or body in ``kinematics``.
+    """
+    hz, nframe = logs.twin.control_hz, kinematics.speed.shape[1]
+    speed = np.nan_to_num(kinematics.speed[..., thing])
+    moving = np.tanh(speed / max(float(kinematics.threshold[thing]), 1e-12))
     fastest = _typical_magnitude(speed)
-    at = np.arange(nframe) / hz + (logs.begins - _find_episode_starts(logs))[:, None]
+    at = np.arange(nframe) / hz + (logs.start_times - _find_episode_starts(logs))[:, None]
     found = {
         "speed": _stack(speed * np.abs(speed)),
         "slow": _stack(moving * np.exp(-((speed / (_SLOW * fastest)) ** 2))),
     }
     common = [speed, moving]
-    if thing < seen.load.shape[-1]:
-        position = np.nan_to_num(seen.position[..., thing] - np.nanmean(seen.position[..., thing]))
-        demand, load = (np.nan_to_num(values[..., thing]) for values in (seen.demand, seen.load))
+    if thing < kinematics.load.shape[-1]:
+        position = np.nan_to_num(kinematics.position[..., thing] - np.nanmean(kinematics.position[..., thing]))
+        demand, load = (np.nan_to_num(values[..., thing]) for values in (kinematics.demand, kinematics.load))
         side = np.tanh(load / (0.1 * _typical_magnitude(load)))
         found |= {
             "position": _hat_functions(position),
             "load": _stack(moving * np.abs(load), moving * np.abs(demand)),
             "load_side": _stack(side),
             "turn": _stack(
-                _reversal_response(speed, float(seen.threshold[thing]), hz),
+                _reversal_response(speed, float(kinematics.threshold[thing]), hz),
                 _reversal_response(load, 0.05 * _typical_magnitude(load), hz),
             ),
             "limit": _stack(*_split_at_knees(demand)),
         }
         common += [position, demand, logs.commands[..., thing] - logs.commands[:, :1, thing]]
     linear = _stack(*common)
-    number = np.asarray(logs.numbers, dtype=np.float64)[:, None, None]
+    number = np.asarray(logs.episode_numbers, dtype=np.float64)[:, None, None]
     number = (number - number.mean()) / max(float(number.std()), 1e-12)
     return {"linear": linear, **found, "time": linear * at[..., None], "order": linear * number}
 
 
 def _find_episode_starts(logs: ReplayLogs) -> Array:
-    """Return the first moment of each window's episode, ``(nwindow,)``."""
+    """Return the time in s at which each window's episode begins (its first window), shape ``(nwindow,)``."""
     first = np.full(len(logs.episodes), np.inf)
-    np.minimum.at(first, logs.clusters, logs.begins)
-    return first[logs.clusters]
+    np.minimum.at(first, logs.episode_index, logs.start_times)
+    return first[logs.episode_index]
 
 
 def _stack(*columns: Array) -> Array:
@@ -158,7 +186,7 @@ def _typical_magnitude(values: Array) -> float:
 
 
 def _hat_functions(position: Array) -> Array:
-    """Return piecewise linear functions of a position with equally many frames in each piece, ``(…, k)``."""
+    """Return piecewise linear basis functions of a position, shape ``(…, k)``; each piece has equally many frames."""
     knots = np.unique(np.quantile(position, np.linspace(0.0, 1.0, _HATS + 1)))
     if len(knots) < 2:
         return np.zeros((*position.shape, 1))
@@ -166,20 +194,34 @@ def _hat_functions(position: Array) -> Array:
 
 
 def _split_at_knees(demand: Array) -> list[Array]:
-    """Return the parts of a demand above and below knees; the torque at which a drive saturates is unknown."""
+    """Return the parts of a demanded force beyond several thresholds (both signs), as regressors for saturation.
+
+    The thresholds are quantiles of the absolute demand, because the force at which a drive saturates is unknown.
+    """
     knees = np.quantile(np.abs(demand), _LIMITS).tolist()
     return [part for knee in knees for part in (np.maximum(demand - knee, 0.0), np.minimum(demand + knee, 0.0))]
 
 
 def _reversal_response(values: Array, threshold: float, hz: float) -> Array:
-    """Return the new direction after each reversal, decaying with time."""
+    """Return a signal that jumps by 1 or −1, the new direction, at each reversal and decays exponentially.
+
+    The time constant is 0.1 s.
+
+    Args:
+        values: Speeds or loads, shape ``(nwindow, nframe)``.
+        threshold: Absolute value above which ``values`` has a direction.
+        hz: Frames per second.
+    """
     direction = compute_directions(values[..., None], threshold)
     pulse = np.where(find_reversals(direction), direction, 0)[..., 0].astype(np.float64)
     return np.asarray(lfilter([1.0], [1.0, -np.exp(-1.0 / (_TURN * hz))], pulse, axis=1))
 
 
 def _scale_functions(rows: Array, hz: float) -> Array:
-    """Return the functions and their low-pass filtered values, of unit spread, and a constant."""
+    """Return regressors, their low-pass filtered values and a constant, scaled to a root mean square of 1.
+
+    ``rows`` are the regressors (values of functions of a state), shape ``(nwindow, nframe, k)`` for k functions.
+    """
     poles = [float(np.exp(-1.0 / (seconds * hz))) for seconds in _MEMORY]
     remembered = [np.asarray(lfilter([1.0 - pole], [1.0, -pole], rows, axis=1)) for pole in poles]
     every = _scale_to_unit_spread(np.concatenate([rows, *remembered], axis=-1))
@@ -187,6 +229,6 @@ def _scale_functions(rows: Array, hz: float) -> Array:
 
 
 def _scale_to_unit_spread(rows: Array) -> Array:
-    """Return the columns that are not zero, scaled to unit spread."""
+    """Return the columns that are not zero, scaled to a root mean square of 1."""
     spread = np.sqrt(np.mean(rows**2, axis=(0, 1)))
     return rows[..., spread > 0] / spread[spread > 0]

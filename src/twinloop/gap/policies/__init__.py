@@ -1,1 +1,1 @@
-"""Compare policies in simulation and in reality, and one policy with another."""
+"""Measure how policies differ between simulation and reality, and compare two policies."""

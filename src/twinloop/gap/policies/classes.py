@@ -1,4 +1,7 @@
-"""Check failure classes on a twin's errors (gap too wide, another environment, drift) and on scored trials."""
+"""Diagnose why a policy fails on the robot: each function tests one failure class and returns the evidence.
+
+The functions test a twin's errors (gap too wide, another environment, drift) and the successes of scored trials.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,15 @@ _FEW = 2  # least episodes on either side of a change, or in each environment
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeErrors:
-    """Error of a twin in each episode, relative to holding the first frame, ``(nepisode, nchannel)``, in order of time.
+    """Relative error of a twin in each episode: its mean absolute error divided by that of holding the first frame.
 
-    The ratio removes the effect that some episodes have more motion than others.
+    The ratio removes the effect that some episodes have more motion than other episodes.
+
+    Attributes:
+        channels: Names of the channels.
+        values: Relative errors, shape ``(nepisode, nchannel)``, in order of time; 1 is as bad as holding the first
+            frame.
+        numbers: Episode numbers, one per row of ``values``.
     """
 
     channels: tuple[str, ...]
@@ -44,41 +53,43 @@ class EpisodeErrors:
 
 
 def check_gap_limits(
-    figures: Sequence[HeadlineMetric], limits: Mapping[str, float], *, episodes: int, remedy: Sequence[str] = ()
+    metrics: Sequence[HeadlineMetric], limits: Mapping[str, float], *, episodes: int, remedy: Sequence[str] = ()
 ) -> list[ClassCheck]:
-    """Check each metric that has a limit; p-values assume a normal metric with the width of its interval.
+    """Check whether metrics of a gap are worse than their limits; return one check per metric that has a limit.
+
+    The p-values assume that a metric has a normal distribution whose width is that of its interval.
 
     Args:
-        figures: metrics of a measured gap, with intervals.
-        limits: limits by the first word of a metric's name (``skill`` of ``skill/elbow_flex``) or by its full name.
-        episodes: number of episodes of the intervals.
-        remedy: shell commands that may help.
+        metrics: Metrics of a measured gap, with intervals.
+        limits: Limits, by the first word of a metric's name (``skill`` of ``skill/elbow_flex``) or by its full name.
+        episodes: Number of episodes from which the intervals were computed; used to estimate how many are needed.
+        remedy: Shell commands that may close the gap; copied into the result.
     """
     found = []
-    for figure in figures:
-        limit = limits.get(figure.name.partition("/")[0], limits.get(figure.name))
+    for metric in metrics:
+        limit = limits.get(metric.name.partition("/")[0], limits.get(metric.name))
         if limit is None:
             continue
-        worst, best = (figure.low, figure.high) if figure.better == "higher" else (figure.high, figure.low)
-        short = (lambda value, at=limit: value < at) if figure.better == "higher" else (lambda v, at=limit: v > at)
+        worst, best = (metric.low, metric.high) if metric.better == "higher" else (metric.high, metric.low)
+        is_worse = (lambda value, at=limit: value < at) if metric.better == "higher" else (lambda v, at=limit: v > at)
         words = (
-            f"{figure.name} is {figure.estimate:.3g} ({figure.low:.3g} to {figure.high:.3g}), "
-            f"{'at least' if figure.better == 'higher' else 'at most'} {limit:g} is required"
+            f"{metric.name} is {metric.estimate:.3g} ({metric.low:.3g} to {metric.high:.3g}), "
+            f"{'at least' if metric.better == 'higher' else 'at most'} {limit:g} is required"
         )
         needed = ""
         if math.isnan(worst) or math.isnan(best):
-            needed = f"it has no interval ({figure.method or 'one episode'}); give more episodes"
-        elif short(figure.estimate) and not short(best):
-            half = abs(best - figure.estimate) / max(abs(figure.estimate - limit), 1e-12)
+            needed = f"it has no interval ({metric.method or 'one episode'}); give more episodes"
+        elif is_worse(metric.estimate) and not is_worse(best):
+            half = abs(best - metric.estimate) / max(abs(metric.estimate - limit), 1e-12)
             needed = f"about {math.ceil(episodes * half**2 - 1e-6)} episodes like these {episodes} would decide it"
         found.append(
             ClassCheck(
                 kind="gap_too_wide",
-                subject=figure.name,
-                fired=bool(short(figure.estimate)),
+                subject=metric.name,
+                fired=bool(is_worse(metric.estimate)),
                 evidence=words,
-                figure=Interval.of(figure.estimate, figure.low, figure.high, level=figure.level, method=figure.method),
-                p_value=_limit_p_value(figure, limit, best),
+                metric=Interval.of(metric.estimate, metric.low, metric.high, level=metric.level, method=metric.method),
+                p_value=_limit_p_value(metric, limit, best),
                 needed=needed,
                 remedy=tuple(remedy),
             )
@@ -86,26 +97,37 @@ def check_gap_limits(
     return found
 
 
-def _limit_p_value(figure: HeadlineMetric, limit: float, best: float) -> float:
-    """Return the one-sided p-value that the metric is no worse than its limit; 1 without an interval."""
-    width = abs(best - figure.estimate)
+def _limit_p_value(metric: HeadlineMetric, limit: float, best: float) -> float:
+    """Return the one-sided p-value of the hypothesis that a metric is no worse than its limit.
+
+    It is 1 if the metric has no interval.
+
+    Args:
+        metric: The metric.
+        limit: Its limit.
+        best: The better end of the metric's interval.
+    """
+    width = abs(best - metric.estimate)
     if not math.isfinite(width):
         return 1.0
-    off = (limit - figure.estimate) * (1.0 if figure.better == "higher" else -1.0)
-    return float(ndtr(-off / max(width / ndtri((1 + figure.level) / 2), np.finfo(float).tiny)))
+    off = (limit - metric.estimate) * (1.0 if metric.better == "higher" else -1.0)
+    return float(ndtr(-off / max(width / ndtri((1 + metric.level) / 2), np.finfo(float).tiny)))
 
 
 def check_drift(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Check whether errors after a calibration are larger than before, by permutation of episodes.
+    """Check whether a twin's errors are larger after a calibration than before, by a permutation test over episodes.
 
     Args:
-        errors: errors of the calibrated twin.
-        first: index of the first episode after the calibration.
-        seed: seed of the permutations.
-        remedy: shell commands that may help.
+        errors: Errors of the calibrated twin, in order of time.
+        first: Index of the first episode after the calibration.
+        seed: Seed of the permutations.
+        remedy: Shell commands that may help; copied into the result.
+
+    Returns:
+        One check per channel.
 
     Raises:
-        InputError: fewer than two episodes before or after.
+        InputError: If there are fewer than two episodes before or after the calibration.
     """
     count = len(errors.values)
     if not _FEW <= first <= count - _FEW:
@@ -120,10 +142,20 @@ def check_drift(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Seq
 def check_other_environment(
     here: EpisodeErrors, there: EpisodeErrors, *, name: str = "there", seed: int = 0, remedy: Sequence[str] = ()
 ) -> list[ClassCheck]:
-    """Check whether the twin's error is larger in the log of another environment, by permutation of episodes.
+    """Check whether a twin's error is larger in the log of another environment, by a permutation test over episodes.
+
+    Args:
+        here: Errors in the environment for which the twin was identified.
+        there: Errors in the other environment, with the same channels.
+        name: Name of the other environment in the result.
+        seed: Seed of the permutations.
+        remedy: Shell commands that may help; copied into the result.
+
+    Returns:
+        One check per channel.
 
     Raises:
-        InputError: the channels differ, or a side has fewer than two episodes.
+        InputError: If the channels differ, or an environment has fewer than two episodes.
     """
     if here.channels != there.channels:
         raise InputError(
@@ -132,7 +164,9 @@ def check_other_environment(
         )
     sizes = len(here.values), len(there.values)
     if min(sizes) < _FEW:
-        raise InputError(f"{sizes[0]} and {sizes[1]} episodes: give at least {_FEW} of each environment.")
+        raise InputError(
+            f"The environments have {sizes[0]} and {sizes[1]} episodes; a comparison needs at least {_FEW} of each."
+        )
     subjects = [f"{channel} in {name}" for channel in here.channels]
     return _check_growth("other_environment", subjects, here.values, there.values, "that here", seed, remedy)
 
@@ -146,14 +180,24 @@ def _check_growth(
     seed: int,
     remedy: Sequence[str],
 ) -> list[ClassCheck]:
-    """Check whether each column of errors ``(nepisode, nchannel)`` has grown; ``than`` completes the sentence."""
+    """Check by a permutation test whether each channel's error has grown from ``before`` to ``after``.
+
+    Args:
+        kind: Failure class of the returned checks.
+        subjects: Name of each channel in the evidence.
+        before: Earlier errors, shape ``(nepisode, nchannel)``.
+        after: Later errors, same number of channels.
+        than: End of the sentence "the error is 1.3 times …", such as ``its earlier value``.
+        seed: Seed of the permutations and of the bootstrap.
+        remedy: Shell commands, copied into the result.
+    """
     values, late = np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)])
     draws = max(
         4999, math.ceil(20 * len(subjects) / ALPHA)
     )  # enough for p-values below ``ALPHA`` after Holm over all tests
     test = group_test(values, late, np.arange(len(values)), draws=draws, seed=seed)
     orders = math.comb(len(values), len(before))
-    few = f"{len(before)} and {len(after)} episodes have only {orders} orders, at least {round(1 / ALPHA)} are needed"
+    few = f"{len(before)} and {len(after)} episodes allow only {orders} permutations; {round(1 / ALPHA)} are needed"
     ratios = [_bootstrap_ratio(column, late == 1, seed) for column in values.T]
     return [
         ClassCheck(
@@ -162,7 +206,7 @@ def _check_growth(
             fired=bool(ratio.estimate > 1.0),
             evidence=f"the twin's error of {subject} is {ratio.estimate:.2f} times ({ratio.low:.2f} to "
             f"{ratio.high:.2f}) {than}, {len(after)} episodes against {len(before)}",
-            figure=ratio,
+            metric=ratio,
             p_value=float(p_value),
             needed=few if orders * ALPHA < 1 else "",
             remedy=tuple(remedy),
@@ -172,25 +216,37 @@ def _check_growth(
 
 
 def _bootstrap_ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
-    """Return the mean of the late values divided by that of the others, with episodes resampled."""
+    """Return the ratio of the later to the earlier mean value, with a bootstrap interval over episodes.
 
-    def figure(rows: NDArray[np.intp]) -> Array:
+    Args:
+        values: One value per episode.
+        late: True for the later episodes.
+        seed: Seed of the resampling.
+    """
+
+    def metric(rows: NDArray[np.intp]) -> Array:
         before, after = (
             np.where(chosen, values[rows], 0.0).sum(axis=1) / np.maximum(chosen.sum(axis=1), 1)
             for chosen in (~late[rows], late[rows])
         )
         return after / np.maximum(before, np.finfo(float).tiny)
 
-    return bootstrap(figure, len(values), method="percentile", seed=seed)
+    return bootstrap(metric, len(values), method="percentile", seed=seed)
 
 
 def compute_relative_errors(
     channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]
 ) -> EpisodeErrors:
-    """Return relative errors from mean absolute errors of a twin and of holding still, ``(nepisode, nchannel)`` each.
+    """Return the errors of a twin relative to the errors of holding the first frame.
 
-    Channels that do not move in most episodes are left out. The divisor is at least a hundredth of a channel's median
-    motion.
+    Channels that do not move in most episodes are omitted. The divisor is at least one hundredth of the channel's
+    median motion.
+
+    Args:
+        channels: Names of the channels.
+        twin: Mean absolute errors of the twin, shape ``(nepisode, nchannel)``.
+        hold: Mean absolute errors of holding the first frame, same shape.
+        numbers: Episode numbers, one per row.
     """
     errors, still = np.asarray(twin, dtype=np.float64), np.asarray(hold, dtype=np.float64)
     usual = np.median(still, axis=0)
@@ -206,10 +262,16 @@ _POWER = 0.8  # power of the proposed number of trials for a difference of the o
 
 
 def check_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[ClassCheck]:
-    """Check whether real success in one condition is lower than in the others, by Fisher's exact test.
+    """Check whether real success in one condition is lower than in the other conditions, by Fisher's exact test.
+
+    A condition is a named setting of a trial, such as the lighting.
+
+    Args:
+        trials: Trials; only real ones with a named condition are used.
+        remedy: Shell commands that may help, by name of the condition.
 
     Raises:
-        InputError: fewer than two named conditions with real trials.
+        InputError: If fewer than two named conditions have real trials.
     """
     real = trials.real
     names = [name for name in real.conditions if name]
@@ -218,7 +280,7 @@ def check_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | No
             f"{len(real)} real trials in {len(names)} named conditions: a comparison of environments needs two. Name "
             "the condition of each trial."
         )
-    won, found = real.values("success") > 0, []
+    won, found = real.select_measure("success") > 0, []
     for name in names:
         inside = np.array([condition == name for condition in real.condition])
         table = success_table(won[inside], won[~inside])
@@ -231,7 +293,7 @@ def check_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | No
                 subject=name,
                 fired=rates[0] < rates[1],
                 evidence=f"{here} succeed in {name}, {elsewhere} elsewhere",
-                figure=difference_interval(table),
+                metric=difference_interval(table),
                 p_value=p_value,
                 needed=_format_needed_trials(*rates, tests=len(names))
                 if rates[0] < rates[1] and p_value > ALPHA
@@ -251,10 +313,16 @@ def _format_needed_trials(worse: float, better: float, *, tests: int) -> str:
 
 
 def check_weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Check whether a policy fails in simulation too, by a binomial test of its successes against the required rate."""
+    """Check for each policy whether it already fails in simulation, by a binomial test of its success rate.
+
+    Args:
+        trials: Trials; only simulated ones are used.
+        wanted: Required success rate, 0 to 1.
+        remedy: Shell commands that may help; copied into the result.
+    """
     found = []
     for policy in trials.sim.policies:
-        won = trials.sim.where(policy=policy).values("success")
+        won = trials.sim.where(policy=policy).select_measure("success")
         rate = clopper_pearson(int(won.sum()), len(won))
         estimate, low, high = (float(part) for part in (rate.estimate, rate.low, rate.high))
         found.append(
@@ -264,7 +332,7 @@ def check_weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] 
                 fired=estimate < wanted,
                 evidence=f"{policy} succeeds in {100 * estimate:.0f} % ({100 * low:.0f} to {100 * high:.0f}) of "
                 f"{len(won)} simulated trials, {wanted:.0%} are required",
-                figure=rate,
+                metric=rate,
                 p_value=float(binom.cdf(int(won.sum()), len(won), wanted)),
                 needed=_format_needed_trials(estimate, wanted, tests=1) if estimate < wanted <= high else "",
                 remedy=tuple(remedy),
@@ -274,10 +342,15 @@ def check_weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] 
 
 
 def check_simulation_easier(trials: Trials, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Check whether a policy succeeds more often in simulation than in reality, by Fisher's exact test."""
+    """Check for each policy whether it succeeds more often in simulation than in reality, by Fisher's exact test.
+
+    Args:
+        trials: Real and simulated trials; policies with trials in one domain only are ignored.
+        remedy: Shell commands that may help; copied into the result.
+    """
     found = []
     for policy in (name for name in trials.real.policies if name in trials.sim.policies):
-        sim, real = (side.where(policy=policy).values("success") for side in (trials.sim, trials.real))
+        sim, real = (side.where(policy=policy).select_measure("success") for side in (trials.sim, trials.real))
         table = success_table(sim, real)
         found.append(
             ClassCheck(
@@ -286,7 +359,7 @@ def check_simulation_easier(trials: Trials, *, remedy: Sequence[str] = ()) -> li
                 fired=table.difference > 0,
                 evidence=f"{policy} succeeds in {table.successes_a} of {table.trials_a} simulated and "
                 f"{table.successes_b} of {table.trials_b} real trials",
-                figure=difference_interval(table),
+                metric=difference_interval(table),
                 p_value=fisher(table, alternative="greater"),
                 remedy=tuple(remedy),
             )

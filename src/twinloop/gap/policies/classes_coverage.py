@@ -1,4 +1,8 @@
-"""Test whether real conditions and states are outside those of training, by exact distribution-free tests."""
+"""Test whether real conditions and states are outside the range seen in training.
+
+The tests are exact and assume no particular distribution. The number of real values outside the range of the training
+values is beta-binomial (Wilks, 1941).
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,16 @@ _SIGMAS = 1.96  # a range has the middle 95 % of a normal distribution
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSupport:
-    """Values visited in training: ``(n, d)`` of named axes, one row per training episode, NaN if unknown.
+    """Conditions and states that occurred in training, with which real episodes are compared.
 
-    ``bounds`` ``(d, 2)`` are declared ranges (of a randomization, of an identified distribution); with them every value
-    outside counts without a test, and rows may be absent. ``origin`` describes the source.
+    Attributes:
+        names: Names of the d axes. An axis is one number per episode, such as a condition or the largest joint
+            position.
+        values: Values of the training episodes, shape ``(n, d)``; NaN if unknown. May have no rows if ``bounds`` are
+            given.
+        bounds: Declared ranges, shape ``(d, 2)``, of a randomization or an identified distribution. A real value
+            outside them counts as outside without a statistical test.
+        origin: Description of the source for messages.
     """
 
     names: tuple[str, ...]
@@ -41,7 +51,14 @@ class TrainingSupport:
 
     @classmethod
     def of_distribution(cls, found: ParamDistribution, origin: str) -> TrainingSupport:
-        """Return the ranges of an identified distribution: 1.96 standard deviations to each side."""
+        """Create the ranges of an identified distribution: each parameter's mean ± 1.96 standard deviations.
+
+        For parameters that are identified as a logarithm, mean and deviation are those of the logarithm.
+
+        Args:
+            found: Identified distribution.
+            origin: Description of the source for messages.
+        """
         sd = np.sqrt(np.maximum(np.diag(found.covariance), 0.0) * found.kappa) * _SIGMAS
         ends = np.stack([found.mean - sd, found.mean + sd], axis=-1)
         log = np.array([kind == "log" for kind in found.transforms])[:, None]
@@ -50,7 +67,11 @@ class TrainingSupport:
 
 
 def visited_axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Return the axes of each episode: extent and fastest speed of every joint in SI, and its conditions."""
+    """Return the names of the axes and their values for each episode, shape ``(nepisode, naxis)``; NaN if unknown.
+
+    The axes are the smallest and largest position and the 99th percentile of the speed of every joint, in SI units if
+    the episode's units are known, and the episode's conditions.
+    """
     tables = []
     for episode in episodes:
         state = episode.units.to_si(episode.state) if episode.units.known else np.asarray(episode.state)
@@ -65,11 +86,17 @@ def visited_axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[
 
 
 def outside_p_value(outside: int, real: int, training: int) -> float:
-    """Return the probability that at least ``outside`` of ``real`` values leave the range of ``training`` values.
+    """Return the probability that at least ``outside`` of ``real`` values are outside the range of ``training`` values.
 
-    Both samples have the same distribution under the null hypothesis. The range from the smallest to the largest of n
-    values contains a part of the distribution that is Beta(n − 1, 2), for every distribution (Wilks, Annals of
-    Mathematical Statistics 12, 1941); the number outside is then beta-binomial. Ties make the test conservative.
+    Under the null hypothesis both samples have the same distribution. The range from the smallest to the largest of n
+    values contains a fraction of the distribution that is Beta(n − 1, 2) distributed, for every distribution (Wilks,
+    Annals of Mathematical Statistics 12, 1941). The number of values outside is then beta-binomial. Ties make the test
+    conservative.
+
+    Args:
+        outside: Number of real values outside the range.
+        real: Number of real values.
+        training: Number of training values.
     """
     if not outside or training < 2:
         return 1.0
@@ -84,17 +111,17 @@ def check_axis_coverage(
     success: Sequence[bool] | None = None,
     remedy: Sequence[str] = (),
 ) -> list[ClassCheck]:
-    """Check every axis that training and reality have in common.
+    """Check for every axis that training and reality share whether real values are outside the values of training.
 
     Args:
-        support: the values visited in training.
-        names: names of the real axes.
-        real: real episodes or trials, ``(m, k)``; NaN if unknown.
-        success: success of each row, to report the success of those outside.
-        remedy: shell commands that may help.
+        support: The values that occurred in training.
+        names: Names of the k real axes.
+        real: Values of m real episodes or trials, shape ``(m, k)``; NaN if unknown.
+        success: Success of each of the m rows. If given, the success rates inside and outside are reported.
+        remedy: Shell commands that may help; copied into the result.
 
     Raises:
-        InputError: there is no common axis.
+        InputError: If there is no common axis.
     """
     rows = np.asarray(real, dtype=np.float64).reshape(-1, len(names))
     common = [name for name in names if name in support.names]
@@ -145,7 +172,13 @@ def _check_axis(
 
 
 def _format_needed_episodes(real: int, tests: int, training: int) -> str:
-    """Return a message with the number of training episodes that the test needs; "" if there are enough."""
+    """Return a message with the number of training episodes that a significant result needs; empty if there are enough.
+
+    Args:
+        real: Number of real episodes.
+        tests: Number of tests that are made together.
+        training: Number of training episodes.
+    """
     if outside_p_value(real, real, training) <= ALPHA / tests:
         return ""
     wanted = next((n for n in range(2, 100_000) if outside_p_value(real, real, n) <= ALPHA / tests), 100_000)
@@ -168,12 +201,21 @@ def _format_outcomes(outside: NDArray[np.bool_], known: NDArray[np.bool_], succe
 def check_combination_coverage(
     support: TrainingSupport, names: Sequence[str], real: ArrayLike, *, remedy: Sequence[str] = ()
 ) -> ClassCheck | None:
-    """Check whether a real combination of axes is farther from training than training episodes are from each other.
+    """Check whether real combinations of axis values are unusually far from the training episodes.
 
-    The statistic is the distance to the nearest training episode, each axis in standard deviations, compared with the
-    same distances of training episodes: (1 + number as far) / (1 + n) is a valid p-value for a draw of the same kind
-    (conformal prediction: Vovk, Gammerman & Shafer, "Algorithmic Learning in a Random World", 2005). The smallest
-    p-value of m rows is multiplied by m. None with fewer than two common axes or three training episodes.
+    The statistic is the distance to the nearest training episode, with each axis divided by its standard deviation. It
+    is compared with the same distances of the training episodes: (1 + number at least as far) / (1 + n) is a valid
+    p-value (conformal prediction: Vovk, Gammerman & Shafer, "Algorithmic Learning in a Random World", 2005). The
+    smallest p-value of the m real rows is multiplied by m (Bonferroni).
+
+    Args:
+        support: The values that occurred in training.
+        names: Names of the k real axes.
+        real: Values of m real episodes or trials, shape ``(m, k)``; rows with NaN are ignored.
+        remedy: Shell commands that may help; copied into the result.
+
+    Returns:
+        The check; None if there are fewer than two common axes or fewer than three training episodes.
     """
     common = [name for name in names if name in support.names]
     rows = np.asarray(real, dtype=np.float64).reshape(-1, len(names))[:, [list(names).index(n) for n in common]]

@@ -1,4 +1,4 @@
-"""Failure classes of sim-to-real, and the result of a check of one: evidence, interval, remedy."""
+"""Result classes of the diagnosis of a failed sim-to-real transfer: one check of a failure class, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -27,18 +27,25 @@ MEANINGS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCheck:
-    """One check of one class on one ``subject`` (an axis, a channel, an environment).
+    """Result of one check: whether a failure class applies to one subject.
 
-    ``fired`` is True only on significant evidence. ``p_value`` is adjusted by Holm over all checks that have one; NaN
-    if the interval of ``figure`` decides. ``needed`` is the missing data if the check could not decide, else "".
-    ``remedy`` are shell commands.
+    Attributes:
+        kind: The failure class.
+        subject: What was checked: the name of an axis, a channel, an environment or a policy.
+        fired: True if the class applies, with significant evidence once `adjust_checks` has run.
+        evidence: Sentence with the numbers.
+        metric: The tested metric with its interval; None if the check has none.
+        p_value: p-value, adjusted by Holm's method over all checks once `adjust_checks` has run; NaN if the interval of
+            ``metric`` decides instead.
+        needed: Data that are missing if the check could not decide; otherwise empty.
+        remedy: Shell commands that may help.
     """
 
     kind: Kind
     subject: str
     fired: bool
     evidence: str
-    figure: Interval | None = None
+    metric: Interval | None = None
     p_value: float = float("nan")
     needed: str = ""
     remedy: tuple[str, ...] = ()
@@ -48,38 +55,47 @@ class ClassCheck:
         return {
             **vars(self),
             "meaning": MEANINGS[self.kind],
-            "figure": None if self.figure is None else self.figure.to_json(),
+            "metric": None if self.metric is None else self.metric.to_json(),
             "remedy": list(self.remedy),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureDiagnosis:
-    """Every check that the data allowed, and the classes that were not checked, with the reason."""
+    """All checks that the data allowed.
+
+    Attributes:
+        checks: Results of the checks.
+        skipped: Failure classes that could not be checked, with the reason.
+    """
 
     checks: tuple[ClassCheck, ...]
     skipped: Mapping[Kind, str]
 
     @property
     def fired_checks(self) -> tuple[ClassCheck, ...]:
-        """Checks with significant evidence, sorted by class, then by p-value."""
+        """Checks with significant evidence, sorted by failure class, then by p-value."""
         order = list(MEANINGS)
         found = [check for check in self.checks if check.fired]
         return tuple(sorted(found, key=lambda c: (order.index(c.kind), np.nan_to_num(c.p_value))))
 
     @property
     def classes(self) -> tuple[Kind, ...]:
-        """The classes that fired, each once."""
+        """Failure classes with significant evidence, each listed once."""
         return tuple(dict.fromkeys(check.kind for check in self.fired_checks))
 
     def sentences(self) -> list[str]:
-        """Return sentences: fired checks with evidence and remedy, undecided checks, classes that were not checked."""
+        """Describe the diagnosis in sentences.
+
+        First come significant checks with evidence and remedy, then undecided checks with the missing data, then
+        failure classes that could not be checked.
+        """
         lines = [
             f"{MEANINGS[c.kind].capitalize()}: {c.evidence}. To do: " + ", then ".join(f"`{r}`" for r in c.remedy) + "."
             for c in self.fired_checks
         ]
         if not lines:
-            lines.append(f"No failure class fires on {len(self.checks)} checks.")
+            lines.append(f"No failure class was found in {len(self.checks)} checks.")
         lines += [
             f"Undecided, {MEANINGS[c.kind]} ({c.subject}): {c.evidence}; {c.needed}."
             for c in self.checks
@@ -100,9 +116,15 @@ class FailureDiagnosis:
 
 
 def adjust_checks(checks: Sequence[ClassCheck], skipped: Mapping[Kind, str] | None = None) -> FailureDiagnosis:
-    """Adjust the p-values of all checks together; only those that remain significant fire.
+    """Adjust the p-values of all checks together (Holm), and combine the checks into a diagnosis.
 
-    In a check with a p-value, ``fired`` must be True if its estimate is in the bad direction.
+    A check with a p-value stays ``fired`` only if its adjusted p-value is significant. Checks with the p-value NaN are
+    kept unchanged.
+
+    Args:
+        checks: Checks with unadjusted p-values; ``fired`` must be True if the estimate indicates the failure, even if
+            not significantly.
+        skipped: Failure classes that could not be checked, with the reason.
     """
     tested = [i for i, check in enumerate(checks) if not np.isnan(check.p_value)]
     adjusted = dict(zip(tested, holm([checks[i].p_value for i in tested]).tolist() if tested else [], strict=True))

@@ -1,4 +1,4 @@
-"""Decide sequentially about two policies, valid at every number of trials, and estimate how many more are needed."""
+"""Compare two policies sequentially: the test is valid after every number of trials, so it can stop at any time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,21 @@ _AHEAD = 1000  # largest number of pairs of a continuation
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialComparison(JsonRecord):
-    """E-process of no difference, and those of the two sides of a margin if there is one.
+    """Result of comparing two policies with e-processes (tests that are valid after every pair of trials).
 
-    ``further`` is the median number of further pairs until the test decides if trials continue as observed; None if
-    more than half of the continuations do not end within a thousand. ``leftover`` is the number of trials without a
-    partner. ``seen`` ``(pairs,)`` is the difference of the means after each pair.
+    Attributes:
+        test: Test of no difference.
+        above: Test against a difference of −margin or less; None if no margin is given.
+        below: Test against a difference of +margin or more; None if no margin is given.
+        answer: The decision so far.
+        further: Median number of further pairs until the test decides if trials continue as observed. 0 if it has
+            decided; None if at least half of the simulated continuations do not decide within 1000 pairs.
+        pairs: Number of compared pairs.
+        leftover: Number of trials that have no partner and are not used.
+        running_difference: Difference of the means after each pair, shape ``(pairs,)``.
     """
 
-    json_names: ClassVar[Mapping[str, str | None]] = {"seen": None}
+    json_names: ClassVar[Mapping[str, str | None]] = {"running_difference": None}
     json_also = ("p_equivalent",)
 
     test: SequentialTest
@@ -37,26 +44,36 @@ class SequentialComparison(JsonRecord):
     further: int | None
     pairs: int
     leftover: int
-    seen: NDArray[np.float64]
+    running_difference: NDArray[np.float64]
 
     @property
     def p_equivalent(self) -> float | None:
-        """The anytime-valid p-value of a difference as large as the margin."""
+        """Anytime-valid p-value of the hypothesis that the difference is at least the margin, in either direction.
+
+        None if no margin is given.
+        """
         if self.above is None or self.below is None:
             return None
         return float(max(self.above.p_value[-1], self.below.p_value[-1]))
 
 
 def compare_sequentially(
-    arms: PolicyArms, *, within: float | None = None, level: float = 0.95, seed: int = 0
+    arms: PolicyArms, *, margin: float | None = None, level: float = 0.95, seed: int = 0
 ) -> SequentialComparison:
-    """Compare pair by pair, in the order of the trials; trials without a partner are not used yet.
+    """Compare two policies pair by pair, in the order of the trials.
 
-    With a margin, equivalence is decided by two e-processes, against a difference of −margin or less and of margin or
-    more, each at 1 − level.
+    With a margin, equivalence is decided by two e-processes: one against a difference of −margin or less, one against a
+    difference of +margin or more, each at the level 1 − ``level``.
+
+    Args:
+        arms: Trials of the two policies; trials that have no partner yet are not used.
+        margin: Margin of equivalence; None: equivalence is not tested.
+        level: Confidence level.
+        seed: Seed of the random order if the true order is unknown, and of the simulated future trials with which the
+            number of further pairs is predicted.
 
     Raises:
-        InputError: scores outside [0, 1].
+        InputError: If scores are outside [0, 1].
     """
     n = min(len(arms.a), len(arms.b))
     random = generator(seed, "gap/order")
@@ -66,14 +83,14 @@ def compare_sequentially(
     run = sequential_rates if _are_pairs_independent(arms) else sequential_scores
     test = run(a, b, level=level)
     above = below = None
-    if within is not None:
-        above = run(a, b, difference=-within, alternative="greater", level=level)
-        below = run(a, b, difference=within, alternative="less", level=level)
+    if margin is not None:
+        above = run(a, b, difference=-margin, alternative="greater", level=level)
+        below = run(a, b, difference=margin, alternative="less", level=level)
     alpha = 1 - level
     answer: Answer = "differs" if test.p_value[-1] <= alpha else "undecided"
     if above is not None and below is not None and max(above.p_value[-1], below.p_value[-1]) <= alpha:
         answer = "equivalent"
-    further = _estimate_further_pairs(arms, a, b, within, alpha, seed) if answer == "undecided" else 0
+    further = _estimate_further_pairs(arms, a, b, margin, alpha, seed) if answer == "undecided" else 0
     return SequentialComparison(
         test=test,
         above=above,
@@ -82,7 +99,7 @@ def compare_sequentially(
         further=further,
         pairs=n,
         leftover=len(arms.a) + len(arms.b) - 2 * n,
-        seen=np.cumsum(a - b) / np.arange(1, n + 1),
+        running_difference=np.cumsum(a - b) / np.arange(1, n + 1),
     )
 
 
@@ -90,11 +107,22 @@ def _estimate_further_pairs(
     arms: PolicyArms,
     a: NDArray[np.float64],
     b: NDArray[np.float64],
-    within: float | None,
+    margin: float | None,
     alpha: float,
     seed: int,
 ) -> int | None:
-    """Return the median of further pairs over continuations: Bernoulli trials at observed rates, or resampled pairs."""
+    """Return the median number of further pairs until a decision; None if most continuations do not decide.
+
+    Continuations are Bernoulli trials at the observed rates, or resampled pairs if pairs are dependent.
+
+    Args:
+        arms: Trials of the two policies.
+        a: Values of the first policy, one per pair.
+        b: Values of the second policy, one per pair.
+        margin: Margin of equivalence, if any.
+        alpha: Significance level.
+        seed: Seed of the continuations.
+    """
     random = generator(seed, "gap/further-pairs")
     n = len(a)
     if _are_pairs_independent(arms):
@@ -103,12 +131,14 @@ def _estimate_further_pairs(
     else:
         rows = random.integers(0, n, size=(_DRAWS, _AHEAD))
         more = [a[rows], b[rows]]
-    whole = [np.concatenate([np.tile(seen, (_DRAWS, 1)), new], axis=1) for seen, new in zip((a, b), more, strict=True)]
+    whole = [
+        np.concatenate([np.tile(values, (_DRAWS, 1)), new], axis=1) for values, new in zip((a, b), more, strict=True)
+    ]
     log_e = log_e_rates if _are_pairs_independent(arms) else log_e_scores
     ended = _count_pairs_to_decision(log_e(*whole), alpha)
-    if within is not None:
-        above = log_e(*whole, difference=-within, alternative="greater")
-        below = log_e(*whole, difference=within, alternative="less")
+    if margin is not None:
+        above = log_e(*whole, difference=-margin, alternative="greater")
+        below = log_e(*whole, difference=margin, alternative="less")
         ended = np.minimum(
             ended, np.maximum(_count_pairs_to_decision(above, alpha), _count_pairs_to_decision(below, alpha))
         )
@@ -121,6 +151,11 @@ def _are_pairs_independent(arms: PolicyArms) -> bool:
 
 
 def _count_pairs_to_decision(log_e: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Return the number of pairs until 1/α was reached; infinite if it was not."""
+    """Return the number of pairs until the e-value reaches 1/α, per row; infinite if it does not.
+
+    Args:
+        log_e: Logarithm of the e-value after each pair, shape ``(ncontinuation, npair)``.
+        alpha: Significance level α.
+    """
     over = log_e >= -np.log(alpha)
     return np.where(over.any(axis=1), over.argmax(axis=1) + 1.0, np.inf)

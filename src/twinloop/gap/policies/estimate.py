@@ -1,4 +1,7 @@
-"""Estimate a policy's real score from few real and many simulated trials, and the number of real trials saved."""
+"""Estimate a policy's real success or score from few real and many simulated trials.
+
+The result also contains the number of real trials that simulation saves.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,24 @@ _RELIABLE = 20  # with fewer pairs asymptotic intervals cover clearly too little
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEstimate(JsonRecord):
-    """Estimate of one policy. ``pairs`` initial states ("starts") were tried in both worlds, ``more`` only simulated.
+    """Estimated real success rate or mean score of one policy.
 
-    ``alone`` is the interval of the real trials only, ``combined`` the one with simulation; both are valid for any
-    number of trials. ``asymptotic`` are those for large samples. ``saved`` is the number of further real trials that
-    the simulated ones replace. ``narrower`` is the number of further real trials that would make ``alone`` as narrow as
-    ``combined``; negative if simulation did not help.
+    Attributes:
+        policy: Name of the policy.
+        pairs: Number of initial states ("starts") with one real and one simulated trial.
+        more: Number of starts that were only simulated.
+        correlation: Correlation of real and simulated values over the pairs; NaN if one of them does not vary.
+        alone: Interval from the real trials only, valid for every number of trials.
+        combined: Interval from real and simulated trials, valid for every number of trials.
+        asymptotic: Intervals from real and simulated trials that are valid for large samples only, by name of the
+            method.
+        beta: Coefficient β of the control variate mean(real) − β (mean(simulated pairs) − mean(simulated-only)); mean
+            of each pair's β, which is fitted to all other pairs.
+        saved: Number of further real trials that would reduce the variance of the estimate as much as the simulated
+            trials do.
+        narrower: Number of further real trials that would make the interval ``alone`` as narrow as ``combined``;
+            negative if ``combined`` is wider.
+        notes: Remarks for the reader.
     """
 
     policy: str
@@ -53,7 +68,14 @@ class PolicyEstimate(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RealEstimate(JsonRecord):
-    """Estimates of every policy that has paired trials."""
+    """Estimates for every policy that has enough paired trials.
+
+    Attributes:
+        measure: The estimated measure.
+        level: Confidence level of the intervals.
+        policies: One estimate per policy.
+        left_out: Policies with too few trials, with the reason.
+    """
 
     measure: Measure
     level: float
@@ -65,9 +87,9 @@ class RealEstimate(JsonRecord):
         combined = f"real {self.measure}, from real and simulated trials"
         saved = "number of real trials that the simulated ones replace"
         return [
-            figure
+            metric
             for row in self.policies
-            for figure in (
+            for metric in (
                 row.combined.headline(f"real/{row.policy}", better="higher", meaning=combined),
                 row.saved.headline(f"trials_saved/{row.policy}", unit="trials", better="higher", meaning=saved),
             )
@@ -75,17 +97,17 @@ class RealEstimate(JsonRecord):
 
 
 def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95, seed: int = 0) -> RealEstimate:
-    """Estimate the real mean of every policy with the help of simulation.
+    """Estimate the real mean of every policy with the help of simulated trials.
 
     Args:
-        trials: real and simulated trials; those of one start have the same name of pair. Many simulated trials without
-            a real partner improve the estimate.
-        measure: ``success``, ``score`` or ``auto``.
-        level: confidence level.
-        seed: seed of the resamples.
+        trials: Real and simulated trials. Trials with the same initial state must have the same pair name. Many
+            simulated trials that have no real partner improve the estimate.
+        measure: ``success``, ``score``, or ``auto`` (success if every trial has it, else score).
+        level: Confidence level.
+        seed: Seed of the bootstrap resamples.
 
     Raises:
-        InputError: no policy has enough paired and simulated trials; the message has the missing number of each.
+        InputError: If no policy has enough paired and simulated trials; the message gives the missing number of each.
     """
     chosen = resolve_measure(trials, measure)
     pairs = pair_trials(trials, chosen)
@@ -110,12 +132,15 @@ _Side = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def _collect_values(trials: Trials, pairs: Pairs, policy: str, measure: Measure) -> _Side:
-    """Return real and simulated values of paired starts, and the values of starts that were only simulated."""
+    """Return the values of a policy: real and simulated ones of paired trials, then those of simulated-only trials.
+
+    Trials are paired if they start from the same initial state.
+    """
     rows = [i for i, name in enumerate(pairs.policy) if name == policy]
     mine = trials.where(policy=policy)
     real = {key for key, domain in zip(_list_starts(mine), mine.domain, strict=True) if domain == "real" and key[2]}
     alone = [i for i, key in enumerate(_list_starts(mine)) if mine.domain[i] == "sim" and key not in real]
-    return pairs.real[rows], pairs.sim[rows], mine.values(measure)[alone]
+    return pairs.real[rows], pairs.sim[rows], mine.select_measure(measure)[alone]
 
 
 def _list_starts(trials: Trials) -> list[tuple[str, str, str]]:
@@ -127,10 +152,12 @@ def _explain_missing_trials(
 ) -> str:
     if len(real) < _LEAST:
         there = [len(trials.where(policy=policy, domain=domain)) for domain in DOMAINS]
-        have = f"{there[0]} real and {there[1]} sim trials, pairs of them: {len(real)}"
+        have = f"{there[0]} real and {there[1]} simulated trials with {len(real)} pairs"
         return f"has {have}; it needs at least {_LEAST} pairs"
     if len(more) < len(real):
-        return f"has {len(more)} sim trials of further starts for {len(real)} of both, and needs at least as many"
+        return (
+            f"has {len(real)} pairs but only {len(more)} simulated trials without a partner; it needs at least as many"
+        )
     return ""
 
 

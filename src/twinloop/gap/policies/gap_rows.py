@@ -1,4 +1,4 @@
-"""Compare real with simulated trials of one group: difference, interval and test."""
+"""Compare real with simulated trials of one group, such as a policy or a condition: difference, interval and test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,17 @@ _MOST_TABLES = 40_000  # product of two sample sizes for which Barnard's test ta
 
 @dataclass(frozen=True, kw_only=True)
 class TrialCell:
-    """The trials of one policy, task and condition in both domains: values ``real`` ``(n,)`` and ``sim`` ``(m,)``."""
+    """All trials of one policy in one task and condition, real and simulated.
+
+    Attributes:
+        policy: Name of the policy.
+        task: Name of the task; may be empty.
+        condition: Name of the condition; may be empty.
+        real: Values of the real trials, shape ``(nreal,)``.
+        sim: Values of the simulated trials, shape ``(nsim,)``.
+        pairs: Real and simulated values in the same order of initial states if every trial has a partner; otherwise
+            None.
+    """
 
     policy: str
     task: str
@@ -41,16 +51,27 @@ class TrialCell:
 
     @property
     def condition_name(self) -> str:
-        """Task and condition as one text; ``all`` if neither has a name."""
+        """Task and condition as one text, ``TASK/CONDITION``; ``all`` if both are empty."""
         return "/".join(part for part in (self.task, self.condition) if part) or "all"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GapRow(JsonRecord):
-    """Simulated − real of one group of trials: means over all trials, and the difference within conditions.
+    """Comparison of the simulated with the real trials of one group: one row of the report.
 
-    ``p_holm`` is adjusted over the rows of its kind. ``contribution`` is the part of the overall difference that a
-    condition adds (they sum to it); NaN for other groups. ``note`` is a limit of the table.
+    Attributes:
+        group: Kind of the group; ``cell`` is one policy in one task and condition.
+        name: Name of the group.
+        real: Mean over all real trials.
+        sim: Mean over all simulated trials.
+        trials_real: Number of real trials.
+        trials_sim: Number of simulated trials.
+        difference: Simulated minus real, computed within conditions.
+        p_value: p-value of no difference.
+        test: Name of the test.
+        p_holm: p-value adjusted by Holm's method over the rows of the same kind.
+        contribution: Part of the overall difference that a condition adds (the parts sum to it); NaN for other groups.
+        note: Remark on a limit of the data, such as equal outcomes of all trials; may be empty.
     """
 
     group: Group
@@ -68,12 +89,15 @@ class GapRow(JsonRecord):
 
 
 def group_trials(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], tuple[str, ...]]:
-    """Return the groups that were tried in both domains, and the names of the others.
+    """Group trials by policy, task and condition.
+
+    Returns:
+        The groups that were tried in both domains, and the names of the groups that were tried in one domain only.
 
     Raises:
-        InputError: the measure is success, and a trial has no success value.
+        InputError: If the measure is success, and a trial has no success value.
     """
-    values = trials.values(measure)
+    values = trials.select_measure(measure)
     rows: dict[tuple[str, str, str], list[int]] = {}
     for number, key in enumerate(zip(trials.policy, trials.task, trials.condition, strict=True)):
         rows.setdefault(key, []).append(number)
@@ -102,7 +126,19 @@ def group_trials(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...
 def compare_cells(
     cells: Sequence[TrialCell], measure: Measure, *, group: Group, name: str, level: float, seed: int
 ) -> GapRow:
-    """Compare the cells of one row; several are compared separately and summed, so that their proportions cancel."""
+    """Compare the simulated with the real trials of one row of the report.
+
+    Several cells are compared one by one and then combined, so that different proportions of conditions in simulation
+    and in reality have no effect.
+
+    Args:
+        cells: Trials of the row, one cell per policy, task and condition.
+        measure: The compared measure.
+        group: Kind of the row.
+        name: Name of the row.
+        level: Confidence level of the interval.
+        seed: Seed of the permutations.
+    """
     find = _compare_success if measure == "success" else _compare_scores
     difference, p_value, test, note = find(cells, level, seed)
     real, sim = (np.concatenate([getattr(cell, side) for cell in cells]) for side in ("real", "sim"))
@@ -157,10 +193,12 @@ def _compare_scores(cells: Sequence[TrialCell], level: float, seed: int) -> tupl
 
 
 def _note_equal_outcomes(cells: Sequence[TrialCell]) -> str:
-    """Return a note if all outcomes are equal: this does not show that there is no gap."""
+    """Return a note if all outcomes are equal, which does not prove that there is no gap; otherwise an empty text."""
     values = np.concatenate([np.concatenate([cell.real, cell.sim]) for cell in cells])
     if values.all():
-        return "every trial succeeded in both, so no difference was observed; test harder conditions"
+        return (
+            "every trial succeeded in simulation and in reality, so no difference was observed; test harder conditions"
+        )
     if not values.any():
-        return "every trial failed in both, so no difference was observed; test easier conditions"
+        return "every trial failed in simulation and in reality, so no difference was observed; test easier conditions"
     return ""

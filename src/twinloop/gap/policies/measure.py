@@ -1,4 +1,4 @@
-"""Measure the policies gap: success and progress of the same policies, simulated against real."""
+"""Measure the policy gap: how success and score of the same policies differ between simulation and reality."""
 
 from __future__ import annotations
 
@@ -23,10 +23,18 @@ _POWER = 0.8  # Cohen, "Statistical power analysis for the behavioral sciences" 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureGap(JsonRecord):
-    """One measure, ``success`` or ``score``: all trials together, by policy, by condition, and by both.
+    """Gap in one measure, ``success`` or ``score``: simulated minus real.
 
-    Rows of a kind are tested together (Holm). ``notes`` list tables that are too small for any answer, the number of
-    trials that would suffice, and conditions that were tried in different proportions.
+    Attributes:
+        measure: The measure.
+        overall: All trials together.
+        policies: One row per policy.
+        conditions: One row per task and condition.
+        cells: One row per policy, task and condition.
+        notes: Remarks: groups too small for any result, the number of trials that would suffice, and conditions that
+            were tried in different proportions in simulation and reality.
+
+    The p-values of the rows in one tuple are adjusted together (Holm).
     """
 
     measure: Measure
@@ -38,15 +46,15 @@ class MeasureGap(JsonRecord):
 
     @property
     def significant_conditions(self) -> tuple[GapRow, ...]:
-        """Conditions with a significant difference, the largest contribution first."""
+        """Conditions with a significant difference, the largest contribution to the overall difference first."""
         shown = [row for row in self.conditions if row.p_holm <= ALPHA]
         return tuple(sorted(shown, key=lambda row: -abs(row.contribution)))
 
     def headlines(self) -> list[HeadlineMetric]:
-        """Return the headline metrics for `--fail-if` and the run history: simulated − real.
+        """Return the headline metrics for `--fail-if` and the run history; differences are simulated minus real.
 
-        One overall, one per policy, one per condition; also the largest difference, and the share of conditions that
-        differ.
+        There is one overall difference, one per policy and one per condition. Two more metrics are the largest absolute
+        difference of any condition and the share of conditions that differ significantly.
         """
         unit, of = f"{self.measure}_gap", "success rate" if self.measure == "success" else "score"
         meaning = f"simulated − real {of}: positive if the simulation is optimistic"
@@ -73,18 +81,19 @@ class MeasureGap(JsonRecord):
 def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, seed: int = 0) -> MeasureGap:
     """Compare simulated with real trials of the same policies, tasks and conditions.
 
-    Success rates: for one cell Newcombe's interval and Barnard's exact test; for several cells the difference of Mantel
-    and Haenszel and an exact test within conditions; if every trial has its pair, McNemar's test and Tango's interval.
-    Scores: Welch's interval and permutations within conditions; with pairs, Student's interval and sign flips.
+    Methods for success rates: Newcombe's interval and Barnard's exact test for one condition of one policy; the Mantel
+    and Haenszel difference and an exact stratified test for several; Tango's interval and McNemar's test if every trial
+    has a partner. Methods for scores: Welch's interval and permutations within conditions; Student's interval and sign
+    flips if every trial has a partner.
 
     Args:
-        trials: trials of both domains.
-        measure: the compared measure.
-        level: confidence level of the intervals.
-        seed: run seed of permutations.
+        trials: Trials of both domains.
+        measure: The compared measure.
+        level: Confidence level of the intervals.
+        seed: Seed of the permutations.
 
     Raises:
-        InputError: no policy was tried in both domains under the same task and condition.
+        InputError: If no policy was tried in both domains under the same task and condition.
     """
     cells, alone = group_trials(trials, measure)
     if not cells:
@@ -121,7 +130,13 @@ def _compare_groups(
 
 
 def _compute_contributions(cells: Sequence[TrialCell], names: Sequence[str]) -> dict[str, float]:
-    """Return each condition's part of the weighted difference within conditions; the parts sum to the overall one."""
+    """Return the part of the overall difference that each condition adds; the parts sum to the overall difference.
+
+    Args:
+        cells: All cells (real and simulated trials of one policy in one task and condition); each is weighted by its
+            numbers of trials (Mantel and Haenszel).
+        names: Names of the conditions.
+    """
     weight = np.array([len(cell.real) * len(cell.sim) / (len(cell.real) + len(cell.sim)) for cell in cells])
     part = weight / weight.sum() * np.array([cell.sim.mean() - cell.real.mean() for cell in cells])
     return {
@@ -146,7 +161,7 @@ def _note_mixture(overall: GapRow) -> list[str]:
 
 
 def _note_too_few_trials(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) -> list[str]:
-    """Return notes on conditions that cannot differ significantly, and on the trials that a difference needs."""
+    """Return notes on conditions with too few trials for a significant result, and on the number of trials needed."""
     if measure != "success":
         return []
     notes = []
@@ -172,7 +187,7 @@ def _note_too_few_trials(measure: Measure, overall: GapRow, conditions: Sequence
 
 
 def _smallest_p_value(real: int, sim: int) -> float:
-    """Return the smallest p-value that is possible with this number of trials."""
+    """Return the smallest p-value that the exact test of two success rates can give with these numbers of trials."""
     if min(real, sim) > 20:  # p is far below any usual level
         return 0.0
     a, b = min(sim, 50), min(real, 50)  # more trials of one arm change p little
@@ -187,7 +202,7 @@ _WIDTH = 110
 
 
 def format_policies(gap: MeasureGap) -> str:
-    """Return the report: overall, by policy, by condition if there are several, and the conditions with differences."""
+    """Format the report for a terminal: tables overall, by policy and by condition, then the conditions that differ."""
     word = "Success" if gap.measure == "success" else "Score (progress)"
     level = f"{gap.overall.difference.level:.0%}"
     lines = [f"{word}, simulated against real; differences within conditions with {level} intervals", _HEAD]
@@ -200,7 +215,7 @@ def format_policies(gap: MeasureGap) -> str:
 
 
 def format_drivers(gap: MeasureGap) -> str:
-    """Return a sentence with the conditions that differ significantly and their parts of the overall difference."""
+    """Return a sentence on the conditions that differ significantly and their parts of the overall difference."""
     if len(gap.conditions) < 2:
         return _format_overall(gap.overall)
     if not gap.significant_conditions:

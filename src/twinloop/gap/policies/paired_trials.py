@@ -1,4 +1,4 @@
-"""Select the trials of two policies to compare: those of one domain and task, paired if they share starts."""
+"""Select the trials of two policies for a comparison: of one domain and task, in pairs if initial states are shared."""
 
 from __future__ import annotations
 
@@ -18,10 +18,16 @@ _LISTED = 5  # least trials of each with which an order of all successes first i
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyArms:
-    """Values of two policies in one task, in their order; if ``paired``, entry i of both has the same initial state.
+    """Values of the trials of two policies, a and b, in one task.
 
-    ``strata`` has the values of both within each common condition. ``shared`` is the number of initial states
-    ("starts") that both were tried from exactly once, whether or not trials are compared in pairs.
+    Attributes:
+        task: Name of the task.
+        measure: The compared measure.
+        a: Values of policy a, in the order of its trials.
+        b: Values of policy b, in the order of its trials.
+        paired: True if entry i of ``a`` and entry i of ``b`` have the same initial state.
+        strata: Values of both policies within each common condition; empty if paired or if there are fewer than two.
+        shared: Number of initial states ("starts") from which each policy was tried exactly once.
     """
 
     task: str
@@ -34,29 +40,32 @@ class PolicyArms:
 
     @property
     def table(self) -> ContingencyTable:
-        """Successes of both."""
+        """Numbers of successes and trials of both policies."""
         return success_table(self.a, self.b)
 
     @property
     def tables(self) -> tuple[ContingencyTable, ...]:
-        """Successes of both within each condition."""
+        """Numbers of successes and trials of both policies within each condition."""
         return tuple(success_table(a, b) for a, b in self.strata)
 
     @property
     def has_unknown_order(self) -> bool:
-        """True if successes precede failures in both, as in a table of counts: the order of trials is then unknown."""
+        """True if all successes come before all failures for both policies, so the true order of the trials is unknown.
+
+        This happens if trials were entered as a table of counts.
+        """
         enough = min(len(self.a), len(self.b)) >= _LISTED and not self.paired and self.measure == "success"
         falls = all(bool(np.all(np.diff(x) <= 0)) for x in (self.a, self.b))
         return enough and falls and bool(np.ptp(self.a) + np.ptp(self.b) > 0)
 
     @property
     def pairs(self) -> PairedCounts:
-        """Numbers of pairs by outcome."""
+        """Numbers of pairs in which both, only a, only b or neither policy succeeded."""
         return count_pairs(self.a == 1, self.b == 1)
 
 
 def resolve_measure(trials: Trials, measure: str) -> Measure:
-    """Return the measure; ``auto`` is success if every trial has it, else score."""
+    """Return the measure to use; ``auto`` becomes success if every trial has a success value, else score."""
     if measure == "auto":
         return "success" if trials.has_outcomes else "score"
     return "score" if measure == "score" else "success"
@@ -65,20 +74,21 @@ def resolve_measure(trials: Trials, measure: str) -> Measure:
 def arms_by_task(
     trials: Trials, a: str, b: str, *, domain: Domain, measure: str = "auto", paired: bool | None = None
 ) -> tuple[PolicyArms, ...]:
-    """Return the two policies' values in each task.
+    """Return the values of the two policies in each task in which both were tried.
 
     Args:
-        trials: trials of both; those of other policies are ignored.
-        a: a policy.
-        b: another policy.
+        trials: Trials of both policies; trials of all other policies are ignored.
+        a: Name of a policy.
+        b: Name of another policy.
         domain: ``real`` or ``sim``.
-        measure: ``success``, ``score`` or ``auto``.
-        paired: whether starts are shared; None decides by the pair names: all trials of a task must have a partner.
+        measure: ``success``, ``score``, or ``auto`` (success if every trial has it, else score).
+        paired: True: compare pairs with the same initial state; False: ignore pairs; None: compare pairs in a task if
+            each of its trials has a partner, according to the pair names.
 
     Raises:
-        UnknownNameError: there is no such policy.
-        InputError: both names are the same, a policy has no trial in the domain, there is no common task, or ``paired``
-            is True and starts are not shared.
+        UnknownNameError: If there is no such policy.
+        InputError: If both names are equal, a policy has no trial in the domain, there is no common task, or ``paired``
+            is True and a trial has no partner.
     """
     if a == b:
         raise InputError(f"Policy {a} cannot be compared with itself. Give two names of: {', '.join(trials.policies)}.")
@@ -95,7 +105,8 @@ def arms_by_task(
     tasks = [task for task in both[0].tasks if task in both[1].tasks]
     if not tasks:
         raise InputError(
-            f"{a} was tried in {', '.join(both[0].tasks)}, {b} in {', '.join(both[1].tasks)}: they have no common task."
+            f"Policy {a} was tried in {', '.join(both[0].tasks)} and policy {b} in {', '.join(both[1].tasks)}, so "
+            "there is no common task. Compare policies that were tried in the same task."
         )
     return tuple(
         _build_arms(both[0].where(task=task), both[1].where(task=task), (a, b), chosen, paired) for task in tasks
@@ -120,12 +131,15 @@ def _build_arms(
         a, b = (np.array([side[key] for key in shared]) for side in starts)
         return PolicyArms(task=task, measure=measure, a=a, b=b, paired=True, shared=len(shared))
     common = [name for name in first.conditions if name in second.conditions]
-    strata = [(first.where(condition=n).values(measure), second.where(condition=n).values(measure)) for n in common]
+    strata = [
+        (first.where(condition=n).select_measure(measure), second.where(condition=n).select_measure(measure))
+        for n in common
+    ]
     return PolicyArms(
         task=task,
         measure=measure,
-        a=first.values(measure),
-        b=second.values(measure),
+        a=first.select_measure(measure),
+        b=second.select_measure(measure),
         paired=False,
         strata=tuple(strata) if len(strata) > 1 else (),
         shared=len(shared),
@@ -133,18 +147,21 @@ def _build_arms(
 
 
 def _values_by_start(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
-    """Return values by condition and start, for starts that were tried once."""
+    """Return the value of the measure for each initial state from which the policy has exactly one trial.
+
+    The keys are the condition and the name of the pair, which identifies the initial state.
+    """
     keys = [(trials.condition[i], trials.pair[i]) for i in range(len(trials))]
-    values = trials.values(measure)
+    values = trials.select_measure(measure)
     return {key: float(values[i]) for i, key in enumerate(keys) if key[1] and keys.count(key) == 1}
 
 
 def success_table(a: NDArray[Any], b: NDArray[Any]) -> ContingencyTable:
-    """Return the table of successes, 0 or 1, of two arms."""
+    """Return the contingency table of two groups of trials, a and b, whose values are 0 (failure) or 1 (success)."""
     return ContingencyTable(successes_a=int(a.sum()), trials_a=len(a), successes_b=int(b.sum()), trials_b=len(b))
 
 
 def count_pairs(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> PairedCounts:
-    """Return the numbers of pairs by outcome, from the successes of both arms."""
+    """Count pairs of trials by outcome, from the successes of both sides in the same order."""
     both, only_a, only_b, neither = (int(x.sum()) for x in (a & b, a & ~b, ~a & b, ~a & ~b))
     return PairedCounts(both=both, only_a=only_a, only_b=only_b, neither=neither)

@@ -1,4 +1,4 @@
-"""Measure how well simulated scores of policies predict real ones, by task and over tasks."""
+"""Measure how well the simulated scores of policies predict their real scores, per task and averaged over tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Measure, Trials
 from twinloop.stats import Interval, ranking
 from twinloop.stats.predictivity import PredictivityMetric, PredictivityMetrics, predictivity
-from twinloop.stats.ranking import LEAST_POLICIES, PolicyScoreMatrix, PolicyScores, score_intervals
+from twinloop.stats.ranking import MIN_POLICIES, PolicyScoreMatrix, PolicyScores, score_intervals
 
 _UNNAMED = "all"
 _LABELS = {
@@ -28,10 +28,15 @@ _LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPredictivity:
-    """Scores and metrics of one task; ``real`` and ``sim`` are the means with their intervals ``(P,)``.
+    """Scores of several policies in one task, and how well simulation predicts the real ones.
 
-    ``violations`` are pairs of policies (better, worse, difference in real score) that the simulation orders
-    differently.
+    Attributes:
+        scores: Trial scores of each policy in both domains.
+        result: Metrics of predictivity, such as correlation and rank order.
+        real: Mean real score per policy with its interval, shape ``(npolicy,)``.
+        sim: Mean simulated score per policy with its interval, shape ``(npolicy,)``.
+        violations: Pairs of policies that simulation ranks in the wrong order: better one, worse one, and the
+            difference of their real scores.
     """
 
     scores: PolicyScores
@@ -42,7 +47,7 @@ class TaskPredictivity:
 
     @property
     def name(self) -> str:
-        """The task's name."""
+        """The task's name; ``all`` if it has none."""
         return self.scores.task or _UNNAMED
 
     def to_json(self) -> dict[str, Any]:
@@ -59,9 +64,12 @@ class TaskPredictivity:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictivityReport(JsonRecord):
-    """The metrics of each task, and those of scores averaged over tasks if there are several.
+    """Predictivity of simulation in each task and on average.
 
-    ``notes`` list omissions with their reasons.
+    Attributes:
+        tasks: Results of the tasks with enough policies.
+        average: Result for scores averaged over tasks; None for a single task or too few common policies.
+        notes: Omitted policies and tasks, with the reasons.
     """
 
     json_schema = 1
@@ -72,12 +80,15 @@ class PredictivityReport(JsonRecord):
 
     @property
     def main(self) -> TaskPredictivity:
-        """The task of the unqualified metrics: the average over tasks, or the only task."""
+        """Result that the headline metrics without a task name report: the average over tasks, or the only task."""
         return self.average or self.tasks[0]
 
     def headlines(self) -> list[HeadlineMetric]:
-        """Return the headline metrics for `--fail-if` and the run history; those of a task are ``pearson/TASK``, …."""
-        rows = [_headline(figure, figure.name) for figure in self.main.result.figures]
+        """Return the headline metrics for `--fail-if` and the run history.
+
+        If there are several tasks, the metrics of each task follow, with names such as ``pearson/TASK``.
+        """
+        rows = [_headline(metric, metric.name) for metric in self.main.result.metrics]
         rows.append(
             HeadlineMetric(
                 name="best_policy",
@@ -89,7 +100,7 @@ class PredictivityReport(JsonRecord):
         )
         single = self.tasks if self.average is not None else ()
         return rows + [
-            _headline(figure, f"{figure.name}/{task.name}") for task in single for figure in task.result.figures
+            _headline(metric, f"{metric.name}/{task.name}") for task in single for metric in task.result.metrics
         ]
 
     def text(self) -> str:
@@ -102,12 +113,14 @@ class PredictivityReport(JsonRecord):
 
 
 def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores, ...], tuple[str, ...]]:
-    """Return scores by task of policies that were tried in both domains, and notes on the others.
+    """Return the scores of policies by task, and notes on omitted policies.
+
+    A policy is omitted from a task if it was tried in one domain only.
 
     Raises:
-        InputError: the measure is success, and a trial has no success value.
+        InputError: If the measure is success, and a trial has no success value.
     """
-    values = trials.values(measure)
+    values = trials.select_measure(measure)
     samples: dict[str, dict[str, dict[str, list[float]]]] = {}
     for task, policy, domain, value in zip(trials.task, trials.policy, trials.domain, values, strict=True):
         samples.setdefault(task, {}).setdefault(policy, {}).setdefault(domain, []).append(float(value))
@@ -128,25 +141,27 @@ def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores
 def measure_predictivity(
     tables: Sequence[PolicyScores], *, notes: Sequence[str] = (), level: float = 0.95, draws: int = 4000, seed: int = 0
 ) -> PredictivityReport:
-    """Measure predictivity in every task with enough policies, and for the average over tasks of their common policies.
+    """Measure predictivity in every task with enough policies, and for the average over tasks.
+
+    The average uses the policies that all tasks have in common.
 
     Args:
-        tables: the scores of each task.
-        notes: notes on earlier omissions.
-        level: confidence level.
-        draws: see `twinloop.stats.predictivity.predictivity`.
-        seed: run seed of the draws.
+        tables: Scores of each task, as returned by `scores_by_task`.
+        notes: Notes on earlier omissions, repeated in the report.
+        level: Confidence level.
+        draws: Number of resamples, see `twinloop.stats.predictivity.predictivity`.
+        seed: Seed of the resamples.
 
     Raises:
-        InputError: no task has three policies with scores in both domains; the message has their number.
+        InputError: If no task has three policies with scores in both domains; the message gives the number found.
     """
-    said, tasks = list(notes), []
+    all_notes, tasks = list(notes), []
     for table in tables:
-        if len(table.policies) < LEAST_POLICIES:
-            said.append(
+        if len(table.policies) < MIN_POLICIES:
+            all_notes.append(
                 f"{len(table.policies)} policies with real and simulated scores{_format_task_suffix(table.task)}: too "
                 "few for "
-                f"predictivity, which needs {LEAST_POLICIES}."
+                f"predictivity, which needs {MIN_POLICIES}."
             )
         else:
             tasks.append(_measure_task(table, level, draws, seed))
@@ -154,14 +169,14 @@ def measure_predictivity(
     if not tasks and average is None:
         most = max((len(table.policies) for table in tables), default=0)
         raise InputError(
-            f"Predictivity needs at least {LEAST_POLICIES} policies with scores in both; here there "
-            f"{'is' if most == 1 else 'are'} {most}. Score more policies (checkpoints of one training suffice), or "
-            "compare each policy's success with 'twinloop gap policies'."
+            f"Predictivity needs at least {MIN_POLICIES} policies with real and simulated scores; "
+            f"there {'is' if most == 1 else 'are'} {most}. Score more policies (checkpoints of one training "
+            "suffice), or compare each policy's success with 'twinloop gap policies'."
         )
     return PredictivityReport(
         tasks=tuple(tasks),
         average=None if average is None else _measure_task(average, level, draws, seed),
-        notes=tuple(said),
+        notes=tuple(all_notes),
     )
 
 
@@ -180,7 +195,7 @@ def _average_scores(tables: Sequence[PolicyScores]) -> PolicyScores | None:
     if len(tables) < 2:
         return None
     common = [p for p in tables[0].policies if all(p in table.policies for table in tables)]
-    if len(common) < LEAST_POLICIES:
+    if len(common) < MIN_POLICIES:
         return None
     rows = [[table.policies.index(policy) for policy in common] for table in tables]
     real, sim = (
@@ -192,22 +207,22 @@ def _average_scores(tables: Sequence[PolicyScores]) -> PolicyScores | None:
     return PolicyScores(policies=tuple(common), real=real, sim=sim, task=f"average of {len(tables)} tasks")
 
 
-def _headline(figure: PredictivityMetric, name: str) -> HeadlineMetric:
-    interval = figure.others if np.isfinite(figure.others.low) else figure.these
+def _headline(metric: PredictivityMetric, name: str) -> HeadlineMetric:
+    interval = metric.population if np.isfinite(metric.population.low) else metric.evaluated
     return HeadlineMetric(
         name=name,
-        estimate=figure.estimate,
+        estimate=metric.estimate,
         low=float(interval.low),
         high=float(interval.high),
         level=interval.level,
-        better=figure.better,
-        method=figure.reason or f"{interval.method}; of {'these' if interval is figure.these else 'such'} policies",
-        meaning=figure.meaning,
+        better=metric.better,
+        method=metric.reason or f"{interval.method}; of {'these' if interval is metric.evaluated else 'such'} policies",
+        meaning=metric.meaning,
     )
 
 
 def format_label(name: str) -> str:
-    """Return a metric's name as tables show it."""
+    """Return the label of a metric for tables, such as ``MMRV`` for ``mmrv`` (mean maximum rank violation)."""
     return _LABELS.get(name, name.replace("_", " "))
 
 
@@ -219,11 +234,11 @@ def _format_task(task: TaskPredictivity) -> str:
         f"{percent + ' interval':<18}{'value':>8}{'without noise':>15}{'these policies':>22}{'such policies':>22}",
     ]
     lines += [
-        f"{format_label(figure.name):<18}{_format_number(figure.estimate):>8}{_format_number(figure.corrected):>15}"
-        f"{_format_interval(figure.these):>22}{_format_interval(figure.others):>22}"
-        for figure in task.result.figures
+        f"{format_label(metric.name):<18}{_format_number(metric.estimate):>8}{_format_number(metric.corrected):>15}"
+        f"{_format_interval(metric.evaluated):>22}{_format_interval(metric.population):>22}"
+        for metric in task.result.metrics
     ]
-    reasons = dict.fromkeys(figure.reason for figure in task.result.figures if figure.reason)
+    reasons = dict.fromkeys(metric.reason for metric in task.result.metrics if metric.reason)
     lines += [f"No metric: {reason}" for reason in reasons]
     lines.append(f"probability that the first in simulation is the best in reality: {task.result.best_policy:.2f}")
     for better, worse, lost in task.violations[:3]:
@@ -232,12 +247,12 @@ def _format_task(task: TaskPredictivity) -> str:
 
 
 def _explain_missing_intervals(tasks: Sequence[TaskPredictivity]) -> list[str]:
-    """Return the reasons for missing intervals, each once."""
+    """Return one sentence per reason for missing intervals."""
     found: dict[str, dict[str, None]] = {}
-    for figure in (figure for task in tasks for figure in task.result.figures if not figure.reason):
-        for interval, of in ((figure.these, "these"), (figure.others, "such")):
+    for metric in (metric for task in tasks for metric in task.result.metrics if not metric.reason):
+        for interval, of in ((metric.evaluated, "these"), (metric.population, "such")):
             if np.isnan(interval.low):
-                found.setdefault(f"of {of} policies: {interval.method}", {})[format_label(figure.name)] = None
+                found.setdefault(f"of {of} policies: {interval.method}", {})[format_label(metric.name)] = None
     return [f"No interval of {', '.join(names)} {why}." for why, names in found.items()]
 
 

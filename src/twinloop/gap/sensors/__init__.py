@@ -1,1 +1,1 @@
-"""Measure how far simulated sensors are from real ones."""
+"""Measure the differences between simulated and real sensors: noise, lag, clock, lost samples, resolution."""

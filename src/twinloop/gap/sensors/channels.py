@@ -1,4 +1,4 @@
-"""Read the channels of a log in the form that a comparison of sensors needs."""
+"""Read the sensor channels of a real and a simulated log, and match them by name and unit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from twinloop.dataset.signals import column_units
 
 Array = NDArray[np.float64]
 
-# Not sensor readings: commands of a motor or a switch. Orientations are left out too: their numbers are one reading.
-_TOLD = ("motor", "enabled")
-_POSITION_COLUMNS = 3
+# Commands of a motor or a switch, which are not sensor readings.
+_COMMANDS = ("motor", "enabled")
+_POSITION_COLUMNS = 3  # of a pose; the numbers of an orientation are one reading and cannot be compared singly
 _LISTED = 8  # channels in the message if logs have none in common
 _STILL_PART = 0.005  # of a joint's whole travel: less motion counts as rest, as in the checks of logs
 _STILL_SHORTEST = 0.5  # s
@@ -24,18 +24,24 @@ _STILL_SHORTEST = 0.5  # s
 
 @dataclass(frozen=True, kw_only=True)
 class SensorChannel:
-    """One channel over the episodes of a log.
+    """One sensor channel over the episodes of a log.
 
-    ``time`` and ``values`` have an array per episode. ``leader`` is the signal that the channel follows at the same
-    times (a joint's command for its position; the slope of its position for its speed), or None. ``rest`` is the
-    longest part of each episode without joint motion, as first row and the row after the last, or None.
+    Attributes:
+        name: Name, for example ``position/elbow_flex``.
+        unit: Unit of the values.
+        time: Times in s, an array per episode.
+        values: Readings, an array per episode.
+        reference: Signal that the channel follows with a lag, at the same times, an array per episode: a joint's
+            command for its position, and the slope of its position for its speed. None if there is no such signal.
+        rest: Longest part of each episode without joint motion, as its first row and the row after its last; None if
+            there is no such part.
     """
 
     name: str
     unit: str
     time: tuple[Array, ...]
     values: tuple[Array, ...]
-    leader: tuple[Array | None, ...]
+    reference: tuple[Array | None, ...]
     rest: tuple[tuple[int, int] | None, ...]
 
 
@@ -43,16 +49,16 @@ def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, Senso
     """Return every channel that all episodes have, by name: ``position/JOINT`` and ``SIGNAL/COLUMN``.
 
     Args:
-        episodes: episodes of one log.
-        si: joint positions in rad or m instead of the log's own units.
+        episodes: Episodes of one log.
+        si: Whether joint positions are converted to rad or m; otherwise they are in the log's own units.
 
     Raises:
-        LogError: there are no episodes, or their units differ.
+        LogError: If there are no episodes, or their units differ.
     """
     if not episodes:
         raise LogError("There is no episode to compare. Give a log with at least one.")
     if any(episode.units != episodes[0].units for episode in episodes):
-        raise LogError("The episodes of a log have different units or joints. Compare them separately.")
+        raise LogError("The episodes of a log have different units or joints. Compare such episodes separately.")
     still = [_find_longest_rest(episode) for episode in episodes]
     parts = [dict(_readings(episode, si=si)) for episode in episodes]
     names = [name for name in parts[0] if all(name in part for part in parts)]
@@ -62,7 +68,7 @@ def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, Senso
             unit=parts[0][name].unit,
             time=tuple(part[name].time for part in parts),
             values=tuple(part[name].values for part in parts),
-            leader=tuple(part[name].leader for part in parts),
+            reference=tuple(part[name].reference for part in parts),
             rest=tuple(_find_rows(part[name].time, span) for part, span in zip(parts, still, strict=True)),
         )
         for name in names
@@ -72,19 +78,22 @@ def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, Senso
 def match_channels(
     real: Sequence[Episode], sim: Sequence[Episode], same: Mapping[str, str]
 ) -> tuple[list[tuple[SensorChannel, SensorChannel]], list[str]]:
-    """Return pairs of channels that both logs have, and the names of real channels that the simulated log lacks.
+    """Match the channels of a real and a simulated log.
 
     Joint positions are compared in SI if both logs have SI units, otherwise in the logs' unit, which must be the same.
 
     Args:
-        real: episodes of the real log.
-        sim: episodes of the simulated log.
-        same: the simulated name of a real signal if they differ, such as ``acceleration/imu`` by
-            ``acceleration/tool_imu``.
+        real: Episodes of the real log.
+        sim: Episodes of the simulated log.
+        same: Names of signals that differ between the logs, ``{real: simulated}``, such as ``{"acceleration/imu":
+            "acceleration/tool_imu"}``.
+
+    Returns:
+        Pairs of real and simulated channels, and the names of real channels that the simulated log does not have.
 
     Raises:
-        LogError: no channel is in both logs, or a name in ``same`` is in neither; the message lists the channels.
-        UnitsError: a channel has another unit in the other log.
+        LogError: If no channel is in both logs, or a name in ``same`` is in neither; the message lists the channels.
+        UnitsError: If a channel has different units in the two logs.
     """
     si = real[0].units.known and sim[0].units.known if real and sim else False
     ours, theirs = sensor_channels(real, si=si), sensor_channels(sim, si=si)
@@ -120,11 +129,11 @@ class _ChannelReading:
     unit: str
     time: Array
     values: Array
-    leader: Array | None
+    reference: Array | None
 
 
 def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _ChannelReading]]:
-    """Yield the channels of one episode."""
+    """Yield the name and the readings of each channel of one episode; ``si`` converts joint positions to rad or m."""
     state = episode.units.to_si(episode.state) if si and episode.joints else episode.state
     action = episode.units.to_si(episode.action) if si and episode.joints else episode.action
     slope = np.gradient(state, episode.time, axis=0) if len(episode) > 1 and episode.joints else None
@@ -135,25 +144,28 @@ def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _ChannelRead
                 unit=("m" if unit.unit == "m" else "rad") if si else unit.unit,
                 time=episode.time,
                 values=state[:, column],
-                leader=action[:, column] if episode.command == "position" else None,
+                reference=action[:, column] if episode.command == "position" else None,
             ),
         )
     for name, signal in episode.signals.items():
-        if name in _TOLD or not len(signal):
+        if name in _COMMANDS or not len(signal):
             continue
         width = _POSITION_COLUMNS if name.startswith("pose/") else len(signal.columns)
         for column in range(width):
-            leader = None
+            reference = None
             if name == "joint_velocity" and slope is not None and signal.columns[column] in episode.joints:
                 joint = episode.joints.index(signal.columns[column])
-                leader = np.interp(signal.time, episode.time, slope[:, joint])
+                reference = np.interp(signal.time, episode.time, slope[:, joint])
             unit = column_units(name, signal)[column]
-            reading = _ChannelReading(unit=unit, time=signal.time, values=signal.values[:, column], leader=leader)
+            reading = _ChannelReading(unit=unit, time=signal.time, values=signal.values[:, column], reference=reference)
             yield f"{name}/{signal.columns[column]}", reading
 
 
 def _find_longest_rest(episode: Episode) -> tuple[float, float] | None:
-    """Return begin and end in s of the longest interval in which no joint leaves a small part of its travel."""
+    """Return begin and end in s of the longest interval without joint motion; None if it is shorter than 0.5 s.
+
+    A joint is at rest if it stays within 0.5 % of its travel in the episode.
+    """
     if not episode.joints or len(episode) < 2:
         return None
     width = _STILL_PART * np.ptp(episode.state, axis=0)
@@ -170,7 +182,16 @@ def _find_longest_rest(episode: Episode) -> tuple[float, float] | None:
 
 
 def _find_still_rows(state: Array, length: int, width: Array) -> NDArray[np.bool_]:
-    """Return whether all joints stay within ``width`` in ``length`` rows from each row on, ``(n - length + 1,)``."""
+    """Return for each row whether all joints stay within ``width`` during ``length`` rows from that row on.
+
+    Args:
+        state: Joint positions, shape ``(n, njoint)``.
+        length: Number of rows.
+        width: Largest range of each joint's positions, shape ``(njoint,)``.
+
+    Returns:
+        Shape ``(n - length + 1,)``.
+    """
     from scipy.ndimage import maximum_filter1d, minimum_filter1d  # slow to load
 
     inside = slice(length // 2, length // 2 + len(state) - length + 1)

@@ -1,4 +1,4 @@
-"""Measure how far simulated sensors are from real ones, and find the parameter that closes a difference."""
+"""Measure how far simulated sensors are from real ones, and find the twin's parameter that removes a difference."""
 
 from __future__ import annotations
 
@@ -27,11 +27,17 @@ _SERVO = {"joint_velocity": "velocity_", "joint_current": "current_"}
 
 @dataclass(frozen=True, kw_only=True)
 class SensorRemedy:
-    """Twin parameter with the ``value`` in SI that would close the difference; NaN if the value must be fitted."""
+    """Change of one twin parameter that would remove the difference between real and simulated readings.
+
+    Attributes:
+        parameter: Name of the parameter.
+        value: New value in SI units; NaN if it must be fitted.
+        remark: Remark on the change, else "".
+    """
 
     parameter: str
     value: float
-    how: str = ""
+    remark: str = ""
 
 
 def find_remedy(
@@ -39,24 +45,27 @@ def find_remedy(
 ) -> SensorRemedy | None:
     """Return the parameter to change if a metric of a channel differs; None if no parameter of a twin affects it.
 
-    Noise of the twin adds to the other noise of its readings: σ_new² = σ_old² + (real² − sim²)/g², where g² is the part
-    of its power that the sensor's low-pass passes in the upper half of the band. A density N of IEEE 952 is the
-    deviation divided by √(rate) (`sensors.imu`).
+    The noise parameter σ of a sensor changes by σ_new² = σ_old² + (real² − sim²)/g². The metrics ``real`` and ``sim``
+    are measured in the upper half of the frequency band, and g² is the part of white noise's power that the sensor's
+    low-pass passes there. The noise parameter of an IMU is a density (N of IEEE 952, see `sensors.imu`): σ divided by
+    the square root of the rate.
 
     Args:
-        channel: name of the simulated channel.
-        quantity: ``noise``, ``step``, ``lag`` or ``jitter``.
-        real: metric of the real channel, in SI.
-        sim: metric of the simulated channel.
-        hz: samples per second of the simulated channel.
-        nominal: parameter values of the simulation, by name; empty if no twin was given.
+        channel: Name of the simulated channel.
+        quantity: Metric: ``noise``, ``step``, ``lag`` or ``jitter``.
+        real: Metric of the real channel, in SI units.
+        sim: Metric of the simulated channel, in SI units.
+        hz: Samples per second of the simulated channel.
+        nominal: Parameter values of the simulation, by name; empty if no twin was given.
     """
     family, _, column = channel.rpartition("/")
     kind, _, device = family.partition("/")
     if quantity == "lag" and kind == "position":
         return _remedy_lag(column, real, sim, nominal)
     if quantity == "jitter":
-        return SensorRemedy(parameter="timing/control/jitter", value=math.nan, how="try values until the jitter agrees")
+        return SensorRemedy(
+            parameter="timing/control/jitter", value=math.nan, remark="try values until the jitter agrees"
+        )
     name = (
         _find_servo_parameter(kind, quantity, nominal)
         if kind in _SERVO
@@ -71,22 +80,36 @@ def find_remedy(
     bandwidth = nominal.get(f"sensor/{device}/bandwidth", 0.0) if kind in _STEMS else 0.0
     square = before**2 + (real**2 - sim**2) / _passed_power(bandwidth, hz)
     if square < 0:
-        return SensorRemedy(parameter=name, value=0.0, how="the simulation is too noisy even without it")
+        return SensorRemedy(parameter=name, value=0.0, remark="the simulation is too noisy even without it")
     return SensorRemedy(parameter=name, value=math.sqrt(square) / over)
 
 
 def _remedy_lag(joint: str, real: float, sim: float, nominal: Mapping[str, float]) -> SensorRemedy:
-    """Return the remedy of a lag: the delay of the readings or of the actuator; only their sum is observed."""
+    """Return the parameter change that removes the difference of a joint's lag.
+
+    It is a change of the delay of the readings. A delay of the actuator has the same effect; only their sum is
+    observed.
+
+    Args:
+        joint: Name of the joint.
+        real: Lag of the real joint in s.
+        sim: Lag of the simulated joint in s.
+        nominal: Parameter values of the simulation, by name.
+    """
     name = "timing/readings/delay"
     value = nominal.get(name, 0.0) + real - sim
-    how = f"or actuator/{joint}/delay, stiffness and damping: identify separates them"
-    return SensorRemedy(parameter=name, value=value if value >= 0 else math.nan, how=how)
+    remark = f"or actuator/{joint}/delay, stiffness and damping: identify separates them"
+    return SensorRemedy(parameter=name, value=value if value >= 0 else math.nan, remark=remark)
 
 
 def _passed_power(bandwidth: float, hz: float) -> float:
     """Return the part of white noise's power that a sampled low-pass passes between 1/4 and 1/2 of the sampling rate.
 
-    |H|² of y = a y + (1 − a) n, the filter of `sensors.filters.low_pass_noise`, averaged over the band.
+    This is |H|² of the filter y = a y + (1 − a) n of `sensors.filters.low_pass_noise`, averaged over the band.
+
+    Args:
+        bandwidth: Bandwidth of the low-pass in Hz; 0 for none.
+        hz: Sampling rate.
     """
     if bandwidth <= 0:
         return 1.0
@@ -96,13 +119,25 @@ def _passed_power(bandwidth: float, hz: float) -> float:
 
 
 def _find_servo_parameter(kind: str, quantity: str, nominal: Mapping[str, float]) -> str | None:
-    """Return the parameter of the servos' feedback; their signals do not name the device, and a twin has only one."""
+    """Return the parameter of the servos' feedback that affects a metric; None if the twin has none.
+
+    The name of a servo signal does not contain the device. It is not needed, because a twin has only one servo
+    feedback.
+
+    Args:
+        kind: Signal, ``joint_velocity`` or ``joint_current``.
+        quantity: Metric, such as ``noise``.
+        nominal: Parameter values of the simulation, by name.
+    """
     wanted = find_quantities("sensor", f"{_SERVO[kind]}{quantity}")
     return next((name for name in nominal if find_kind(name) in wanted), None)
 
 
 def _find_parameter(kind: str, device: str, column: str, quantity: str) -> str | None:
-    """Return the parameter of the noise or the counts of a channel."""
+    """Return the twin's parameter that sets the noise or resolution of a channel ``kind/device/column``.
+
+    ``quantity`` is the metric, ``noise`` or ``step`` (the resolution). Returns None for other metrics or channels.
+    """
     if quantity not in ("noise", "step"):
         return None
     if kind == "position":
@@ -128,10 +163,18 @@ _OCTAVES = 5  # bands below the highest frequency
 
 @dataclass(frozen=True, kw_only=True)
 class SensorDifference(JsonRecord):
-    """One metric of one channel, real and simulated: means over episodes, and real − simulated with its interval.
+    """Comparison of one metric of one channel between the real and the simulated log.
 
-    ``p_value`` is adjusted by Holm over all metrics of all channels; NaN if a metric was not tested, with the reason in
-    ``reason``. ``remedy`` is the parameter to change if they differ.
+    Attributes:
+        channel: Name of the real channel.
+        quantity: Metric, a key of `QUANTITIES`, or ``step`` (the resolution).
+        unit: Unit of the metric.
+        real: Mean over the real episodes.
+        sim: Mean over the simulated episodes.
+        p_value: P-value adjusted by Holm's method over all metrics of all channels; NaN if the metric was not tested.
+        reason: Reason why the metric was not tested, else "".
+        difference: Real − simulated with its interval.
+        remedy: Parameter to change if the difference is significant; None if there is none.
     """
 
     json_also = ("differs",)
@@ -148,13 +191,21 @@ class SensorDifference(JsonRecord):
 
     @property
     def differs(self) -> bool:
-        """True if the difference is significant, with the adjusted p-value."""
+        """Whether the difference is significant: the adjusted p-value is at most 0.05."""
         return self.p_value <= ALPHA
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandDifference(JsonRecord):
-    """Real minus simulated level of the spectrum in one octave, in dB, with p by Holm over a channel's octaves."""
+    """Difference between the spectra of real and simulated readings in one octave.
+
+    Attributes:
+        channel: Name of the real channel.
+        low: Lower limit of the octave in Hz.
+        high: Upper limit of the octave in Hz.
+        p_value: P-value adjusted by Holm's method over the octaves of a channel.
+        level: Real minus simulated level of the power spectral density in dB.
+    """
 
     json_names: ClassVar[Mapping[str, str | None]] = {"low": "low_hz", "high": "high_hz", "level": "level_db"}
 
@@ -167,25 +218,31 @@ class BandDifference(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class SensorGap:
-    """Differences of all channels. ``figures`` by channel are (real, simulated), for plots.
+    """Differences between the sensors of a real and a simulated log.
 
-    ``lacking`` are the channels that the simulated log does not have.
+    Attributes:
+        differences: Comparison of every metric of every channel.
+        bands: Comparison of the spectra by octave.
+        metrics: Real and simulated metrics of each channel by episode, for plots.
+        units: Unit of each channel.
+        episodes: Number of real and of simulated episodes.
+        missing_channels: Names of the real channels that the simulated log does not have.
     """
 
     differences: tuple[SensorDifference, ...]
     bands: tuple[BandDifference, ...]
-    figures: Mapping[str, tuple[EpisodeMetrics, EpisodeMetrics]]
+    metrics: Mapping[str, tuple[EpisodeMetrics, EpisodeMetrics]]
     units: Mapping[str, str]
     episodes: tuple[int, int]
-    lacking: tuple[str, ...] = ()
+    missing_channels: tuple[str, ...] = ()
 
     @property
     def significant_differences(self) -> tuple[SensorDifference, ...]:
-        """Differences beyond chance, the smallest p-value first."""
+        """Differences whose adjusted p-value is significant, the smallest p-value first."""
         return tuple(sorted((row for row in self.differences if row.differs), key=lambda row: row.p_value))
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the share of metrics that differ, and every difference by quantity and channel."""
+        """Return the metrics for reports and ``--fail-if``: the share of metrics that differ, then every difference."""
         tested = [row for row in self.differences if not math.isnan(row.p_value)]
         share = len(self.significant_differences) / len(tested) if tested else math.nan
         rows = [
@@ -213,7 +270,7 @@ class SensorGap:
             "episodes": {"real": self.episodes[0], "sim": self.episodes[1]},
             "differences": [row.to_json() for row in self.differences],
             "bands": [row.to_json() for row in self.bands],
-            "lacking": list(self.lacking),
+            "lacking": list(self.missing_channels),
         }
 
 
@@ -225,21 +282,21 @@ def measure_sensors(
     nominal: Mapping[str, float] | None = None,
     level: float = 0.95,
 ) -> SensorGap:
-    """Compare the readings of a real log with those of a simulated one.
+    """Compare the readings of a real log with the readings of a simulated log.
 
-    The episode is the unit: every metric is computed per episode, and means over episodes are compared by Welch's test,
+    The episode is the unit: every metric is computed per episode. Means over episodes are compared by Welch's test,
     with Holm's correction over all metrics of all channels.
 
     Args:
-        real: episodes of the real log.
-        sim: episodes of the simulated one; not necessarily the same motions, but similar ones.
-        same: see `matched`.
-        nominal: values of the twin's parameters in the simulated log, for the remedies.
-        level: confidence level of the intervals.
+        real: Episodes of the real log.
+        sim: Episodes of the simulated log; not necessarily the same motions, but similar ones.
+        same: Simulated name of a real signal if they differ, see `match_channels`.
+        nominal: Values of the twin's parameters in the simulated log, by name, for the remedies.
+        level: Confidence level of the intervals.
 
     Raises:
-        LogError: fewer than three episodes of either, or no channel in common.
-        UnitsError: see `matched`.
+        LogError: If either log has fewer than three episodes, or the logs have no channel in common.
+        UnitsError: If a channel has different units in the two logs.
     """
     for name, log in (("real", real), ("simulated", sim)):
         if len(log) < _LEAST_EPISODES:
@@ -247,9 +304,9 @@ def measure_sensors(
                 f"The {name} log has {len(log)} episode{'' if len(log) == 1 else 's'}; a comparison of sensors needs "
                 f"at least {_LEAST_EPISODES} of each. Record more, or cut a long recording into episodes."
             )
-    pairs, lacking = match_channels(real, sim, same or {})
+    pairs, missing_channels = match_channels(real, sim, same or {})
     nominal = nominal or {}
-    figures: dict[str, tuple[EpisodeMetrics, EpisodeMetrics]] = {}
+    metrics: dict[str, tuple[EpisodeMetrics, EpisodeMetrics]] = {}
     rows: list[SensorDifference] = []
     bands: list[BandDifference] = []
     for ours, theirs in pairs:
@@ -257,7 +314,7 @@ def measure_sensors(
         if math.isnan(highest):
             raise LogError(f"No episode has enough readings of {ours.name} in both logs. Give longer episodes.")
         both = compute_episode_metrics(ours, highest=highest), compute_episode_metrics(theirs, highest=highest)
-        figures[ours.name] = both
+        metrics[ours.name] = both
         rows += [
             *_compare_metrics(ours, theirs.name, both, nominal, level),
             _compare_steps(ours, theirs, both, nominal, level),
@@ -266,10 +323,10 @@ def measure_sensors(
     return SensorGap(
         differences=tuple(_correct_p_values(rows)),
         bands=tuple(bands),
-        figures=figures,
+        metrics=metrics,
         units={ours.name: ours.unit for ours, _ in pairs},
         episodes=(len(real), len(sim)),
-        lacking=tuple(lacking),
+        missing_channels=tuple(missing_channels),
     )
 
 
@@ -282,12 +339,12 @@ def _compare_metrics(
 ) -> list[SensorDifference]:
     rows = []
     for quantity, unit in QUANTITIES.items():
-        first, second = (figures.values[quantity] for figures in both)
+        first, second = (metrics.values[quantity] for metrics in both)
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
         means = [float(values.mean()) if len(values) else math.nan for values in (first, second)]
         shared: dict[str, Any] = {"channel": channel.name, "quantity": quantity, "unit": unit or channel.unit}
         if min(len(first), len(second)) < _LEAST_EPISODES:
-            if quantity == "lag" and channel.leader[0] is None:
+            if quantity == "lag" and channel.reference[0] is None:
                 continue  # the channel follows no leader
             reason = f"{len(first)} real and {len(second)} simulated episodes have it; {_LEAST_EPISODES} are needed"
             nothing = Interval.of(math.nan, math.nan, math.nan, level=level, method=reason)
@@ -320,11 +377,19 @@ def _compare_steps(
     nominal: Mapping[str, float],
     level: float,
 ) -> SensorDifference:
-    """Compare the counts of both logs; they are exact, so that p is 0 or 1.
+    """Compare the resolution (size of one count) of both logs.
 
-    If only one log shows its counts, the other differs if its readings are between them.
+    The resolution has no random error, so the p-value is 0 or 1. If only one log has a visible resolution, the logs
+    differ if readings of the other log are not multiples of this resolution.
+
+    Args:
+        ours: Real channel.
+        theirs: Simulated channel.
+        both: Metrics of the real and the simulated channel.
+        nominal: Parameter values of the simulation, by name.
+        level: Confidence level of the result.
     """
-    real, sim = (figures.step for figures in both)
+    real, sim = (metrics.step for metrics in both)
     if real and sim:
         alike = math.isclose(real, sim, rel_tol=0.01)  # the accuracy of steps in float32 columns
     elif real or sim:
@@ -346,7 +411,7 @@ def _compare_steps(
 
 
 def _correct_p_values(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
-    """Return the rows with p-values by Holm, and a remedy only if they differ."""
+    """Return the differences with p-values adjusted by Holm's method; insignificant differences get no remedy."""
     tested = [i for i, row in enumerate(rows) if not math.isnan(row.p_value)]
     adjusted = dict(zip(tested, holm([rows[i].p_value for i in tested]) if tested else [], strict=True))
     made = [replace(row, p_value=float(adjusted.get(i, math.nan))) for i, row in enumerate(rows)]
@@ -356,10 +421,19 @@ def _correct_p_values(rows: Sequence[SensorDifference]) -> list[SensorDifference
 def _compare_bands(
     channel: SensorChannel, both: tuple[EpisodeMetrics, EpisodeMetrics], highest: float, level: float
 ) -> list[BandDifference]:
-    """Return the levels of the octaves below ``highest``, in dB."""
+    """Compare the levels in dB of the real and the simulated spectra in the octaves below ``highest``.
+
+    Returns an empty list if fewer than three episodes of either log have a spectrum.
+
+    Args:
+        channel: The channel.
+        both: Metrics of the real and the simulated channel.
+        highest: Upper limit of the highest octave in Hz.
+        level: Confidence level of the intervals.
+    """
     edges = octave_edges(highest / 2.0**_OCTAVES, highest)
     levels = [
-        np.array([_compute_levels(found, edges) for found in figures.spectra if found is not None]) for figures in both
+        np.array([_compute_levels(found, edges) for found in metrics.spectra if found is not None]) for metrics in both
     ]
     if min(len(table) for table in levels) < _LEAST_EPISODES:
         return []
@@ -381,6 +455,9 @@ def _compare_bands(
 
 
 def _compute_levels(found: Spectrum, edges: Array) -> list[float]:
-    """Return the levels of one episode's spectrum in dB; NaN for a band without a line or without power."""
+    """Return the levels of one episode's spectrum in the bands between ``edges`` (Hz), in dB.
+
+    A band without power or without a frequency of the spectrum has NaN.
+    """
     densities = [found.mean_density(low, high) for low, high in itertools.pairwise(edges)]
     return [10.0 * math.log10(value) if value > 0 else math.nan for value in densities]

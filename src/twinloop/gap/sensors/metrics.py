@@ -1,4 +1,4 @@
-"""Compute metrics of one channel's readings per episode: clock, losses, counts, noise, lag."""
+"""Compute metrics of one sensor channel per episode: sampling clock, lost samples, resolution, noise, lag."""
 
 from __future__ import annotations
 
@@ -24,14 +24,20 @@ _ROUND_OFF = 1e-9  # of a period: times are sums of floating-point steps
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeMetrics:
-    """Metrics of each episode of one channel, ``(nepisode,)`` by name, NaN if an episode cannot determine them.
+    """Metrics of one channel in each episode.
 
-    ``period`` and ``jitter`` (standard deviation of the time steps without gaps) are in s. ``missing`` is the fraction
-    of samples that a steady clock would have had in addition. ``repeated`` is the fraction of samples in motion that
-    equal the previous one. ``lag`` behind the leader is in s. ``noise`` is the standard deviation of white noise whose
-    density equals that of the upper half of the band common to both logs, in the channel's unit; its density is
-    noise²/(half the rate). ``spectra`` are in unit²/Hz. ``step`` is the size of one count over all episodes, 0 if none
-    is found. ``allan`` is the Allan deviation of the longest part at rest, if it is long enough.
+    Attributes:
+        values: Metrics by name, shape ``(nepisode,)``, NaN if an episode cannot determine them. ``period``: median time
+            step in s. ``jitter``: standard deviation of the time steps without gaps, in s. ``missing``: missing samples
+            as a fraction of the samples that the episode would have without gaps. ``repeated``: fraction of samples in
+            motion that equal the previous one. ``lag``: lag in s behind the signal that the channel follows, such as a
+            joint's command. ``noise``: standard deviation of noise in the channel's unit, √(density · rate / 2), where
+            the density is averaged over the upper half of the frequency band that the real and the simulated log have
+            in common.
+        spectra: Power spectral density of each episode in unit²/Hz; None if an episode is too short.
+        step: Resolution (size of one count) over all episodes in the channel's unit; 0 if none is found.
+        allan: Allan deviation of the longest part at rest; None if it is too short.
+        hz: Median number of samples per second.
     """
 
     values: dict[str, Array]
@@ -42,11 +48,11 @@ class EpisodeMetrics:
 
 
 def compute_episode_metrics(channel: SensorChannel, *, highest: float) -> EpisodeMetrics:
-    """Return all metrics of one channel.
+    """Compute all metrics of one channel.
 
     Args:
-        channel: the readings.
-        highest: upper end in Hz of the band that this log and the compared log have in common.
+        channel: The readings.
+        highest: Highest frequency in Hz that this log and the compared log have in common.
     """
     count = len(channel.values)
     step = quantization_step(np.concatenate(channel.values)) or 0.0
@@ -76,7 +82,7 @@ def sampling_rate(channel: SensorChannel) -> float:
 
 
 def _measure_clock(time: Array) -> tuple[float, float, float]:
-    """Return the period, the jitter, and the fraction of missing samples."""
+    """Return the sampling period in s, its jitter in s, and the fraction of missing samples."""
     steps = np.diff(time)
     period = float(np.median(steps))
     usual = steps[steps <= _GAP * period]
@@ -86,7 +92,10 @@ def _measure_clock(time: Array) -> tuple[float, float, float]:
 
 
 def _repeated_fraction(readings: Array, step: float) -> float:
-    """Return the fraction of samples in motion that equal the previous one; NaN without motion."""
+    """Return the fraction of samples in motion that equal the previous sample; NaN if nothing moves.
+
+    ``step`` is the resolution of the readings, 0 if unknown.
+    """
     size = np.abs(np.diff(readings))
     grain = step or (float(size[size > 0].min()) if (size > 0).any() else 0.0)
     moving = np.zeros(len(size), dtype=np.bool_)
@@ -95,25 +104,31 @@ def _repeated_fraction(readings: Array, step: float) -> float:
 
 
 def _resample_evenly(time: Array, readings: Array) -> tuple[Array, float]:
-    """Return the readings at equally spaced times, and their number per second."""
+    """Interpolate readings at equally spaced times; return them and their number per second."""
     period = float(np.median(np.diff(time)))
     even = np.arange(time[0], time[-1] + 0.5 * period, period)
     return np.interp(even, time, readings), 1.0 / period
 
 
 def _estimate_lag(channel: SensorChannel, episode: int) -> float:
-    """Return the lag of the channel's slope behind its leader's, in s; NaN without leader or with a low correlation."""
-    leader, time = channel.leader[episode], channel.time[episode]
-    if leader is None:
+    """Return the lag in s of a channel behind the signal that it follows (its reference), such as a joint's command.
+
+    The slopes of both signals are correlated. NaN if the channel has no reference or the correlation is below 0.5.
+    """
+    reference, time = channel.reference[episode], channel.time[episode]
+    if reference is None:
         return float("nan")
     following, hz = _resample_evenly(time, channel.values[episode])
-    leading, _ = _resample_evenly(time, leader)
+    leading, _ = _resample_evenly(time, reference)
     lag, correlation = following_lag(np.diff(leading), np.diff(following), longest=_LONGEST_LAG * hz)
     return lag / hz if correlation >= _LEAST_CORRELATION else float("nan")
 
 
 def _compute_allan(channel: SensorChannel) -> AllanCurve | None:
-    """Return the Allan deviation of the longest part at rest."""
+    """Return the Allan deviation of the longest part at rest.
+
+    Returns None if this part has fewer than 200 samples or does not vary.
+    """
     stretches = [(rows[1] - rows[0], episode) for episode, rows in enumerate(channel.rest) if rows is not None]
     length, episode = max(stretches, default=(0, 0))
     if length < _LEAST_REST:

@@ -1,1 +1,1 @@
-"""Compare simulated with real trajectories as distributions."""
+"""Measure how far simulated trajectories are from real ones, by comparing their distributions."""

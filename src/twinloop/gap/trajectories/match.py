@@ -1,4 +1,4 @@
-"""Make two sets of episodes comparable: the same channels, units with the same meaning, one rate."""
+"""Make real and simulated episodes comparable: give both the same channels, the same units and the same rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ _SAME_RATE = 0.02  # as for a replay
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedClips:
-    """Clips of both sets, and notes on the changes that made them comparable."""
+    """Clips (pieces of equal duration) of real and of simulated episodes.
+
+    Attributes:
+        real: Clips of the real episodes.
+        sim: Clips of the simulated episodes.
+        notes: The changes that made both sets comparable, such as omitted channels or resampling.
+    """
 
     real: ClipArrays
     sim: ClipArrays
@@ -28,16 +34,21 @@ class MatchedClips:
 
 
 def match_clips(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> MatchedClips:
-    """Cut both sets into clips of the same channels, in the same units, at the same rate.
+    """Cut real and simulated episodes into clips with the same channels, units and rate.
 
-    Positions are in rad or m if every episode has units that convert to SI, otherwise in the logs' unit if it is the
-    same. If the rates differ, the faster set is resampled to the slower one. A channel that only one set has is left
-    out, with a note.
+    Positions are in rad or m if the units of every episode can be converted to SI; otherwise they stay in the unit of
+    the logs, which must then be the same. If the rates differ, the faster set is resampled to the slower rate. A
+    channel that only one set has is omitted, with a note.
+
+    Args:
+        real: Real episodes.
+        sim: Simulated episodes.
+        clip_s: Duration of a clip in seconds.
 
     Raises:
-        LogError: there are no episodes, there is no common channel, the kinds of command differ, or episodes are too
-            short for one clip.
-        UnitsError: units differ and cannot be converted; the message has the channel and both units.
+        LogError: If there are no episodes, there is no common channel, the kinds of command differ, or episodes are
+            shorter than one clip.
+        UnitsError: If units differ and cannot be converted; the message names the channel and both units.
     """
     for name, episodes in (("real", real), ("simulated", sim)):
         if not episodes:
@@ -95,7 +106,17 @@ def _require_same_command(real: Sequence[Episode], sim: Sequence[Episode]) -> No
 def _can_convert_to_si(
     real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[str], notes: list[str]
 ) -> bool:
-    """Return whether both sets can be read in SI; if not, their units must be the same."""
+    """Return whether all units of both sets can be converted to SI; append a note to ``notes`` if not.
+
+    Args:
+        real: Real episodes.
+        sim: Simulated episodes.
+        channels: Names of the compared channels.
+        notes: List of notes, extended in place.
+
+    Raises:
+        UnitsError: If units cannot be converted and differ between episodes.
+    """
     maps = [select_units(episode.units, channels) for episode in (*real, *sim)]
     if all(map_.known for map_ in maps):
         return True
@@ -138,18 +159,18 @@ def _compute_rate(episode: Episode) -> float:
 
 
 def has_even_rate(episode: Episode, rate: float) -> bool:
-    """Return whether the frames have the given rate and none is missing."""
+    """Return whether an episode has the given rate in Hz (within 2 %) and no missing frame."""
     return abs(_compute_rate(episode) / rate - 1) <= _SAME_RATE and float(np.diff(episode.time).max()) * rate < 1.5
 
 
 def select_units(units: UnitMap, channels: Sequence[str]) -> UnitMap:
-    """Return the unit map of some channels, in the given order."""
+    """Return a unit map with only the given channels, in the given order."""
     by_name = {unit.joint: unit for unit in units.joints}
     return UnitMap(joints=tuple(by_name[name] for name in channels), source=units.source)
 
 
 def select_channels(episode: Episode, channels: Sequence[str]) -> Episode:
-    """Return an episode with some channels only."""
+    """Return an episode with only the given channels, in the given order; its signals are removed."""
     if list(episode.joints) == list(channels):
         return episode
     columns = [episode.joints.index(name) for name in channels]
@@ -167,20 +188,24 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def require_positive_length(clip_s: float) -> None:
-    """Raise an error if the clip length is not a positive number.
+    """Check that the clip length in seconds is a positive finite number.
 
     Raises:
-        InputError: it is not positive.
+        InputError: If it is not.
     """
     if not 0 < clip_s < np.inf:
         raise InputError(f"Clips of {clip_s:g} s are not possible. Give a positive length in seconds, such as 2.")
 
 
 def require_enough_draws(draws: int, level: float) -> None:
-    """Raise an error if the relabellings are too few for a p-value of 1 − ``level`` or less.
+    """Check that a permutation test has enough draws for p-values down to 1 − ``level``.
+
+    Args:
+        draws: Number of random relabellings of episodes; 0 means that no test is made.
+        level: Confidence level.
 
     Raises:
-        InputError: the number is negative or smaller than the test needs, or ``level`` is not a confidence level.
+        InputError: If the number is negative or too small, or ``level`` is not a confidence level.
     """
     check_level(level)
     least = math.ceil(1 / (1 - level) - 1e-9) - 1
@@ -192,10 +217,15 @@ def require_enough_draws(draws: int, level: float) -> None:
 
 
 def require_enough_clips(clips: ClipArrays, neighbours: int, *, side: str) -> None:
-    """Raise an error if a clip has fewer than ``neighbours`` clips in other episodes.
+    """Check that every clip has at least ``neighbours`` clips in other episodes.
+
+    Args:
+        clips: Clips of one set.
+        neighbours: Number of nearest neighbours that the comparison uses.
+        side: Name of the set for messages.
 
     Raises:
-        InputError: there are too few clips; the message has their number.
+        InputError: If there are too few clips; the message gives the number of clips.
     """
     most = int(np.unique(clips.clusters, return_counts=True)[1].max())
     if len(clips) - most < neighbours:

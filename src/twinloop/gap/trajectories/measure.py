@@ -1,8 +1,8 @@
 """Measure how far simulated trajectories are from real ones as distributions, by channel and by feature.
 
-Episodes are cut into clips, every clip becomes a row of documented features (`trajectory_features`), and rows are
-compared by distances and by a classifier, with the episode as the unit. Replays of the real episodes are compared as
-pairs.
+Episodes are cut into clips, and every clip becomes a row of documented features (`trajectory_features`). The rows are
+compared by distances and by a classifier; tests and intervals resample whole episodes. If the simulated episodes are
+replays of the real ones, they can be compared in pairs.
 """
 
 from __future__ import annotations
@@ -42,15 +42,32 @@ _NEIGHBOUR = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatesGap:
+class TrajectoryGap:
     """Distances and tests between clips of real and simulated trajectories.
 
-    ``mmd`` and ``energy`` are of all features, each in standard deviations of both sets together. ``columns`` is the
-    Wasserstein distance of each feature in its own unit, ``scale`` ``(nfeature,)`` are these standard deviations.
-    ``classifier`` uses all features, ``by_channel`` and ``by_family`` only those of one channel or family, with
-    p-values adjusted for their number in ``p_channel`` and ``p_family`` (Holm). ``neighbours`` measures whether
-    simulation produces only clips like the real ones, and all of them. ``notes`` list the changes that made the sets
-    comparable. ``sides`` are the names of the two sets, such as ``real`` and ``simulated``.
+    Attributes:
+        features: Name, unit and meaning of each of the nfeature features of a clip.
+        scale: Standard deviation of each feature over both sets together, shape ``(nfeature,)``.
+        mmd: Maximum mean discrepancy of all features, each divided by ``scale``.
+        energy: Energy distance of all features, each divided by ``scale``.
+        columns: Wasserstein distance of each feature, in the unit of the feature.
+        classifier: Test with a classifier that uses all features.
+        by_channel: Test with the features of one channel only, by channel.
+        by_family: Test with the features of one family only, by family.
+        p_channel: p-values of ``by_channel``, adjusted for their number (Holm).
+        p_family: p-values of ``by_family``, adjusted for their number (Holm).
+        neighbours: Precision, recall, density and coverage: whether simulation produces only clips like the real ones,
+            and all of the real ones.
+        real_rows: Features of the real clips, shape ``(real_clips, nfeature)``.
+        sim_rows: Features of the simulated clips, shape ``(sim_clips, nfeature)``.
+        real_clips: Number of real clips.
+        sim_clips: Number of simulated clips.
+        clip_s: Duration of a clip in seconds.
+        rate_hz: Frame rate of all clips in Hz.
+        paired: True if the simulated episodes are replays of the real ones, compared in pairs.
+        level: Confidence level of the intervals.
+        notes: Changes that made the sets comparable.
+        sides: Names of the two sets in texts, such as ``real`` and ``simulated``.
     """
 
     features: tuple[ClipFeature, ...]
@@ -94,7 +111,7 @@ class StatesGap:
         }
 
 
-def measure_states(
+def measure_trajectories(
     real: Sequence[Episode],
     sim: Sequence[Episode],
     *,
@@ -104,23 +121,24 @@ def measure_states(
     draws: int = 999,
     seed: int = 0,
     sides: tuple[str, str] = SIDES,
-) -> StatesGap:
-    """Compare real and simulated trajectories.
+) -> TrajectoryGap:
+    """Compare real and simulated trajectories as distributions of clips.
 
     Args:
-        real: recorded episodes; the episode is the unit of every test and interval.
-        sim: simulated episodes of any twin, policy or generator.
-        clip_s: length of a clip in s.
-        paired: the simulated episode of a number is a replay of the real one of that number.
-        level: confidence level of the intervals; tests are at 1 − ``level``.
-        draws: relabellings of episodes in every test; 0 for distances alone.
-        seed: seed of relabellings and resamples.
-        sides: names of the two sets in text and on pages.
+        real: Recorded episodes; every test and interval resamples whole episodes.
+        sim: Simulated episodes of any twin, policy or generator.
+        clip_s: Duration of a clip in seconds.
+        paired: True if each simulated episode is a replay of the real episode with the same number.
+        level: Confidence level of the intervals; tests are at 1 − ``level``.
+        draws: Number of random relabellings of episodes in every test; 0 for distances without tests.
+        seed: Seed of relabellings and resamples.
+        sides: Names of the two sets in texts and on pages.
 
     Raises:
-        LogError, UnitsError: the sets cannot be compared.
-        InputError: too few episodes for a test at this level, or too few relabellings; the message has the needed
-            number.
+        LogError: If there are no episodes or no common channel, or episodes are too short.
+        UnitsError: If units differ and cannot be converted.
+        InputError: If there are too few episodes or relabellings for a test at this level; the message gives the number
+            that is needed.
     """
     require_positive_length(clip_s)
     require_enough_draws(draws, level)
@@ -141,7 +159,7 @@ def measure_states(
     a, b = scaled(real_rows), scaled(sim_rows)
     by_channel = _classify_groups(a, b, features, lambda feature: feature.channel, tests)
     by_family = _classify_groups(a, b, features, lambda feature: feature.family, tests)
-    return StatesGap(
+    return TrajectoryGap(
         features=features,
         scale=scaled.sd,
         mmd=mmd(a, b, **tests),
@@ -173,7 +191,15 @@ def _classify_groups(
     key: Callable[[ClipFeature], str],
     tests: Mapping[str, Any],
 ) -> dict[str, ClassifierTest]:
-    """Return a classifier for the features of each group alone."""
+    """Train and test one classifier for each group of features.
+
+    Args:
+        real: Scaled features of the real clips, shape ``(nclip, nfeature)``.
+        sim: Scaled features of the simulated clips.
+        features: Description of the features.
+        key: Function that returns the group of a feature.
+        tests: Keyword arguments of `classifier_test`.
+    """
     found = {}
     for name in dict.fromkeys(key(feature) for feature in features):
         chosen = [i for i, feature in enumerate(features) if key(feature) == name]
@@ -194,14 +220,17 @@ _FACTOR = 1.5  # larger ratios are reported as a factor
 _LEVELS = ("position_mean", "command_mean", "tracking_mean")  # their zero is arbitrary: no factor
 
 
-def format_verdict(gap: StatesGap) -> str:
-    """Return one sentence: whether held-out clips can be distinguished, and by which channels."""
+def format_verdict(gap: TrajectoryGap) -> str:
+    """Return one or two sentences: whether clips of both sides can be distinguished, and by which channels.
+
+    The sides, such as real and simulated, are compared on held-out clips.
+    """
     auc = gap.classifier.auc
-    figure = f"{float(auc.estimate):.2f} [{float(auc.low):.2f}, {float(auc.high):.2f}]"
+    metric = f"{float(auc.estimate):.2f} [{float(auc.low):.2f}, {float(auc.high):.2f}]"
     if np.isnan(gap.classifier.p_value):
         return (
             f"Of pairs of held-out clips, one {gap.sides[0]} and one {gap.sides[1]}, a classifier orders a share of "
-            f"{figure} correctly, where 0.5 is chance; no test was made."
+            f"{metric} correctly, where 0.5 is chance; no test was made."
         )
     p = f"p = {gap.classifier.p_value:.2g}"
     if gap.classifier.p_value > 1 - gap.level:
@@ -211,7 +240,7 @@ def format_verdict(gap: StatesGap) -> str:
             if alone
             else " This does not show equality: with few episodes only large gaps are significant."
         )
-        return f"Clips cannot be distinguished: area under the curve {figure}, where 0.5 is chance ({p}).{also}"
+        return f"Clips cannot be distinguished: area under the curve {metric}, where 0.5 is chance ({p}).{also}"
     rows = sorted(gap.p_channel, key=lambda name: -float(gap.by_channel[name].auc.estimate))
     seen = [
         f"{name} ({float(gap.by_channel[name].auc.estimate):.2f})"
@@ -219,13 +248,18 @@ def format_verdict(gap: StatesGap) -> str:
         if gap.p_channel[name] <= 1 - gap.level
     ]
     which = f" Channels that suffice alone: {', '.join(seen)}." if seen else " No single channel suffices."
-    return f"Clips can be distinguished: area under the curve {figure}, where 0.5 is chance ({p}).{which}"
+    return f"Clips can be distinguished: area under the curve {metric}, where 0.5 is chance ({p}).{which}"
 
 
-def list_differences(gap: StatesGap, most: int = _MOST) -> list[str]:
-    """Return a sentence for every feature that differs significantly, the largest difference for its spread first.
+def list_differences(gap: TrajectoryGap, most: int = _MOST) -> list[str]:
+    """Return a sentence for every feature that differs significantly, with the largest difference first.
 
-    Only features whose adjusted p-value is at most 1 − level; none without a test.
+    Differences are sorted by their size relative to the feature's standard deviation. The list is empty if no test was
+    made.
+
+    Args:
+        gap: The measured gap.
+        most: Largest number of sentences.
     """
     table = gap.columns
     effect = table.distance.estimate / gap.scale
@@ -233,7 +267,7 @@ def list_differences(gap: StatesGap, most: int = _MOST) -> list[str]:
     return [_format_difference(gap, int(i)) for i in rows[:most]]
 
 
-def _format_difference(gap: StatesGap, row: int) -> str:
+def _format_difference(gap: TrajectoryGap, row: int) -> str:
     feature, table = gap.features[row], gap.columns
     unit = "" if feature.unit == "1" else f" {feature.unit}"
     moved, low, high = (float(getattr(table.distance, end)[row]) for end in ("estimate", "low", "high"))
@@ -241,8 +275,14 @@ def _format_difference(gap: StatesGap, row: int) -> str:
     return f"{feature.channel}: {feature.meaning} {_format_change(gap, row, unit)} ({distance})."
 
 
-def _format_change(gap: StatesGap, row: int, unit: str) -> str:
-    """Return how the simulated values differ: shifted, scaled, or with another spread."""
+def _format_change(gap: TrajectoryGap, row: int, unit: str) -> str:
+    """Describe how the simulated values of a feature differ from the real ones: shifted, scaled, or more varied.
+
+    Args:
+        gap: The measured gap.
+        row: Index of the feature.
+        unit: Unit with a leading space; empty for a dimensionless feature.
+    """
     there = "in simulation" if gap.sides[1] == "simulated" else f"in {gap.sides[1]}"
     real, sim = (float(rows[:, row].mean()) for rows in (gap.real_rows, gap.sim_rows))
     if abs(sim - real) < 0.5 * float(

@@ -1,1 +1,1 @@
-"""Measure how far simulated images are from real ones, and which camera parameters close the difference."""
+"""Compare real with simulated images, and propose camera parameters that reduce the difference."""

@@ -1,9 +1,9 @@
-"""Estimate exposure, white balance, tone and shading of a camera from the colours of real images.
+"""Estimate exposure, white balance, tone curve and shading of a camera from the colours of real images.
 
-Pixels of simulated episodes are developed again with other values (`develop`) until these statistics match those of the
-real images, on average over episodes: quantiles of each colour, quantiles of the difference between colours, and the
-light in rings around the image centre. Parameters are added one at a time, the one that explains most first, as long as
-each explains enough.
+Pixels of simulated episodes are computed again with other camera values (`develop`) until their statistics match those
+of the real images, on average over episodes. The statistics are quantiles of each colour, quantiles of the difference
+between colours, and the brightness in rings around the image centre. Parameters are added one at a time, starting with
+the one that explains most, as long as each explains enough (stepwise regression).
 """
 
 from __future__ import annotations
@@ -42,7 +42,17 @@ _CLOSE = 1e-3  # margin to a parameter's bounds, of their width, for central dif
 
 @dataclass(frozen=True, kw_only=True)
 class ToneFit:
-    """Fitted parameters: names, values, limits from the covariance, and remaining share of the squared difference."""
+    """Fitted values of the camera parameters that were selected.
+
+    Attributes:
+        names: Names of the p parameters.
+        values: Fitted values, shape ``(p,)``.
+        low: Lower ends of the intervals, from the covariance of the fit.
+        high: Upper ends of the intervals.
+        p_values: p-values of no change of each parameter.
+        explained: Share of the squared difference that is lost if the parameter is removed.
+        remaining: Share of the squared difference that remains with all parameters.
+    """
 
     names: tuple[str, ...]
     values: Array
@@ -50,18 +60,18 @@ class ToneFit:
     high: Array
     p_values: Array
     explained: Array
-    left: float
+    remaining: float
 
 
 class ToneProblem:
-    """Fit of camera parameters to real statistics, with simulated pixels as input.
+    """Least-squares fit of camera parameters to real image statistics, with simulated pixels as input.
 
     Args:
-        real: statistics of the real episodes.
-        sim: statistics of the simulated episodes.
-        pixels: pixels of the simulated episodes, in the same order.
-        look: the camera of the simulated images.
-        level: confidence level of the intervals.
+        real: Statistics of the real episodes.
+        sim: Statistics of the simulated episodes.
+        pixels: Sampled pixels of the simulated episodes, in the same order.
+        camera: The camera that delivered the simulated images.
+        level: Confidence level of the intervals.
     """
 
     def __init__(
@@ -69,11 +79,11 @@ class ToneProblem:
         real: ImageStatistics,
         sim: ImageStatistics,
         pixels: Sequence[PixelSample],
-        look: CameraResponse,
+        camera: CameraResponse,
         *,
         level: float = 0.95,
     ) -> None:
-        self.look, self.level = look, level
+        self.camera, self.level = camera, level
         self._rows = [
             _stack_statistics(real.levels, real.chroma, real.rings),
             _stack_statistics(sim.levels, sim.chroma, sim.rings),
@@ -85,22 +95,23 @@ class ToneProblem:
         self._scale = np.sqrt(np.diag(self._parts[0]) + np.diag(self._parts[1]) + self._floor**2)
         chosen = np.unique(np.linspace(0, len(pixels) - 1, min(len(pixels), _EPISODES)).astype(np.intp))
         self._radius2 = np.stack([pixels[i].radius2 for i in chosen])
-        self._values = sensor_values(np.stack([pixels[i].values for i in chosen]), look.model)
-        self._base = self._simulate_statistics(look)
+        self._values = sensor_values(np.stack([pixels[i].values for i in chosen]), camera.model)
+        self._base = self._simulate_statistics(camera)
         bounds = {q.quantity: (q.low, q.high) for q in CAMERA_SENSORS}
         self._bounds = {name: bounds[name] for name in CANDIDATES}
 
     @property
     def total_difference(self) -> float:
-        """The squared difference before any change; each statistic is divided by its standard error."""
+        """Squared difference of real and simulated statistics before any change, each divided by its standard error."""
         return float(np.sum((self._difference / self._scale) ** 2))
 
     def select_parameters(self) -> ToneFit:
-        """Return the parameters worth changing, the one that explains most first, fitted together.
+        """Select the parameters that are worth changing, and return their joint fit.
 
-        Adding one parameter at a time can choose badly: contrast and brightness together imitate exposure and gamma.
-        Therefore the sets from backward elimination are fitted too. The set with the smallest remainder is chosen; each
-        parameter in it costs as much as it must explain.
+        Forward selection can choose badly, because contrast and brightness together imitate exposure and gamma.
+        Therefore parameter sets from backward elimination are fitted too. The set with the smallest sum of remaining
+        difference and a fixed penalty per parameter is chosen. The parameters of the result are sorted by the share of
+        the difference that each one closes. If no set is significant, the result is empty.
         """
         forward = self._select_forward()
         sets = [
@@ -117,33 +128,41 @@ class ToneProblem:
             if np.all(fitted.p_values <= _ALPHA):
                 return self._sort_parameters(fitted)
         none = np.empty(0)
-        return ToneFit(names=(), values=none, low=none, high=none, p_values=none, explained=none, left=1.0)
+        return ToneFit(names=(), values=none, low=none, high=none, p_values=none, explained=none, remaining=1.0)
 
     def _select_forward(self) -> list[str]:
-        """Return the parameters that forward selection adds."""
+        """Return the parameters chosen by forward selection.
+
+        Each step adds the parameter that reduces the difference of colour statistics most. It stops if the reduction is
+        below 5 % of the original difference or not significant.
+        """
         names: list[str] = []
-        left, start = self.total_difference, np.empty(0)
+        remaining, start = self.total_difference, np.empty(0)
         while len(names) < len(CANDIDATES):
             tried = []
             for name in (name for name in CANDIDATES if name not in names):
-                values, cost = self.fit([*names, name], np.append(start, self.look.value(name)))
+                values, cost = self.fit([*names, name], np.append(start, self.camera.value(name)))
                 tried.append((cost, name, values))
             cost, name, values = min(tried, key=lambda row: row[0])
             if (
-                left - cost < _ENOUGH * self.total_difference
+                remaining - cost < _ENOUGH * self.total_difference
                 or self._compute_intervals([*names, name], values, cost).p_values[-1] > _ALPHA
             ):
                 break
             names.append(name)
-            left, start = cost, values
+            remaining, start = cost, values
         return names
 
     def _eliminate_backward(self) -> list[list[str]]:
-        """Return the parameter sets of backward elimination, in which slopes select the least important parameter."""
+        """Return parameter sets by backward elimination, one set after each removal of a parameter.
+
+        It starts with all parameters. Each step removes the parameter whose removal increases the cost least. The cost
+        is the squared difference of statistics, computed from the statistics linearized at the fit of all parameters.
+        """
         names = list(CANDIDATES)
         values, _ = self.fit(names)
         slope, sets = self._compute_slopes(names, values), []
-        target = slope @ (values - np.array([self.look.value(name) for name in names])) - self._compute_residual(
+        target = slope @ (values - np.array([self.camera.value(name) for name in names])) - self._compute_residual(
             names, values
         )
         while len(names) > 1:
@@ -155,22 +174,30 @@ class ToneProblem:
         return sets
 
     def _sort_parameters(self, fitted: ToneFit) -> ToneFit:
-        """Sort the parameters by the explained share that is lost without each."""
+        """Return the fit with its parameters sorted by the share of the original difference that each one closes.
+
+        The share is the part of the difference that reappears if the other parameters are fitted without this one.
+        """
         count = len(fitted.names)
         missing = np.empty(count)
         for i in range(count):
             others = [*fitted.names[:i], *fitted.names[i + 1 :]]
             missing[i] = (
                 self.fit(others)[1] if others else self.total_difference
-            ) / self.total_difference - fitted.left
+            ) / self.total_difference - fitted.remaining
         order = np.argsort(-missing, kind="stable")
         rows = {name: getattr(fitted, name)[order] for name in ("values", "low", "high", "p_values")}
         names = tuple(fitted.names[i] for i in order)
-        return ToneFit(names=names, **rows, explained=missing[order], left=fitted.left)
+        return ToneFit(names=names, **rows, explained=missing[order], remaining=fitted.remaining)
 
     def fit(self, names: Sequence[str], start: Array | None = None) -> tuple[Array, float]:
-        """Return the best values of some parameters, and the remaining squared difference."""
-        start = np.array([self.look.value(name) for name in names]) if start is None else start
+        """Fit the given parameters; return their values and the remaining squared difference.
+
+        Args:
+            names: Parameters to fit; all other parameters keep the values of the camera.
+            start: Start values of the optimization; None: the values of the camera.
+        """
+        start = np.array([self.camera.value(name) for name in names]) if start is None else start
         low, high = np.array([self._bounds[name] for name in names]).T
         margin = _CLOSE * (high - low)
         inside = np.clip(start, low + margin, high - margin)
@@ -180,10 +207,16 @@ class ToneProblem:
         return found.x, 2.0 * float(found.cost)
 
     def _compute_intervals(self, names: Sequence[str], values: Array, cost: float) -> ToneFit:
-        """Return intervals over episodes by the delta method: θ changes by A per unit of the statistics' means.
+        """Return the fit with confidence intervals over episodes by the delta method.
 
-        A = (JᵀWJ)⁻¹JᵀW, with the degrees of freedom of Welch and Satterthwaite for two groups of episodes. The error
-        of rounding is added as one error that all statistics share.
+        The fitted parameters change by A = (JᵀWJ)⁻¹JᵀW per unit change of the mean statistics, where J is the Jacobian
+        of the statistics and W the matrix of weights. The degrees of freedom are those of Welch and Satterthwaite for
+        two groups of episodes. Rounding to 8 bits adds an error that is the same in all statistics (fully correlated).
+
+        Args:
+            names: Names of the fitted parameters.
+            values: Fitted values.
+            cost: Remaining squared difference.
         """
         gain = np.linalg.pinv(self._compute_slopes(names, values))
         parts = np.stack(
@@ -194,7 +227,7 @@ class ToneProblem:
         freedom = parts.sum(axis=0) ** 2 / np.maximum(np.sum(parts**2 / counts, axis=0), 1e-300)
         freedom = np.clip(freedom, counts.min(), counts.sum())
         reach = stdtrit(freedom, (1 + self.level) / 2) * error
-        change = values - np.array([self.look.value(name) for name in names])
+        change = values - np.array([self.camera.value(name) for name in names])
         return ToneFit(
             names=tuple(names),
             values=values,
@@ -202,11 +235,11 @@ class ToneProblem:
             high=values + reach,
             p_values=2.0 * stdtr(freedom, -np.abs(change) / np.maximum(error, 1e-12)),
             explained=np.zeros(len(names)),
-            left=cost / max(self.total_difference, 1e-12),
+            remaining=cost / max(self.total_difference, 1e-12),
         )
 
     def _compute_slopes(self, names: Sequence[str], values: Array) -> Array:
-        """Return the slopes of the weighted statistics, ``(s, p)``."""
+        """Return the Jacobian of the weighted statistics ``(nstatistic, nparameter)``, by central differences."""
         steps = _STEP * np.eye(len(names))
         moved = [
             self._compute_residual(names, values + row) - self._compute_residual(names, values - row) for row in steps
@@ -214,18 +247,22 @@ class ToneProblem:
         return np.stack(moved, axis=1) / (2 * _STEP)
 
     def _compute_residual(self, names: Sequence[str], values: Array) -> Array:
-        look = self.look.with_values(**dict(zip(names, values.tolist(), strict=True)))
-        return (self._simulate_statistics(look) - self._base - self._difference) / self._scale
+        camera = self.camera.with_values(**dict(zip(names, values.tolist(), strict=True)))
+        return (self._simulate_statistics(camera) - self._base - self._difference) / self._scale
 
-    def _simulate_statistics(self, look: CameraResponse) -> Array:
-        """Return the mean statistics of the pixels as another camera delivers them."""
+    def _simulate_statistics(self, camera: CameraResponse) -> Array:
+        """Return the mean colour statistics of the simulated pixels as the camera ``camera`` would deliver them.
+
+        The statistics are the quantiles of colour and chroma, and the light in rings around the image centre, shape
+        ``(nstatistic,)``.
+        """
         shown = compute_display_values(
-            scale_sensor_values(self._values, self._radius2, self.look.model, look.model), look.model
+            scale_sensor_values(self._values, self._radius2, self.camera.model, camera.model), camera.model
         )
         levels, chroma, rings, _ = compute_colour_statistics(shown)
         return _stack_statistics(levels, chroma, rings).mean(axis=0)
 
 
 def _stack_statistics(levels: Array, chroma: Array, rings: Array) -> Array:
-    """Return the statistics as one row per episode, ``(E, s)``."""
+    """Return all statistics as one row per episode, shape ``(nepisode, nstatistic)``."""
     return np.concatenate([levels.reshape(len(levels), -1), chroma, rings], axis=1)

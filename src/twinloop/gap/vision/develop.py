@@ -1,8 +1,8 @@
-"""Compute images as another camera would have delivered them, with the formulas of `sensors.camera`.
+"""Compute images as a camera with other parameters would have delivered them, with the formulas of `sensors.camera`.
 
-The camera's processing is inverted as far as 8 bits allow and repeated with other values. Tone curve and colour matrix
-are inverted; exposure, white balance and shading scale linear values; blurs add in quadrature; noise is added by the
-difference of variances. Clipped light stays clipped, and existing noise is never removed.
+The processing of the old camera is inverted as far as 8-bit images allow, and repeated with the new values. Tone curve
+and colour matrix are inverted. Exposure, white balance and shading scale linear values. Blurs add in quadrature. Noise
+is added according to the difference of variances. Clipped values stay clipped, and existing noise is never removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from twinloop.core.seeds import generator
-from twinloop.dataset.media.images import Pictures
+from twinloop.dataset.media.images import Images
 from twinloop.sensors.camera import CameraModel, sensor
 from twinloop.sensors.camera.colour import compute_mixing_matrix, demosaic, filter_colours, responses
 from twinloop.sensors.camera.exposure import CaptureExposure, manual_exposure
@@ -29,23 +29,33 @@ BLUR = "blur"
 
 @dataclass(frozen=True, kw_only=True)
 class CameraResponse:
-    """Model of a camera and blur of its lens in px, which determine how its images look; an ideal camera by default."""
+    """Camera parameters that determine how its images look; by default an ideal camera.
+
+    Attributes:
+        model: Exposure, colour, tone and noise of the camera.
+        blur: Standard deviation of the lens blur in px.
+    """
 
     model: CameraModel = field(default_factory=CameraModel)
     blur: float = 0.0
 
     def value(self, quantity: str) -> float:
-        """Return the value of a parameter."""
+        """Return the value of a camera parameter, such as ``blur`` or ``gamma``."""
         return self.blur if quantity == BLUR else float(getattr(self.model, quantity))
 
     def with_values(self, **values: float) -> CameraResponse:
-        """Return a copy with other parameter values."""
+        """Return a copy with other parameter values, given by name."""
         blur = values.pop(BLUR, self.blur)
         return CameraResponse(model=replace(self.model, **values), blur=blur)
 
 
 def sensor_values(display: Array, model: CameraModel) -> Array:
-    """Return linear balanced values before the colour matrix, 1 at white, from display values ``(…, 3)`` of 0 to 1."""
+    """Convert display values to linear, white-balanced sensor values before the colour matrix; 1 is white.
+
+    Args:
+        display: Pixel values from 0 to 1, shape ``(…, 3)``.
+        model: Camera that delivered them.
+    """
     linear = np.clip(linear_of_display(display, model), 0.0, 1.0)
     matrix = compute_mixing_matrix(model)
     if np.linalg.cond(matrix) > 1e3:  # an image without colours cannot be inverted
@@ -54,31 +64,49 @@ def sensor_values(display: Array, model: CameraModel) -> Array:
 
 
 def scale_sensor_values(values: Array, radius2: Array, old: CameraModel, new: CameraModel) -> Array:
-    """Return sensor values at another exposure, white balance and shading; ``radius2`` is ρ² of each value ``(…)``."""
+    """Convert sensor values to another exposure, white balance and shading; the result is at most 1.
+
+    Args:
+        values: Sensor values of the camera ``old``, shape ``(…, 3)``.
+        radius2: Squared distance from the image centre of each pixel, shape ``(…)``; 0 at the centre, 1 in a corner.
+        old: Camera of the given values.
+        new: Camera of the returned values.
+    """
     return np.minimum(values * (light_factor(radius2, old, new)[..., None] * balance_factor(old, new)), 1.0)
 
 
 def light_factor(radius2: Array, old: CameraModel, new: CameraModel) -> Array:
-    """Return the factor of exposure and shading on pixel values at squared radii ρ²."""
+    """Return the factor by which exposure and shading of a new camera change linear pixel values.
+
+    Args:
+        radius2: Squared distance from the image centre; 0 at the centre, 1 in a corner.
+        old: Present camera.
+        new: New camera.
+    """
     stops = new.exposure_compensation - old.exposure_compensation
     return 2.0**stops * vignetting_factors_at(radius2, new.vignetting) / vignetting_factors_at(radius2, old.vignetting)
 
 
 def balance_factor(old: CameraModel, new: CameraModel) -> Array:
-    """Return the factors of white balance on red, green and blue."""
+    """Return the factors by which the white balance of a new camera changes red, green and blue, shape ``(3,)``."""
     return colour_gains(new) / colour_gains(old)
 
 
 def compute_display_values(values: Array, model: CameraModel) -> Array:
-    """Return display values from 0 to 1 of sensor values ``(…, 3)``, before rounding."""
+    """Convert sensor values ``(…, 3)`` to display values from 0 to 1, before rounding; inverts `sensor_values`."""
     return display_of_linear(values @ compute_mixing_matrix(model).T, model)
 
 
 def noise_variance(values: Array, model: CameraModel) -> Array:
-    """Return the variance of a pixel's reading, in units of white squared, at unbalanced values.
+    """Return the noise variance of pixel values, where white is 1.
 
-    The line of EMVA 1288 (`sensors.camera.sensor`): s² (λ + σ_read²) · (gain / full well)² with
-    λ = value · full well / gain electrons. The gain of an automatic exposure is unknown and counts as 1.
+    The variance is linear in the signal, as in EMVA 1288 (`sensors.camera.sensor`): s² (λ + σ_read²) · (gain / full
+    well)². Here s is the noise scale, σ_read is the read noise in electrons, and λ is the number of electrons: value ·
+    full well / gain. The gain of an automatic exposure is unknown and is taken as 1.
+
+    Args:
+        values: Raw pixel values before white balance, from 0 to 1.
+        model: The camera.
     """
     gain = choose_exposure(model).gain
     unit = gain / model.full_well
@@ -87,22 +115,29 @@ def noise_variance(values: Array, model: CameraModel) -> Array:
 
 
 def choose_exposure(model: CameraModel) -> CaptureExposure:
-    """Return the exposure that is set by hand, or that of gain 1 if it is automatic."""
+    """Return the manual exposure of a camera; for an automatic exposure, its exposure time with gain 1."""
     return CaptureExposure(time=model.exposure_time, gain=1.0) if model.exposure == "auto" else manual_exposure(model)
 
 
 def colour_gains(model: CameraModel) -> Array:
-    """Return the factors from raw red, green and blue values to balanced values."""
+    """Return the factors from raw to white-balanced red, green and blue values, shape ``(3,)``."""
     return np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
 
 
-def redevelop_images(pictures: Pictures, old: CameraResponse, new: CameraResponse, *, seed: int = 0) -> Pictures:
-    """Return images ``(n, h, w, 3)`` of one camera as another camera would have delivered them."""
-    factor = light_factor(radius_squared(*pictures.shape[1:3]), old.model, new.model)[..., None]
-    made = np.empty_like(pictures)
-    for number, picture in enumerate(pictures):
+def redevelop_images(images: Images, old: CameraResponse, new: CameraResponse, *, seed: int = 0) -> Images:
+    """Convert images of the camera ``old`` to the images that the camera ``new`` would have delivered.
+
+    Args:
+        images: Images of ``old``, shape ``(n, height, width, 3)``, 8-bit sRGB.
+        old: Camera that delivered the images.
+        new: Camera with other values.
+        seed: Seed of the added noise.
+    """
+    factor = light_factor(radius_squared(*images.shape[1:3]), old.model, new.model)[..., None]
+    made = np.empty_like(images)
+    for number, image in enumerate(images):
         rng = generator(seed, "gap/vision/noise", number)
-        values = _change_blur(sensor_values(picture / 255.0, old.model), new.blur**2 - old.blur**2, old.model, rng)
+        values = _change_blur(sensor_values(image / 255.0, old.model), new.blur**2 - old.blur**2, old.model, rng)
         lacking = _missing_noise_variance(values / colour_gains(old.model), factor, old.model, new.model)
         values = values * (factor * balance_factor(old.model, new.model))
         if lacking.any():
@@ -112,17 +147,33 @@ def redevelop_images(pictures: Pictures, old: CameraResponse, new: CameraRespons
 
 
 def _missing_noise_variance(read: Array, factor: Array, old: CameraModel, new: CameraModel) -> Array:
-    """Return the noise variance that raw values ``(h, w, 3)`` lack after they are scaled by ``factor``; at least 0."""
+    """Return the noise variance that must be added to raw values after scaling, so that they have the noise of ``new``.
+
+    Args:
+        read: Raw values before scaling, shape ``(h, w, 3)``.
+        factor: Factor by which they are scaled.
+        old: Camera that delivered the values.
+        new: Camera whose noise is wanted.
+
+    Returns:
+        Variance per value, at least 0.
+    """
     if old.noise_scale == new.noise_scale == 0.0:
         return np.zeros_like(read)
     return np.maximum(noise_variance(read * factor, new) - factor**2 * noise_variance(read, old), 0.0)
 
 
 def _change_blur(values: Array, square: float, model: CameraModel, rng: np.random.Generator) -> Array:
-    """Return values ``(h, w, 3)`` with the squared blur changed by ``square`` px².
+    """Change the blur of an image by adding ``square`` px² to the squared blur; a negative number sharpens.
 
-    Noise arises after the lens. Therefore the noise that a larger blur removes from the images is added again, per
+    Noise arises after the lens. Therefore the noise that a larger blur would remove from the image is added again, per
     frequency.
+
+    Args:
+        values: Sensor values, shape ``(h, w, 3)``.
+        square: Change of the squared blur in px².
+        model: Camera of the image.
+        rng: Source of the added noise.
     """
     if square == 0.0:
         return values
@@ -137,13 +188,24 @@ def _change_blur(values: Array, square: float, model: CameraModel, rng: np.rando
 
 
 def _filter_frequencies(values: Array, passed: Array) -> Array:
-    """Return mirrored values ``(h, w, 3)`` with their cosine transform multiplied by ``passed``, ``(h, w)``."""
+    """Multiply the cosine transform of ``values`` by a gain per frequency, and transform back.
+
+    Args:
+        values: Values, shape ``(h, w, 3)``; mirrored at the borders.
+        passed: Gain of each frequency, shape ``(h, w)``.
+    """
     waves: Any = scipy.fft.dctn(values, axes=(0, 1))
     return np.asarray(scipy.fft.idctn(waves * passed[..., None], axes=(0, 1)))
 
 
 def _draw_noise(spread: Array, model: CameraModel, rng: np.random.Generator) -> Array:
-    """Return balanced and demosaicked noise whose standard deviation at the raw pixels is ``spread``, ``(h, w, 3)``."""
+    """Draw camera noise, white-balanced and demosaicked, shape ``(h, w, 3)``.
+
+    Args:
+        spread: Standard deviation of the noise at the raw pixels, shape ``(h, w, 3)``.
+        model: The camera.
+        rng: Source of random numbers.
+    """
     spread = spread * colour_gains(model)
     if model.mosaic == "none":
         return spread * rng.standard_normal(spread.shape)

@@ -1,4 +1,4 @@
-"""Compare statistics of images with intervals, and measure how much of the gap a camera change closes."""
+"""Compare image statistics with intervals, and measure how much of the gap a change of camera parameters closes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
-from twinloop.dataset.media.images import Pictures
+from twinloop.dataset.media.images import Images
 from twinloop.encoders.images import ImageEncoder
 from twinloop.gap.vision.camera_remedy import CameraRemedy, apply_remedies, compute_statistics, redevelop_episodes
 from twinloop.gap.vision.develop import CameraResponse
@@ -40,10 +40,17 @@ MEANINGS = {name: meaning for name, (_, meaning) in _STATISTICS.items()}
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticDifference(JsonRecord):
-    """One statistic: means over real and simulated episodes, their difference, and its p-value (Holm).
+    """Difference of one image statistic between real and simulated episodes.
 
-    The ends of ``difference`` and ``p_value`` are NaN if fewer than two episodes of a side have the statistic.
-    ``remedied`` is real − simulated after all remedies are applied; NaN if none was tried.
+    Attributes:
+        name: Name of the statistic.
+        unit: Its unit.
+        real: Mean over real episodes.
+        sim: Mean over simulated episodes.
+        difference: Real minus simulated, with interval; NaN if fewer than two episodes of a set have the statistic.
+        p_value: p-value of no difference, adjusted over all statistics (Holm); NaN if the interval is NaN.
+        remedied: Real minus simulated after all proposed changes of camera parameters (remedies) are applied; NaN if
+            not computed.
     """
 
     name: str
@@ -57,20 +64,24 @@ class StatisticDifference(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageMetrics:
-    """Statistics by name, ``(E, f)``, NaN if an episode does not have one."""
+    """Reported image statistics of episodes.
+
+    Attributes:
+        values: Shape ``(nepisode, nstatistic)``; NaN if an episode does not have the statistic.
+    """
 
     values: Array
 
     @property
     def mean(self) -> Array:
-        """Means over episodes, ``(f,)``."""
+        """Means over episodes, shape ``(nstatistic,)``."""
         there = np.isfinite(self.values)
         sums = np.where(there, self.values, 0.0).sum(axis=0)
         return np.where(there.any(axis=0), sums / np.maximum(there.sum(axis=0), 1), np.nan)
 
 
 def compute_image_metrics(statistics: ImageStatistics) -> ImageMetrics:
-    """Return the reported statistics, in the order of the names of `StatisticDifference`."""
+    """Compute the reported statistics of each episode, in the same order as `compare_statistics` returns them."""
     middle = int(np.searchsorted(CHROMA_QUANTILES, 0.5))
     there = np.isfinite(statistics.noise)
     noise = np.where(there, statistics.noise, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
@@ -91,7 +102,13 @@ def compute_image_metrics(statistics: ImageStatistics) -> ImageMetrics:
 def compare_statistics(
     real: ImageStatistics, sim: ImageStatistics, *, level: float = 0.95
 ) -> tuple[StatisticDifference, ...]:
-    """Compare every statistic by Welch's test, with Holm's correction over all."""
+    """Compare every image statistic by Welch's test over episodes; p-values are adjusted over all statistics (Holm).
+
+    Args:
+        real: Statistics of the real episodes.
+        sim: Statistics of the simulated episodes.
+        level: Confidence level of the intervals.
+    """
     sides = compute_image_metrics(real), compute_image_metrics(sim)
     rows, p_values = [], []
     for column, (name, (unit, _)) in enumerate(_STATISTICS.items()):
@@ -121,15 +138,15 @@ _ALPHA = 0.05  # significance level of the statistics that a remedy may close
 
 
 class RemedyJudge:
-    """Evaluation of remedies by the part of the gap that each closes.
+    """Evaluation of proposed camera values: how much of the gap between real and simulated images each of them closes.
 
     Args:
-        real: the real side.
-        sim: the simulated side.
-        encoder: the encoder of both embeddings.
-        look: the simulated camera.
-        distance: MMD² of both embeddings; its kernel width is used again.
-        differences: the differences of all statistics.
+        real: Summary of the real images.
+        sim: Summary of the simulated images.
+        encoder: Encoder of both sets of embeddings.
+        camera: The simulated camera.
+        distance: MMD² of both sets of embeddings; its kernel width is used again.
+        differences: Differences of all image statistics.
     """
 
     def __init__(
@@ -137,21 +154,21 @@ class RemedyJudge:
         real: ImageSide,
         sim: ImageSide,
         encoder: ImageEncoder,
-        look: CameraResponse,
+        camera: CameraResponse,
         distance: KernelDistance,
         differences: Sequence[StatisticDifference],
     ) -> None:
-        self._real, self._sim, self._encoder, self._look = real, sim, encoder, look
+        self._real, self._sim, self._encoder, self._camera = real, sim, encoder, camera
         self._scale = distance.scale
         self._names = [row.name for row in differences]
         self._differs = np.array([row.p_value <= _ALPHA for row in differences])
         self._target = compute_image_metrics(real.statistics).mean
-        self._tells = distance.p_value <= 1.0 - distance.distance.level
-        self._seen: dict[tuple[str, ...], tuple[float, Array]] = {}
+        self._is_significant = distance.p_value <= 1.0 - distance.distance.level
+        self._effects: dict[tuple[str, ...], tuple[float, Array]] = {}
         self._base = self._measure_effect([])
 
     def rank_remedies(self, remedies: Sequence[CameraRemedy]) -> tuple[CameraRemedy, ...]:
-        """Return the remedies with their effects, the largest share of MMD² first, without those that close nothing."""
+        """Return the remedies with their effects, sorted by their share of MMD², excluding those without effect."""
         judged = [self._evaluate_remedy(remedy, remedies) for remedy in remedies]
         kept = [row for row in judged if row.closes or row.share >= _LEAST]
         if len(kept) < len(judged):
@@ -159,23 +176,39 @@ class RemedyJudge:
         return tuple(sorted(kept, key=lambda row: (-row.share if math.isfinite(row.share) else 0.0, -len(row.closes))))
 
     def remaining_share(self, remedies: Sequence[CameraRemedy]) -> float:
-        """Return the part of MMD² that remains with all remedies; NaN without a gap beyond chance or without remedy."""
-        return self._measure_effect(remedies)[0] / self._base[0] if remedies and self._tells else math.nan
+        """Return the part of the image gap that remains after all proposed changes of camera parameters (remedies).
+
+        The gap is the MMD² (squared maximum mean discrepancy) between the embeddings of real and simulated images. The
+        result is NaN if the gap is not significant or if there is no remedy.
+        """
+        return self._measure_effect(remedies)[0] / self._base[0] if remedies and self._is_significant else math.nan
 
     def apply_to_differences(
         self, differences: Sequence[StatisticDifference], remedies: Sequence[CameraRemedy]
     ) -> tuple[StatisticDifference, ...]:
-        """Return the differences with their values after all remedies."""
+        """Return the differences with a value in ``remedied``: real minus simulated statistic after all remedies."""
         _, left = self._measure_effect(remedies)
         return tuple(replace(row, remedied=float(value)) for row, value in zip(differences, left, strict=True))
 
-    def remedied_images(self, remedies: Sequence[CameraRemedy]) -> Sequence[Pictures]:
-        """Return the sampled images as the camera with the remedies delivers them."""
-        kept = self._sim.kept
-        return redevelop_episodes(kept, self._look, apply_remedies(self._look, remedies)) if remedies else kept
+    def remedied_images(self, remedies: Sequence[CameraRemedy]) -> Sequence[Images]:
+        """Return the sampled simulated images, recomputed with the remedies, one array per episode.
+
+        Remedies are proposed changes of camera parameters.
+        """
+        kept = self._sim.sampled_images
+        return redevelop_episodes(kept, self._camera, apply_remedies(self._camera, remedies)) if remedies else kept
 
     def _evaluate_remedy(self, remedy: CameraRemedy, remedies: Sequence[CameraRemedy]) -> CameraRemedy:
-        """Return a remedy with the mean of its effect alone and its effect after the others (as Shapley's value)."""
+        """Return a remedy (proposed change of a camera parameter) with its effect on the image gap.
+
+        ``closes`` becomes the names of the image statistics whose difference it more than halves. ``share`` becomes the
+        part of the gap (MMD²) that it removes: the mean of its effect alone and its effect after all other remedies (an
+        approximate Shapley value).
+
+        Args:
+            remedy: Remedy to evaluate.
+            remedies: All remedies, including this one.
+        """
         others = [other for other in remedies if other is not remedy]
         (alone, one), (without, two), (together, three) = (
             self._measure_effect(chosen) for chosen in ([remedy], others, remedies)
@@ -185,20 +218,29 @@ class RemedyJudge:
             (np.abs(three) < 0.5 * np.abs(two)) & (np.abs(two) > 0.25 * np.abs(before))
         )
         names = tuple(name for name, yes in zip(self._names, closes & self._differs, strict=True) if yes)
-        share = ((self._base[0] - alone) + (without - together)) / (2.0 * self._base[0]) if self._tells else math.nan
+        share = (
+            ((self._base[0] - alone) + (without - together)) / (2.0 * self._base[0])
+            if self._is_significant
+            else math.nan
+        )
         return replace(remedy, closes=names, share=share)
 
     def _measure_effect(self, remedies: Sequence[CameraRemedy]) -> tuple[float, Array]:
-        """Return MMD² (NaN without a gap beyond chance) and real − simulated statistics ``(f,)``."""
-        key = tuple(sorted(remedy.parameter for remedy in remedies))
-        if key not in self._seen:
-            pictures = self.remedied_images(remedies)
-            figures = self._target - compute_image_metrics(compute_statistics(pictures)).mean
-            self._seen[key] = (self._compute_mmd(pictures) if self._tells else math.nan, figures)
-        return self._seen[key]
+        """Return the image gap and the differences of image statistics after the remedies; results are cached.
 
-    def _compute_mmd(self, pictures: Sequence[Pictures]) -> float:
-        rows = [self._encoder.encode(part) for part in pictures]
+        Remedies are proposed changes of camera parameters. The gap is the MMD² (squared maximum mean discrepancy)
+        between the embeddings of real and simulated images; NaN if the original gap is not significant. The differences
+        are real minus simulated, shape ``(nstatistic,)``.
+        """
+        key = tuple(sorted(remedy.parameter for remedy in remedies))
+        if key not in self._effects:
+            images = self.remedied_images(remedies)
+            metrics = self._target - compute_image_metrics(compute_statistics(images)).mean
+            self._effects[key] = (self._compute_mmd(images) if self._is_significant else math.nan, metrics)
+        return self._effects[key]
+
+    def _compute_mmd(self, images: Sequence[Images]) -> float:
+        rows = [self._encoder.encode(part) for part in images]
         clusters = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
         found = mmd(
             self._real.embedding.values,

@@ -1,7 +1,7 @@
-"""Statistics of images that depend on camera settings, one row per episode: colours, tone, shading, edges, noise.
+"""Compute image statistics that depend on camera settings: colours, tone, shading, edges and noise, per episode.
 
-All are measured on the delivered 8-bit values and in the same way on both sides, so that the biases of an estimator
-cancel in the difference. `camera_remedy` turns differences into parameters.
+All statistics are measured on the delivered 8-bit values, in the same way for real and simulated images. Therefore the
+biases of an estimator cancel in the difference. `camera_remedy` converts differences to camera parameters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.ndimage import gaussian_filter, maximum_filter
 
 from twinloop.core.imaging import srgb_to_linear
 from twinloop.core.seeds import generator
-from twinloop.dataset.media.images import Pictures
+from twinloop.dataset.media.images import Images
 from twinloop.sensors.camera.shading import radius_squared
 
 Array = NDArray[np.float64]
@@ -38,7 +38,12 @@ _STENCIL = 1.0 / 3.0  # px²: variance of a central difference's two-pixel box
 
 @dataclass(frozen=True, kw_only=True)
 class PixelSample:
-    """Pixels of one episode: display values ``(m, 3)`` from 0 to 1 and ρ² ``(m,)``, 0 in the middle, 1 in a corner."""
+    """Sampled pixels of one episode.
+
+    Attributes:
+        values: Display values from 0 to 1, shape ``(npixel, 3)``.
+        radius2: Squared distance from the image centre, shape ``(npixel,)``; 0 at the centre, 1 in a corner.
+    """
 
     values: Array
     radius2: Array
@@ -46,18 +51,20 @@ class PixelSample:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStatistics:
-    """Image statistics of episodes; the first axis is the episode.
+    """Image statistics of E episodes; the first axis of every array is the episode.
 
     Attributes:
-        means: ``(E, 3)`` mean display value of red, green, blue, 0 to 255.
-        levels: ``(E, 3, q)`` display values from 0 to 1 at `QUANTILES`, by colour.
-        chroma: ``(E, c)`` largest minus smallest of the three colours, at `CHROMA_QUANTILES`.
-        rings: ``(E, r)`` mean linear luma in rings of equal area, divided by that of the whole image.
-        contrast: ``(E,)`` standard deviation of display luma, 0 to 255.
-        balance: ``(E, 2)`` ratio of mean linear red and blue to green.
-        edge: ``(E,)`` standard deviation in px of the spread of the strongest edges, NaN without edges.
-        slope: ``(E,)`` slope of log power over log frequency; about −2 for natural scenes.
-        noise: ``(E, l)`` variance in (8-bit steps)² of flat green blocks between `NOISE_LEVELS`; NaN: too few blocks.
+        means: Mean display value of red, green and blue, 0 to 255, shape ``(E, 3)``.
+        levels: Quantiles (`QUANTILES`) of the display values from 0 to 1, by colour, shape ``(E, 3, nquantile)``.
+        chroma: Quantiles (`CHROMA_QUANTILES`) of the largest minus the smallest colour of a pixel, ``(E, nquantile)``.
+        rings: Mean linear luma in rings of equal area around the centre, divided by that of the whole image, ``(E,
+            nring)``.
+        contrast: Standard deviation of display luma, 0 to 255, shape ``(E,)``.
+        balance: Ratio of mean linear red and of mean linear blue to mean linear green, shape ``(E, 2)``.
+        edge: Spread (standard deviation) of the strongest edges in px, shape ``(E,)``; NaN if there are no edges.
+        slope: Slope of log power over log spatial frequency, shape ``(E,)``; about −2 for natural scenes.
+        noise: Variance in flat green blocks in (8-bit steps)², by brightness level (`NOISE_LEVELS`), ``(E, nlevel)``;
+            NaN if a level has too few blocks.
     """
 
     means: Array
@@ -75,44 +82,49 @@ class ImageStatistics:
 
     @classmethod
     def join_episodes(cls, rows: Iterable[ImageStatistics]) -> ImageStatistics:
-        """Join the statistics of several episodes, in order."""
+        """Join the statistics of several episodes into one object, in order."""
         rows = list(rows)
         return cls(**{f.name: np.concatenate([getattr(row, f.name) for row in rows]) for f in fields(cls)})
 
 
-def compute_image_statistics(pictures: Pictures, pixels: PixelSample) -> ImageStatistics:
-    """Return the statistics of one episode from its images ``(n, h, w, 3)`` and their `sample_pixels`."""
-    luma = np.asarray(pictures @ LUMA, dtype=np.float64)
+def compute_image_statistics(images: Images, pixels: PixelSample) -> ImageStatistics:
+    """Compute the statistics of one episode from its images ``(n, h, w, 3)`` and the pixels sampled from them."""
+    luma = np.asarray(images @ LUMA, dtype=np.float64)
     levels, chroma, rings, balance = compute_colour_statistics(pixels.values[None])
     return ImageStatistics(
-        means=pictures.mean(axis=(0, 1, 2))[None],
+        means=images.mean(axis=(0, 1, 2))[None],
         levels=levels,
         chroma=chroma,
         rings=rings,
         balance=balance,
         contrast=np.array([luma.std(axis=(1, 2)).mean()]),
-        edge=np.array([measure_edge_spread(pictures)]),
+        edge=np.array([measure_edge_spread(images)]),
         slope=np.array([_spectral_slope(luma)]),
-        noise=measure_noise(pictures)[None],
+        noise=measure_noise(images)[None],
     )
 
 
-def sample_pixels(pictures: Pictures, *, seed: int = 0) -> PixelSample:
-    """Sample random pixels from all images of an episode, the same number in each ring."""
-    n, height, width = pictures.shape[:3]
+def sample_pixels(images: Images, *, seed: int = 0) -> PixelSample:
+    """Sample random pixels from all images of an episode, the same number in each ring around the image centre."""
+    n, height, width = images.shape[:3]
     radius2 = radius_squared(height, width).ravel()
     order = np.argsort(radius2, kind="stable")
     rng = generator(seed, "gap/vision/pixels")
     bounds = np.linspace(0, len(order), RINGS + 1).astype(np.intp)
     places = np.concatenate([order[rng.integers(a, b, _PIXELS // RINGS)] for a, b in itertools.pairwise(bounds)])
-    chosen = pictures.reshape(n, -1, 3)[rng.integers(0, n, len(places)), places]
+    chosen = images.reshape(n, -1, 3)[rng.integers(0, n, len(places)), places]
     return PixelSample(values=chosen / 255.0, radius2=radius2[places])
 
 
 def compute_colour_statistics(values: Array) -> tuple[Array, Array, Array, Array]:
-    """Return levels, chroma, rings and balance of `ImageStatistics` from display values ``(E, m, 3)``.
+    """Return four colour statistics of each episode: levels, chroma, rings and balance.
 
-    The pixels of each episode are ordered by ring, as `sample_pixels` returns them.
+    They are quantiles of the display values by colour, quantiles of chroma, the light in rings around the image centre,
+    and the ratios of red and of blue to green; see `ImageStatistics`.
+
+    Args:
+        values: Display values from 0 to 1 of sampled pixels, shape ``(nepisode, npixel, 3)``. The pixels of each
+            episode are ordered by ring, the innermost first, as `sample_pixels` returns them.
     """
     levels = np.moveaxis(np.quantile(values, QUANTILES, axis=1), 0, -1)
     chroma = np.quantile(values.max(axis=-1) - values.min(axis=-1), CHROMA_QUANTILES, axis=1).T
@@ -123,16 +135,17 @@ def compute_colour_statistics(values: Array) -> tuple[Array, Array, Array, Array
     return levels, chroma, rings, sums[:, [0, 2]] / sums[:, [1]]
 
 
-def measure_edge_spread(pictures: Pictures) -> float:
-    """Return the spread of the strongest edges of linear luma: a standard deviation in px, NaN without edges.
+def measure_edge_spread(images: Images) -> float:
+    """Return the spread of the strongest edges of linear luma, a standard deviation in px; NaN if there are no edges.
 
-    After a Gaussian of width s, a step with spread σ has the steepest gradient ∝ (σ² + s²)^-½; the ratio of two such
-    gradients determines σ (S. Zhuo & T. Sim, "Defocus map estimation from a single image", Pattern Recognition 44,
-    2011). The median over the ridges of the wide Gaussian's gradient is used, because noise forms few such ridges.
+    The image is blurred by two Gaussians, a narrow and a wide one. After a blur of width s, the steepest gradient of a
+    step with spread σ is proportional to (σ² + s²)^-½. The ratio of two such gradients determines σ (S. Zhuo & T. Sim,
+    "Defocus map estimation from a single image", Pattern Recognition 44, 2011). The result is the median over the
+    ridges (local maxima) of the gradient after the wide blur, because noise forms few such ridges.
     """
     found: list[Array] = []
-    for picture in pictures:
-        luma = _linear_table()[picture] @ LUMA
+    for image in images:
+        luma = _linear_table()[image] @ LUMA
         narrow, wide = (_gradient_magnitude(gaussian_filter(luma, s, mode="nearest")) for s in (_NARROW, _WIDE))
         inner = np.zeros(luma.shape, dtype=bool)
         inner[4:-4, 4:-4] = True
@@ -146,16 +159,17 @@ def measure_edge_spread(pictures: Pictures) -> float:
     return float(np.sqrt(max((wide2 - square * narrow2) / max(square - 1.0, 1e-3), 0.0)))
 
 
-def measure_noise(pictures: Pictures) -> Array:
-    """Return the variance of green in flat blocks per level, in (8-bit steps)², ``(l,)``; NaN if blocks are too few.
+def measure_noise(images: Images) -> Array:
+    """Return the variance of green in flat blocks at each brightness level, shape ``(nlevel,)``, in (8-bit steps)².
 
-    Each block has the mean square of the second differences in both directions, which are zero on planes and on edges
-    parallel to a side (J. Immerkær, "Fast noise variance estimation", CVIU 64, 1996). The result of a level is that of
-    its flattest tenth of blocks, divided by the value of that tenth in white noise.
+    The mean square of the second differences in both directions is computed for each block of 8 × 8 pixels. Second
+    differences are zero on planes and on edges parallel to a side (J. Immerkær, "Fast noise variance estimation", CVIU
+    64, 1996). The result of a level is the 10 % quantile over its blocks, divided by `_flat_share`, so that it is
+    correct for white noise. It is NaN if there are too few blocks.
     """
     squares, means = [], []
-    for picture in pictures:
-        green = picture[..., 1].astype(np.float64)
+    for image in images:
+        green = image[..., 1].astype(np.float64)
         change = _second_differences(green) ** 2 / 36.0
         rows, columns = (side // _BLOCK for side in change.shape)
         cut = (slice(rows * _BLOCK), slice(columns * _BLOCK))
@@ -173,14 +187,20 @@ def measure_noise(pictures: Pictures) -> Array:
 
 @cache
 def _flat_share() -> float:
-    """Return the value of the flattest tenth of blocks of white noise, divided by the noise's variance."""
+    """Return the 10 % quantile, over 8 × 8 pixel blocks, of the mean squared second difference in white noise.
+
+    The noise has variance 1. `measure_noise` divides its quantile by this number.
+    """
     noise = generator(0, "gap/vision/white").standard_normal((802, 802))
     blocks = (_second_differences(noise) ** 2 / 36.0).reshape(100, _BLOCK, 100, _BLOCK).mean(axis=(1, 3))
     return float(np.quantile(blocks, _FLATTEST))
 
 
 def _second_differences(values: Array) -> Array:
-    """Return second differences in both directions of each inner pixel; for white noise, 36 times its variance."""
+    """Return the second differences in both directions at each inner pixel.
+
+    Their variance in white noise is 36 times the variance of the noise.
+    """
     down = values[:-2] - 2.0 * values[1:-1] + values[2:]
     return down[:, :-2] - 2.0 * down[:, 1:-1] + down[:, 2:]
 
@@ -191,7 +211,11 @@ def _gradient_magnitude(values: Array) -> Array:
 
 
 def _spectral_slope(luma: Array) -> float:
-    """Return the slope of log power over log frequency between 0.03 and 0.3 cycles per pixel, of windowed images."""
+    """Return the slope of log power over log spatial frequency, from 0.03 to 0.3 cycles per pixel.
+
+    Args:
+        luma: Luma of images, shape ``(n, height, width)``.
+    """
     height, width = luma.shape[1:]
     window = np.outer(np.hanning(height), np.hanning(width))
     power = np.mean(np.abs(np.fft.rfft2((luma - luma.mean(axis=(1, 2), keepdims=True)) * window)) ** 2, axis=0)

@@ -1,18 +1,19 @@
-"""Summarize the images of one side of a comparison, and find the regions where simulation differs.
+"""Summarize real or simulated images, and find the image regions in which simulation differs from reality.
 
-Images are sampled, encoded and measured per episode and then discarded. What remains of an episode: its embeddings,
-a row of statistics, features of regions, a thousand pixels, and for some episodes one or two images.
+Images are sampled, encoded and measured one episode at a time and then discarded. The following data of an episode are
+kept: its embeddings, one row of statistics, the features of regions, about a thousand pixels, and for some episodes one
+or two images.
 
 An image is divided into 6 rows of 8 regions with seven features each. A classifier is trained on the features of one
-region and tested on held-out episodes (`stats.classifier_test`): a score of ½ means no difference, 1 means that every
+region and tested on held-out episodes (`stats.classifier_test`). A score of 0.5 means no difference; 1 means that every
 image is classified correctly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Embedding
-from twinloop.dataset.media.images import LEAST_EPISODES, ImageSet, Pictures, Size, sample_images
+from twinloop.dataset.media.images import LEAST_EPISODES, Images, ImageSet, Size, sample_images
 from twinloop.encoders.classical import convert_to_lab
 from twinloop.encoders.images import ImageEncoder
 from twinloop.gap.vision.image_statistics import ImageStatistics, PixelSample, compute_image_statistics, sample_pixels
@@ -31,18 +32,20 @@ _KEPT = 4e6  # pixels of kept images, 50 of 320 × 240: enough for blur and nois
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSide:
-    """Summary of the real or of the simulated images.
+    """Summary of one side of a comparison: of all real or of all simulated images.
 
     Attributes:
-        label: the source and its camera.
-        embedding: one row per image.
-        statistics: one row per episode.
-        regions: features ``(n, 48, 7)`` of every image.
-        pixels: a sample of pixels per episode.
-        kept: a few images of some episodes.
-        names: names of the episodes.
-        size: height and width of the images.
-        plain: number of images that were left out because they have a single colour.
+        label: Source of the images and name of the camera.
+        embedding: Embeddings, one row per image.
+        statistics: Image statistics, one row per episode.
+        regions: Features of the 48 regions of every image, shape ``(nimage, 48, 7)``. The regions form a grid of 6 rows
+            and 8 columns; the features are lightness, a*, b* (CIELAB), spread of lightness and of colour, edges, and
+            fine detail.
+        pixels: Sampled pixels, one sample per episode.
+        sampled_images: A few images of some episodes, one array per episode.
+        names: Names of the episodes.
+        size: Height and width of the images in px.
+        plain: Number of images that were omitted because they have a single colour.
     """
 
     label: str
@@ -50,17 +53,17 @@ class ImageSide:
     statistics: ImageStatistics
     regions: NDArray[np.float32]
     pixels: tuple[PixelSample, ...]
-    kept: tuple[Pictures, ...]
+    sampled_images: tuple[Images, ...]
     names: tuple[str, ...]
     size: Size
     plain: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible summary."""
+        """Return a JSON-compatible summary, without embeddings and images."""
         return {
             "label": self.label,
             "episodes": len(self.names),
-            "pictures": len(self.embedding),
+            "images": len(self.embedding),
             "height": self.size[0],
             "width": self.size[1],
             "plain": self.plain,
@@ -68,58 +71,63 @@ class ImageSide:
 
 
 def summarize_images(
-    pictures: ImageSet, encoder: ImageEncoder, *, frames: int, seed: int = 0, size: Size | None = None
+    images: ImageSet, encoder: ImageEncoder, *, frames: int, seed: int = 0, size: Size | None = None
 ) -> ImageSide:
     """Sample, encode and measure images, one episode at a time.
 
     Args:
-        pictures: the source of the images.
-        encoder: the encoder that turns images into embeddings.
-        frames: largest number of images per episode.
-        seed: seed of the sampling.
-        size: height and width to which images are scaled; None keeps their size.
+        images: Source of the images.
+        encoder: Encoder that computes the embeddings.
+        frames: Largest number of images per episode.
+        seed: Seed of the sampling.
+        size: Height and width in px to which images are scaled; None keeps their size.
 
     Raises:
-        InputError: too few episodes, images of several sizes, or images with a single colour only.
+        InputError: If there are too few episodes, images have several sizes, or too many images have a single colour.
     """
-    pictures.require_episodes()
+    images.require_episodes()
     rows, statistics, regions, pixels, kept, names, clusters = [], [], [], [], [], [], []
     plain, budget, shape = 0, _KEPT, (0, 0)
-    for number, sample in enumerate(sample_images(pictures, frames, seed=seed, size=size)):
+    for number, sample in enumerate(sample_images(images, frames, seed=seed, size=size)):
         plain += sample.plain
-        if not len(sample.pictures):
+        if not len(sample.images):
             continue
-        shape = sample.pictures.shape[1:3]
-        each = _count_kept_images(len(pictures), shape)
+        shape = sample.images.shape[1:3]
+        each = _count_kept_images(len(images), shape)
         if budget > 0:
-            kept.append(sample.pictures[:: max(len(sample.pictures) // each, 1)][:each].copy())
+            kept.append(sample.images[:: max(len(sample.images) // each, 1)][:each].copy())
             budget -= kept[-1].size / 3
-        rows.append(encoder.encode(sample.pictures))
-        regions.append(region_features(sample.pictures))
-        pixels.append(sample_pixels(sample.pictures, seed=seed + number))
-        statistics.append(compute_image_statistics(sample.pictures, pixels[-1]))
-        clusters.append(np.full(len(sample.pictures), number))
+        rows.append(encoder.encode(sample.images))
+        regions.append(region_features(sample.images))
+        pixels.append(sample_pixels(sample.images, seed=seed + number))
+        statistics.append(compute_image_statistics(sample.images, pixels[-1]))
+        clusters.append(np.full(len(sample.images), number))
         names.append(sample.name)
     if len(names) < LEAST_EPISODES:
         raise InputError(
-            f"{pictures.name}: {plain} of the images sampled from {pictures.camera} have a single colour, and "
+            f"{images.name}: {plain} of the images sampled from {images.camera} have a single colour, and "
             f"{len(names)} episodes remain; at least {LEAST_EPISODES} are needed. Check that camera: a lens "
             "cap, a wrong camera, or a renderer without light."
         )
-    label = f"{pictures.name}, {pictures.camera}"
+    label = f"{images.name}, {images.camera}"
     embedding = Embedding(
         values=np.concatenate(rows), clusters=np.concatenate(clusters), encoder=encoder.name,
         encoder_hash=encoder.hash, source=label,
     )  # fmt: skip
     return ImageSide(
         label=label, embedding=embedding, statistics=ImageStatistics.join_episodes(statistics),
-        regions=np.concatenate(regions), pixels=tuple(pixels), kept=tuple(kept), names=tuple(names),
+        regions=np.concatenate(regions), pixels=tuple(pixels), sampled_images=tuple(kept), names=tuple(names),
         size=(int(shape[0]), int(shape[1])), plain=plain,
     )  # fmt: skip
 
 
 def _count_kept_images(episodes: int, shape: Size) -> int:
-    """Return the number of images to keep per episode: at most two, so that many episodes are represented."""
+    """Return the number of images to keep of each episode: 1 or 2, so that many episodes are represented.
+
+    Args:
+        episodes: Number of episodes.
+        shape: Height and width of the images.
+    """
     return int(np.clip(_KEPT / (episodes * shape[0] * shape[1]), 1, 2))
 
 
@@ -131,34 +139,44 @@ _SMALL = 1e-3  # of the range of luma: detail below a quarter of an 8-bit step i
 
 @dataclass(frozen=True, kw_only=True)
 class RegionScores(JsonRecord):
-    """Scores of a classifier of real and simulated images by region; the first row is at the top of the image.
+    """Scores of classifiers that distinguish real from simulated images by one region each.
+
+    All arrays have the shape ``(6, 8)``; the first row is at the top of the image.
 
     Attributes:
-        auc, low, high: area under the curve on held-out episodes, ``(6, 8)``, with intervals.
-        p_value: p-value of no difference, corrected for all regions (Holm), ``(6, 8)``; NaN without a test.
-        apart: distance of both sides' held-out scores in their standard deviations, ``(6, 8)``; it still grows when the
-            area under the curve is 1.
-        by: the feature that differs most, per region.
+        auc: Area under the ROC curve on held-out episodes; 0.5 means no difference.
+        low: Lower end of its interval.
+        high: Upper end of its interval.
+        p_value: p-value of no difference, adjusted for all regions (Holm); NaN if no test was made.
+        separation: Distance between the held-out scores of real and simulated images, in their standard deviations. It
+            still grows when ``auc`` is 1.
+        by: Name of the feature that differs most, per region.
     """
+
+    json_names: ClassVar[Mapping[str, str | None]] = {"separation": "apart"}
 
     auc: Array
     low: Array
     high: Array
     p_value: Array
-    apart: Array
+    separation: Array
     by: tuple[tuple[str, ...], ...]
 
     @property
     def significant_regions(self) -> int:
-        """Number of regions that differ beyond chance, at the 5 % level."""
+        """Number of regions that differ significantly, at the 5 % level."""
         return int(np.sum(self.p_value <= 0.05))
 
 
-def region_features(pictures: Pictures) -> NDArray[np.float32]:
-    """Return the features of every region, ``(n, 6 · 8, 7)``, of images ``(n, h, w, 3)``."""
+def region_features(images: Images) -> NDArray[np.float32]:
+    """Compute the seven features (`FEATURES`) of each of the 48 regions of images ``(n, h, w, 3)``.
+
+    Returns:
+        Features, shape ``(n, 48, 7)``.
+    """
     rows = []
-    for picture in pictures:
-        lab = convert_to_lab(picture[None])[0]
+    for image in images:
+        lab = convert_to_lab(image[None])[0]
         light = lab[..., 0] / 100.0
         down, across = np.gradient(light)
         fine = np.zeros_like(light)
@@ -173,7 +191,7 @@ def region_features(pictures: Pictures) -> NDArray[np.float32]:
         spread = np.sqrt(np.maximum(mean[:, 3] - mean[:, 0] ** 2, 0.0))
         colour = np.sqrt(np.maximum(mean[:, 4] - mean[:, 1] ** 2 - mean[:, 2] ** 2, 0.0))
         rows.append(np.column_stack([mean[:, :3], spread, colour, np.log(mean[:, 5:] + _SMALL)]))
-    return np.array(rows, dtype=np.float32).reshape(len(pictures), GRID[0] * GRID[1], len(FEATURES))
+    return np.array(rows, dtype=np.float32).reshape(len(images), GRID[0] * GRID[1], len(FEATURES))
 
 
 def classify_regions(
@@ -186,19 +204,22 @@ def classify_regions(
     level: float = 0.95,
     seed: int = 0,
 ) -> RegionScores:
-    """Test every region by its features ``(n, 48, 7)`` and ``(m, 48, 7)``.
+    """Test for every region whether a classifier can distinguish real from simulated images.
+
+    The 48 regions form a grid of 6 rows and 8 columns over the image; each one has 7 features, such as lightness.
 
     Args:
-        real: `region_features` of the real images.
-        sim: `region_features` of the simulated images.
-        real_clusters: episode of each real image.
-        sim_clusters: episode of each simulated image.
-        draws: relabellings of episodes; 0 for no test. The smallest p-value of 48 regions is 48 / (1 + draws).
-        level: confidence level of the intervals.
-        seed: seed of relabellings and resamples.
+        real: `region_features` of the real images, shape ``(nreal, 48, 7)``.
+        sim: `region_features` of the simulated images, shape ``(nsim, 48, 7)``.
+        real_clusters: Episode of each real image.
+        sim_clusters: Episode of each simulated image.
+        draws: Number of random relabellings of episodes; 0 for no test. The smallest p-value of 48 regions is 48 / (1 +
+            draws).
+        level: Confidence level of the intervals.
+        seed: Seed of relabellings and resamples.
 
     Raises:
-        InputError: too few episodes for the test.
+        InputError: If there are too few episodes for the test.
     """
     found = [
         classifier_test(
@@ -214,13 +235,13 @@ def classify_regions(
         low=_reshape_to_grid([float(test.auc.low) for test in found]),
         high=_reshape_to_grid([float(test.auc.high) for test in found]),
         p_value=_reshape_to_grid(holm(p_values) if draws else p_values),
-        apart=_reshape_to_grid([float(np.sum(test.contributions.estimate)) for test in found]),
+        separation=_reshape_to_grid([float(np.sum(test.contributions.estimate)) for test in found]),
         by=tuple(map(tuple, np.reshape(words, GRID).tolist())),
     )
 
 
 def _region_means(planes: NDArray[np.float32]) -> Array:
-    """Return means ``(48, c)`` over the regions of ``(h, w, c)``."""
+    """Return the means over each region, shape ``(48, c)``, of c image planes with shape ``(h, w, c)``."""
     edges = [
         np.linspace(0, side, count + 1).astype(np.intp)[:-1] for side, count in zip(planes.shape, GRID, strict=False)
     ]

@@ -1,4 +1,4 @@
-"""Measure the gap between real and simulated images, its regions, and the camera parameters that would close it."""
+"""Measure the gap between real and simulated images, per image region, and the camera parameters that reduce it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.records import require_same_encoder
-from twinloop.dataset.media.images import Pictures
+from twinloop.dataset.media.images import Images
 from twinloop.encoders.images import ImageEncoder
 from twinloop.gap.vision.camera_remedy import CameraRemedy, find_remedies
 from twinloop.gap.vision.develop import CameraResponse
@@ -33,11 +33,24 @@ _REGION_DRAWS = 999  # with them the smallest corrected p-value of 48 regions is
 
 @dataclass(frozen=True, kw_only=True)
 class VisionGap:
-    """The gap between two sets of images.
+    """Gap between real and simulated images.
 
-    ``left`` is the part of MMD² that remains with all remedies together, measured on images that are developed again;
-    NaN if there is no gap beyond chance or no remedy. ``differences`` has every statistic now and with all remedies.
-    ``regions_left`` is ``regions`` with all remedies; None without remedies.
+    Attributes:
+        encoder: Name of the image encoder.
+        encoder_hash: Hash of everything that determines the embeddings.
+        dimension: Number of values of an embedding.
+        real: Summary of the real images.
+        sim: Summary of the simulated images.
+        mmd: Squared maximum mean discrepancy (MMD²) of the embeddings.
+        kid: Kernel Inception distance of the embeddings.
+        neighbours: Precision, recall, density and coverage of the embeddings.
+        classifier: Test with a classifier of the embeddings.
+        differences: Every image statistic, before and after all remedies (proposed changes of camera parameters).
+        remedies: Proposed camera parameters, the most effective first.
+        remaining: Part of MMD² that remains after all remedies, measured on simulated images that are recomputed with
+            the proposed parameters; NaN if there is no significant gap or no remedy.
+        regions: Scores by image region.
+        regions_left: Scores by image region after all remedies; None if there is no remedy.
     """
 
     encoder: str
@@ -51,18 +64,18 @@ class VisionGap:
     classifier: ClassifierTest
     differences: tuple[StatisticDifference, ...]
     remedies: tuple[CameraRemedy, ...]
-    left: float
+    remaining: float
     regions: RegionScores
     regions_left: RegionScores | None
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the distances, the scores of the classifier, and the difference of every statistic."""
+        """Return the headline metrics: distances, scores of the classifier, and differences of all image statistics."""
         what = f"of {self.encoder} embeddings, {len(self.real.names)} real and {len(self.sim.names)} simulated episodes"
         rows = [
             self.mmd.distance.headline("mmd", meaning=f"squared maximum mean discrepancy {what}"),
             self.kid.distance.headline("kid", meaning=f"kernel Inception distance {what}"),
             self.classifier.auc.headline(
-                "auc", meaning=f"area under the curve on held-out images, ½ is no difference, {what}"
+                "auc", meaning=f"area under the curve on held-out images, ½ means no difference, {what}"
             ),
             self.classifier.accuracy.headline(
                 "accuracy", meaning=f"part of held-out images that are classified correctly, {what}"
@@ -90,7 +103,7 @@ class VisionGap:
             **{name: getattr(self, name).to_json() for name in parts},
             "differences": [row.to_json() for row in self.differences],
             "remedies": [row.to_json() for row in self.remedies],
-            "left": self.left,
+            "left": self.remaining,
             "regions_left": None if self.regions_left is None else self.regions_left.to_json(),
         }
 
@@ -100,26 +113,26 @@ def measure_vision(
     sim: ImageSide,
     encoder: ImageEncoder,
     *,
-    look: CameraResponse | None = None,
+    camera: CameraResponse | None = None,
     sensor: str = "camera",
     draws: int = 4999,
     level: float = 0.95,
     seed: int = 0,
 ) -> VisionGap:
-    """Measure the gap between two sides that were encoded by the same encoder.
+    """Measure the gap between real and simulated images that were encoded by the same encoder.
 
     Args:
-        real: the real images.
-        sim: the simulated images.
-        encoder: the encoder that `gather` used.
-        look: the camera of the simulated images; an ideal one by default.
-        sensor: its name in the twin.
-        draws: relabellings of episodes for each test.
-        level: confidence level of the intervals.
-        seed: seed of relabellings and resamples.
+        real: Summary of the real images.
+        sim: Summary of the simulated images.
+        encoder: The encoder with which `summarize_images` was called for both.
+        camera: The camera of the simulated images; an ideal camera by default.
+        sensor: Name of the camera in the twin, used in parameter names.
+        draws: Number of random relabellings of episodes for each test.
+        level: Confidence level of the intervals.
+        seed: Seed of relabellings and resamples.
 
     Raises:
-        InputError: the encoders differ, the image sizes differ, or there are too few episodes for the tests.
+        InputError: If the encoders differ, the image sizes differ, or there are too few episodes for the tests.
     """
     _require_comparable(real, sim)
     sides = {
@@ -127,11 +140,13 @@ def measure_vision(
     }  # fmt: skip
     rows = real.embedding.values, sim.embedding.values
     distance = mmd(*rows, **sides, draws=draws)
-    look = look or CameraResponse()
-    found = find_remedies(real.statistics, sim.statistics, sim.pixels, sim.kept, look, sensor=sensor, level=level)
+    camera = camera or CameraResponse()
+    found = find_remedies(
+        real.statistics, sim.statistics, sim.pixels, sim.sampled_images, camera, sensor=sensor, level=level
+    )
     differences = compare_statistics(real.statistics, sim.statistics, level=level)
     tests = {"draws": min(draws, _REGION_DRAWS), "level": level, "seed": seed}
-    judge = RemedyJudge(real, sim, encoder, look, distance, differences)
+    judge = RemedyJudge(real, sim, encoder, camera, distance, differences)
     remedies = judge.rank_remedies(found)
     return VisionGap(
         encoder=encoder.name,
@@ -145,7 +160,7 @@ def measure_vision(
         classifier=classifier_test(*rows, **sides, draws=min(draws, 999)),
         differences=judge.apply_to_differences(differences, remedies),
         remedies=remedies,
-        left=judge.remaining_share(remedies),
+        remaining=judge.remaining_share(remedies),
         regions=_classify_regions(real, sim.regions, sim.embedding.clusters, **tests),
         regions_left=_classify_regions(real, *_compute_features(judge.remedied_images(remedies)), **tests)
         if remedies
@@ -153,10 +168,10 @@ def measure_vision(
     )
 
 
-def _compute_features(pictures: Sequence[Pictures]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the features of regions, and the episode of each image."""
-    clusters = np.repeat(np.arange(len(pictures)), [len(part) for part in pictures])
-    return np.concatenate([region_features(part) for part in pictures]), clusters
+def _compute_features(images: Sequence[Images]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the region features of all images, and the episode index of each image."""
+    clusters = np.repeat(np.arange(len(images)), [len(part) for part in images])
+    return np.concatenate([region_features(part) for part in images]), clusters
 
 
 def _classify_regions(

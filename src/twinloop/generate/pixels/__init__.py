@@ -1,4 +1,4 @@
-"""Second pass: render stored states with any renderer into a new dataset."""
+"""Render images of stored states with any renderer into a new dataset; the second pass of a generation."""
 
 from twinloop.generate.pixels.block import visual_model
 from twinloop.generate.pixels.dataset import check_render, render_dataset

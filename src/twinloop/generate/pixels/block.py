@@ -1,4 +1,4 @@
-"""Render and encode one block of episodes in a rendering process, frame by frame."""
+"""Render and encode one block, the episodes that share one video file per camera, in a rendering process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from twinloop.generate.pixels.views import (
     CameraView,
     CleanView,
     EpisodeTables,
-    Opened,
+    OpenRenderer,
     SensedView,
     SensorChoice,
     TableFiles,
@@ -37,7 +37,7 @@ from twinloop.randomize import Plan
 from twinloop.render import RENDERERS, Renderer, open_renderer
 
 _DONE = "done.json"
-# Frames in memory at a time in addition to the encoders': enough to make the cost of a call negligible.
+# Size of a chunk of frames in memory, in addition to the encoders' memory: the cost of a call is then negligible.
 _PIECE_BYTES = 24e6
 _PIECE_FRAMES = 64
 _PIECE_SECONDS = 2.0  # s between reports of progress to the user
@@ -45,37 +45,51 @@ _PIECE_SECONDS = 2.0  # s between reports of progress to the user
 
 @dataclass(frozen=True, kw_only=True)
 class RenderBlock:
-    """Input of a rendering process: the states, the episodes, the settings, and the folder of the encoded files.
+    """Input of a rendering process: one block of episodes, the settings, and the folder for the files.
 
-    ``carried`` are cameras whose videos are copied from the source. ``seconds`` is the estimated time of a step of all
-    cameras. With ``remember`` each frame is cached on the disk, because it is expensive.
+    Attributes:
+        source: folder of the dataset with the states.
+        number: number of the block.
+        indices: indices of the episodes in the source.
+        settings: settings of the rendering.
+        copied_cameras: cameras whose videos are copied from the source.
+        renderer: name of the renderer.
+        fps: frames per second of the videos.
+        folder: folder for the encoded files.
+        seconds: estimated time in s to render one control step with all cameras.
+        cache_frames: whether each frame is cached on the disk, because it takes long to render.
     """
 
     source: Path
     number: int
     indices: tuple[int, ...]
     settings: RenderConfig
-    carried: tuple[CameraSpec, ...]
+    copied_cameras: tuple[CameraSpec, ...]
     renderer: str
     fps: int
     folder: Path
     seconds: float
-    remember: bool
+    cache_frames: bool
 
     @property
     def plan(self) -> Plan:
-        """Plan of the run that simulated the source."""
+        """Randomization plan of the run that simulated the source dataset."""
         return load_source_plan(self.source)
 
     @property
     def cameras(self) -> tuple[CameraSpec, ...]:
-        """Cameras to render."""
+        """Cameras to render, with their image sizes."""
         return self.settings.specs(self.plan.twin)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedBlock:
-    """Result of a block: videos by camera, and the files of its side tables by name."""
+    """Files that a rendering process made for one block (the episodes that share one video file per camera).
+
+    Attributes:
+        videos: encoded video by camera.
+        tables: path of each side table (Parquet file with additional data per episode), by the name of the table.
+    """
 
     videos: dict[str, EncodedVideo]
     tables: dict[str, Path]
@@ -83,7 +97,13 @@ class RenderedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class RenderProgress:
-    """Progress of a rendering process: the steps since its last report, and its current work."""
+    """Report of a rendering process on its progress.
+
+    Attributes:
+        steps: number of control steps that were rendered since the last report.
+        episode: index of the episode that is rendered now.
+        rows: control steps that are rendered now; empty if the block is finished.
+    """
 
     steps: int
     episode: int
@@ -96,14 +116,22 @@ class RenderProgress:
 
 
 def render_block(job: RenderBlock, report: Callable[[Any], None]) -> RenderedBlock:
-    """Render a block, or return the result that an earlier run has stored."""
+    """Render a block of episodes; return the stored result if an earlier run has finished the block.
+
+    Args:
+        job: the block.
+        report: function that is called with a `RenderProgress`.
+
+    Raises:
+        TwinloopError: If the renderer raises an error.
+    """
     done = job.folder / _DONE
     stored = _load_stored_block(done) if done.is_file() else None
     if stored is not None:
         steps = DatasetReader(job.source).lengths[list(job.indices)].sum()
         report(RenderProgress(steps=int(steps), episode=job.indices[-1], rows=range(0)))
         return stored
-    videos = copy_videos(DatasetReader(job.source), job.indices, job.carried, job.folder)
+    videos = copy_videos(DatasetReader(job.source), job.indices, job.copied_cameras, job.folder)
     paths = {camera.name: job.folder / f"{camera.name}.mp4" for camera in job.cameras}
     files = TableFiles(job.folder)
     with _convert_renderer_errors(job.renderer):
@@ -116,7 +144,10 @@ def render_block(job: RenderBlock, report: Callable[[Any], None]) -> RenderedBlo
 
 @contextmanager
 def _convert_renderer_errors(name: str) -> Iterator[None]:
-    """Report the exception of a user's renderer with its place; built-in renderers are not expected to raise."""
+    """Context manager that converts an exception of a user's renderer to a `TwinloopError` with its location.
+
+    Exceptions of built-in renderers are not converted.
+    """
     try:
         yield
     except TwinloopError:
@@ -143,14 +174,18 @@ def _store_result(done: Path, made: RenderedBlock) -> None:
     write_json(done, {"videos": rows, "tables": made.tables})
 
 
-def _load_stored_block(done: Path) -> RenderedBlock | None:
-    """Return the block that an earlier run stored, or None if a file is missing."""
+def _load_stored_block(description: Path) -> RenderedBlock | None:
+    """Return the result of a block that an earlier run has stored; None if a file is missing.
+
+    Args:
+        description: JSON file that describes the finished block.
+    """
 
     def episode(row: Mapping[str, Any]) -> EncodedEpisode:
         histogram = np.array(row["histogram"], dtype=np.int64)
         return EncodedEpisode(frames=row["frames"], sampled=row["sampled"], histogram=histogram)
 
-    rows, folder = read_json(done), done.parent
+    rows, folder = read_json(description), description.parent
     videos = {
         name: EncodedVideo(
             path=folder / Path(video["path"]).name, episodes=tuple(episode(row) for row in video["episodes"])
@@ -186,28 +221,39 @@ def _render_chunks(job: RenderBlock, report: Callable[[Any], None], files: Table
 
 
 def _chunk_size(job: RenderBlock) -> int:
-    """Return the number of frames rendered in one call."""
+    """Return the number of frames that are rendered in one call, limited by memory and by the time between reports."""
     size = sum(3 * camera.height * camera.width for camera in job.cameras)
     limits = (_PIECE_FRAMES, _PIECE_BYTES / size, _PIECE_SECONDS / job.seconds)
     return max(1, int(min(limits)))
 
 
-def _make_views(job: RenderBlock, chosen: SensorChoice, opened: Opened) -> list[CameraView]:
-    """Return the views: one renderer for the clean cameras of each size, one for each sensor."""
+def _make_views(job: RenderBlock, sensor_choice: SensorChoice, open_renderer: OpenRenderer) -> list[CameraView]:
+    """Return the sources of images: one renderer per image size, and one per camera with a sensor model.
+
+    Args:
+        job: the block.
+        sensor_choice: sensor of each camera.
+        open_renderer: function that opens a renderer from height, width and cameras.
+    """
     views: list[CameraView] = []
     sizes: dict[tuple[int, int], list[str]] = {}
     for camera in job.cameras:
-        if camera.name in chosen.sensors:
-            sensor, most = chosen.sensors[camera.name], job.settings.subframes
-            views.append(SensedView(_single_camera_renderer(opened, camera.name), sensor, camera, most=most))
+        if camera.name in sensor_choice.sensors:
+            sensor, most = sensor_choice.sensors[camera.name], job.settings.subframes
+            views.append(SensedView(_single_camera_renderer(open_renderer, camera.name), sensor, camera, most=most))
         else:
             sizes.setdefault((camera.height, camera.width), []).append(camera.name)
-    return [CleanView(opened(height, width, names)) for (height, width), names in sizes.items()] + views
+    return [CleanView(open_renderer(height, width, names)) for (height, width), names in sizes.items()] + views
 
 
-def _single_camera_renderer(opened: Opened, camera: str) -> Callable[[int, int], Renderer]:
-    """Return a function that opens a renderer of one camera by height and width."""
-    return lambda height, width: opened(height, width, [camera])
+def _single_camera_renderer(open_renderer: OpenRenderer, camera: str) -> Callable[[int, int], Renderer]:
+    """Return a function that opens a renderer of one camera from height and width.
+
+    Args:
+        open_renderer: function that opens a renderer from height, width and cameras.
+        camera: name of the camera.
+    """
+    return lambda height, width: open_renderer(height, width, [camera])
 
 
 def _open_renderer(
@@ -215,7 +261,7 @@ def _open_renderer(
 ) -> Renderer:
     quality = job.settings.settings
     renderer = open_renderer(job.renderer, model, height=height, width=width, cameras=cameras, quality=quality)
-    if job.remember:
+    if job.cache_frames:
         textures = [job.plan.texture_pool, job.plan.run_seed]
         how = {"renderer": job.renderer, "quality": quality}
         context = {"twin": job.plan.twin.hash, "textures": textures, **how}
@@ -224,10 +270,10 @@ def _open_renderer(
 
 
 def visual_model(source: Path) -> mujoco.MjModel:
-    """Return the model for a dataset's images, compiled once per process.
+    """Return the MuJoCo model for a dataset's images, with its textures; it is compiled once per process.
 
     Raises:
-        InputError: a texture cannot be read.
+        InputError: If a texture cannot be read.
     """
     plan = load_source_plan(source)
     return _visual_model(plan.twin.hash, plan.texture_pool, plan.run_seed, source)

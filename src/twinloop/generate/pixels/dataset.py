@@ -1,4 +1,4 @@
-"""Render stored states with any renderer into a new dataset that records its source."""
+"""Render the images of a dataset's stored states, and write them into a new dataset with its provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from twinloop.core.console import show_progress
 from twinloop.core.errors import MissingDependencyError, TwinloopError
 from twinloop.core.files import sha256_json
-from twinloop.core.pool import LostItem, map_crash_tolerant
+from twinloop.core.pool import CrashedItem, map_crash_tolerant
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.annotations import DOCUMENT
 from twinloop.dataset.lerobot.writer import DatasetWriter
@@ -36,30 +36,32 @@ BLOCK = 8
 _BLOCK_SECONDS = 240.0  # s; a block that would take longer gets fewer episodes
 _WORTH_KEEPING = 0.25  # s; more expensive frames are cached on the disk, which takes 0.05 s
 _PIXELS = 640 * 480  # size of the image for which a renderer's cost is given
-_MOST_LOST = 3  # blocks that end their process twice before the run is stopped
-_SUBFRAMES = 4  # mean number per image with a sensor: most of an episode is slow
-PICTURES = "pictures"  # key in Provenance.extra: origin of each camera's images
+_MOST_LOST = 3  # the rendering stops after this number of blocks that crash their process twice
+_SUBFRAMES = 4  # mean number of subframes of an image with a sensor, because most of an episode is slow
+IMAGES = "pictures"  # key, spelled as in stored files, in Provenance.extra: origin of each camera's images
 
 
 def render_dataset(
     source: Path, output: Path, settings: RenderConfig, *, workers: int = 0, resume: bool = False
 ) -> dict[str, Any]:
-    """Render stored episodes of a generated dataset into a new dataset; return the result.
+    """Render stored episodes of a generated dataset into a new dataset, and return the result as a dictionary.
 
     The drawn appearance of each episode (lights, camera pose, textures) comes from its provenance. Existing cameras of
     the source are copied, unless they are rendered again.
 
     Args:
         source: a dataset with states, with or without images.
-        output: a missing or empty folder, or with ``resume`` one from an earlier run with the same settings.
-        workers: number of processes; the result does not depend on it. A process that a renderer ends is replaced.
-            0 renders in this process.
+        output: a missing or empty folder. If ``resume`` is true, also one from an earlier run with the same settings.
+        settings: cameras, sizes, renderer and episodes.
+        workers: number of processes; the result does not depend on it. A process that a renderer crashes is replaced. 0
+            renders in this process.
+        resume: continue an interrupted rendering.
 
     Raises:
-        UnknownNameError: a camera, a renderer or a setting does not exist.
-        InputError: the source has no states or no episode, or its twin has changed.
-        MissingDependencyError: no renderer works on this machine.
-        TwinloopError: a renderer ended its process twice on the same episodes; finished blocks are kept.
+        UnknownNameError: If a camera, a renderer or a setting does not exist.
+        InputError: If the source has no states or no episode, or its twin has changed.
+        MissingDependencyError: If no renderer works on this machine.
+        TwinloopError: If a renderer crashes its process twice on the same episodes. Finished blocks are kept.
     """
     start = open_source(source, settings)
     renderer = check_render(settings, start.twin)
@@ -74,12 +76,12 @@ def render_dataset(
 
 
 def check_render(settings: RenderConfig, twin: Twin) -> str:
-    """Check render settings before a simulation; return the renderer's name.
+    """Check render settings before a simulation, and return the name of the renderer.
 
     Raises:
-        UnknownNameError: a camera, a renderer or a setting does not exist.
-        InputError: a size is not possible for a video.
-        MissingDependencyError: the renderer does not work on this machine.
+        UnknownNameError: If a camera, a renderer or a setting does not exist.
+        InputError: If a size is not possible for a video.
+        MissingDependencyError: If the renderer does not work on this machine.
     """
     cameras = [camera.name for camera in settings.specs(twin)]
     choose_sensors(settings, twin, cameras)
@@ -99,7 +101,7 @@ def check_render(settings: RenderConfig, twin: Twin) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _RenderPass:
-    """One rendering pass: source, settings, renderer, and values derived from them."""
+    """One rendering of a dataset: source, settings and renderer, and the values derived from them."""
 
     source: RenderSource
     settings: RenderConfig
@@ -107,23 +109,23 @@ class _RenderPass:
 
     @cached_property
     def cameras(self) -> tuple[CameraSpec, ...]:
-        """Cameras to render."""
+        """Cameras to render, with their image sizes."""
         return self.settings.specs(self.source.twin)
 
     @property
     def copied_cameras(self) -> tuple[CameraSpec, ...]:
-        """Cameras of the source that are copied because they are not rendered again."""
-        anew = {camera.name for camera in self.cameras}
-        return tuple(camera for camera in self.source.reader.spec.cameras if camera.name not in anew)
+        """Cameras of the source whose videos are copied, because they are not rendered again."""
+        rendered = {camera.name for camera in self.cameras}
+        return tuple(camera for camera in self.source.reader.spec.cameras if camera.name not in rendered)
 
     @cached_property
     def sensor_choice(self) -> SensorChoice:
-        """Sensor of each rendered camera."""
+        """Sensor model (lens, exposure, noise) that is applied to each rendered camera's images, if any."""
         return choose_sensors(self.settings, self.source.twin, [camera.name for camera in self.cameras])
 
     @property
     def seconds(self) -> float:
-        """Estimated time in s for one step of all cameras."""
+        """Estimated time in s to render one control step with all cameras."""
         sensed = min(_SUBFRAMES, self.settings.subframes)
         pixels = sum(
             camera.height * camera.width * (sensed if camera.name in self.sensor_choice.sensors else 1)
@@ -133,19 +135,19 @@ class _RenderPass:
 
     @property
     def block_size(self) -> int:
-        """Number of episodes per file."""
+        """Number of episodes per block, which one process renders into one file per camera; at most 8."""
         lengths = self.source.reader.lengths[list(self.source.chosen)]
         return min(BLOCK, max(1, math.floor(_BLOCK_SECONDS / (self.seconds * float(lengths.mean())))))
 
     @cached_property
     def renderer_text(self) -> str:
-        """Renderer and versions, as text."""
+        """Name of the renderer and versions of its packages, as text."""
         versions = ", ".join(f"{name} {found}" for name, found in renderer_versions(self.renderer).items())
         return f"{self.renderer} ({versions})"
 
     @cached_property
     def spec(self) -> DatasetSpec:
-        """Specification of the new dataset."""
+        """Specification of the new dataset: that of the source, with the rendered cameras."""
         parent = self.source.reader.spec
         config = {
             "parent": dict(parent.config),
@@ -167,7 +169,14 @@ class _RenderPass:
         )
 
     def blocks(self, first: int, folder: Path) -> Iterator[RenderBlock]:
-        """Yield the blocks that contain episodes, from block ``first`` on."""
+        """Yield the blocks to render, from block number ``first`` on.
+
+        A block is a group of episodes that share one video file per camera. Blocks with no chosen episode are skipped.
+
+        Args:
+            first: number of the first block that is not finished.
+            folder: folder for temporary files.
+        """
         reader = self.source.reader
         for number, indices in self.source.group_by_block(self.block_size).items():
             if number >= first:
@@ -176,34 +185,43 @@ class _RenderPass:
                     number=number,
                     indices=indices,
                     settings=self.settings,
-                    carried=self.copied_cameras,
+                    copied_cameras=self.copied_cameras,
                     renderer=self.renderer,
                     fps=reader.spec.fps,
                     folder=folder / str(number),
                     seconds=self.seconds,
-                    remember=self.seconds / len(self.cameras) > _WORTH_KEEPING,
+                    cache_frames=self.seconds / len(self.cameras) > _WORTH_KEEPING,
                 )
 
     def record(self, index: int) -> SimEpisode:
-        """Return an episode's record for the new dataset."""
+        """Return the record of an episode for the new dataset; its provenance has the renderer and the source episode.
+
+        Args:
+            index: index of the episode in the source.
+        """
         record = read_episode_record(self.source.reader, index)
         parent = record.provenance
-        pictures = dict(parent.extra.get(PICTURES, {}))
+        images = dict(parent.extra.get(IMAGES, {}))
         for camera in self.cameras:
             how = {"renderer": self.renderer_text, "width": camera.width, "height": camera.height}
             how |= self._describe_sensor(index, camera)
-            pictures[camera.name] = {**how, "quality": self.settings.settings, "parent": parent.content_hash}
+            images[camera.name] = {**how, "quality": self.settings.settings, "parent": parent.content_hash}
         provenance = replace(
             parent,
             versions={**parent.versions, "renderer": self.renderer_text},
             parents=(parent.content_hash,),
             content_hash="",
-            extra={**parent.extra, PICTURES: pictures},
+            extra={**parent.extra, IMAGES: images},
         )
         return replace(record, provenance=provenance)
 
     def _describe_sensor(self, index: int, camera: CameraSpec) -> dict[str, Any]:
-        """Return the description of a camera's sensor for the provenance; empty without one."""
+        """Return the description of a camera's sensor model for the provenance; empty if the camera has none.
+
+        Args:
+            index: index of the episode in the source.
+            camera: the camera.
+        """
         name = self.sensor_choice.sensors.get(camera.name)
         if name is None:
             return {}
@@ -216,12 +234,12 @@ class _RenderPass:
 
     @cached_property
     def documents(self) -> dict[str, dict[str, Any]]:
-        """Documents that describe the side tables, by name."""
+        """Content of the JSON files that describe the annotations (masks, depth, …), by file name."""
         wanted = self.settings.annotation_settings
         return {} if wanted is None else {DOCUMENT: annotations_document(self.source.twin, wanted)}
 
     def result(self, writer: DatasetWriter) -> dict[str, Any]:
-        """Return the result of the pass as a JSON-compatible dictionary."""
+        """Return the result of the rendering as a JSON-compatible dictionary."""
         return {
             "schema": 1,
             "verb": "render",
@@ -244,14 +262,16 @@ def _render_blocks(work: _RenderPass, writer: DatasetWriter, folder: Path, worke
     jobs = list(work.blocks(writer.next_block, folder))
     lengths = work.source.reader.lengths
     total = int(sum(lengths[list(job.indices)].sum() for job in jobs))
-    lost: list[tuple[RenderBlock, LostItem]] = []
+    lost: list[tuple[RenderBlock, CrashedItem]] = []
     with show_progress(label="render", total=total) as advance:
 
-        def heard(reached: RenderProgress) -> None:
+        def report_progress(reached: RenderProgress) -> None:
             advance(reached.steps)
 
-        for job, made in map_crash_tolerant(render_block, jobs, workers=min(workers, len(jobs)), progress=heard):
-            if isinstance(made, LostItem):
+        for job, made in map_crash_tolerant(
+            render_block, jobs, workers=min(workers, len(jobs)), progress=report_progress
+        ):
+            if isinstance(made, CrashedItem):
                 lost.append((job, made))
                 if len(lost) == _MOST_LOST:
                     break
@@ -274,20 +294,35 @@ def _render_blocks(work: _RenderPass, writer: DatasetWriter, folder: Path, worke
 
 
 def _make_lost_error(
-    work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock, LostItem]]
+    work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock, CrashedItem]]
 ) -> TwinloopError:
-    """Return the error for blocks that ended their processes each time."""
-    told = "; ".join(f"{one.reported or f'episode {job.indices[0]}'}: its process {one.how}" for job, one in lost)
+    """Return the error for blocks on which the renderer crashed its process in every attempt.
+
+    Args:
+        work: the rendering.
+        writer: writer of the new dataset.
+        lost: each crashed block, with the description of its last crash.
+    """
+    crashes = "; ".join(f"{one.reported or f'episode {job.indices[0]}'}: its process {one.crash}" for job, one in lost)
     return TwinloopError(
-        f"The renderer {work.renderer} ended its process twice at the same place ({told}). {writer.episodes} episodes "
-        "are committed and further finished frames are stored: the same command with --resume continues from "
-        "there, with more memory or fewer --workers. Or leave these episodes out with --episodes."
+        f"The renderer {work.renderer} crashed its process twice at the same place ({crashes}). {writer.episodes} "
+        "episodes are committed, and finished frames of other episodes are stored. Continue with the same command and "
+        "--resume, with more memory or fewer --workers, or exclude the episodes at this place with --episodes."
     )
 
 
 @contextmanager
 def _open_scratch_folder(output: Path, config_hash: str, *, resume: bool) -> Iterator[Path]:
-    """Yield a folder next to the dataset for temporary files, which a resumed run with the same settings uses."""
+    """Context manager for a folder with temporary files next to the dataset.
+
+    The folder is deleted at the end. It is kept if the block raises an error and files exist, so that a resumed run
+    with the same settings can use them.
+
+    Args:
+        output: folder of the dataset.
+        config_hash: hash of the settings.
+        resume: whether to keep the files of an earlier run with the same settings.
+    """
     around = output.with_name(f".{output.name}.render")
     folder = around / config_hash[:16]
     for other in around.glob("*"):

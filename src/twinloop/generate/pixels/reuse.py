@@ -1,4 +1,4 @@
-"""Reuse existing images: videos of a dataset without encoding, and cached frames of an interrupted process."""
+"""Reuse existing images: copy videos of a dataset without encoding, and cache the frames of a slow renderer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,20 @@ from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
 from twinloop.dataset.media.video import EncodedEpisode, EncodedVideo, open_video
 from twinloop.dataset.spec import CameraSpec
 from twinloop.generate.readings import SAMPLES
-from twinloop.render import Fields, Observed, Renderer, SceneStates
+from twinloop.render import ChannelArrays, Fields, Renderer, SceneStates
 
 
 class CachingRenderer(Renderer):
-    """Renderer that writes every frame into a folder, and reads existing frames from there.
+    """Renderer that stores every frame in a folder, and reads existing frames from there.
 
-    The name of a frame is a hash of its inputs: state, fields, channels, cameras, size, and ``context``, which
-    identifies the model, the renderer and its settings. Frames are stored without loss, bit for bit.
+    The file name of a frame is a hash of its inputs: state, randomized fields of the MuJoCo model, channels (color,
+    depth, …), cameras, size and ``context``. Frames are stored without loss, bit for bit.
+
+    Args:
+        inner: the renderer that computes missing frames.
+        model: MuJoCo model of the scene.
+        folder: folder of the frames.
+        context: values that identify the model, the renderer and its settings.
     """
 
     def __init__(self, inner: Renderer, model: mujoco.MjModel, folder: Path, context: Mapping[str, Any]) -> None:
@@ -41,8 +47,8 @@ class CachingRenderer(Renderer):
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
-    ) -> Observed:
-        """Render frame by frame, or read cached frames; see `Renderer.observe`."""
+    ) -> ChannelArrays:
+        """Render images frame by frame, or read cached frames; see `Renderer.observe`."""
         frames = [self._frame(states, fields or {}, i, channels) for i in range(len(states))]
         return {
             camera: {name: np.concatenate([frame[camera, name] for frame in frames]) for name in channels}
@@ -85,22 +91,32 @@ class CachingRenderer(Renderer):
 def copy_videos(
     reader: DatasetReader, indices: Sequence[int], cameras: Sequence[CameraSpec], folder: Path
 ) -> dict[str, EncodedVideo]:
-    """Write one file per camera with the stored frames of these episodes, in order, without encoding again.
+    """Write one video file per camera with the stored frames of some episodes, in order, without encoding them again.
 
-    A file with exactly these episodes is copied; otherwise the encoded frames are copied. Statistics are those of the
-    stored frames.
+    If the episodes are exactly those of one file, the file is copied; otherwise their encoded frames are copied. Image
+    statistics are computed from the stored frames.
+
+    Args:
+        reader: reader of the dataset.
+        indices: indices of the episodes.
+        cameras: cameras to copy.
+        folder: folder of the new files.
 
     Raises:
-        DatasetError: a file is missing or damaged, or the episodes' encodings do not fit into one file.
+        DatasetError: If a file is missing or damaged, or the episodes are encoded differently and do not fit into one
+            file.
     """
     return {camera.name: _copy_video(reader, indices, camera, folder / f"{camera.name}.mp4") for camera in cameras}
 
 
 def copy_samples(reader: DatasetReader, index: int) -> dict[str, pa.Table]:
-    """Return the stored side tables with all samples of an episode's body sensors, by name.
+    """Read all samples of an episode's inertial, force and servo sensors, to copy them into the rendered dataset.
+
+    Returns:
+        One table per sensor, by the name of the table.
 
     Raises:
-        DatasetError: a file is damaged.
+        DatasetError: If a file is damaged.
     """
     names = [name for name in reader.side_tables if name.startswith(SAMPLES)]
     return {name: reader.side_rows(name, index).drop_columns(["episode_index"]) for name in names}
@@ -117,7 +133,7 @@ def _copy_video(reader: DatasetReader, indices: Sequence[int], camera: CameraSpe
 
 
 def _find_location(reader: DatasetReader, index: int, camera: CameraSpec) -> tuple[Path, int, int]:
-    """Return the video file of an episode, its first frame in it, and its number of frames."""
+    """Return the video file of an episode, the index of its first frame in the file, and its number of frames."""
     row = reader.row(index)
     where = {key: row[f"videos/{camera.key}/{key}"] for key in ("chunk_index", "file_index")}
     path = layout.resolve_inside(reader.path, reader.info["video_path"], {**where, "video_key": camera.key})
@@ -125,7 +141,7 @@ def _find_location(reader: DatasetReader, index: int, camera: CameraSpec) -> tup
 
 
 def _is_whole_file(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec) -> bool:
-    """Return whether these are all the episodes of their file."""
+    """Return whether a video file contains exactly these episodes, so that it can be copied as a whole."""
     first, last = indices[0], indices[-1]
     around = [index for index in (first - 1, last + 1) if 0 <= index < len(reader)]
     file = _find_location(reader, first, camera)[0]
@@ -142,7 +158,16 @@ def _statistics(reader: DatasetReader, index: int, camera: CameraSpec) -> Encode
 
 
 def _remux(places: Sequence[tuple[Path, int, int]], path: Path, *, fps: int) -> None:
-    """Copy the encoded frames of episodes into one file; every episode begins with a key frame."""
+    """Copy the encoded frames of episodes into one video file; every episode begins with a key frame.
+
+    Args:
+        places: file, first frame and number of frames of each episode.
+        path: the new file.
+        fps: frames per second.
+
+    Raises:
+        DatasetError: If the episodes are encoded differently, or frames are missing.
+    """
     import av
 
     base, count, header = Fraction(1, fps), 0, None
@@ -156,7 +181,7 @@ def _remux(places: Sequence[tuple[Path, int, int]], path: Path, *, fps: int) -> 
                     stream.time_base = base
                 if template.codec_context.extradata != header:
                     raise DatasetError(
-                        f"{file} was encoded otherwise than {places[0][0]}, so their frames do not go into one file. "
+                        f"{file} has another encoding than {places[0][0]}, so their frames do not fit into one file. "
                         "Render this camera again too."
                     )
                 for packet in _select_packets(source, template, start, length, fps):
@@ -167,11 +192,21 @@ def _remux(places: Sequence[tuple[Path, int, int]], path: Path, *, fps: int) -> 
                     count += 1
     expected = int(np.sum([length for _, _, length in places]))
     if count != expected:
-        raise DatasetError(f"{path}: {count} frames were found where {expected} should be. A source file is damaged.")
+        raise DatasetError(
+            f"{path}: {count} frames were copied instead of {expected}, because a source file is damaged."
+        )
 
 
 def _select_packets(source: Any, stream: Any, start: int, length: int, fps: int) -> Iterator[Any]:
-    """Yield the packets of ``length`` frames from frame ``start`` on."""
+    """Yield the video packets of ``length`` frames, from frame ``start`` on.
+
+    Args:
+        source: open PyAV container.
+        stream: its video stream.
+        start: index of the first frame.
+        length: number of frames.
+        fps: frames per second.
+    """
     source.seek(max(round(Fraction(start, fps) / stream.time_base), 0), stream=stream, backward=True)
     for packet in source.demux(stream):
         if packet.pts is None:

@@ -1,4 +1,4 @@
-"""Take the images of an episode, clean or through a sensor model, with annotations and readings."""
+"""Render the images of an episode, directly or through a camera sensor model, with annotations and sensor readings."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ from twinloop.twin.variant import add_twin_sensors
 
 @dataclass(frozen=True, kw_only=True)
 class SensorChoice:
-    """The twin with its sensors, and the sensor of each camera that is not clean.
+    """Sensor model of each rendered camera.
 
-    ``replaced`` are the sensors that are not the twin's own, for which an episode's draws do not apply. ``ranging`` are
-    the depth cameras and lidars that are read in addition.
+    Attributes:
+        twin: twin with all chosen sensors.
+        sensors: name of the sensor by camera; other cameras have no sensor model.
+        replaced: sensors that are not part of the original twin, so that an episode's drawn parameters do not apply to
+            them.
+        ranging: depth cameras and lidars that are read in addition.
     """
 
     twin: Twin
@@ -47,28 +51,31 @@ class SensorChoice:
 
 
 def choose_sensors(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -> SensorChoice:
-    """Return the sensors of the rendered cameras.
+    """Return the sensor model of each rendered camera, according to the setting ``sensors``.
+
+    Args:
+        settings: settings of the rendering.
+        twin: twin of the dataset.
+        cameras: names of the rendered cameras.
 
     Raises:
-        UnknownNameError: a camera is not rendered, or a device does not exist.
-        InputError: a device is no camera, or ``device`` is requested for a twin without sensors.
+        UnknownNameError: If a camera is not rendered, or a device does not exist.
+        InputError: If a device is not a camera, or ``device`` is requested for a twin without sensors.
     """
     words = settings.sensors
     if isinstance(words, dict):
         for camera in words:
             if camera not in cameras:
-                raise UnknownNameError(
-                    "camera", camera, cameras, where="the cameras to render, which it gives a sensor"
-                )
+                raise UnknownNameError("camera", camera, cameras, where="the sensors of the cameras to render")
     asked = {camera: words if isinstance(words, str) else words.get(camera, CLEAN) for camera in cameras}
     own = camera_sensors(twin)
     found = {camera: own[camera] for camera, word in asked.items() if word == DEVICE and camera in own}
     ranging = ranging_sensors(twin) if words == DEVICE else ()
-    lacking = [camera for camera, word in asked.items() if word == DEVICE and camera not in own]
-    if lacking and (isinstance(words, dict) or not (found or ranging)):
+    without_sensor = [camera for camera, word in asked.items() if word == DEVICE and camera not in own]
+    if without_sensor and (isinstance(words, dict) or not (found or ranging)):
         raise InputError(
-            f"The twin {twin.name} carries no camera sensor that looks from {', '.join(lacking)}. Add `sensors:` to "
-            f"its YAML, or name a device: --sensors {lacking[0]}=uvc_webcam."
+            f"The twin {twin.name} has no camera sensor for {', '.join(without_sensor)}. Add `sensors:` to "
+            f"its YAML, or name a device: --sensors {without_sensor[0]}=uvc_webcam."
         )
     others = {camera: word for camera, word in asked.items() if word not in (CLEAN, DEVICE)}
     if not others:
@@ -78,7 +85,7 @@ def choose_sensors(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -
     for name in specs:
         device = changed.devices[name]
         if device.kind != KIND:
-            raise InputError(f"The device {device.name} is a {device.kind}, and no {KIND}: it makes no pictures.")
+            raise InputError(f"The device {device.name} is of the kind {device.kind}, not {KIND}, so it has no images.")
     found |= {spec.camera: name for name, spec in specs.items()}
     return SensorChoice(twin=changed, sensors=found, replaced=tuple(specs), ranging=ranging)
 
@@ -89,68 +96,69 @@ def ranging_sensors(twin: Twin) -> tuple[str, ...]:
 
 
 class CameraView(Protocol):
-    """Source of the images of some cameras, episode by episode, in the order of the frames."""
+    """Protocol of sources of the images of some cameras, episode by episode, in the order of the frames."""
 
     def begin(self, episode: StoredEpisode) -> None:
-        """Start an episode."""
+        """Start an episode; later calls of `frames` refer to it."""
         ...
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
-        """Return images ``(n, height, width, 3)`` by camera at the next control steps."""
+        """Return the images ``(n, height, width, 3)`` by camera at the next n control steps."""
         ...
 
 
 class CleanView:
-    """Rendered images without a sensor model, of the world at the time of each command."""
+    """Rendered images without a sensor model; they show the scene at the time of each command."""
 
     def __init__(self, renderer: Renderer) -> None:
         self.renderer = renderer
         self._episode: StoredEpisode | None = None
 
     def begin(self, episode: StoredEpisode) -> None:
-        """Start an episode."""
+        """Start an episode; later calls of `frames` refer to it."""
         self._episode = episode
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
-        """Render images ``(n, height, width, 3)`` by camera at control steps."""
-        assert self._episode is not None  # noqa: S101 - our own invariant: begun first
+        """Render the images ``(n, height, width, 3)`` by camera at n control steps."""
+        assert self._episode is not None  # noqa: S101 - an invariant: begin() was called
         states = self._episode.states.take(slice(rows.start, rows.stop))
         return self.renderer.render(states, self._episode.fields(rows))
 
 
 class SensedView:
-    """Images as delivered by a sensor of the twin, each camera separately.
+    """Images of one camera as a sensor of the twin delivers them.
 
     Args:
-        opened: function from height and width to a renderer; the lens of another world may need another size.
+        opened: function that opens a renderer from height and width. The rendered size may be larger than that of the
+            delivered images, because a lens distorts the image.
         sensor: name of the sensor.
-        camera: size of the delivered images.
-        most: largest number of subframes of an image.
+        camera: name and size of the delivered images.
+        most: largest number of rendered times (subframes) in one exposure.
     """
 
     def __init__(self, opened: Callable[[int, int], Renderer], sensor: str, camera: CameraSpec, *, most: int) -> None:
         self._opened = functools.cache(opened)
         self._sensor, self.camera, self._most = sensor, camera, most
-        self.shots: CameraCaptures | None = None
+        self.captures: CameraCaptures | None = None
 
     def begin(self, episode: StoredEpisode) -> None:
-        """Start an episode with its sensor parameters."""
+        """Prepare to render an episode with the sensor parameters that were drawn for it."""
         camera = episode.camera(self._sensor, self.camera)
         renderer = self._opened(camera.view.height, camera.view.width)
 
         def draw(states: SceneStates, fields: Fields) -> NDArray[np.float32]:
             return renderer.observe(states, fields, channels=("linear",))[camera.camera]["linear"]
 
-        self.shots = CameraCaptures(camera, episode.world, draw, most=self._most)
+        self.captures = CameraCaptures(camera, episode.world, draw, most=self._most)
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
-        """Return the delivered images ``(n, height, width, 3)`` by camera at control steps."""
-        assert self.shots is not None  # noqa: S101 - our own invariant: begun first
-        return {self.camera.name: self.shots.take_images(rows)}
+        """Return the delivered images ``(n, height, width, 3)`` of the camera, by its name, at n control steps."""
+        assert self.captures is not None  # noqa: S101 - an invariant: begin() was called
+        return {self.camera.name: self.captures.take_images(rows)}
 
 
 Tables = dict[str, pa.Table]
-Opened = Callable[[int, int, list[str]], Renderer]
+OpenRenderer = Callable[[int, int, list[str]], Renderer]
 READINGS = "sensors/{}"  # the side table of a sensor's readings
 _FRAMES = 16  # rendered at once
 
@@ -164,13 +172,21 @@ DEPTH_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
 
 @dataclass
 class TableFiles:
-    """Writers of a block's side tables, one file per table, to which episodes are appended."""
+    """Writers of a block's side tables, one Parquet file per table, to which the rows of episodes are appended.
+
+    Attributes:
+        folder: folder of the files.
+    """
 
     folder: Path
     _writers: dict[str, pq.ParquetWriter] = field(default_factory=dict)
 
     def add(self, tables: Mapping[str, pa.Table]) -> None:
-        """Append the rows of an episode."""
+        """Append the rows of an episode to the files.
+
+        Args:
+            tables: rows by name of the side table.
+        """
         for name, table in tables.items():
             if name not in self._writers:
                 path = self._path(name)
@@ -179,7 +195,7 @@ class TableFiles:
             self._writers[name].write_table(table, row_group_size=max(1, len(table)))
 
     def close(self) -> dict[str, Path]:
-        """Close all files; return them by the names of the tables."""
+        """Close all files, and return their paths by name of the side table."""
         for writer in self._writers.values():
             writer.close()
         return {name: self._path(name) for name in self._writers}
@@ -189,20 +205,27 @@ class TableFiles:
 
 
 class EpisodeTables:
-    """Computation of the side tables of episodes.
+    """Builder of an episode's side tables, which are tables of additional data: annotations and sensor readings.
+
+    The annotations describe images. The readings are those of depth cameras and lidars.
 
     Args:
-        opened: function from height, width and cameras to a renderer.
-        wanted: requested annotations.
+        opened: function that opens a renderer from height, width and cameras.
+        wanted: requested annotations, for example masks or depth; None if no annotation is requested.
         ranging: names of depth cameras and lidars to read.
     """
 
-    def __init__(self, opened: Opened, wanted: AnnotationSettings | None, ranging: Sequence[str]) -> None:
+    def __init__(self, opened: OpenRenderer, wanted: AnnotationSettings | None, ranging: Sequence[str]) -> None:
         self._opened, self._wanted, self._ranging = opened, wanted, ranging
         self._renderers: dict[tuple[int, int, str], Renderer] = {}
 
     def make_tables(self, episode: StoredEpisode, views: Sequence[CameraView]) -> Tables:
-        """Return the tables of one episode whose images the views have taken."""
+        """Return the side tables of one episode, by name.
+
+        Args:
+            episode: the episode.
+            views: sources of its images, after all its images were taken.
+        """
         tables: Tables = {}
         if self._wanted is not None:
             parts = [self._annotations(episode, view, self._wanted) for view in views]
@@ -219,7 +242,10 @@ class EpisodeTables:
         return tables
 
     def _annotations(self, episode: StoredEpisode, view: CameraView, wanted: AnnotationSettings) -> Tables:
-        """Return the annotations of a view's images; with a sensor, of the undistorted camera at its time."""
+        """Return the annotations of a view's images.
+
+        If the view has a sensor model, the annotations describe the undistorted image at the sensor's capture time.
+        """
         states, fields = image_scenes(episode, view)
         return annotate_episode(
             self._true_renderer(view),
@@ -234,7 +260,7 @@ class EpisodeTables:
     def _true_renderer(self, view: CameraView) -> Renderer:
         if isinstance(view, CleanView):
             return view.renderer
-        assert isinstance(view, SensedView)  # noqa: S101 - there are these two
+        assert isinstance(view, SensedView)  # noqa: S101 - there are only these two classes
         return self._renderer(view.camera.height, view.camera.width, view.camera.name)
 
     def _renderer(self, height: int, width: int, camera: str) -> Renderer:
@@ -244,7 +270,7 @@ class EpisodeTables:
         return self._renderers[key]
 
     def _read_depth(self, episode: StoredEpisode, sensor: str) -> pa.Table:
-        """Return the readings of a depth camera at every control step, as 16-bit images."""
+        """Return the readings of a depth camera at every control step, as a table of 16-bit images."""
         rows = list(self._depth_rows(episode, sensor))
         text = {"device": episode.twin.devices[sensor].name, "camera": sensor_camera(episode.twin, sensor)}
         meanings = {name: meaning for name, (_, meaning) in DEPTH_COLUMNS.items()}
@@ -270,7 +296,7 @@ class EpisodeTables:
 
 
 def image_scenes(episode: StoredEpisode, view: CameraView) -> tuple[SceneStates, Fields]:
-    """Return poses and appearance at the time of each image of a view."""
-    if isinstance(view, SensedView) and view.shots is not None:
-        return episode.world.at(view.shots.captures.taken[0])
+    """Return the poses of the scene and its appearance (randomized model fields) at the time of each image."""
+    if isinstance(view, SensedView) and view.captures is not None:
+        return episode.world.at(view.captures.captures.capture_time[0])
     return episode.states, episode.fields(np.arange(len(episode.states)))

@@ -1,1 +1,1 @@
-"""Monitor of a policy and its robot: detect changes since calibration, their cause and their start."""
+"""Monitor a policy and its robot: detect changes since calibration, and estimate their cause and their start."""

@@ -1,4 +1,4 @@
-"""Monitor of running robots: scores at every step, and alarms with probable causes."""
+"""Monitor running robots: compute scores at every control step, and raise alarms with their probable causes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,23 @@ from twinloop.release.monitor.streams import MonitorStreams, ObservedPolicy
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-_SINCE = 0.5  # of its limit: level from which an alarm's signal is counted as rising (our choice)
+_SINCE = 0.5  # share of its limit above which a signal counts as rising (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """Alarm of a signal that exceeded its limit: its world, its step, and the step since which it had been rising.
+    """Alarm of one signal that exceeded its limit.
 
-    ``excess`` is the value divided by the limit. ``detail`` gives the value in physical units, if available. ``cause``
-    is the cause that all signals of the episode indicate so far; ``instead`` lists the possible causes if it is
-    unknown.
+    Attributes:
+        world: index of the robot.
+        step: step of the episode at which the limit was exceeded.
+        since: step from which the signal was above half of its limit without interruption.
+        signal: name of the signal, such as ``drives/latency``.
+        excess: value of the signal divided by its limit.
+        cause: cause that all signals of the episode indicate so far.
+        possible_causes: possible causes, the most probable first, if ``cause`` is ``unknown``.
+        control_hz: control steps per second.
+        detail: value in physical units, in words; empty if not available.
     """
 
     world: int
@@ -39,30 +46,36 @@ class Alarm:
     signal: str
     excess: float
     cause: Cause
-    instead: tuple[Cause, ...]
+    possible_causes: tuple[Cause, ...]
     control_hz: float
     detail: str = ""
 
     def __str__(self) -> str:
-        """Return the alarm as a sentence."""
-        doubt = f" ({' or '.join(self.instead)})" if self.cause == "unknown" and self.instead else ""
+        """Return the alarm as a sentence for a person."""
+        doubt = f" ({' or '.join(self.possible_causes)})" if self.cause == "unknown" and self.possible_causes else ""
         return (
             f"{self.signal} at {self.excess:.2f} times its limit since {self.since / self.control_hz:.2f} s: "
             f"{get_meaning(self.signal).words}{self.detail and f' ({self.detail})'}. Points to: {self.cause}{doubt}."
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return the alarm as a JSON-compatible dictionary; the key ``says`` has the message for a person."""
         names = ("world", "step", "since", "signal", "excess", "cause")
-        return {**{name: getattr(self, name) for name in names}, "instead": list(self.instead), "says": str(self)}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "instead": list(self.possible_causes),
+            "says": str(self),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorStep:
-    """Result of one step.
+    """Result of the monitor for one control step of ``nworld`` robots.
 
-    ``scores`` by signal ``(nworld,)`` are relative to their limits: above 1 is an alarm, NaN means that there is no
-    score yet. ``alarms`` are the new alarms: for each signal, the first of an episode.
+    Attributes:
+        scores: scores divided by their limits, by signal, shape ``(nworld,)``. A value above 1 is an alarm; NaN means
+            that there is no score yet.
+        alarms: new alarms. Each signal raises at most one alarm per episode.
     """
 
     scores: Mapping[str, Array]
@@ -70,18 +83,17 @@ class MonitorStep:
 
 
 class LiveMonitor:
-    """Monitor of ``nworld`` robots of one kind, created by `LiveMonitor.open` or from a calibration.
+    """Monitor of ``nworld`` robots of one kind that are running.
 
-    Call `begin`, then `look` once per control step, and `end` after each episode.
+    Call `begin` first, then `score_step` once per control step, and `end` after each episode.
 
     Args:
-        calibration: calibration of the monitor.
-        twin: the twin that the calibration names.
-        hash: hash of the calibration, for logs.
-        nthread: C threads for the twin's physics.
+        twin: twin that the calibration names.
+        hash: hash of the calibration, for records.
+        nthread: number of threads for the twin's physics.
 
     Raises:
-        InputError: the twin is not the calibration's.
+        InputError: If the twin is not that of the calibration.
     """
 
     def __init__(self, calibration: Calibration, twin: Twin, *, hash: str = "", nthread: int = 1) -> None:  # noqa: A002
@@ -94,21 +106,22 @@ class LiveMonitor:
         self.calibration, self.hash = calibration, hash
         self._twin = twin
         params = twin.table(1, dict(origin.params))
-        self._streams = MonitorStreams(twin, origin.contract, params, pictures=calibration.pictures, nthread=nthread)
-        self.between = CalibrationHistory(calibration)
+        self._streams = MonitorStreams(twin, origin.contract, params, images=calibration.images, nthread=nthread)
+        self.history = CalibrationHistory(calibration)
 
     @classmethod
     def open(cls, folder: str | Path, twin: Twin, *, policy_hash: str = "", nthread: int = 1) -> LiveMonitor:
         """Open the monitor that is stored in a folder.
 
         Args:
-            folder: see `calibration.save_monitor_calibration`.
-            twin: the twin that the calibration names.
-            policy_hash: hash of the policy that will act, if known.
-            nthread: see the class.
+            folder: folder that `calibration.save_monitor_calibration` wrote.
+            twin: twin that the calibration names.
+            policy_hash: hash of the policy that will act; empty if unknown.
+            nthread: number of threads for the twin's physics.
 
         Raises:
-            InputError: the folder has no monitor, it is damaged, or it is for another policy or another twin.
+            InputError: If the folder has no monitor, or the monitor is damaged or is for another policy or another
+                twin.
         """
         calibration, found = read_monitor_calibration(Path(folder))
         check_policy(calibration.origin.policy_hash, policy_hash, where=str(folder))
@@ -116,11 +129,11 @@ class LiveMonitor:
 
     @property
     def contract(self) -> Contract:
-        """Contract of the expected observations and commands."""
+        """Contract of the observations and commands that the monitor expects."""
         return self.calibration.origin.contract
 
     def begin(self, nworld: int) -> None:
-        """Start episodes of ``nworld`` robots with the next call of `look`."""
+        """Reset the monitor for ``nworld`` robots, whose episodes start with the next call of `score_step`."""
         self._streams.begin(nworld)
         self._step = np.zeros(nworld, dtype=np.int64)
         self._before: dict[str, Array] | None = None
@@ -128,7 +141,7 @@ class LiveMonitor:
         self._evidence = np.zeros((nworld, 2 * len(self.calibration.scorer.drive_scorer.names) + 1))
 
     def restart(self, worlds: ArrayLike) -> None:
-        """Start new episodes of some robots with the next call of `look`."""
+        """Start new episodes of the robots with these indices; they begin with the next call of `score_step`."""
         index = np.asarray(worlds)
         self._streams.restart(index)
         self._step[index] = 0
@@ -147,35 +160,52 @@ class LiveMonitor:
         *,
         alive: NDArray[np.bool_] | None = None,
     ) -> MonitorStep:
-        """Return the scores and new alarms of this step; see `MonitorStreams.measure_step` for the arguments.
+        """Return the scores and new alarms of one control step.
 
-        ``alive`` ``(nworld,)`` marks the robots whose episodes continue; all by default.
+        Args:
+            observation: observation of this step by LeRobot's names, in the dataset's units.
+            acting: policy after its decision at this step; None if no policy acts.
+            command: command sent at this step, ``(nworld, k)`` for k joints, in the dataset's units.
+            reading: joint readings, ``(nworld, n)`` for n joints, if they are not in the observation.
+            alive: whether each robot's episode continues, shape ``(nworld,)``; by default all continue.
 
         Raises:
-            InputError: an input that the calibration used is missing.
+            InputError: If an input that the calibration used is missing.
         """
         rows = self._streams.measure_step(observation, acting, command, reading)
         calibration, scorer = self.calibration, self.calibration.scorer
         smooth = scorer.smooth_scores(self._before, scorer.compute_scores(rows, self._step))
         self._before = {name: values.copy() for name, values in smooth.items()}
-        goes_on = np.ones(len(self._step), dtype=bool) if alive is None else alive
-        self._evidence += goes_on[:, None] * scorer.drive_scorer.compute_evidence(rows["drives"], self._step)
+        continues = np.ones(len(self._step), dtype=bool) if alive is None else alive
+        self._evidence += continues[:, None] * scorer.drive_scorer.compute_evidence(rows["drives"], self._step)
         usual = calibration.standardize(smooth, self._step)
-        standard = {name: np.where(goes_on, values, np.nan) for name, values in usual.items()}
+        standard = {name: np.where(continues, values, np.nan) for name, values in usual.items()}
         relative = {name: values / calibration.band.together[name] for name, values in standard.items()}
         alarms = self._add_scores(relative, standard, rows)
         self._step += 1
         return MonitorStep(scores=relative, alarms=alarms)
 
     def get_cause(self, world: int) -> tuple[Cause, list[Cause]]:
-        """Return the cause that all alarms of a world's episode indicate so far, see `signals.find_cause`."""
+        """Return the cause that all alarms of a robot's episode indicate so far, and all possible causes.
+
+        The causes are determined by `signals.find_cause`.
+
+        Args:
+            world: index of the robot.
+        """
         course = self._courses[world]
-        likeness = self.calibration.scorer.drive_scorer.compute_likeness(self._evidence[world])
-        return find_cause(course.excess, likeness, course.first, hz=self.calibration.scorer.control_hz)
+        similarity = self.calibration.scorer.drive_scorer.compute_similarity(self._evidence[world])
+        return find_cause(course.excess, similarity, course.first, hz=self.calibration.scorer.control_hz)
 
     def end(self, world: int, *, success: bool | None = None, intervened: bool | None = None) -> list[str]:
-        """End an episode; return one sentence for each drift over episodes (see `signals.CalibrationHistory`)."""
-        return self.between.add(self._courses[world].compute_levels(), success=success, intervened=intervened)
+        """Add a robot's finished episode to the history, and return one sentence for each drift or changed rate.
+
+        Args:
+            world: index of the robot.
+            success: whether the episode succeeded; None if unknown.
+            intervened: whether a person intervened; None if unknown.
+        """
+        return self.history.add(self._courses[world].compute_levels(), success=success, intervened=intervened)
 
     def _add_scores(
         self, relative: Mapping[str, Array], standard: Mapping[str, Array], rows: Mapping[str, Array]
@@ -198,7 +228,7 @@ class LiveMonitor:
                     signal=names[i],
                     excess=float(row[i]),
                     cause=cause,
-                    instead=tuple(order),
+                    possible_causes=tuple(order),
                     control_hz=self.calibration.scorer.control_hz,
                     detail=self._describe_shift(names[i], rows, world),
                 )
@@ -213,15 +243,24 @@ class LiveMonitor:
         return describe_motion(rows[stream][world], self._compute_focal_length(stream.removeprefix("camera/")))
 
     def _compute_focal_length(self, camera: str) -> float | None:
-        """Return the focal length of a camera of the twin, in pixels of its images; None if it has no such camera."""
+        """Return the focal length of a camera of the twin in px of its images; None if the twin has no such camera."""
         model = self._twin.model
         number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
-        height = self.calibration.pictures[camera].background.shape[0]
+        height = self.calibration.images[camera].background.shape[0]
         return None if number < 0 else height / 2.0 / math.tan(math.radians(float(model.cam_fovy[number])) / 2.0)
 
 
 def check_policy(known: str, given: str, *, where: str) -> None:
-    """Raise InputError if a monitor is for another policy; an empty hash fits every policy."""
+    """Check that a monitor is for the policy that acts; an empty hash fits every policy.
+
+    Args:
+        known: hash of the policy for which the monitor was calibrated.
+        given: hash of the policy that acts.
+        where: name of the monitor for the error message.
+
+    Raises:
+        InputError: If both hashes are known and differ.
+    """
     if known and given and known != given:
         raise InputError(
             f"{where} was calibrated for the policy {known[:12]}, but this policy is {given[:12]}. Calibrate a "

@@ -1,7 +1,8 @@
-"""Convert measurements to scores: distance of a row from rows of successful episodes, smoothed over the steps.
+"""Convert measurements to scores, which are distances from the measurements of successful episodes.
 
-A scorer is fitted to rows ``(episode, time, d)`` of successful episodes, NaN after the end of an episode, and scores
-rows of other episodes. It consists of arrays only, so that a calibration file can store it.
+A scorer is fitted to rows of shape ``(m, T, d)`` from m successful episodes with T steps and d columns, NaN after the
+end of an episode. It then scores rows of other episodes. It consists of arrays only, so that a calibration file can
+store it.
 
 `python -m benchmarks monitor` measures which scorers detect most; see docs/guides/monitoring.md.
 """
@@ -26,21 +27,38 @@ Array = NDArray[np.float64]
 _LEAST_SD = 1e-9
 _CONSTANT = 1e-2  # standardized variance below which a column counts as constant in all successes
 _SMOOTHED = 7  # steps over which spreads are averaged: with tens of episodes they are noisy (our choice)
-_LEAST_SHARE = 0.3  # of the usual spread: lower limit for steps where all successes agree by accident (our choice)
+_LEAST_SHARE = 0.3  # smallest spread, as a share of the usual one, if all successes agree by accident (our choice)
 
 
 class Scorer(Protocol):
-    """Scorer of one stream: each row of ``(…, d)`` at its step ``(…,)`` gives one score per signal."""
+    """Scorer of one stream of measurements; it gives one score per row and signal.
+
+    Attributes:
+        kind: name under which a calibration file stores the scorer.
+    """
 
     kind: ClassVar[str]
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """Return the scores, where larger is worse, by suffix of the signal's name; "" if there is only one signal."""
+        """Return the scores of rows, where larger means less usual, shape ``(…,)`` for each signal.
+
+        Args:
+            rows: measurements, shape ``(…, d)``.
+            step: step of the episode at which each row was measured, shape ``(…,)``.
+
+        Returns:
+            Scores by suffix, which is appended to the scorer's name to form the signal's name: the suffix ``/latency``
+            of the scorer ``drives`` gives the signal ``drives/latency``. It is "" if the scorer has only one signal.
+        """
         ...
 
 
 class ArrayRecord:
-    """A frozen dataclass of arrays that can be written to a file and read again."""
+    """Frozen dataclass whose fields are arrays, so that it can be stored in a file and read again.
+
+    Attributes:
+        kind: name under which a calibration file stores the class.
+    """
 
     kind: ClassVar[str]
 
@@ -48,7 +66,7 @@ class ArrayRecord:
         freeze_fields(self, *(field.name for field in fields(self)))  # pyright: ignore[reportArgumentType]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return its arrays by name."""
+        """Return the arrays of the object by field name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # pyright: ignore[reportArgumentType]
 
     @classmethod
@@ -59,10 +77,12 @@ class ArrayRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MahalanobisScorer(ArrayRecord):
-    """Mahalanobis distance from the mean of successful episodes at the same time, with their spread at that time.
+    """Scorer by the Mahalanobis distance from the mean of successful episodes at the same step.
 
-    ``mean`` and ``sd`` are ``(T, d)``; ``inverse`` ``(d, d)`` is that of the shrunk correlations, pooled over all
-    times.
+    Attributes:
+        mean: mean of the d columns at each of T steps, shape ``(T, d)``.
+        sd: standard deviation, smoothed over the steps, shape ``(T, d)``.
+        inverse: inverse of the shrunk correlation matrix of all steps together, shape ``(d, d)``.
     """
 
     kind: ClassVar[str] = "departure"
@@ -72,10 +92,14 @@ class MahalanobisScorer(ArrayRecord):
 
     @classmethod
     def fit(cls, rows: Array, *, skip: int = 0, least: float = _LEAST_SD) -> MahalanobisScorer:
-        """Fit to rows ``(m, T, d)``; the first ``skip`` steps have a mean but are not used for the covariance.
+        """Fit a scorer to measurements of successful episodes.
 
-        The spread is at least ``least``, in the rows' unit: if all successful episodes read the same, their spread does
-        not show how far a usual reading may differ.
+        Args:
+            rows: measurements of m episodes, shape ``(m, T, d)``; NaN after the end of an episode.
+            skip: number of steps at the beginning that are used only for means and standard deviations, not for
+                correlations.
+            least: lower limit of the standard deviation, in the unit of the rows. If all successful episodes have the
+                same value, their standard deviation does not show how far a usual value may differ.
         """
         reached = np.flatnonzero(np.isfinite(rows[..., 0]).sum(axis=0) >= min(3, len(rows)))[-1] + 1
         head = rows[:, :reached]
@@ -83,31 +107,43 @@ class MahalanobisScorer(ArrayRecord):
         sd = np.sqrt(running_mean(sd**2, _SMOOTHED))
         usual = np.sqrt(np.mean(sd[min(skip, reached - 1) :] ** 2, axis=0))
         sd = np.maximum(sd, np.maximum(_LEAST_SHARE * usual, least))
-        apart = ((head - mean) / sd)[:, min(skip, reached - 1) :].reshape(-1, rows.shape[-1])
-        apart = apart[np.isfinite(apart).all(axis=1)]
-        covariance = shrunk_covariance(apart)
+        standardized = ((head - mean) / sd)[:, min(skip, reached - 1) :].reshape(-1, rows.shape[-1])
+        standardized = standardized[np.isfinite(standardized).all(axis=1)]
+        covariance = shrunk_covariance(standardized)
         covariance += np.diag(np.where(np.diag(covariance) < _CONSTANT, 1.0, 0.0))
         return cls(mean=mean, sd=sd, inverse=np.asarray(np.linalg.inv(covariance), dtype=np.float64))
 
     def standardize(self, rows: Array, step: ArrayLike) -> Array:
-        """Return rows ``(…, d)`` in standard deviations from the mean of their time."""
+        """Return rows in standard deviations from the mean at their step, shape ``(…, d)``.
+
+        Args:
+            rows: measurements, shape ``(…, d)``.
+            step: step of each row, shape ``(…,)``; steps after the last fitted one use the last one.
+        """
         at = np.minimum(np.asarray(step), len(self.mean) - 1)
         return (rows - self.mean[at]) / self.sd[at]
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """Return the Mahalanobis distance of each row at its step, ``(…,)``."""
-        apart = self.standardize(rows, step)
-        return {"": np.sqrt(np.maximum(np.einsum("...d,de,...e->...", apart, self.inverse, apart), 0.0))}
+        """Return the Mahalanobis distance of each row ``(…, d)`` at its step, shape ``(…,)``."""
+        standardized = self.standardize(rows, step)
+        return {"": np.sqrt(np.maximum(np.einsum("...d,de,...e->...", standardized, self.inverse, standardized), 0.0))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriveScorer(ArrayRecord):
-    """Difference of the drives' coefficients from those of successful episodes, in total and along each fault.
+    """Scorer of the drives' regression coefficients: distance from successful episodes, in total and along each fault.
 
-    ``mean``, ``sd`` and ``inverse`` are those of `MahalanobisScorer` over all joints' coefficients. ``signature``
-    ``(nwrong, T, d)`` is the effect of each fault on them, in those standard deviations. The score of a fault is that
-    of the matched filter, sᵀ Σ⁻¹ z / √(sᵀ Σ⁻¹ s): the change of the coefficients along the signature in standard
-    deviations.
+    The coefficients are estimated fault sizes, see `faults.ResidualDirections`. They are standardized with mean and
+    standard deviation of successful episodes; z are the results, and Σ is their correlation matrix. The signature s of
+    a fault is the change of z that it causes. The score of a fault is that of the matched filter, sᵀ Σ⁻¹ z / √(sᵀ Σ⁻¹
+    s): how far z has moved along s, in standard deviations.
+
+    Attributes:
+        names: names of the nfault faults, shape ``(nfault,)``.
+        mean: mean of the d coefficients (of all joints) at each of T steps, shape ``(T, d)``.
+        sd: standard deviation of the coefficients at each step, shape ``(T, d)``.
+        inverse: inverse Σ⁻¹ of the shrunk correlation matrix, shape ``(d, d)``.
+        signature: effect of each fault on the coefficients in standard deviations, shape ``(nfault, T, d)``.
     """
 
     kind: ClassVar[str] = "drives"
@@ -122,42 +158,72 @@ class DriveScorer(ArrayRecord):
 
     @classmethod
     def fit(cls, rows: Array, signature: Array, names: tuple[str, ...], *, skip: int) -> DriveScorer:
-        """Fit to coefficients ``(m, T, d)`` and the effect of each fault on them ``(nwrong, T, d)``."""
+        """Fit a scorer to coefficients (estimated sizes of each fault at each joint) of successful episodes.
+
+        Args:
+            rows: coefficients of m episodes, shape ``(m, T, d)`` for T steps and d coefficients (of all joints and
+                faults); NaN after the end of an episode.
+            signature: effect of each fault on the coefficients, shape ``(nfault, T, d)``.
+            names: names of the faults.
+            skip: number of steps at the beginning that are used only for means and standard deviations, not for
+                correlations.
+        """
         known = MahalanobisScorer.fit(rows, skip=skip)
         reached = np.minimum(np.arange(len(known.mean)), signature.shape[1] - 1)
         return cls(names=np.array(names), signature=signature[:, reached] / known.sd, **known.to_arrays())
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """Return one score for each fault, and ``any`` for a difference in any direction, ``(…,)`` each."""
-        at = np.minimum(np.asarray(step), len(self.mean) - 1)
-        apart = (rows - self.mean[at]) / self.sd[at]
-        pulled = apart @ self.inverse
-        told = {"any": np.sqrt(np.maximum(np.einsum("...d,...d->...", pulled, apart), 0.0))}
-        for name, way in zip(self.names.tolist(), self.signature[:, at], strict=True):
-            length = np.sqrt(np.maximum(np.einsum("...d,de,...e->...", way, self.inverse, way), 1e-6))
-            told[name] = np.einsum("...d,...d->...", pulled, way) / length
-        return told
+        """Return one score for each fault, and the score ``any`` for a difference in any direction.
 
-    def compute_evidence(self, rows: Array, step: ArrayLike) -> Array:
-        """Return the evidence of rows ``(…, d)`` for every fault, to be summed over an episode; see `likeness`.
+        Args:
+            rows: coefficients (estimated fault sizes of all joints), shape ``(…, d)``.
+            step: step of each row, shape ``(…,)``.
 
-        ``(…, 2 nwrong + 1)``: sᵀ Σ⁻¹ z and sᵀ Σ⁻¹ s of each, then zᵀ Σ⁻¹ z; zeros where a row is NaN.
+        Returns:
+            Scores by name of the fault, shape ``(…,)`` each.
         """
         at = np.minimum(np.asarray(step), len(self.mean) - 1)
-        apart = np.nan_to_num((rows - self.mean[at]) / self.sd[at])
+        standardized = (rows - self.mean[at]) / self.sd[at]
+        weighted = standardized @ self.inverse
+        scores = {"any": np.sqrt(np.maximum(np.einsum("...d,...d->...", weighted, standardized), 0.0))}
+        for name, direction in zip(self.names.tolist(), self.signature[:, at], strict=True):
+            length = np.sqrt(np.maximum(np.einsum("...d,de,...e->...", direction, self.inverse, direction), 1e-6))
+            scores[name] = np.einsum("...d,...d->...", weighted, direction) / length
+        return scores
+
+    def compute_evidence(self, rows: Array, step: ArrayLike) -> Array:
+        """Return the products whose sums over an episode `compute_similarity` needs, for each row of coefficients.
+
+        z is the row's difference from the mean of successful episodes in standard deviations, Σ the correlation matrix
+        of z, and s the signature (change of z that a fault causes).
+
+        Args:
+            rows: coefficients (estimated fault sizes of all joints), shape ``(…, d)``.
+            step: step of each row, shape ``(…,)``.
+
+        Returns:
+            sᵀ Σ⁻¹ z of each of nfault faults, sᵀ Σ⁻¹ s of each fault, and zᵀ Σ⁻¹ z, one after another in the last axis,
+            shape ``(…, 2 nfault + 1)``. They are 0 for a row with NaN.
+        """
+        at = np.minimum(np.asarray(step), len(self.mean) - 1)
+        standardized = np.nan_to_num((rows - self.mean[at]) / self.sd[at])
         known = np.expand_dims(np.isfinite(rows).all(axis=-1), -1)
-        pulled, ways = apart @ self.inverse, np.moveaxis(self.signature[:, at], 0, -2)
-        along = np.einsum("...d,...hd->...h", pulled, ways)
-        sizes = np.einsum("...hd,de,...he->...h", ways, self.inverse, ways)
-        departed = np.einsum("...d,...d->...", pulled, apart)[..., None]
+        weighted, directions = standardized @ self.inverse, np.moveaxis(self.signature[:, at], 0, -2)
+        along = np.einsum("...d,...hd->...h", weighted, directions)
+        sizes = np.einsum("...hd,de,...he->...h", directions, self.inverse, directions)
+        departed = np.einsum("...d,...d->...", weighted, standardized)[..., None]
         return np.concatenate([along, sizes, departed], axis=-1) * known
 
-    def compute_likeness(self, evidence: Array) -> dict[str, float]:
-        """Return the similarity to each fault, by name, from evidence summed over time.
+    def compute_similarity(self, evidence: Array) -> dict[str, float]:
+        """Return the similarity of an episode to each fault, by name; 1 means identical.
 
-        It is the cosine between the measured coefficients from the first step on and those expected under the fault,
-        both whitened, over all joints and times. 1 means identical. A fault that should have appeared earlier has a low
-        value.
+        It is the cosine between the measured coefficients and the signature of the fault (the coefficients that the
+        fault would cause), over all joints and all steps since the first one. Both are whitened with the correlation
+        matrix of successful episodes. The signature assumes that the fault exists since the first step.
+
+        Args:
+            evidence: sums of the rows of `compute_evidence` over the steps of the episode. For nfault faults the shape
+                is ``(2 nfault + 1,)``: two numbers per fault, and one of the episode.
         """
         count = len(self.names)
         along, sizes = evidence[:count], evidence[count : 2 * count]
@@ -167,13 +233,20 @@ class DriveScorer(ArrayRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class MagnitudeScorer(ArrayRecord):
-    """Root mean square of a row in units of its columns, ``unit`` ``(d,)``."""
+    """Scorer by the root mean square of a row.
+
+    Attributes:
+        unit: unit in which each column is measured, shape ``(d,)``.
+    """
 
     kind: ClassVar[str] = "size"
     unit: Array
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """Return the root mean square of each row, ``(…,)``, in units of the columns."""
+        """Return the root mean square of each row ``(…, d)``, after dividing each column by its unit, shape ``(…,)``.
+
+        The argument ``step`` is not used.
+        """
         return {"": np.sqrt(np.mean((rows / self.unit) ** 2, axis=-1))}
 
 
@@ -184,9 +257,16 @@ _TARGETS, _FEATURES, _RIDGE = 32, 256, 1e-3  # of the random network; our choice
 
 @dataclass(frozen=True, kw_only=True)
 class OutlierScorer(ArrayRecord):
-    """Distance from rows of successful episodes: logarithm of distances to neighbours, or of the Mahalanobis distance.
+    """Scorer by the logarithm of the distance to the rows of successful episodes; the step of a row does not matter.
 
-    The arrays are those of `stats.novelty.WhitenedReference`; ``dense`` is 1 for the Mahalanobis distance.
+    Attributes:
+        mean: mean of the d columns, shape ``(d,)``.
+        sd: standard deviation of each column, shape ``(d,)``.
+        whiten: map from standardized columns to p principal axes with unit variance, shape ``(d, p)``.
+        inverse: inverse of the shrunk covariance of the standardized columns, shape ``(d, d)``.
+        rows: reference rows in whitened coordinates, shape ``(n, p)``; one dummy row if ``dense`` is 1.
+        dense: number that selects the distance: 1 for the Mahalanobis distance from the mean (method ``density``), 0
+            for the distance to the fifth nearest neighbour (method ``neighbours``).
     """
 
     kind: ClassVar[str] = "outlying"
@@ -199,14 +279,21 @@ class OutlierScorer(ArrayRecord):
 
     @classmethod
     def fit(cls, rows: Array, *, dense: bool) -> OutlierScorer:
-        """Fit to rows ``(n, d)``."""
+        """Fit a scorer to rows of successful episodes.
+
+        Args:
+            rows: measurements, shape ``(n, d)``.
+            dense: if true, score by the Mahalanobis distance (method ``density``), which models the rows as one normal
+                distribution. If false, score by the distance to the fifth nearest neighbour (method ``neighbours``),
+                which also suits several clusters.
+        """
         space = WhitenedReference.of(rows, np.zeros(len(rows), dtype=np.int64))
         kept = space.rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
         whole = {name: getattr(space, name) for name in ("mean", "sd", "whiten", "inverse")}
         return cls(rows=kept[:1] if dense else kept, dense=np.array(float(dense)), **whole)
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """Return the logarithm of the distance of each row, ``(…,)``; NaN if a row is not finite."""
+        """Return the logarithm of the distance of each row ``(…, d)``, shape ``(…,)``; NaN if the row is not finite."""
         space = WhitenedReference(
             mean=self.mean,
             sd=self.sd,
@@ -225,10 +312,18 @@ class OutlierScorer(ArrayRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomNetworkScorer(ArrayRecord):
-    """Error of a regression, fitted on successful episodes, that predicts the output of a fixed random network.
+    """Scorer by the error of a regression on successful episodes that predicts a fixed random network's output.
 
-    Random network distillation (Burda, Edwards, Storkey & Klimov, "Exploration by random network distillation", ICLR
-    2019) with a ridge regression on random features instead of a trained network, so that the fit is unique.
+    This is random network distillation (Burda, Edwards, Storkey & Klimov, "Exploration by random network distillation",
+    ICLR 2019), with a ridge regression on random features instead of a trained network, so that the fit is unique.
+
+    Attributes:
+        mean: mean of the d columns, shape ``(d,)``.
+        sd: standard deviation of each column, shape ``(d,)``.
+        target: weights of the random network with t outputs, shape ``(d, t)``.
+        hidden: frequencies of f random cosine features, shape ``(d, f)``.
+        bias: phases of the features, shape ``(f,)``.
+        weights: fitted weights from features to the network's outputs, shape ``(f, t)``.
     """
 
     kind: ClassVar[str] = "random_network"
@@ -241,7 +336,12 @@ class RandomNetworkScorer(ArrayRecord):
 
     @classmethod
     def fit(cls, rows: Array, *, seed: int = 0) -> RandomNetworkScorer:
-        """Fit to rows ``(n, d)``."""
+        """Fit a scorer to rows of successful episodes.
+
+        Args:
+            rows: measurements, shape ``(n, d)``.
+            seed: seed of the random network and features.
+        """
         random, d = generator(seed, "monitor/random_network"), rows.shape[1]
         mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
         made = cls(
@@ -259,7 +359,7 @@ class RandomNetworkScorer(ArrayRecord):
         return cls(**{**made.to_arrays(), "weights": weights})
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """Return the logarithm of the mean squared error of each row, ``(…,)``."""
+        """Return the logarithm of the mean squared error of each row ``(…, d)``, shape ``(…,)``."""
         given = self._scale_rows(rows)
         error = self._compute_features(given) @ self.weights - np.tanh(given @ self.target)
         return {"": np.log(np.mean(error**2, axis=-1) + 1e-12)}
@@ -272,13 +372,18 @@ class RandomNetworkScorer(ArrayRecord):
 
 
 def fit_outlier_scorer(rows: Array, kind: Kind) -> OutlierScorer | RandomNetworkScorer:
-    """Return a scorer of a kind, fitted to rows ``(n, d)``."""
+    """Return an outlier scorer that is fitted to rows of successful episodes.
+
+    Args:
+        rows: measurements, shape ``(n, d)``.
+        kind: method: ``neighbours``, ``density`` (Mahalanobis distance) or ``random_network``.
+    """
     return (
         RandomNetworkScorer.fit(rows) if kind == "random_network" else OutlierScorer.fit(rows, dense=kind == "density")
     )
 
 
-JUDGES: dict[str, Any] = {
+SCORERS: dict[str, Any] = {
     one.kind: one for one in (MahalanobisScorer, DriveScorer, OutlierScorer, RandomNetworkScorer, MagnitudeScorer)
 }
 SMOOTHED_S = 0.25  # averaging time for scores of streams without memory, as FIPER's windows (our choice)
@@ -287,39 +392,62 @@ _NO_MEMORY = ("observation", "latent")
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerSet:
-    """Scorers by name: for a stream, or for some columns of one (``camera/front/light`` of ``camera/front``)."""
+    """All scorers of a monitor.
 
-    judges: Mapping[str, Scorer]
+    Attributes:
+        scorers: scorers by name. The name is that of a stream, or of some columns of a stream (``camera/front/light``
+            for columns of ``camera/front``).
+        columns: for each scorer of some columns of a stream, the indices of these columns.
+        control_hz: control steps per second.
+    """
+
+    scorers: Mapping[str, Scorer]
     columns: Mapping[str, tuple[int, ...]]
     control_hz: float
 
     def compute_scores(self, rows: Mapping[str, Array], step: ArrayLike) -> dict[str, Array]:
-        """Return scores by signal of rows ``(…, d)`` by stream at their steps ``(…,)``, before smoothing.
+        """Return the scores of measurements by signal, shape ``(…,)`` each, before smoothing over the steps.
+
+        Args:
+            rows: measurements by stream, shape ``(…, d)`` each.
+            step: step of each row, shape ``(…,)``.
 
         Raises:
-            InputError: a stream is missing.
+            InputError: If a stream is missing.
         """
-        told: dict[str, Array] = {}
-        for name, judge in self.judges.items():
-            for end, values in judge.compute_scores(self._select_rows(rows, name), step).items():
-                told[f"{name}/{end}" if end else name] = values
-        return told
+        scores: dict[str, Array] = {}
+        for name, scorer in self.scorers.items():
+            for end, values in scorer.compute_scores(self._select_rows(rows, name), step).items():
+                scores[f"{name}/{end}" if end else name] = values
+        return scores
 
     @property
     def drive_scorer(self) -> DriveScorer:
-        """The scorer of the drives, which every monitor has."""
-        judge = self.judges["drives"]
-        assert isinstance(judge, DriveScorer)  # noqa: S101 - `calibration.fit_calibration` made it
-        return judge
+        """Scorer of the drives, which every monitor has."""
+        scorer = self.scorers["drives"]
+        assert isinstance(scorer, DriveScorer)  # noqa: S101 - `calibration.fit_calibration` made it
+        return scorer
 
     def smooth_scores(self, before: Mapping[str, Array] | None, now: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the scores of a step, averaged with those of earlier steps for streams without memory."""
+        """Return the scores of a step by signal, with those of ``observation`` and ``latent`` averaged over time.
+
+        The scores of all other signals remain unchanged.
+
+        Args:
+            before: smoothed scores of the previous step; None at the first step.
+            now: scores of this step.
+        """
         if before is None:
             return dict(now)
         return {name: self._smooth(name, before[name], values) for name, values in now.items()}
 
     def compute_curves(self, rows: Mapping[str, Array]) -> dict[str, Array]:
-        """Return smoothed scores ``(m, T)`` by signal of whole episodes, rows ``(m, T, d)``."""
+        """Return the smoothed scores of whole episodes by signal (named score of the monitor), shape ``(m, T)`` each.
+
+        Args:
+            rows: measurements of m episodes with T steps, by stream (kind of measurement), shape ``(m, T, d)`` each.
+                One stream can give several signals.
+        """
         length = next(iter(rows.values())).shape[1]
         raw = self.compute_scores(rows, np.arange(length)[None])
         for name, values in raw.items():

@@ -1,4 +1,4 @@
-"""Interpret the signals of a monitor: meaning, probable causes, and drift from episode to episode."""
+"""Interpret the signals of a monitor: their meaning, their probable cause, and their drift from episode to episode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Cause = Literal[
     "moved tracker",
     "moved camera",
     "light",
-    "unclear picture",
+    "unclear image",
     "out of distribution",
     "unknown",
 ]
@@ -28,9 +28,13 @@ Cause = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class SignalMeaning:
-    """Meaning of a signal: its probable cause and its description for a person.
+    """Meaning of a monitor's signal.
 
-    A ``general`` signal detects that something is unusual but not its cause. It is used only if no other signal is.
+    Attributes:
+        cause: cause that the signal indicates.
+        words: description for a person.
+        general: whether the signal detects only that something is unusual, not its cause. Such a signal is used only if
+            no other signal exceeds its limit.
     """
 
     cause: Cause
@@ -42,8 +46,8 @@ class SignalMeaning:
 _CLEAR = 1.05  # smallest ratio between the strengths of a named cause and the next one
 # Smallest similarity at which a fault is named, by its cause.
 _ALIKE: Mapping[Cause, float] = {"worn actuator": 0.45, "latency": 0.45, "unknown object": 0.4}
-_APART = 0.05  # by which the similarity to faults of other causes must be lower
-_EARLIER_S = 0.5  # drives that exceed their limits this much before the gripper are not explained by its object
+_APART = 0.05  # smallest difference to the similarity to faults of other causes
+_EARLIER_S = 0.5  # if the drives exceed their limits this much earlier than the gripper, an object is not the cause
 
 _DRIVES: Mapping[str, SignalMeaning] = {
     "friction": SignalMeaning(cause="worn actuator", words="joints move as if their friction had grown"),
@@ -68,51 +72,57 @@ _OTHERS: Mapping[str, SignalMeaning] = {
 }
 _CAMERA: Mapping[str, SignalMeaning] = {
     "light": SignalMeaning(cause="light", words="its images are brighter or darker"),
-    "sharpness": SignalMeaning(cause="unclear picture", words="its images are blurred or noisy"),
+    "sharpness": SignalMeaning(cause="unclear image", words="its images are blurred or noisy"),
     "shift": SignalMeaning(cause="moved camera", words="the static scene has moved in its images"),
 }
 
 
 def get_meaning(signal: str) -> SignalMeaning:
-    """Return the meaning of a signal, such as ``drives/latency``, ``tracker`` or ``camera/front/shift``."""
+    """Return the meaning of a signal by its name, such as ``drives/latency``, ``tracker`` or ``camera/front/shift``."""
     first, _, rest = signal.partition("/")
     if first == "drives":
         return _DRIVES[rest]
     if first == "camera":
         camera, _, kind = rest.rpartition("/")
-        said = _CAMERA[kind]
-        return SignalMeaning(cause=said.cause, words=f"camera {camera}: {said.words}")
+        meaning = _CAMERA[kind]
+        return SignalMeaning(cause=meaning.cause, words=f"camera {camera}: {meaning.words}")
     return _OTHERS[first]
 
 
 def find_cause(
     excess: Mapping[str, float],
-    likeness: Mapping[str, float] | None = None,
+    similarity: Mapping[str, float] | None = None,
     first: Mapping[str, int] | None = None,
     *,
     hz: float = 30.0,
 ) -> tuple[Cause, list[Cause]]:
-    """Return the cause that signals indicate together, and all possible causes, the most probable first.
+    """Return the cause that the signals of an episode indicate together, and all possible causes.
 
-    A fault of the drives is named if the episode is similar to it and clearly less similar to faults of other causes.
-    Such a fault also affects the gripper, so the gripper's signal is then ignored. It is also ignored if the drives
-    exceeded their limits earlier for an unknown reason. The strength of a cause is that of its strongest signal. A
-    cause is named if its strength clearly exceeds that of the next one. General signals count only if there is no other
-    signal.
+    The possible causes are sorted, the most probable first.
+
+    - The signals of the joint drives indicate the cause of a fault if the episode's similarity to the fault is large
+      enough. The threshold is 0.4 or 0.45, depending on the cause. If another cause's similarity is less than 0.05
+      lower, both are possible and no cause of the drives is named.
+    - The gripper's signal is ignored if the drives indicate one cause other than an unknown object, because the fault
+      also affects the gripper. If the drives indicate no cause or several, the gripper's signal is ignored if the
+      drives exceeded their limits more than 0.5 s before it.
+    - The strength of a cause is that of its strongest signal. The strongest cause is named if its strength is at least
+      1.05 times that of the next cause, else the cause is ``unknown``.
+    - General signals, which no particular cause explains, count only if there is no other signal.
 
     Args:
         excess: for each signal beyond its limit, its largest value divided by the limit.
-        likeness: similarity of the episode so far to each fault of the drives, see
-        `judging.DriveScorer.compute_likeness`.
-        first: step at which each signal exceeded its limit.
-        hz: steps per second.
+        similarity: similarity of the episode so far to each fault of the drives, at most 1; see
+            `scorers.DriveScorer.compute_similarity`.
+        first: step at which each signal first exceeded its limit.
+        hz: control steps per second.
     """
     left = {name: value for name, value in excess.items() if not name.startswith("drives/")}
     drives = {name: value for name, value in excess.items() if name.startswith("drives/")}
     strength: dict[Cause, float] = {}
     doubtful: list[Cause] = []
     if drives:
-        named = _find_drive_causes(likeness or {})
+        named = _find_drive_causes(similarity or {})
         if len(named) == 1:
             strength[named[0]] = max(drives.values())
         else:
@@ -132,17 +142,28 @@ def find_cause(
 
 
 def _indicates_object(named: list[Cause], drives: Mapping[str, float], first: Mapping[str, int], hz: float) -> bool:
-    """Return whether an unusual gripper signal indicates an unknown object although the drives are unusual too."""
+    """Return whether an unusual gripper signal indicates an unknown object, although the joint drives are unusual too.
+
+    Args:
+        named: causes that the signals of the joint drives indicate.
+        drives: signals of the joint drives that are beyond their limits.
+        first: step at which each signal first exceeded its limit.
+        hz: control steps per second.
+    """
     if len(named) == 1:
         return named[0] == "unknown object"
     earliest = min((first[name] for name in drives if name in first), default=0)
     return first.get("grip", 0) - earliest <= _EARLIER_S * hz
 
 
-def _find_drive_causes(likeness: Mapping[str, float]) -> list[Cause]:
-    """Return the cause that the drives indicate; several if it is unclear, none if no fault is similar."""
+def _find_drive_causes(similarity: Mapping[str, float]) -> list[Cause]:
+    """Return the causes that the drives indicate: several if unclear, none if the episode is similar to no fault.
+
+    Args:
+        similarity: similarity of the episode to each fault, at most 1.
+    """
     best: dict[Cause, float] = {}
-    for name, value in likeness.items():
+    for name, value in similarity.items():
         cause = _DRIVES[name].cause
         best[cause] = max(best.get(cause, value), value)
     alike: list[Cause] = [cause for cause, value in best.items() if value >= _ALIKE[cause]]
@@ -159,7 +180,12 @@ MARGIN = 0.1  # tolerated change: success rate below, intervention rate above th
 
 
 class EpisodeScores:
-    """Scores of one episode so far."""
+    """Summary of the scores of one episode so far.
+
+    Attributes:
+        excess: for each signal beyond its limit, its largest value divided by the limit.
+        first: step at which each of these signals first exceeded its limit.
+    """
 
     def __init__(self) -> None:
         self.excess: dict[str, float] = {}
@@ -169,7 +195,15 @@ class EpisodeScores:
         self.first: dict[str, int] = {}
 
     def add(self, names: Sequence[str], relative: Array, standard: Array, step: int, *, rising: float) -> None:
-        """Add the scores of a step, relative to their limits and standardized."""
+        """Add the scores of one step.
+
+        Args:
+            names: names of the nsignal signals.
+            relative: ``standard`` divided by the alarm limit of the signal, shape ``(nsignal,)``; above 1 is an alarm.
+            standard: (score − usual score) / usual spread, shape ``(nsignal,)``.
+            step: number of the step.
+            rising: value of ``relative``, such as 0.5, above which a signal counts as rising towards its limit.
+        """
         if not self._names:
             self._names, self._total, self._count = names, np.zeros(len(names)), np.zeros(len(names))
         known = np.isfinite(standard)
@@ -182,11 +216,16 @@ class EpisodeScores:
                 self._rise.pop(name, None)
 
     def get_rise_step(self, name: str, step: int) -> int:
-        """Return the step since which a signal has been rising; ``step`` if it is not rising."""
+        """Return the step since which a signal has been rising without interruption; ``step`` if it is not rising."""
         return self._rise.get(name, step)
 
     def record_excess(self, name: str, step: int, excess: float) -> None:
-        """Record that a signal is beyond its limit; ``excess`` is the value divided by the limit."""
+        """Record that a signal exceeds its limit.
+
+        Args:
+            name: name of the signal.
+            excess: value of the signal divided by its limit.
+        """
         self.first.setdefault(name, step)
         self.excess[name] = max(self.excess.get(name, 0.0), excess)
 
@@ -197,15 +236,16 @@ class EpisodeScores:
 
 
 class CalibrationHistory:
-    """Sequence of the episodes since a calibration.
+    """History of the episodes since a calibration, with tests for slow changes.
 
-    Drift: a self-starting CUSUM of every signal's mean level, which starts with the calibration's episodes (see
-    `stats.cusum`). The threshold gives one false alarm in `RUN_LENGTH` episodes of all signals together, by Bonferroni,
-    for normally distributed levels.
+    Drift is tested with a self-starting CUSUM (cumulative sum, see `stats.change_points`) of every signal's mean score
+    per episode. It starts with the episodes of the calibration. For normally distributed mean scores, the threshold
+    gives one false alarm in 1000 episodes (`RUN_LENGTH`) on average over all signals together (Bonferroni correction).
 
-    Rates: a betting test for a success rate below that at calibration minus `MARGIN`, or an intervention rate above it
-    plus `MARGIN`. If the rate is not outside, the wealth ever reaches 1/`ALPHA` with a probability of at most `ALPHA`
-    (`stats.betting`).
+    Success and intervention rates are tested with sequential tests (`stats.betting`), which may be evaluated after
+    every episode. They detect a success rate more than 0.1 (`MARGIN`) below that at calibration, and an intervention
+    rate more than 0.1 above it. If a rate has not changed by that much, the probability that its test gives an alarm at
+    any time is at most 0.01 (`ALPHA`).
     """
 
     def __init__(self, calibration: Calibration) -> None:
@@ -219,7 +259,15 @@ class CalibrationHistory:
     def add(
         self, levels: Mapping[str, float], *, success: bool | None = None, intervened: bool | None = None
     ) -> list[str]:
-        """Add an episode; return one sentence for each drift or rate that is beyond its limit now."""
+        """Add an episode, and return one sentence for each signal that has drifted and each rate beyond its limit now.
+
+        The rates are those of successes and of interventions.
+
+        Args:
+            levels: mean standardized score of each signal in the episode.
+            success: whether the episode succeeded; None if unknown.
+            intervened: whether a person intervened; None if unknown.
+        """
         for name, series in self._levels.items():
             if name in levels:
                 series.append(levels[name])
@@ -230,26 +278,26 @@ class CalibrationHistory:
         return [*self._describe_drifts(), *self._describe_rate_changes()]
 
     def compute_paths(self) -> dict[str, Array]:
-        """Return the CUSUM of every signal after each episode."""
+        """Return the CUSUM curves, by signal: value after each episode since the calibration, ``(nepisode,)``."""
         return {
             name: cusum(self_starting_scores(self._known[name], series)) if series else np.empty(0)
             for name, series in self._levels.items()
         }
 
     def _describe_drifts(self) -> list[str]:
-        said = []
+        sentences = []
         for name, path in self.compute_paths().items():
             if len(path) and path[-1] >= self.threshold:
                 start = int(np.flatnonzero(np.concatenate([[0.0], path[:-1]]) <= 0.0)[-1])
-                said.append(
+                sentences.append(
                     f"{name} has drifted since episode {start + 1} of {len(path)} (CUSUM {path[-1]:.1f}, limit "
                     f"{self.threshold:.1f}, k = {REFERENCE:g}): {get_meaning(name).words}. Points to: "
                     f"{get_meaning(name).cause}."
                 )
-        return said
+        return sentences
 
     def _describe_rate_changes(self) -> list[str]:
-        said = []
+        sentences = []
         for what, series, usual, side in (
             ("success", self._success, self._origin.success_rate, -1),
             ("intervention", self._intervened, self._origin.intervention_rate, 1),
@@ -262,8 +310,8 @@ class CalibrationHistory:
             wealth = log_e_mean(series, limit, alternative="greater" if side > 0 else "less")
             if wealth.max() >= -np.log(ALPHA):
                 at = int(np.argmax(wealth >= -np.log(ALPHA))) + 1
-                said.append(
+                sentences.append(
                     f"The {what} rate is {'above' if side > 0 else 'below'} {limit:.2f}, decided after {at} episodes "
-                    f"at an error of {100 * ALPHA:g} %: {sum(series):.0f} of {len(series)}."
+                    f"with an error probability of {100 * ALPHA:g} %: {sum(series):.0f} of {len(series)} episodes."
                 )
-        return said
+        return sentences

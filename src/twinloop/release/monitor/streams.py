@@ -1,13 +1,16 @@
-"""Compute the streams of a monitor: the measurements at every step before they are scored.
+"""Compute the streams of a monitor, which are the measurements at every control step before they are scored.
 
-The streams, each ``(nworld, d)``:
+The streams, each with the shape ``(nworld, d)`` for d columns:
 
-- ``drives``, ``grip``: coefficients of the residuals of arm and gripper, joint by joint (see `faults`);
+- ``drives``, ``grip``: estimated size of each fault at each joint of arm and gripper. It is the coefficient of a
+  regression of the joint's residuals (readings minus predictions of the twin) on the effects of the faults (see
+  `faults`);
 - ``tracker``: tool position from the tracker minus tool position from the joint readings, x, y, z in m, averaged over a
   third of a second. A worn joint changes both positions; a moved tracker or camera changes one;
-- ``observation``: joint readings and the tracker's observation; ``latent``: the policy's features;
-- ``chunk``: difference between the latest chunk and the one before, over the steps that both predict, by joint;
-- ``camera/NAME``: brightness, sharpness and shift (see `pictures`).
+- ``observation``: joint readings and the tracker's observation;
+- ``latent``: features of the policy;
+- ``chunk``: difference between the latest action chunk and the one before, over the steps that both predict, by joint;
+- ``camera/NAME``: brightness, sharpness and motion of the static scene (see `images`).
 
 A stream that a robot or a policy does not have is left out. A row is NaN until there is a measurement.
 """
@@ -30,29 +33,34 @@ from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-_TRACKED_S = 1.0 / 3.0  # over which the tracker's residual is averaged: a tag flickers from frame to frame (our choice)
+_TRACKED_S = 1.0 / 3.0  # averaging time of the tracker's residual, because a tag's pose is noisy (our choice)
 
 
 class ObservedPolicy(Protocol):
-    """Attributes of a policy in the loop that a monitor reads; `policies.PolicyLoop` has them."""
+    """Attributes that a monitor reads from a policy in closed loop; see `policies.PolicyLoop` for their meaning."""
 
     chunk: NDArray[np.float64]
     previous_chunk: NDArray[np.float64]
     chunk_step: NDArray[np.int64]
     previous_step: NDArray[np.int64]
     predicted: NDArray[np.bool_]
-    latent: NDArray[np.float64]
+    features: NDArray[np.float64]
 
 
 class MonitorStreams:
-    """Streams of ``nworld`` robots of one kind; each robot may start a new episode while the others continue.
+    """Computation of the streams of ``nworld`` robots of one kind; each robot may start a new episode at any time.
 
     Args:
-        twin: the identified twin of the robot, with ``params``.
+        twin: identified twin of the robots.
         contract: units of readings and commands, and names of the tracker's columns.
-        params: one row of parameters; nominal by default.
-        pictures: references of the cameras to monitor, by name.
-        nthread: C threads.
+        params: parameters of the twin, one row; nominal values by default.
+        images: reference images of the cameras to monitor, by name.
+        nthread: number of threads for the twin's physics.
+
+    Attributes:
+        hypotheses: faults of the drives that are distinguished.
+        arm: indices of the arm's joints.
+        grip: index of the gripper's joint; empty if there is none.
     """
 
     def __init__(
@@ -61,14 +69,14 @@ class MonitorStreams:
         contract: Contract,
         params: ParamTable | None = None,
         *,
-        pictures: Mapping[str, ImageReference] | None = None,
+        images: Mapping[str, ImageReference] | None = None,
         nthread: int = 1,
     ) -> None:
-        self._twin, self._contract, self._pictures = twin, contract, dict(pictures or {})
+        self._twin, self._contract, self._images = twin, contract, dict(images or {})
         self._units = contract.state or twin.units
         self._params = twin.table(1) if params is None else params
         self._observers = ObserverBank(twin, self._params, nthread=nthread)
-        self.hypotheses = self._observers.wrong
+        self.hypotheses = self._observers.hypotheses
         self.arm, self.grip = split_arm_and_grip(twin)
         self._tool = _find_tool_columns(contract)
         home = twin.home()[0]
@@ -76,19 +84,19 @@ class MonitorStreams:
         self._keep = math.exp(-1.0 / (_TRACKED_S * twin.control_hz))
 
     def begin(self, nworld: int) -> None:
-        """Reset all streams; episodes of ``nworld`` robots start with the next call of `look`."""
-        n, wrong = len(self._twin.robot.joints), len(self.hypotheses)
+        """Reset all streams for ``nworld`` robots, whose episodes start with the next call of `measure_step`."""
+        n, count = len(self._twin.robot.joints), len(self.hypotheses)
         self.nworld = nworld
         self._fresh = np.ones(nworld, dtype=bool)
         self._never = True
-        self._directions = ResidualDirections((nworld, n, wrong), self._twin.control_hz)
+        self._directions = ResidualDirections((nworld, n, count), self._twin.control_hz)
         self._tracked = np.full((nworld, 3), np.nan)
         self._disagreed = np.full((nworld, len(self._contract.action.names)), np.nan)
         self._command = np.zeros((nworld, self._twin.model.nu))
         self._shown: dict[str, tuple[NDArray, Array]] = {}
 
     def restart(self, worlds: ArrayLike) -> None:
-        """Start new episodes of some robots with the next call of `look`."""
+        """Start new episodes of the robots with these indices; they begin with the next call of `measure_step`."""
         self._fresh[np.asarray(worlds)] = True
 
     def measure_step(
@@ -98,16 +106,18 @@ class MonitorStreams:
         command: ArrayLike,
         reading: ArrayLike | None = None,
     ) -> dict[str, Array]:
-        """Return the rows of this step.
+        """Return the measurements of one control step by stream, shape ``(nworld, d)`` each.
 
         Args:
-            observation: observation of this step, with LeRobot's names, in the dataset's units.
-            acting: the policy after its decision at this step; None without a policy.
-            command: command sent at this step, ``(nworld, k)`` in the dataset's units, after any envelope.
-            reading: joint readings ``(nworld, n)`` if they are not in the observation.
+            observation: observation of this step by LeRobot's names, in the dataset's units.
+            acting: policy after its decision at this step; None if no policy acts.
+            command: command sent at this step, after any envelope, shape ``(nworld, k)`` for k joints, in the dataset's
+                units.
+            reading: joint readings, shape ``(nworld, n)`` for n joints, if they are not in the observation.
 
         Raises:
-            InputError: readings are missing, not finite, or of another number.
+            InputError: If joint readings or the tracker's columns are missing or have a wrong shape, or a reading is
+                not finite.
         """
         read = self._check_readings(observation, reading)
         position = self._units.to_si(read)
@@ -122,21 +132,28 @@ class MonitorStreams:
             rows["tracker"] = self._measure_tracker(self._chain, position, tool, fresh)
         if acting is not None:
             rows |= self._measure_policy(acting, fresh)
-        for name, reference in self._pictures.items():
+        for name, reference in self._images.items():
             if IMAGES + name in observation:
                 rows[f"camera/{name}"] = self._measure_images(reference, np.asarray(observation[IMAGES + name]), name)
         return rows
 
-    def _measure_images(self, reference: ImageReference, pictures: NDArray, name: str) -> Array:
-        """Return the rows of images; a repeated image keeps its row, since a camera may be slower than the control."""
+    def _measure_images(self, reference: ImageReference, images: NDArray, name: str) -> Array:
+        """Return the measurements of images, shape ``(nworld, 6)``; an image that is repeated keeps its measurements.
+
+        Images are repeated if a camera is slower than the control.
+
+        Args:
+            reference: reference of the camera.
+            images: images, shape ``(nworld, height, width, 3)``.
+        """
         before = self._shown.get(name)
-        if before is None or before[0].shape != pictures.shape:
-            row = reference.compare_images(pictures, name)
+        if before is None or before[0].shape != images.shape:
+            row = reference.compare_images(images, name)
         else:
-            row, fresh = before[1].copy(), (pictures != before[0]).any(axis=(1, 2, 3))
+            row, fresh = before[1].copy(), (images != before[0]).any(axis=(1, 2, 3))
             if fresh.any():
-                row[fresh] = reference.compare_images(pictures[fresh], name)
-        self._shown[name] = pictures.copy(), row
+                row[fresh] = reference.compare_images(images[fresh], name)
+        self._shown[name] = images.copy(), row
         return row.copy()
 
     def _check_readings(self, observation: Mapping[str, NDArray], reading: ArrayLike | None) -> Array:
@@ -181,9 +198,9 @@ class MonitorStreams:
     def _measure_tracker(self, chain: Chain, position: Array, tool: NDArray, fresh: NDArray[np.bool_]) -> Array:
         offset, scale = (self._twin.column(self._params, "sensor", kind) for kind in ("offset", "scale"))
         order = [self._twin.joint_qpos.tolist().index(row) for row in chain.qpos.tolist()]
-        apart = tool - chain.pose((offset + scale * position)[:, order]).position
-        before = np.where(fresh[:, None], apart, self._tracked)
-        self._tracked = self._keep * before + (1.0 - self._keep) * apart
+        difference = tool - chain.pose((offset + scale * position)[:, order]).position
+        before = np.where(fresh[:, None], difference, self._tracked)
+        self._tracked = self._keep * before + (1.0 - self._keep) * difference
         return self._tracked.copy()
 
     def _measure_policy(self, acting: ObservedPolicy, fresh: NDArray[np.bool_]) -> dict[str, Array]:
@@ -193,15 +210,21 @@ class MonitorStreams:
             worlds = np.flatnonzero(both & (acting.chunk_step - acting.previous_step == shift))
             self._disagreed[worlds] = compare_chunks(acting.chunk[worlds], acting.previous_chunk[worlds], int(shift))
         rows = {"chunk": self._disagreed.copy()}
-        if acting.latent.shape[1]:
-            rows["latent"] = np.array(acting.latent, dtype=np.float64)
+        if acting.features.shape[1]:
+            rows["latent"] = np.array(acting.features, dtype=np.float64)
         return rows
 
 
 def compare_chunks(chunk: Array, previous: Array, shift: int) -> Array:
-    """Return the difference of chunks ``(n, size, k)`` from those predicted ``shift`` steps before, over common steps.
+    """Return the root mean square difference of two action chunks over the steps that both predict.
 
-    It is the root mean square over these steps, ``(n, k)``; NaN if there are none.
+    Args:
+        chunk: latest chunks of n robots, shape ``(n, size, k)`` for k joints.
+        previous: chunks that were predicted before them, of the same shape.
+        shift: number of control steps between both predictions.
+
+    Returns:
+        Difference by joint, shape ``(n, k)``; NaN if the chunks have no common steps.
     """
     common = chunk.shape[1] - shift
     if common < 1:
@@ -210,7 +233,10 @@ def compare_chunks(chunk: Array, previous: Array, shift: int) -> Array:
 
 
 def split_arm_and_grip(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of the arm joints and of the gripper joint, which stops at an object when it closes."""
+    """Return the indices of the arm's joints, and the index of the gripper's joint (empty if there is no gripper).
+
+    They are separate because the gripper stops at an object when it closes.
+    """
     gripper = twin.robot.gripper
     grip = [i for i, name in enumerate(twin.robot.joints) if gripper is not None and name == gripper.joint]
     return np.setdiff1d(np.arange(len(twin.robot.joints)), grip), np.array(grip, dtype=np.intp)

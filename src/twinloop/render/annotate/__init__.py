@@ -1,4 +1,7 @@
-"""Compute ground truth of images from any renderer's ids and distances, and visualize it."""
+"""Compute ground-truth annotations of rendered images (instances, boxes, poses, optical flow), and draw them.
+
+The annotations follow from geom ids and depth, which any renderer can compute.
+"""
 
 from twinloop.render.annotate.draw import (
     depth_image,

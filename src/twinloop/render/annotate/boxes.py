@@ -1,10 +1,12 @@
-"""Compute bounding boxes of objects in closed form from their shapes: oriented 3D boxes and 2D boxes in images.
+"""Compute bounding boxes of objects in closed form: oriented 3D boxes, and 2D boxes of their outlines in images.
 
-The boxes of a visible geom are those of a few *blobs*: ellipsoids, possibly flat or reduced to a point. A sphere or an
-ellipsoid is one, a capsule two balls, a cylinder two discs, a box its corners, a mesh the corners of its hull. For a
-blob with centre c and half axes A (columns), the extent along a direction n is n·c + |Aᵀn|, and its outline in a
-pinhole K is a conic whose dual is K (A Aᵀ - c cᵀ) Kᵀ (Hartley and Zisserman, Multiple View Geometry, 2nd ed., 8.3), so
-both kinds of box are exact for these shapes.
+Each visible geom is represented by a few *blobs*: ellipsoids, which may be flat or a single point. A sphere or an
+ellipsoid is one blob, a capsule two balls, a cylinder two discs. The blobs of a box are its corners, and those of a
+mesh are the corners of its convex hull. The boxes of the blobs are exact, so 3D and 2D boxes of these shapes are exact.
+
+A blob with centre c and half-axes A (columns) ends at n·c ± |Aᵀn| along a direction n. Its outline in the image of a
+pinhole camera is a conic. With the camera's intrinsic matrix K, the matrix of the dual conic (of its tangent lines) is
+K (A Aᵀ - c cᵀ) Kᵀ (Hartley and Zisserman, Multiple View Geometry, 2nd ed., 8.3).
 """
 
 from __future__ import annotations
@@ -26,10 +28,15 @@ _CORNERS = np.array([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z i
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectBlobs:
-    """Blobs of one world's objects: ``centre`` ``(k, 3)`` and ``axes`` ``(k, 3, 3)`` in the axes of their ``frame``.
+    """The ``k`` blobs (bounding ellipsoids) of all objects in one world.
 
-    A frame is a body, or for one of the world's own geoms the geom itself; poses of geoms in bodies are applied.
-    ``instance`` ``(k,)`` is ascending. Objects without a box (planes, height fields) have no blobs.
+    Coordinates are in the frame of the object, which is its body or, for a geom of the world body, the geom itself.
+    Poses of geoms in their bodies are already applied. Planes and height fields have no box, so they have no blobs.
+
+    Attributes:
+        centre: centres, ``(k, 3)`` in m.
+        axes: half-axes as columns, ``(k, 3, 3)`` in m.
+        instance: object number (`InstanceTable`) of each blob, ``(k,)``, in ascending order.
     """
 
     centre: Array
@@ -38,7 +45,12 @@ class ObjectBlobs:
 
     @classmethod
     def of(cls, model: mujoco.MjModel, table: InstanceTable) -> ObjectBlobs:
-        """Return the blobs of all visible geoms, of a model with a world's fields written into it."""
+        """Return the blobs of all visible geoms.
+
+        Args:
+            model: model after the parameter values of the world were written.
+            table: objects of the twin.
+        """
         centres, axes, owner = [np.empty((0, 3))], [np.empty((0, 3, 3))], list[int]()
         for instance in table.instances:
             for geom in instance.geoms:
@@ -55,11 +67,18 @@ class ObjectBlobs:
 
     @property
     def starts(self) -> NDArray[np.intp]:
-        """Index of the first blob of each object that has any."""
+        """Indices of the first blob of each object, ``(m,)`` for the m objects that have blobs."""
         return np.flatnonzero(np.diff(self.instance, prepend=-1))
 
     def compute_oriented_boxes(self) -> tuple[NDArray[np.intp], Array, Array]:
-        """Return numbers of objects ``(m,)``, and centre and size ``(m, 3)`` of their boxes in their frames' axes."""
+        """Return the 3D boxes of m objects, each aligned with the axes of the object's frame.
+
+        A box encloses the object's blobs (ellipsoids, discs or points that bound its geoms). Objects without blobs are
+        left out.
+
+        Returns:
+            Numbers of the objects ``(m,)``, centres ``(m, 3)`` and side lengths ``(m, 3)`` in m.
+        """
         if not len(self.instance):
             return self.instance, np.empty((0, 3)), np.empty((0, 3))
         reach = np.linalg.norm(self.axes, axis=-1)
@@ -68,15 +87,20 @@ class ObjectBlobs:
         return self.instance[self.starts], (low + high) / 2.0, high - low
 
     def compute_image_boxes(self, camera_from_frame: Array, pinhole: Intrinsics) -> tuple[Array, Array]:
-        """Return the 2D box of each object alone in a camera's image, and its largest depth.
+        """Return the 2D box of each object in a camera's image as if nothing hid it, and its largest depth.
+
+        The boxes enclose the blobs, which are ellipsoids, discs or points that bound an object's geoms.
 
         Args:
-            camera_from_frame: poses ``(k, 4, 4)``, of each blob's frame.
+            camera_from_frame: pose of the object's frame in camera axes for each of the k blobs, ``(k, 4, 4)``.
+            pinhole: intrinsics of the image.
 
         Returns:
-            Boxes ``(m, 4)`` of the outlines in an image, left, top, right, bottom in px, not clipped at its edges, nan
-            for an object that reaches behind the camera, which has no outline; and the largest distance of each object
-            along the optical axis, ``(m,)`` in m.
+            Two arrays for the m objects that have blobs, in ascending order of their numbers:
+
+            - boxes of the outlines ``(m, 4)``: left, top, right, bottom in px, not clipped at the edges of the image;
+              nan for an object that extends behind the camera, because it has no outline;
+            - largest depths along the optical axis, ``(m,)`` in m.
         """
         if not len(self.instance):
             return np.empty((0, 4)), np.empty(0)
@@ -96,15 +120,18 @@ class ObjectBlobs:
 
 
 def find_visible_boxes(instance: NDArray[np.uint16], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of pixels of each object in an image, and their bounding box.
+    """Return the number of visible pixels of each object in an image, and their bounding box.
 
     Args:
-        instance: an image of instances ``(H, W)``.
+        instance: object numbers of the image, ``(H, W)``; 0 for no object.
         count: number of objects.
 
     Returns:
-        ``(1 + count,)`` pixels by instance number, and ``(1 + count, 4)`` left, top, right, bottom: edges of pixels, so
-        that the box of a single pixel (column 3, row 5) is 3, 5, 4, 6; 0 for an invisible object.
+        Two arrays with one row per object number; row 0 is for pixels that show no object:
+
+        - numbers of pixels, ``(1 + count,)``;
+        - boxes ``(1 + count, 4)``: left, top, right, bottom edges of pixels, so that the box of a single pixel (column
+          3, row 5) is 3, 5, 4, 6; zeros for an invisible object and in row 0.
     """
     from scipy.ndimage import find_objects
 
@@ -118,12 +145,20 @@ def find_visible_boxes(instance: NDArray[np.uint16], count: int) -> tuple[NDArra
 
 
 def box_corners(centre: Array, size: Array) -> Array:
-    """Return corners ``(…, 8, 3)`` of boxes, x slowest and z fastest, low before high."""
+    """Return the corners ``(…, 8, 3)`` of axis-aligned boxes; x varies slowest and z fastest, low before high.
+
+    Args:
+        centre: centres ``(…, 3)``.
+        size: side lengths ``(…, 3)``.
+    """
     return centre[..., None, :] + 0.5 * size[..., None, :] * _CORNERS
 
 
 def is_drawn(model: mujoco.MjModel, geom: int) -> bool:
-    """Return whether renderers show a geom: by its group, and by its own or its material's transparency."""
+    """Return whether renderers show a geom.
+
+    A geom is shown if its group is visible and its colour or material is not fully transparent.
+    """
     if model.geom_group[geom] >= DRAWN_GROUPS:
         return False
     material = model.geom_matid[geom]
@@ -131,7 +166,14 @@ def is_drawn(model: mujoco.MjModel, geom: int) -> bool:
 
 
 def _outline(dual: Array, axis: int) -> tuple[Array, Array]:
-    """Return the smaller and larger coordinate of conics along an axis, ``(k,)`` each, from their duals."""
+    """Return the smallest and largest coordinate of k ellipses along an image axis, ``(k,)`` each.
+
+    The ellipses are the outlines of ellipsoids in the image of a pinhole camera.
+
+    Args:
+        dual: 3×3 matrix of each ellipse's dual conic, the equation of its tangent lines, ``(k, 3, 3)``.
+        axis: 0 for x, 1 for y.
+    """
     # A line u = const, (1, 0, -u), is a tangent if C₀₀ - 2 u C₀₂ + u² C₂₂ = 0; in front of the camera C₂₂ < 0.
     square, mixed, whole = dual[:, axis, axis], dual[:, axis, 2], dual[:, 2, 2]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -141,7 +183,11 @@ def _outline(dual: Array, axis: int) -> tuple[Array, Array]:
 
 
 def _make_blobs(model: mujoco.MjModel, geom: int) -> tuple[Array, Array]:
-    """Return centres and half axes of a geom's blobs in its own axes."""
+    """Return centres ``(k, 3)`` and half-axes ``(k, 3, 3)`` of the k blobs that bound a geom, in the geom's own axes.
+
+    A sphere or an ellipsoid is one blob, a capsule two balls, and a cylinder two discs. The blobs of a box or mesh are
+    points (corners with half-axes 0). Other geoms have none.
+    """
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == _GEOM.mjGEOM_BOX:
         return _make_point_blobs(_CORNERS * size)
@@ -163,7 +209,7 @@ def _make_point_blobs(points: Array) -> tuple[Array, Array]:
 
 
 def _mesh_corners(model: mujoco.MjModel, mesh: int) -> Array:
-    """Return the corners of a mesh's convex hull if the compiler made one, else all of them."""
+    """Return the corners of a mesh's convex hull if the compiler computed it, otherwise all vertices of the mesh."""
     first = model.mesh_vertadr[mesh]
     vertices = model.mesh_vert[first : first + model.mesh_vertnum[mesh]].astype(np.float64)
     graph = int(model.mesh_graphadr[mesh])

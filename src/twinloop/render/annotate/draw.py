@@ -1,4 +1,4 @@
-"""Visualize annotations: numbers as colours, and boxes, names and axes drawn on an image."""
+"""Draw annotations: convert numbers to colours, and draw boxes, names, axes and keypoints on an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twinloop.core.imaging import Intrinsics
 from twinloop.dataset.annotations import CameraAnnotations, poses
 from twinloop.render.annotate.boxes import box_corners
 
-Picture = NDArray[np.uint8]
+RgbImage = NDArray[np.uint8]
 Point = NDArray[np.float64]
 # Twelve edges of a box whose corners are numbered in binary, x the highest bit.
 _EDGES = [(a, b) for a in range(8) for b in range(a + 1, 8) if (a ^ b).bit_count() == 1]
@@ -25,7 +25,10 @@ _BOXED = ("object", "target", "distractor")
 
 
 def choose_colour(number: int) -> tuple[int, int, int]:
-    """Return a colour for an instance or class: hues by the golden ratio, so that neighbours differ; black for 0."""
+    """Return an RGB colour for the number of an object or class; black for 0.
+
+    Hues differ by the golden ratio, so that neighbouring numbers have different colours.
+    """
     import colorsys
 
     if not number:
@@ -34,50 +37,62 @@ def choose_colour(number: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def instance_image(instance: NDArray[Any]) -> Picture:
-    """Return instances or classes ``(H, W)`` as colours."""
+def instance_image(instance: NDArray[Any]) -> RgbImage:
+    """Convert an image of object or class numbers ``(H, W)`` to colours ``(H, W, 3)``."""
     table = np.array([choose_colour(i) for i in range(int(instance.max(initial=0)) + 1)], dtype=np.uint8)
     return table[instance]
 
 
-def depth_image(depth: NDArray[np.float32], *, near: float | None = None, far: float | None = None) -> Picture:
-    """Return distances ``(H, W)`` as colours, from yellow (near) over red to blue (far); dark without a surface.
+def depth_image(depth: NDArray[np.float32], *, near: float | None = None, far: float | None = None) -> RgbImage:
+    """Convert distances ``(H, W)`` in m to colours, from yellow (near) over red to blue (far); dark for no surface.
 
-    The range is that of the image, without its nearest and farthest hundredth, unless it is given.
+    Args:
+        depth: distances, inf or nan for no surface.
+        near, far: distances of the first and last colour in m. By default the 1st and 99th percentile of the image.
     """
-    told = np.isfinite(depth)
-    low, high = np.percentile(depth[told], [1, 99]) if told.any() else (0.0, 1.0)
+    valid = np.isfinite(depth)
+    low, high = np.percentile(depth[valid], [1, 99]) if valid.any() else (0.0, 1.0)
     low, high = low if near is None else near, high if far is None else far
-    level = np.clip((np.where(told, depth, 0.0) - low) / max(high - low, 1e-9), 0.0, 1.0)
+    level = np.clip((np.where(valid, depth, 0.0) - low) / max(high - low, 1e-9), 0.0, 1.0)
     stops = np.array([[252, 240, 110], [240, 120, 50], [150, 40, 110], [30, 30, 110]], dtype=np.float64)
     place = np.linspace(0.0, 1.0, len(stops))
     colours = np.stack([np.interp(level, place, stops[:, i]) for i in range(3)], axis=-1)
-    colours[~told] = _BACKGROUND
+    colours[~valid] = _BACKGROUND
     return np.rint(colours).astype(np.uint8)
 
 
-def normals_image(normals: NDArray[np.float32]) -> Picture:
-    """Return normals in camera axes as colours (1 + x, 1 - y, 1 - z) / 2: surfaces that face the camera are blue."""
+def normals_image(normals: NDArray[np.float32]) -> RgbImage:
+    """Convert normals ``(H, W, 3)`` in camera axes to colours (1 + x, 1 - y, 1 - z) / 2; dark for no surface.
+
+    Surfaces that face the camera are blue.
+    """
     colours = np.rint(127.5 * (1.0 + normals * [1.0, -1.0, -1.0])).astype(np.uint8)
     colours[(normals == 0.0).all(axis=-1)] = _BACKGROUND
     return colours
 
 
-def flow_image(flow: NDArray[np.float32], *, largest: float | None = None) -> Picture:
-    """Return flow ``(H, W, 2)`` as colours: hue is direction, saturation length up to ``largest`` px; dark: none."""
-    told = np.asarray(np.isfinite(flow).all(axis=-1))
-    vector = np.where(told[..., None], flow, 0.0)
+def flow_image(flow: NDArray[np.float32], *, largest: float | None = None) -> RgbImage:
+    """Convert optical flow ``(H, W, 2)`` in px to colours; dark for no flow value (nan).
+
+    Hue is the direction of the flow, and saturation its length.
+
+    Args:
+        flow: displacement to the right and down.
+        largest: length of full saturation in px; by default the largest length in the image.
+    """
+    valid = np.asarray(np.isfinite(flow).all(axis=-1))
+    vector = np.where(valid[..., None], flow, 0.0)
     length = np.hypot(vector[..., 0], vector[..., 1])
     part = np.clip(length / max(largest or float(length.max(initial=0.0)), 1e-9), 0.0, 1.0)
     hue = (np.arctan2(vector[..., 1], vector[..., 0]) / (2.0 * np.pi)) % 1.0
     wheel = np.abs((hue[..., None] * 6.0 + np.array([0.0, 4.0, 2.0])) % 6.0 - 3.0) - 1.0
     colours = 255.0 * (1.0 - part[..., None] * (1.0 - np.clip(wheel, 0.0, 1.0)))
-    colours[~told] = _BACKGROUND
+    colours[~valid] = _BACKGROUND
     return np.rint(colours).astype(np.uint8)
 
 
 def draw_annotations(
-    picture: Picture,
+    image: RgbImage,
     annotations: CameraAnnotations,
     frame: int,
     *,
@@ -87,34 +102,38 @@ def draw_annotations(
     axes: float = 0.03,
     keypoints: bool = True,
     scale: int = 1,
-) -> Picture:
-    """Return an image with its annotations: masks, 2D boxes, 3D boxes, axes, keypoints.
+) -> RgbImage:
+    """Return an image with its annotations drawn on it: masks, 2D boxes, 3D boxes, axes, keypoints.
 
     Args:
-        picture: image ``(H, W, 3)`` of the same camera and frame.
-        annotations: annotations of its episode and camera, see `DatasetReader.annotations`.
-        masks: opacity of the instances' colours, 0 to 1.
-        axes: length of the axes of objects in m; 0 for none.
-        scale: enlargement of the result, for legible lines and names.
+        image: image ``(H, W, 3)`` of the same camera and frame.
+        annotations: annotations of the episode and camera, see `DatasetReader.annotations`.
+        frame: number of the frame.
+        masks: opacity of the objects' colours, 0 to 1.
+        boxes: whether to draw the 2D boxes.
+        names: whether to write name and visible share above each 2D box.
+        axes: length of the drawn axes of objects in m; 0 for none.
+        keypoints: whether to draw the visible keypoints.
+        scale: factor by which the result is larger than the image, for legible lines and names.
 
     Raises:
-        InputError: the image has another size than its annotations.
+        InputError: If the image has another size than its annotations.
     """
     from PIL import Image, ImageDraw, ImageFont
 
     pinhole = annotations.intrinsics[frame]
-    if picture.shape[:2] != (pinhole.height, pinhole.width):
+    if image.shape[:2] != (pinhole.height, pinhole.width):
         raise InputError(
-            f"The image has {picture.shape[0]}×{picture.shape[1]} pixels, its annotations have "
+            f"The image has {image.shape[0]}×{image.shape[1]} pixels, its annotations have "
             f"{pinhole.height}×{pinhole.width}. Give the image of the same camera."
         )
-    base = picture.astype(np.float64)
+    base = image.astype(np.float64)
     if masks:
         instance = annotations.instance[frame]
         named = np.isin(instance, [i for i, name in annotations.class_of.items() if name in ("robot", *_BOXED)])
         base = np.where(named[..., None], (1.0 - masks) * base + masks * instance_image(instance), base)
-    image = Image.fromarray(np.rint(base).astype(np.uint8)).resize((pinhole.width * scale, pinhole.height * scale))
-    draw = ImageDraw.Draw(image)
+    canvas = Image.fromarray(np.rint(base).astype(np.uint8)).resize((pinhole.width * scale, pinhole.height * scale))
+    draw = ImageDraw.Draw(canvas)
     pen = _ImageDrawer(draw, ImageFont.load_default(size=max(11, 7 * scale)), scale)
     rows = annotations.objects.filter(
         pa.array([row == frame for row in annotations.objects["frame_index"].to_pylist()])
@@ -126,11 +145,17 @@ def draw_annotations(
     if keypoints:
         points = annotations.keypoints.to_pylist()
         pen.draw_keypoints([row for row in points if row["frame_index"] == frame and row["visible"]])
-    return np.asarray(image)
+    return np.asarray(canvas)
 
 
 class _ImageDrawer:
-    """Drawing tool in the coordinates of an image that is enlarged by ``scale``."""
+    """Drawing tool for an image that was enlarged by a factor; positions are in pixels of the original image.
+
+    Args:
+        draw: Pillow's drawing object of the enlarged image.
+        font: font of the labels.
+        scale: factor of the enlargement.
+    """
 
     def __init__(self, draw: Any, font: Any, scale: int) -> None:
         self._draw, self._font, self._scale = draw, font, scale

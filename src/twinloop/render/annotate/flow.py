@@ -1,4 +1,7 @@
-"""Compute the positions of an image's points in the next image, and track named points through images."""
+"""Compute the optical flow between two images, and the positions of named keypoints in images.
+
+Optical flow is the displacement of each pixel's surface point from one image to the next.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,21 @@ from twinloop.core.imaging import Intrinsics
 from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable
 
 Array = NDArray[np.float64]
-# A pixel shows a point if their distances agree within half a millimetre plus half a thousandth: above the rounding
-# of float32 depth buffers and far below the thickness of objects; our choice.
+# A pixel shows a point if their distances agree within 0.5 mm plus 0.05 % of the distance. Our choice: above the
+# rounding of float32 depth buffers and far below the thickness of objects.
 SAME_M, SAME_PART = 5e-4, 5e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameView:
-    """View of a camera in one frame.
+    """One camera's view of one frame.
 
-    ``depth`` ``(H, W)`` in m, ``geom`` ids ``(H, W)``, its pinhole and pose ``world_from_camera`` ``(4, 4)``, and
-    the poses of the geoms ``world_from_geom`` ``(ngeom, 4, 4)``.
+    Attributes:
+        depth: distance along the optical axis in m, ``(H, W)``.
+        geom: id of the geom that each pixel shows, -1 for none, ``(H, W)``.
+        pinhole: intrinsics of the image.
+        world_from_camera: pose of the camera, ``(4, 4)``.
+        world_from_geom: poses of all geoms, ``(ngeom, 4, 4)``.
     """
 
     depth: NDArray[np.float32]
@@ -34,11 +41,19 @@ class FrameView:
 
 
 def forward_flow(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return the motion of each pixel's point from one image to the next.
+    """Return the displacement of each pixel's surface point from one image to the next (forward optical flow).
+
+    Args:
+        now: first view.
+        then: view of the same camera in the next frame.
 
     Returns:
-        Flow ``(H, W, 2)`` in px to the right and down, nan without a surface or for a point then behind the camera; and
-        whether the next image shows the point, ``(H, W)``: within its edges and not occluded, also not by its own body.
+        Two arrays:
+
+        - flow ``(H, W, 2)`` in pixels to the right and down; nan for a pixel that shows no surface, or if its point is
+          behind the camera in the next frame;
+        - mask ``(H, W)``: true if the next image shows the point, that is, if the point is inside the image and no
+          surface hides it, including other surfaces of its own body.
     """
     pixels, distance = _project_to_next(now, then)
     valid = (now.geom >= 0) & (distance > 0.0)
@@ -51,10 +66,11 @@ def forward_flow(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], 
 
 
 def _project_to_next(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the position of every pixel's point in the next image ``(H, W, 2)``, and its distance ``(H, W)``.
+    """Return the position of every pixel's point in the next image, ``(H, W, 2)`` in px, and its depth ``(H, W)`` in m.
 
-    A pixel (u, v) at distance z is the point z K⁻¹ (u, v, 1), so the result is linear in z (u, v, 1) with one matrix
-    per geom. Single precision: the error of positions is about 1e-4 px.
+    A pixel (u, v) at depth z is the point z K⁻¹ (u, v, 1), where K is the pinhole's matrix. All points of a geom move
+    rigidly, so one matrix and one shift per geom map z (u, v, 1) to the next image. Single precision gives an error of
+    about 1e-4 px.
     """
     motion = (
         np.linalg.inv(then.world_from_camera)
@@ -81,11 +97,17 @@ def _project_to_next(now: FrameView, then: FrameView) -> tuple[NDArray[np.float3
 def are_visible(
     view: FrameView, pixels: NDArray[Any], distance: NDArray[Any], geom: NDArray[np.int32]
 ) -> NDArray[np.bool_]:
-    """Return whether an image shows points of geoms ``(n,)`` at pixels ``(n, 2)``, ``distance`` ``(n,)`` m away.
+    """Return whether an image shows the given surface points, ``(n,)``.
 
-    A point is visible if its pixel shows the geom at this distance. On a slanted surface distances differ within a
-    pixel: then the point is visible if the distances of the surrounding four pixels that show the geom enclose its
-    distance.
+    A point is visible if its pixel shows its geom at the point's depth. On a slanted surface depth varies within a
+    pixel. There, a point is also visible if its depth is between the smallest and largest depth of those of the four
+    surrounding pixels that show the geom.
+
+    Args:
+        view: the image.
+        pixels: positions of the points in the image, ``(n, 2)`` in px.
+        distance: depths of the points along the optical axis, ``(n,)`` in m.
+        geom: ids of the points' geoms, ``(n,)``.
     """
     width, height = view.pinhole.width, view.pinhole.height
     column, row = pixels[:, 0], pixels[:, 1]
@@ -106,7 +128,15 @@ def are_visible(
 def find_neighbours(
     pinhole: Intrinsics, pixels: NDArray[Any]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-    """Return rows and columns ``(n, 4)`` of the pixels around points of an image, and whether they are within it."""
+    """Return the four pixels around each point of an image.
+
+    Args:
+        pinhole: intrinsics, which have the size of the image.
+        pixels: positions of the points, ``(n, 2)`` in px.
+
+    Returns:
+        Rows ``(n, 4)`` and columns ``(n, 4)`` of the pixels, and whether each point is inside the image, ``(n,)``.
+    """
     column, row = pixels[:, 0], pixels[:, 1]
     inside = (column >= 0.0) & (column <= pinhole.width) & (row >= 0.0) & (row <= pinhole.height)
     left, top = (np.where(inside, np.floor(np.nan_to_num(x) - 0.5), 0.0).astype(np.intp) for x in (column, row))
@@ -122,8 +152,14 @@ _CORNERED = ("object", "target", "distractor")
 class KeypointRows:
     """Keypoints in one image, ``k`` rows.
 
-    ``world`` and ``camera`` ``(k, 3)`` in m, ``pixel`` ``(k, 2)``, nan behind the camera; whether a point is within the
-    image, and whether it is also not occluded.
+    Attributes:
+        name: names of the keypoints.
+        instance: numbers of their objects, ``(k,)``.
+        world: positions in world axes, ``(k, 3)`` in m.
+        camera: positions in camera axes, ``(k, 3)`` in m.
+        pixel: positions in the image, ``(k, 2)`` in px; nan behind the camera.
+        inside: whether each keypoint is inside the image, ``(k,)``.
+        visible: whether each keypoint is inside the image and not hidden, ``(k,)``.
     """
 
     name: tuple[str, ...]
@@ -136,7 +172,11 @@ class KeypointRows:
 
 
 class Keypoints:
-    """Tracked points of a model: sites by name, and ``NAME/corner_0`` to ``7`` of objects' boxes."""
+    """Keypoints of a model: its named sites, and the box corners of its objects.
+
+    Only objects of the classes ``object``, ``target`` and ``distractor`` have corners. The eight corners of an object
+    are named ``NAME/corner_0`` to ``NAME/corner_7``.
+    """
 
     def __init__(self, model: mujoco.MjModel, things: InstanceTable) -> None:
         named = [(i, model.site(i).name) for i in range(model.nsite) if model.site(i).name]
@@ -150,12 +190,16 @@ class Keypoints:
     def locate_keypoints(
         self, view: FrameView, model: mujoco.MjModel, data: mujoco.MjData, corners: Array
     ) -> KeypointRows:
-        """Return the keypoints in an image, of those that exist.
+        """Return the positions and visibility of the keypoints in an image.
+
+        The corners of an object without a visible geom, such as an empty slot of the scene, are left out.
 
         Args:
-            model: model with the world's fields.
-            data: the poses of sites and geoms.
-            corners: corners of all objects' boxes by number, in the world, ``(1 + n, 8, 3)``, nan for an absent object.
+            view: the image.
+            model: model after the parameter values of the world were written.
+            data: data with the poses of sites and geoms.
+            corners: box corners of all objects by object number in world axes, ``(1 + number of objects, 8, 3)`` in m.
+                Row 0 is no object and unused; rows are nan for an object without a visible geom.
         """
         world = np.concatenate([data.site_xpos[self._sites], corners[self._cornered].reshape(-1, 3)])
         there = np.flatnonzero(np.isfinite(world).all(axis=1))
@@ -176,7 +220,15 @@ class Keypoints:
 
 
 def _are_unoccluded(model: mujoco.MjModel, data: mujoco.MjData, eye: Array, points: Array) -> NDArray[np.bool_]:
-    """Return whether no visible geom is between a camera and points ``(n, 3)``, except the point's own surface."""
+    """Return whether no visible geom hides each of the points from the camera, ``(n,)``.
+
+    A point on a surface is not hidden by that surface.
+
+    Args:
+        model, data: model and poses.
+        eye: position of the camera in the world, ``(3,)`` in m.
+        points: positions in the world, ``(n, 3)`` in m.
+    """
     count, ways = len(points), points - eye
     length = np.linalg.norm(ways, axis=1)
     met, distance = np.empty(count, dtype=np.int32), np.empty(count)

@@ -1,7 +1,8 @@
-"""Compute the annotations of one image: instances, boxes and visibility.
+"""Compute the annotations of one image: objects with boxes, poses and visibility, and keypoints.
 
-The pixels that hide an object are found with rays: of the pixels in its full outline that show another surface at the
-same or a shorter distance, those whose ray would hit the object.
+The visibility of an object needs the number of pixels in which other surfaces hide it (hidden pixels). Candidates for
+hidden pixels are the pixels inside the object's outline that show another surface at the same or a shorter distance. A
+candidate is a hidden pixel if a ray through it would hit the object.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from twinloop.render.cameras import intrinsics, make_transforms, opencv_pose
 from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.scene import PosedScene, camera_ids
 
-MOST_RAYS = 4096  # per object and image: the error of a share is below a hundredth, in a few ms; our choice
-_TOUCHING = 1e-4  # m, and share of the distance: tolerance of equal distances, above single precision's rounding
-_ASKED = mujoco.mjNGROUP - 1  # a geom group reserved for these rays
+MOST_RAYS = 4096  # per object and image, our choice: visible shares have errors below 0.01 and take a few ms
+_TOUCHING = 1e-4  # tolerance in m, and relative, within which distances are equal: above float32 rounding
+_TARGET_GROUP = mujoco.mjNGROUP - 1  # a geom group reserved for these rays
 
 
 def count_hidden_pixels(
@@ -36,51 +37,64 @@ def count_hidden_pixels(
     box: NDArray[np.float64],
     farthest: float,
 ) -> int:
-    """Return the number of pixels in which other surfaces occlude an object.
+    """Return the number of pixels in which other surfaces hide an object.
 
     Args:
-        model: model with the world's fields; its ``geom_group`` is written and restored.
-        data: the poses of its geoms.
-        instance: the image's instances ``(H, W)``.
-        box: box of the object's outline ``(4,)``, nan for the whole image; see `boxes.ObjectBlobs.compute_image_boxes`.
-        farthest: the object's largest distance along the optical axis, in m.
+        model: model after the parameter values of the world were written; its ``geom_group`` is changed and restored.
+        data: data with the poses of the geoms.
+        view: the image.
+        instance: object numbers of the image, ``(H, W)``.
+        thing: the object whose hidden pixels are counted.
+        box: left, top, right and bottom of the object's outline in px, ``(4,)``; nan searches the whole image.
+        farthest: largest depth of the object along the optical axis, in m.
 
     Returns:
-        A count; with more than `MOST_RAYS` candidate pixels, an estimate from a grid of at most that many.
+        The number of pixels. If more than 4096 pixels (`MOST_RAYS`) may be hidden, an estimate from a grid of at most
+        that many.
     """
     whole = np.array([0.0, 0.0, view.pinhole.width, view.pinhole.height])
     near = np.clip(np.where(np.isnan(box), whole, box), 0.0, whole[[2, 3, 2, 3]])
     left, top, right, bottom = *np.floor(near[:2]).astype(int).tolist(), *np.ceil(near[2:]).astype(int).tolist()
     depth = view.depth[top:bottom, left:right]
-    asked = (instance[top:bottom, left:right] != thing.id) & (depth < farthest)
-    step = max(1, math.ceil(math.sqrt(np.count_nonzero(asked) / MOST_RAYS)))
-    rows, columns = np.nonzero(asked[::step, ::step])
+    candidates = (instance[top:bottom, left:right] != thing.id) & (depth < farthest)
+    step = max(1, math.ceil(math.sqrt(np.count_nonzero(candidates) / MOST_RAYS)))
+    rows, columns = np.nonzero(candidates[::step, ::step])
     if not len(rows):
         return 0
     pixels = np.stack([step * columns + left + 0.5, step * rows + top + 0.5], axis=-1)
-    met = _cast_at_object(model, data, view, thing, pixels)
+    hit_depth = _cast_at_object(model, data, view, thing, pixels)
     # Surfaces behind the object, visible where its drawn flat faces are too small, do not hide it.
-    hiding = (met > 0.0) & (met > depth[step * rows, step * columns] * (1.0 - _TOUCHING) - _TOUCHING)
+    hiding = (hit_depth > 0.0) & (hit_depth > depth[step * rows, step * columns] * (1.0 - _TOUCHING) - _TOUCHING)
     return step**2 * int(np.count_nonzero(hiding))
 
 
 def _cast_at_object(
     model: mujoco.MjModel, data: mujoco.MjData, view: FrameView, thing: ObjectInstance, pixels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the depth in m at which rays through pixels hit an object, -1 for a miss."""
+    """Return the depth in m at which the rays through pixels hit an object, ``(n,)``; -1 for a miss.
+
+    Args:
+        model: model, whose ``geom_group`` is changed and restored.
+        data: data with the poses of the geoms.
+        view: the image.
+        thing: the object.
+        pixels: positions in the image, ``(n, 2)`` in px.
+    """
     count = len(pixels)
     rays = view.pinhole.unproject(pixels)
     length = np.linalg.norm(rays, axis=-1)
     directions = np.ascontiguousarray((rays / length[:, None]) @ view.world_from_camera[:3, :3].T).ravel()
-    distance, met = np.empty(count), np.empty(count, dtype=np.int32)
+    distance, hit_geom = np.empty(count), np.empty(count, dtype=np.int32)
     groups = model.geom_group.copy()
-    asked = np.zeros(mujoco.mjNGROUP, dtype=np.uint8)
-    asked[_ASKED] = 1
+    group_mask = np.zeros(mujoco.mjNGROUP, dtype=np.uint8)
+    group_mask[_TARGET_GROUP] = 1
     try:
         model.geom_group[:] = 0
-        model.geom_group[[geom for geom in thing.geoms if groups[geom] < DRAWN_GROUPS]] = _ASKED
+        model.geom_group[[geom for geom in thing.geoms if groups[geom] < DRAWN_GROUPS]] = _TARGET_GROUP
         eye = np.ascontiguousarray(view.world_from_camera[:3, 3])
-        mujoco.mj_multiRay(model, data, eye, directions, asked, 1, -1, met, distance, None, count, mujoco.mjMAXVAL)
+        mujoco.mj_multiRay(
+            model, data, eye, directions, group_mask, 1, -1, hit_geom, distance, None, count, mujoco.mjMAXVAL
+        )
     finally:
         model.geom_group[:] = groups
     return np.where(distance >= 0.0, distance / length, -1.0)
@@ -92,7 +106,19 @@ _SHAPE = ("geom_", "body_", "mat_rgba")  # prefixes of fields that determine sha
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectRows:
-    """Objects in one image, ``m`` rows; `dataset.annotations` describes the columns; nan: unknown."""
+    """Annotations of the objects in one image, ``m`` rows; nan for unknown values.
+
+    `dataset.annotations` describes the same columns.
+
+    Attributes:
+        instance: numbers of the objects, ``(m,)``.
+        pixels: numbers of visible pixels, ``(m,)``.
+        visibility: visible share of the object's pixels in the image, 0 to 1, ``(m,)``.
+        box: box of the visible pixels (left, top, right, bottom), ``(m, 4)`` in px.
+        full_box: box of the object's outline as if nothing hid it, ``(m, 4)`` in px; it may extend outside the image.
+        world_from_object, camera_from_object: poses of the objects, ``(m, 4, 4)``.
+        box_centre, box_size: centre and side lengths of the 3D box in the object's axes, ``(m, 3)`` in m.
+    """
 
     instance: NDArray[np.intp]
     pixels: NDArray[np.int64]
@@ -106,8 +132,18 @@ class ObjectRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameTruth:
-    """One image: ``index`` of the frame, ``instance`` ``(H, W)`` of the visible objects, ``normal`` if requested."""
+class FrameAnnotations:
+    """Annotations of one image.
+
+    Attributes:
+        index: number of the frame in the episode.
+        camera: name of the camera.
+        view: depth, geom ids and poses.
+        instance: number of the object that each pixel shows, ``(H, W)``; 0 for none.
+        normal: surface normals in camera axes, ``(H, W, 3)``; None if not requested.
+        objects: annotations of the objects; None if not requested.
+        keypoints: the keypoints; None if not requested.
+    """
 
     index: int
     camera: str
@@ -120,7 +156,14 @@ class FrameTruth:
 
 @dataclass(frozen=True, kw_only=True)
 class _DrawnShapes:
-    """Visible shapes of a world: blobs, oriented boxes (nan if none), numbers of all objects."""
+    """Visible shapes of one world's objects.
+
+    Attributes:
+        blobs: ellipsoids that bound the objects.
+        centre, size: centre and side lengths of each object's oriented 3D box, ``(1 + number of objects, 3)`` in m. The
+            row is the object number; nan for an object that has no box.
+        drawn: numbers of the objects with a visible geom.
+    """
 
     blobs: ObjectBlobs
     centre: Array
@@ -138,7 +181,10 @@ class _DrawnShapes:
 
 
 class ImageAnnotator:
-    """Annotator of images of one model's cameras; one episode after the other, one frame after the other."""
+    """Annotator for images of one model's cameras.
+
+    Call `begin` for each episode, then `pose` for each frame, and then `annotate_image` for each camera.
+    """
 
     def __init__(
         self, model: mujoco.MjModel, things: InstanceTable, cameras: Sequence[str], *, height: int, width: int
@@ -148,10 +194,14 @@ class ImageAnnotator:
         self._keypoints = Keypoints(model, things)
 
     def begin(self, states: SceneStates, fields: Fields | None) -> None:
-        """Start an episode with its states and its world's fields, constant or one per frame.
+        """Start an episode.
+
+        Args:
+            states: poses of all frames.
+            fields: model fields of the world, constant or one per frame.
 
         Raises:
-            InputError: they do not fit the model.
+            InputError: If the states or the fields do not fit the model.
         """
         self._posed.check(states)
         self._posed.set_fields(fields, len(states))
@@ -162,11 +212,15 @@ class ImageAnnotator:
         self._shapes = _DrawnShapes.of(model, self.things)
 
     def fields(self, rows: slice) -> Fields:
-        """Return the fields of some of the frames."""
+        """Return the episode's model fields for some of its frames.
+
+        Args:
+            rows: range of the frames. Fields with one value per frame are cut to it; constant fields are unchanged.
+        """
         return {name: value[rows] if name in self._single else value for name, value in self._fields.items()}
 
     def pose(self, frame: int) -> None:
-        """Set all poses to those of a frame."""
+        """Set all poses to those of the frame with this index."""
         self._frame = frame
         self._posed.pose(self._states, frame)
         if self._changing:
@@ -174,8 +228,15 @@ class ImageAnnotator:
 
     def annotate_image(
         self, camera: str, seen: Mapping[str, NDArray], *, objects: bool = True, keypoints: bool = True
-    ) -> FrameTruth:
-        """Return the annotations of a camera's image of the posed frame, given its channels ``geom`` and ``depth``."""
+    ) -> FrameAnnotations:
+        """Return the annotations of one camera's image of the current frame.
+
+        Args:
+            camera: name of the camera.
+            seen: rendered channels of the image, ``geom`` and ``depth`` and optionally ``normal``.
+            objects: whether to annotate objects.
+            keypoints: whether to annotate keypoints.
+        """
         model, data, row = self._posed.model, self._posed.data, self._ids[camera]
         view = FrameView(
             depth=seen["depth"],
@@ -185,7 +246,7 @@ class ImageAnnotator:
             world_from_geom=make_transforms(data.geom_xpos, data.geom_xmat),
         )
         instance = self.things.to_instances(seen["geom"])
-        return FrameTruth(
+        return FrameAnnotations(
             index=self._frame,
             camera=camera,
             view=view,
@@ -196,7 +257,10 @@ class ImageAnnotator:
         )
 
     def _poses(self) -> Array:
-        """Return ``world_from_object`` by number, ``(1 + len, 4, 4)``: of the body, or of the world's geom."""
+        """Return the pose ``world_from_object`` by object number, ``(1 + number of objects, 4, 4)``; entry 0 is unused.
+
+        The pose is that of the body, or of the geom if the object is a geom of the world body.
+        """
         data = self._posed.data
         poses = np.tile(np.eye(4), (1 + len(self.things), 1, 1))
         bodies = self._posed.model.nbody
@@ -206,7 +270,10 @@ class ImageAnnotator:
         return poses
 
     def _corners(self) -> Array:
-        """Return corners of every object's box in the world, ``(1 + len, 8, 3)``, nan without a box."""
+        """Return the box corners of every object in world axes, ``(1 + number of objects, 8, 3)`` in m.
+
+        They are nan for an object that has no box.
+        """
         corners, poses = box_corners(self._shapes.centre, self._shapes.size), self._poses()
         return corners @ poses[:, :3, :3].swapaxes(1, 2) + poses[:, None, :3, 3]
 
@@ -235,14 +302,23 @@ class ImageAnnotator:
     def _visibility(
         self, view: FrameView, instance: NDArray[np.uint16], number: int, pixels: int, full: Array, farthest: float
     ) -> float:
-        """Return the visible share of an object's pixels within the image; nan without any."""
+        """Return the visible share of an object's pixels in the image, 0 to 1; nan if all are outside the image.
+
+        Args:
+            view: the image.
+            instance: object numbers of the image, ``(H, W)``.
+            number: number of the object.
+            pixels: number of its visible pixels.
+            full: box of its outline, ``(4,)`` in px.
+            farthest: its largest depth along the optical axis, in m.
+        """
         thing = self.things.instances[number - 1]
         hidden = count_hidden_pixels(self._posed.model, self._posed.data, view, instance, thing, full, farthest)
         return pixels / (pixels + hidden) if pixels + hidden else float("nan")
 
 
 def quaternions(poses: Array) -> Array:
-    """Return unit quaternions wxyz ``(n, 4)`` of poses ``(n, 4, 4)``, with w at or above 0."""
+    """Convert poses ``(n, 4, 4)`` to unit quaternions wxyz ``(n, 4)`` with w ≥ 0."""
     if not len(poses):
         return np.empty((0, 4))
     return Rotation.from_matrix(poses[:, :3, :3]).as_quat(canonical=True, scalar_first=True)

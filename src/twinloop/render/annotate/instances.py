@@ -1,4 +1,7 @@
-"""Assign instances and classes in images: one stable number for every body, and a class for each."""
+"""Number the objects of a twin for annotated images, and give each object a class.
+
+The numbers and classes are the same in every image.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ CLASSES: tuple[str, ...] = (
     "fixture",
     "other",
 )
-"""Classes by number. A twin's own (`classes:` in its YAML) follow in alphabetical order."""
+"""Names of the classes; the number of a class is its index.
+
+A twin's own classes (``classes:`` in its YAML file) follow in alphabetical order.
+"""
 
 _SUPPORT = "table"  # default name of the support, if the twin has no scene
 DRAWN_GROUPS = 3  # MuJoCo's renderers show the geom groups 0, 1 and 2; the others are for collisions
@@ -33,7 +39,15 @@ DRAWN_GROUPS = 3  # MuJoCo's renderers show the geom groups 0, 1 and 2; the othe
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectInstance:
-    """One object: its number in images (0 is none), name, class, body (0: the world's), geoms."""
+    """One object of a twin in annotated images.
+
+    Attributes:
+        id: number of the object in instance images, from 1; 0 means no object.
+        name: name of its body, or of its geom if it is a geom of the world body.
+        class_name: name of its class.
+        body: id of its body; 0 for a geom of the world body.
+        geoms: ids of its geoms.
+    """
 
     id: int
     name: str
@@ -44,10 +58,16 @@ class ObjectInstance:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceTable:
-    """The objects of a twin, the same in every episode of every run.
+    """Numbers and classes of a twin's objects, the same in every episode of every run.
 
-    The number of a body is its number in the model. Each of the world's own geoms (table, floor) is an object; their
-    numbers follow in the model's order. A slot of a scene is an object, for any shape and also if it is empty.
+    Each body is an object, and its number is the body's id. Each geom of the world body (table, floor) is also an
+    object; these numbers follow in the order of the model. A slot of the scene (body in which an episode may place a
+    shape) always has one number, even if it is empty or its shape changes.
+
+    Attributes:
+        instances: objects in the order of their numbers.
+        classes: class names; the number of a class is its index.
+        of_geom: number of the object of each geom, ``(ngeom,)``.
     """
 
     instances: tuple[ObjectInstance, ...]
@@ -56,10 +76,10 @@ class InstanceTable:
 
     @classmethod
     def of(cls, twin: Twin) -> InstanceTable:
-        """Return the table of a twin.
+        """Return the object numbers and classes of a twin's bodies and of its world body's geoms.
 
         Raises:
-            UnknownNameError: its YAML gives a class to a body or geom that it does not have.
+            UnknownNameError: If the twin's YAML file gives a class to a body or geom that does not exist.
         """
         model = twin.model
         owners = model.geom_bodyid
@@ -72,7 +92,9 @@ class InstanceTable:
         given = twin.spec.classes
         unknown = [name for name in given if name not in {name for _, name, _ in own}]
         if unknown:
-            raise UnknownNameError("thing", unknown[0], [name for _, name, _ in own], where=f"classes of {twin.name}")
+            raise UnknownNameError(
+                "body or geom", unknown[0], [name for _, name, _ in own], where=f"classes of {twin.name}"
+            )
         instances = tuple(
             ObjectInstance(id=i, name=name, class_name=class_name, body=body, geoms=geoms)
             for i, (body, name, geoms) in enumerate(own, start=1)
@@ -89,20 +111,20 @@ class InstanceTable:
 
     @cached_property
     def class_ids(self) -> NDArray[np.uint8]:
-        """Class number by instance number, ``(1 + len,)``; 0, no instance, is background."""
+        """Class number by object number, ``(1 + number of objects,)``; entry 0 (no object) is the class background."""
         numbers = [self.classes.index(instance.class_name) for instance in self.instances]
         return np.array([0, *numbers], dtype=np.uint8)
 
     def to_instances(self, geom: NDArray[np.int32]) -> NDArray[np.uint16]:
-        """Return the instance numbers of pixels from their geom ids (-1: none), of any shape."""
+        """Convert geom ids of pixels (-1 for none) to object numbers; the array may have any shape."""
         return np.concatenate([self.of_geom, np.zeros(1, dtype=np.uint16)])[geom]
 
     def to_classes(self, instance: NDArray[np.uint16]) -> NDArray[np.uint8]:
-        """Return the class numbers of an image of instances."""
+        """Convert an image of object numbers to class numbers."""
         return self.class_ids[instance]
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain form for files."""
+        """Return the names of all objects and classes by number, as JSON values."""
         return {
             "instances": {str(item.id): {"name": item.name, "class": item.class_name} for item in self.instances},
             "classes": {str(i): name for i, name in enumerate(self.classes)},
@@ -110,7 +132,10 @@ class InstanceTable:
 
 
 def _classes(twin: Twin) -> Mapping[str, str]:
-    """Return the classes that follow from the twin's declarations, by name of a body or of a geom of the world."""
+    """Return class names by name of a body, or of a geom of the world body.
+
+    If sources disagree, the robot's joints win over the tasks, and the tasks win over the scene.
+    """
     scene, spec = twin.scene, twin.spec
     found = {scene.spec.support if scene else _SUPPORT: "table"}
     for slot in scene.layout.slots if scene else ():

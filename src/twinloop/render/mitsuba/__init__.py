@@ -1,4 +1,4 @@
-"""Render by path tracing with Mitsuba 3, which is imported when a renderer is opened."""
+"""Render images by path tracing with Mitsuba 3; the package is imported when a renderer is opened."""
 
 from twinloop.render.mitsuba.renderer import MitsubaQuality, MitsubaRenderer
 from twinloop.render.mitsuba.variants import working_variants

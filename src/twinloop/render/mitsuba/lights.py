@@ -1,19 +1,22 @@
-"""Convert MuJoCo's lights to lamps of a path tracer, and define the unit of light.
+"""Convert MuJoCo's lights to light sources of a path tracer, and define the unit of radiance.
 
-1.0 is the light of a white matt surface at sRGB white. MuJoCo's classic lights are not physical quantities: their
-colours add up to a displayed colour. Two constants per model, determined when it is opened, convert them to light: a
-white surface facing all lights, and one in the shadow of all lights that cast shadows, have the brightness of the
-classic renderer. From then on light is linear: twice the colour is twice the light.
+A white matt surface with the radiance 1.0 is displayed as sRGB white. MuJoCo's classic lights (``light_intensity`` 0)
+are not physical quantities: their colours add up to a displayed colour. Two constants per model convert these colours
+to radiance; they are determined when the model is opened. They are chosen so that two white surfaces are as bright as
+in the classic renderer: one that faces all lights, and one in the shadow of all lights that cast shadows. The
+conversion is linear, so twice the colour gives twice the radiance.
 
 - Ambient colours, and half of the headlight's diffuse colour (the mean cosine towards the camera), become light from
   all directions: see `textures.surrounding_light`.
-- A directional light is a distant disc with the angular size of its bulb (``light_bulbradius`` at ``light_pos``) from
-  the centre of the model.
-- Point and spot lights are bulbs of that radius. A classic one has the brightness of the classic renderer at the
-  distance of the compiled model's centre; its light decreases with the square of the distance.
-- ``light_intensity`` above 0 is in candela (lux for a directional light) and replaces that; ``light_diffuse`` then is
-  the colour only. `WHITE_LUX` on a white surface are 1.0.
-- A light without shadows (``castshadow``) is a wide one, `_SOFT` in half angle: its shadows have no edges.
+- A directional light becomes a distant disc. Its angular size is that of the light's bulb (``light_bulbradius`` at
+  ``light_pos``) seen from the centre of the model.
+- Point and spot lights become bulbs of the radius ``light_bulbradius``. A classic point or spot light has the
+  brightness of the classic renderer at the distance of the compiled model's centre. Its light decreases with the
+  square of the distance.
+- A ``light_intensity`` above 0 is in candela (lux for a directional light). It replaces the classic brightness, and
+  ``light_diffuse`` is then the colour only. `WHITE_LUX` (500 lx) on a white surface give the radiance 1.0.
+- A light without shadows (``castshadow``) becomes a large light source with the half angle `_SOFT` (20°), so its
+  shadows have no edges.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ Array = NDArray[np.float64]
 WHITE_LUX = 500.0  # the light of an office desk, EN 12464-1
 _SOFT = math.radians(20.0)  # our choice: a softbox of 0.7 m at 1 m
 _SHARP = 1e-4  # rad; the half angle of a directional light whose bulb has no size
-_POINTS = 64  # of a bulb: the steps of its penumbra, below what an eye sees
+_POINTS = 64  # point lights of a bulb; with them no steps are visible in its penumbra
 _RIM = 48  # corners of a directional light's disc
 _GOLDEN = math.pi * (3.0 - math.sqrt(5.0))
 _KIND = mujoco.mjtLightType
@@ -42,7 +45,14 @@ _KIND = mujoco.mjtLightType
 
 @dataclass(frozen=True, kw_only=True)
 class LightExposure:
-    """Factors that convert a model's light colours to light, see the module; ``reach`` in m per light."""
+    """Constants that convert a model's light colours to radiance, scaled so that 1.0 is displayed as sRGB white.
+
+    Attributes:
+        fill: factor for lights that cast no shadows (fill light of photographers) and for ambient light.
+        key: factor for lights that cast shadows (key light of photographers).
+        reach: distance of each light from the model's centre in m, ``(nlight,)``. At this distance a point or spot
+            light is as bright as in the classic renderer.
+    """
 
     fill: float
     key: float
@@ -50,7 +60,12 @@ class LightExposure:
 
     @classmethod
     def of(cls, model: mujoco.MjModel, light_xpos: Array) -> Self:
-        """Return the constants of a compiled model, with its lights in the home pose."""
+        """Compute the constants that convert the light colours of a compiled model to radiance.
+
+        Args:
+            model: compiled model.
+            light_xpos: positions of the model's lights in the home pose, ``(nlight, 3)`` in m.
+        """
         shining = model.light_active.astype(bool)
         shadows = shining & model.light_castshadow.astype(bool)
         fill = float(luminance(_ambient(model) + model.light_diffuse[shining & ~shadows].sum(axis=0)))
@@ -63,7 +78,7 @@ class LightExposure:
         )
 
     def ambient_radiance(self, model: mujoco.MjModel) -> Array:
-        """Return the radiance of the light from all directions, ``(3,)``."""
+        """Return the radiance of the light from all directions, ``(3,)`` for red, green, blue."""
         return self.fill * _ambient(model)
 
 
@@ -76,12 +91,18 @@ def _ambient(model: mujoco.MjModel) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class LightSource:
-    """One light of the model in one frame: a ``disc`` far away, or the points of a bulb.
+    """One light of the model in one frame: a distant disc, or a bulb made of point lights.
 
-    ``light`` is radiance of a disc and intensity per point of a bulb, ``(3,)``; ``direction`` (3,) is the direction of
-    its light; ``cutoff`` and ``beam`` are half angles of a spot in degrees, 0 for a point. ``weight`` is how often
-    paths sample it: in proportion to the brightness that it causes, which needs a sixth of the samples of uniform
-    sampling for the same noise (so101_tabletop, 8 dB).
+    Attributes:
+        name: name in Mitsuba's scene.
+        disc: whether it is a disc.
+        points: triangles of the disc ``(ntriangle, 3, 3)``, or positions of the bulb's points ``(npoint, 3)``, in m.
+        light: radiance of the disc, or radiant intensity of each point of the bulb, ``(3,)`` for red, green, blue.
+        direction: direction in which the light shines, ``(3,)``.
+        weight: relative frequency with which paths sample this light, in proportion to the brightness that it causes.
+            In the example twin so101_tabletop it reduces the samples for a given noise to a sixth, compared with equal
+            frequencies.
+        cutoff, beam: half angles of a spot in degrees at which it is dark and begins to darken; 0 for other lights.
     """
 
     name: str
@@ -95,14 +116,20 @@ class LightSource:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Properties that cannot change once Mitsuba has built it."""
+        """Name, type and spot angles; Mitsuba cannot change them after building the light."""
         return self.name, self.disc, self.cutoff, self.beam
 
 
 def iterate_lamps(
     model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, *, away: float
 ) -> Iterator[LightSource]:
-    """Yield the active lights of a frame; directional lights are discs ``away`` m from the model's centre."""
+    """Yield the active lights of a frame that have a diffuse colour.
+
+    Args:
+        model, data: posed model.
+        exposure: constants of the compiled model.
+        away: distance in m from the model's centre at which the disc of a directional light is placed.
+    """
     for i in np.flatnonzero(model.light_active).tolist():
         if not model.light_diffuse[i].any():
             continue
@@ -111,7 +138,11 @@ def iterate_lamps(
 
 
 def _strength(model: mujoco.MjModel, exposure: LightExposure, light: int) -> tuple[Array, bool]:
-    """Return the light on a white surface that faces the lamp; and whether it is that at 1 m (candela)."""
+    """Return the light ``(3,)`` on a white surface that faces a lamp, and whether it depends on the distance.
+
+    If the second value is true, the lamp has an intensity in candela. Then the light is for a distance of 1 m, and must
+    be divided by the square of the distance in m. ``light`` is the id of the lamp.
+    """
     colour = model.light_diffuse[light].astype(np.float64)
     if model.light_intensity[light] > 0.0:
         return colour / luminance(colour) * float(model.light_intensity[light]) / WHITE_LUX, True
@@ -166,10 +197,10 @@ def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, l
 
 
 def _cone(model: mujoco.MjModel, light: int) -> tuple[float, float]:
-    """Return half angles in degrees at which a spot is dark and begins to darken.
+    """Return the half angles in degrees at which a spot light is dark, and at which it begins to darken.
 
-    OpenGL darkens by cos^exponent up to a sharp cutoff, Mitsuba evenly between two angles. Both have half of the light
-    at the same angle.
+    OpenGL darkens by cos^exponent up to a sharp cutoff, Mitsuba linearly between two angles. The angles are chosen so
+    that both have half of the light at the same angle.
     """
     cutoff, exponent = float(model.light_cutoff[light]), float(model.light_exponent[light])
     if exponent <= 0.0:
@@ -180,7 +211,7 @@ def _cone(model: mujoco.MjModel, light: int) -> tuple[float, float]:
 
 
 def _perpendicular_axes(direction: Array) -> tuple[Array, Array]:
-    """Return two unit vectors perpendicular to a direction, right-handed with it."""
+    """Return two unit vectors perpendicular to a direction and to each other; with it they form right-handed axes."""
     other = np.eye(3)[np.abs(direction).argmin()]
     across = np.cross(other, direction)
     across /= np.linalg.norm(across)
@@ -188,7 +219,10 @@ def _perpendicular_axes(direction: Array) -> tuple[Array, Array]:
 
 
 def _spread_on_disc(direction: Array) -> Array:
-    """Return points spread evenly on a unit disc across a direction (Vogel, Mathematical Biosciences 44, 1979)."""
+    """Return points ``(npoint, 3)`` spread evenly on a unit disc perpendicular to a direction.
+
+    The points are on a spiral (Vogel, Mathematical Biosciences 44, 1979).
+    """
     number = np.arange(_POINTS)[:, None]
     radius, angle = np.sqrt((number + 0.5) / _POINTS), _GOLDEN * number
     across, up = _perpendicular_axes(direction)
@@ -196,10 +230,11 @@ def _spread_on_disc(direction: Array) -> Array:
 
 
 def _spread_in_ball() -> Array:
-    """Return points in a ball of radius 1 that look like a uniform disc from all directions, as a matt bulb does.
+    """Return points ``(npoint, 3)`` in a unit ball for a matt bulb, which looks like a uniform disc from every side.
 
-    Their density is 1 / √(1 - r²) (the disc's inverse Abel transform), so a share (2/π) (asin r - r √(1 - r²)) of them
-    is within r. Directions follow the same spiral, radii a sequence of the golden ratio.
+    The density 1 / √(1 - r²) of the points at the radius r is the inverse Abel transform of a uniform
+    disc. So the share of points within the radius r is (2/π) (asin r - r √(1 - r²)). The directions are a
+    Vogel spiral on the sphere. The radii are spread by multiples of the golden ratio modulo 1.
     """
     number = np.arange(_POINTS)
     height = 1.0 - 2.0 * (number + 0.5) / _POINTS
@@ -211,7 +246,10 @@ def _spread_in_ball() -> Array:
 
 
 def describe_bulb(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
-    """Return Mitsuba's descriptions of a bulb's points, by name; discs are meshes, built like the geoms."""
+    """Return Mitsuba's descriptions of the point or spot lights that together represent one bulb, by name.
+
+    Discs have no such description, because they are built as meshes like the geoms.
+    """
     colour = {"type": "rgb", "value": lamp.light.tolist()}
     made = {}
     for k, point in enumerate(lamp.points):
@@ -226,7 +264,10 @@ def describe_bulb(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
 
 
 def bulb_parameters(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
-    """Return the values of a bulb's points by Mitsuba's parameter names."""
+    """Return intensity, weight and pose of a bulb's point or spot lights, by Mitsuba's parameter names.
+
+    `describe_bulb` gives what Mitsuba needs to build the lights; these values update lights that are already built.
+    """
     values: dict[str, Any] = {}
     for k, point in enumerate(lamp.points):
         values[f"{lamp.name}_{k}.intensity.value"] = mitsuba.Color3f(lamp.light.tolist())

@@ -1,6 +1,6 @@
-"""Render with Mitsuba: camera poses, lenses, and surfaces at the centres of pixels.
+"""Render images with Mitsuba: camera poses and lenses, path tracing, and depth, ids and normals at pixel centres.
 
-`lights` and `materials` describe the unit of light and the conversion of MuJoCo's lights and materials.
+The module `lights` defines the unit of light and converts MuJoCo's lights; `materials` converts MuJoCo's materials.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from twinloop.render.mitsuba.scene import MitsubaScene
 from twinloop.render.mitsuba.textures import look_up_sky
 from twinloop.render.mitsuba.variants import AUTO, choose_variant
 from twinloop.render.protocol import (
+    ChannelArrays,
     Fields,
-    Observed,
     Renderer,
     SceneStates,
     check_channels,
@@ -39,23 +39,35 @@ _TRUTHS = {"position": 3, "sh_normal": 3, "albedo": 3, "shape_index": 1}
 
 
 class MitsubaCamera:
-    """One camera of a size; images are averaged over each pixel, surfaces are those at its centre."""
+    """Mitsuba camera for one image size.
+
+    Light is averaged over each pixel; surface properties are those at the pixel's centre.
+
+    Args:
+        mitsuba: the module, with a selected variant.
+        height, width: size of the image in pixels.
+        near, far: distances of the clipping planes in m.
+    """
 
     def __init__(self, mitsuba: Any, *, height: int, width: int, near: float, far: float) -> None:
         self._mitsuba = mitsuba
         film = {"type": "hdrfilm", "width": width, "height": height, "component_format": "float32"}
         lens = {"type": "perspective", "fov": 45.0, "near_clip": near, "far_clip": far}
         box = {"rfilter": {"type": "box"}}
-        self._picture = mitsuba.load_dict({**lens, "film": {**film, **box, "pixel_format": "rgba"}})
+        self._image = mitsuba.load_dict({**lens, "film": {**film, **box, "pixel_format": "rgba"}})
         middles = {"type": "stratified", "jitter": False, "sample_count": 1}
         self._surfaces = mitsuba.load_dict({**lens, "film": {**film, **box}, "sampler": middles})
         self._truths = mitsuba.load_dict({"type": "aov", "aovs": ",".join(f"{name}:{name}" for name in _TRUTHS)})
 
     def place(self, world_from_camera: Array, lens: Intrinsics) -> None:
-        """Set the pose ``(4, 4)`` in OpenCV's axes, and the pinhole.
+        """Set the pose and the intrinsics of the camera.
+
+        Args:
+            world_from_camera: pose ``(4, 4)`` in OpenCV's camera axes.
+            lens: pinhole intrinsics in pixels.
 
         Raises:
-            InputError: its pixels are not square.
+            InputError: If the pixels are not square.
         """
         if not math.isclose(lens.fx, lens.fy, rel_tol=1e-6):
             raise InputError(
@@ -64,8 +76,8 @@ class MitsubaCamera:
             )
         pose = world_from_camera * [-1.0, -1.0, 1.0, 1.0]  # Mitsuba's axes are x left, y up, z forward
         left, _, right = np.linalg.svd(pose[:3, :3])
-        pose[:3, :3] = left @ right  # a quaternion of another length than 1 scales, which Mitsuba refuses
-        for sensor in (self._picture, self._surfaces):
+        pose[:3, :3] = left @ right  # the nearest rotation: Mitsuba refuses matrices with a scale
+        for sensor in (self._image, self._surfaces):
             values = self._mitsuba.traverse(sensor)
             values["to_world"] = self._mitsuba.Transform4f(pose.tolist())
             values["x_fov"] = math.degrees(2.0 * math.atan2(lens.width / 2.0, lens.fx))
@@ -74,12 +86,23 @@ class MitsubaCamera:
             values.update()
 
     def render_light(self, scene: Any, integrator: Any, *, samples: int, seed: int) -> NDArray[np.float32]:
-        """Return linear light and coverage, ``(height, width, 4)``."""
-        seen = self._mitsuba.render(scene, sensor=self._picture, integrator=integrator, spp=samples, seed=seed)
+        """Return linear light and coverage (alpha) of an image, ``(height, width, 4)``.
+
+        Args:
+            scene: Mitsuba's scene.
+            integrator: Mitsuba's integrator, which traces the paths.
+            samples: number of paths per pixel.
+            seed: seed of the noise.
+        """
+        seen = self._mitsuba.render(scene, sensor=self._image, integrator=integrator, spp=samples, seed=seed)
         return np.array(seen, dtype=np.float32)
 
     def render_surfaces(self, scene: Any) -> dict[str, NDArray[np.float32]]:
-        """Return ``position``, ``sh_normal`` (in the world), ``albedo`` and ``shape_index``, ``(height, width, k)``."""
+        """Return properties of the surface at each pixel's centre, ``(height, width, k)`` by name.
+
+        The names are ``position`` (world, in m), ``sh_normal`` (shading normal in world axes), ``albedo`` and
+        ``shape_index``.
+        """
         seen = np.array(self._mitsuba.render(scene, sensor=self._surfaces, integrator=self._truths, spp=1, seed=0))
         ends = np.cumsum(list(_TRUTHS.values()))
         return dict(zip(_TRUTHS, np.split(seen[..., -ends[-1] :], ends[:-1], axis=-1), strict=True))
@@ -90,15 +113,19 @@ Image = NDArray[np.float32]
 
 
 def can_denoise() -> bool:
-    """Return whether the package pyoidn is installed."""
+    """Return whether the package ``pyoidn`` (Intel Open Image Denoise) is installed."""
     return find_spec("pyoidn") is not None
 
 
 def denoise(light: Image, albedo: Image, normal: Image) -> Image:
-    """Return linear light without the noise of few samples, guided by noise-free albedo and normals, all ``(h, w, 3)``.
+    """Remove path tracing noise from linear light with Intel Open Image Denoise; all arrays are ``(h, w, 3)``.
+
+    Args:
+        light: noisy linear light.
+        albedo, normal: surface colours and normals, both free of noise, which guide the denoiser.
 
     Raises:
-        MissingDependencyError: pyoidn is not installed.
+        MissingDependencyError: If ``pyoidn`` is not installed.
     """
     try:
         import pyoidn  # pyright: ignore[reportMissingImports]
@@ -108,17 +135,20 @@ def denoise(light: Image, albedo: Image, normal: Image) -> Image:
     return pyoidn.denoise(np.ascontiguousarray(light), *guides, hdr=True)
 
 
-_WAVE = 1 << 23  # samples per pass: of 64 samples at 640×480, which would need 19.7 million paths in memory at once
+_WAVE = 1 << 23  # paths traced at once, a limit of memory; 64 samples at 640×480 are 19.7 million paths
 _ROULETTE = 3  # segments before paths may end by chance: a tenth of the time at the same mean (so101_tabletop)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MitsubaQuality:
-    """Settings that determine the time of an image.
+    """Settings of the path tracer, which determine noise and time of an image.
 
-    ``samples`` paths per pixel of at most ``max_depth`` segments (1: only emission, 2: direct light). ``denoise``:
-    remove the noise of few samples; None: if pyoidn is installed. ``variant``: ``scalar``, ``llvm``, ``cuda``, or
-    ``auto`` for the fastest that works here. ``seed`` selects the noise.
+    Attributes:
+        samples: number of paths per pixel.
+        max_depth: largest number of segments of a path; 1 for emitted light only, 2 for direct light.
+        denoise: whether to remove the noise of few samples; None for yes if ``pyoidn`` is installed.
+        variant: ``scalar``, ``llvm``, ``cuda``, or ``auto`` for the fastest that works on this machine.
+        seed: seed of the noise.
     """
 
     samples: int = 64
@@ -135,15 +165,15 @@ class MitsubaQuality:
 
 
 class MitsubaRenderer(Renderer):
-    """Renderer that traces paths of light; depth, geom and normal are those at the centre of each pixel.
+    """Renderer that traces paths of light; depth, geom ids and normals are those at the centre of each pixel.
 
-    The same state, fields, seed and variant give the same image; variants differ in their noise. There is no lens
-    distortion and no motion blur: the sensor model computes both from its images.
+    The same state, fields, seed and variant give the same image; variants differ in their noise. Images have no lens
+    distortion and no motion blur. The camera's sensor model adds both to the images.
 
     Raises:
-        MissingDependencyError: Mitsuba, the variant or the denoiser is missing here.
-        UnknownNameError: an unknown camera or variant.
-        InputError: an impossible size or quality.
+        MissingDependencyError: If Mitsuba, the variant or the denoiser is missing on this machine.
+        UnknownNameError: If a camera or the variant is unknown.
+        InputError: If no renderer supports the size, or a quality setting is invalid.
     """
 
     name = "mitsuba"
@@ -179,12 +209,12 @@ class MitsubaRenderer(Renderer):
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
-    ) -> Observed:
-        """Return the channels of every state from every camera, see `Renderer.observe`."""
+    ) -> ChannelArrays:
+        """Return the requested channels of every state from every camera; see `Renderer.observe`."""
         check_channels(channels, self.channels, renderer=self.name)
         if self._scene is None:
             raise InputError("This renderer was closed. Open another.")
-        self._variant.load()  # another renderer of this process may have selected another
+        self._variant.load()  # another renderer in this process may have selected another variant
         self._posed.check(states)
         self._posed.set_fields(fields, len(states))
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
@@ -206,7 +236,7 @@ class MitsubaRenderer(Renderer):
         rays = lens.unproject(lens.pixel_centres())
         coloured = "rgb" in out or "linear" in out
         surfaces: dict[str, NDArray] = {}
-        if {"depth", "geom", "normal"} & set(out) or (coloured and (self._denoises or scene.shines)):
+        if {"depth", "geom", "normal"} & set(out) or (coloured and (self._denoises or scene.has_emission)):
             surfaces = camera.render_surfaces(scene.scene)
             surfaces["geom"] = scene.geom_ids(surfaces["shape_index"][..., 0])
         if coloured:
@@ -220,10 +250,19 @@ class MitsubaRenderer(Renderer):
     def _light(
         self, scene: MitsubaScene, name: str, surfaces: dict[str, NDArray], rays: NDArray[np.float64]
     ) -> NDArray[np.float32]:
-        """Return the linear light of a camera's image, before the noise-free background is added."""
-        picture = self._trace(scene, name)
-        cover = (surfaces["geom"] >= 0)[..., None] if scene.shines else picture[..., 3:]
-        light = picture[..., :3] * (cover if scene.shines else 1.0)
+        """Return the path-traced image of a camera over the background, as linear light ``(height, width, 3)``.
+
+        The background is read directly from its texture, so it has no noise.
+
+        Args:
+            scene: scene of the current frame.
+            name: name of the camera.
+            surfaces: result of `MitsubaCamera.render_surfaces`, with geom ids as ``geom``.
+            rays: directions of the pixels in world axes, ``(height, width, 3)``.
+        """
+        image = self._trace(scene, name)
+        cover = (surfaces["geom"] >= 0)[..., None] if scene.has_emission else image[..., 3:]
+        light = image[..., :3] * (cover if scene.has_emission else 1.0)
         if self._denoises:
             light = denoise(light, surfaces["albedo"], surfaces["sh_normal"])
         light = np.maximum(light, 0.0)
@@ -233,7 +272,10 @@ class MitsubaRenderer(Renderer):
         return light
 
     def _trace(self, scene: MitsubaScene, name: str) -> NDArray[np.float32]:
-        """Return the mean of several passes limited by memory, each with its own seed."""
+        """Return linear light and coverage of a camera's image ``(height, width, 4)``.
+
+        The result is the mean of several passes with different seeds, because memory limits the samples of one pass.
+        """
         most = max(1, _WAVE // (self.height * self.width))
         parts = [min(most, self._quality.samples - done) for done in range(0, self._quality.samples, most)]
         start = zlib.crc32(name.encode(), zlib.crc32(self._posed.data.qpos.tobytes(), self._quality.seed))
@@ -245,16 +287,19 @@ class MitsubaRenderer(Renderer):
         return total
 
     def _integrator(self, scene: MitsubaScene) -> Any:
-        """Return the integrator of paths; only that for media lets light through semi-transparent objects."""
-        kind = scene.veiled, scene.shines
+        """Return Mitsuba's path integrator.
+
+        A scene with semi-transparent geoms needs the volumetric one (``volpath``).
+        """
+        kind = scene.has_transparency, scene.has_emission
         if kind not in self._integrators:
-            name, depth = "volpath" if scene.veiled else "path", self._quality.max_depth
-            settings = {"max_depth": depth, "rr_depth": _ROULETTE, "hide_emitters": not scene.shines}
+            name, depth = "volpath" if scene.has_transparency else "path", self._quality.max_depth
+            settings = {"max_depth": depth, "rr_depth": _ROULETTE, "hide_emitters": not scene.has_emission}
             self._integrators[kind] = self._mitsuba.load_dict({"type": name, **settings})
         return self._integrators[kind]
 
     def close(self) -> None:
-        """Free the scene; a second call does nothing."""
+        """Free the scene. A second call does nothing."""
         self._scene = None
         self._cameras.clear()
 
@@ -262,7 +307,14 @@ class MitsubaRenderer(Renderer):
 def _write_surfaces(
     surfaces: dict[str, NDArray], pose: NDArray[np.float64], rays: NDArray[np.float64], out: dict[str, NDArray]
 ) -> None:
-    """Write ids, depth along the optical axis and normals in camera axes, at the centres of pixels."""
+    """Write geom ids, depth and normals at the centres of pixels into the requested arrays.
+
+    Args:
+        surfaces: result of `MitsubaCamera.render_surfaces`, with geom ids as ``geom``.
+        pose: ``world_from_camera`` ``(4, 4)`` in OpenCV's camera axes.
+        rays: directions of the pixels in camera axes, ``(height, width, 3)``.
+        out: arrays by channel, changed in place.
+    """
     if "geom" in out:
         out["geom"][:] = surfaces["geom"]
     if "depth" in out:

@@ -1,8 +1,8 @@
-"""Convert a posed model to a Mitsuba scene, built once and then updated.
+"""Convert a posed MuJoCo model to a Mitsuba scene, which is built once and then updated frame by frame.
 
-Every geom that the classic renderer shows (groups 0 to 2, not fully transparent) is a mesh in world coordinates. The
-structure of a mesh (number of triangles, texture, transparency, emission) is fixed once built; a frame with another
-structure rebuilds it.
+Every geom that the classic renderer shows (groups 0 to 2, not fully transparent) becomes a mesh in world coordinates.
+Number of triangles, texture size, transparency and emission of a mesh cannot change after the scene is built. A frame
+in which one of them changes rebuilds the scene.
 """
 
 from __future__ import annotations
@@ -21,71 +21,93 @@ from twinloop.render.mitsuba.shapes import TriangleMesh, make_surface
 from twinloop.render.mitsuba.textures import ENVIRONMENT, TextureMapping, make_mapping, sky_faces, surrounding_light
 
 _GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
-_KEPT = 1024  # surfaces in the cache
+_MOST_SURFACES = 1024  # surfaces in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosedGeom:
-    """A geom in one frame: its surface in its own axes, its pose, its material."""
+    """One geom in one frame.
+
+    Attributes:
+        geom: id of the geom.
+        surface: its triangles in its own axes.
+        position: position in the world, ``(3,)`` in m.
+        rotation: rotation matrix from its axes to world axes, ``(3, 3)``.
+        material: its material.
+    """
 
     geom: int
     surface: TriangleMesh
     position: NDArray[np.float64]
     rotation: NDArray[np.float64]
-    look: GeomMaterial
+    material: GeomMaterial
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Properties that cannot change once Mitsuba has built it."""
-        return self.geom, len(self.surface.positions), self.surface.flat, self.look.kind
+        """Geom id, mesh size, flat shading and material type, which Mitsuba cannot change after building the mesh."""
+        return self.geom, len(self.surface.positions), self.surface.flat, self.material.kind
 
     def has_moved(self, other: PosedGeom) -> bool:
-        """Return whether its triangles have other positions than another's."""
+        """Return whether the triangles have other world positions than those of the same geom in another frame."""
         same = self.surface is other.surface and np.array_equal(self.position, other.position)
         return not (same and np.array_equal(self.rotation, other.rotation))
 
     @property
     def corners(self) -> NDArray[np.float32]:
-        """World coordinates of the corners, flattened."""
+        """World coordinates of the triangles' corners in m, as a flat array."""
         return (self.surface.positions @ self.rotation.T + self.position).astype(np.float32).ravel()
 
     @property
     def normals(self) -> NDArray[np.float32]:
-        """World normals of the corners, flattened."""
+        """Normals at the triangles' corners in world axes, as a flat array."""
         return (self.surface.normals @ self.rotation.T).astype(np.float32).ravel()
 
     @property
     def uv(self) -> NDArray[np.float32]:
-        """Texture coordinates of the corners, flattened."""
+        """Texture coordinates at the triangles' corners, as a flat array."""
         return self.surface.uv.astype(np.float32).ravel()
 
 
 class MitsubaScene:
-    """The scene of one model; ``update`` sets it to a frame."""
+    """Mitsuba scene of one model; `update` sets it to the geoms, materials and lights of a posed model.
+
+    Attributes:
+        far: distance of the far plane in m.
+        faces: linear light of the background's cube texture; None if the model has no background.
+        scene: Mitsuba's scene; None before the first update.
+        has_emission: whether a geom emits light.
+        has_transparency: whether a geom is semi-transparent.
+
+    Args:
+        mitsuba: the module, with a selected variant.
+        model: compiled model.
+        data: data in the home pose. The light positions in this pose determine the constants that scale light
+            intensities.
+    """
 
     def __init__(self, mitsuba: Any, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         self._mitsuba = mitsuba
         self._exposure = LightExposure.of(model, data.light_xpos)
         self.far = float(model.vis.map.zfar * model.stat.extent)
-        self._wardrobe = MaterialSet()
+        self._materials = MaterialSet()
         self._surfaces: dict[tuple[Any, ...], TriangleMesh] = {}
         self._things: list[PosedGeom] = []
         self._lamps: list[LightSource] = []
         self._kind: tuple[Any, ...] | None = None
         self.faces = sky_faces(model)
         self.scene: Any = None
-        self.shines = self.veiled = False
+        self.has_emission = self.has_transparency = False
 
     def forget_textures(self, model: mujoco.MjModel) -> None:
-        """Discard decoded textures, because their pixels have changed."""
-        self._wardrobe.clear_images()
+        """Discard decoded textures, because the pixels in the model have changed."""
+        self._materials.clear_images()
         self.faces = sky_faces(model)
 
     def update(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        """Update the scene to a posed model.
+        """Set the scene to a posed model: geoms, materials, lights and sky.
 
         Raises:
-            InputError: a texture that is not an image, or a shape without triangles.
+            InputError: If a texture is not an image, or a shape has no triangles.
         """
         things = [self._pose_geom(model, data, geom) for geom in visible_geoms(model)]
         lamps = list(lights.iterate_lamps(model, data, self._exposure, away=20.0 * self.far))
@@ -99,7 +121,7 @@ class MitsubaScene:
         self._things, self._lamps, self._light = things, lamps, light
 
     def geom_ids(self, shape_index: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return the model's geom ids of Mitsuba's shape numbers, -1 for none."""
+        """Convert Mitsuba's shape numbers (an image of any shape) to geom ids of the model, -1 for none."""
         return self._ids[shape_index.astype(np.int64)]
 
     def _pose_geom(self, model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> PosedGeom:
@@ -109,13 +131,13 @@ class MitsubaScene:
             surface=self._surface(model, geom, mapping),
             position=data.geom_xpos[geom].copy(),
             rotation=data.geom_xmat[geom].reshape(3, 3).copy(),
-            look=self._wardrobe.make_material(model, geom),
+            material=self._materials.make_material(model, geom),
         )
 
     def _surface(self, model: mujoco.MjModel, geom: int, mapping: TextureMapping | None) -> TriangleMesh:
         key = (int(model.geom_type[geom]), int(model.geom_dataid[geom]), model.geom_size[geom].tobytes(), mapping)
         if key not in self._surfaces:
-            if len(self._surfaces) >= _KEPT:
+            if len(self._surfaces) >= _MOST_SURFACES:
                 self._surfaces.clear()
             self._surfaces[key] = make_surface(model, geom, mapping, reach=2.0 * self.far)
         return self._surfaces[key]
@@ -124,24 +146,29 @@ class MitsubaScene:
         mitsuba = self._mitsuba
         parts: dict[str, Any] = {"type": "scene"}
         if light.any():  # a black sky would use samples that the lamps need
-            alone = not lamps and not any(thing.look.emission > 0.0 for thing in things)
+            alone = not lamps and not any(thing.material.emission > 0.0 for thing in things)
             parts["sky"] = self._sky(light, alone=alone)
         for thing in things:
             parts[f"geom{thing.geom}"] = self._mesh(thing)
         for lamp in lamps:
             parts |= {lamp.name: self._disc(lamp)} if lamp.disc else lights.describe_bulb(mitsuba, lamp)
         self.scene = mitsuba.load_dict(parts)
-        self.shines = any(thing.look.emission > 0.0 for thing in things)
-        self.veiled = any(thing.look.opacity < 1.0 for thing in things)
+        self.has_emission = any(thing.material.emission > 0.0 for thing in things)
+        self.has_transparency = any(thing.material.opacity < 1.0 for thing in things)
         self._values = mitsuba.traverse(self.scene)
         self._names = _names(self._values.keys())
         self._ids = _shape_ids(mitsuba, self.scene)
 
     def _sky(self, light: NDArray[np.float32], *, alone: bool) -> dict[str, Any]:
-        """Return the light from all directions as an environment that paths hit when they leave the scene.
+        """Return Mitsuba's description of the light from all directions (environment map).
 
-        It is not sampled like lamps, because it is nearly uniform: with the same samples noise has a third of the
-        variance that it had with the sky among the lamps by its brightness (so101_tabletop, front).
+        If there are lamps, paths receive this light only when they leave the scene. It is not sampled like a lamp,
+        because it is nearly uniform. In camera ``front`` of the example twin so101_tabletop this divides the variance
+        of the noise by three, for an equal number of samples.
+
+        Args:
+            light: radiance by direction; see `textures.surrounding_light`.
+            alone: whether the scene has no other light.
         """
         turn = np.eye(4)
         turn[:3, :3] = ENVIRONMENT
@@ -154,9 +181,9 @@ class MitsubaScene:
 
     def _mesh(self, thing: PosedGeom) -> Any:
         properties = self._mitsuba.Properties()
-        properties["bsdf"] = self._mitsuba.load_dict(materials.describe_bsdf(self._mitsuba, thing.look))
-        if thing.look.emission > 0.0:
-            properties["emitter"] = self._mitsuba.load_dict(materials.describe_emitter(self._mitsuba, thing.look))
+        properties["bsdf"] = self._mitsuba.load_dict(materials.describe_bsdf(self._mitsuba, thing.material))
+        if thing.material.emission > 0.0:
+            properties["emitter"] = self._mitsuba.load_dict(materials.describe_emitter(self._mitsuba, thing.material))
         normals = None if thing.surface.flat else thing.normals
         return _loose_triangles(self._mitsuba, f"geom{thing.geom}", thing.corners, normals, thing.uv, properties)
 
@@ -178,7 +205,7 @@ class MitsubaScene:
                 values[f"{name}.vertex_positions"] = thing.corners
             if thing.surface is not before.surface:
                 values[f"{name}.vertex_texcoords"] = thing.uv
-            self._write_look(name, thing.look, before.look)
+            self._write_material(name, thing.material, before.material)
         for lamp, before in zip(lamps, self._lamps, strict=True):
             self._write_lamp(lamp, before)
         if not np.array_equal(light, self._light):
@@ -189,10 +216,10 @@ class MitsubaScene:
                 values[f"geom{thing.geom}.vertex_normals"] = thing.normals
         values.update()
 
-    def _write_look(self, name: str, look: GeomMaterial, before: GeomMaterial) -> None:
-        if look == before:
+    def _write_material(self, name: str, material: GeomMaterial, before: GeomMaterial) -> None:
+        if material == before:
             return
-        for end, value in materials.material_parameters(look).items():
+        for end, value in materials.material_parameters(material).items():
             full = self._names[name, end]
             self._values[full] = self._mitsuba.Color3f(*value.tolist()) if np.ndim(value) == 1 else value
 
@@ -209,13 +236,16 @@ class MitsubaScene:
 
 
 def visible_geoms(model: mujoco.MjModel) -> list[int]:
-    """Return the ids of the geoms that MuJoCo's visualizer shows."""
+    """Return the ids of the geoms that MuJoCo's visualizer shows: group 0 to 2, not fully transparent."""
     alpha = np.array([materials.shown_rgba(model, geom)[3] for geom in range(model.ngeom)])
     return np.flatnonzero((model.geom_group < _GROUPS) & (alpha > 0.0)).tolist()
 
 
 def _names(names: Any) -> dict[tuple[str, str], str]:
-    """Return Mitsuba's names of parameters by their object and suffix."""
+    """Return Mitsuba's full parameter names by object name and by the last part, or last two parts, of the name.
+
+    For example, ``geom3.….roughness.value`` has the keys ``("geom3", "value")`` and ``("geom3", "roughness.value")``.
+    """
     found = {}
     for name in names:
         first, *rest = name.split(".")
@@ -252,7 +282,11 @@ def _loose_triangles(
 
 
 def _shape_ids(mitsuba: Any, scene: Any) -> NDArray[np.int32]:
-    """Return geom ids by ``shape_index``: in order from 1 without a compiler, else by Dr.Jit's object numbers."""
+    """Return an array of geom ids, indexed by Mitsuba's shape number (``shape_index``); -1 for other shapes.
+
+    Scalar variants number the shapes in order from 1. In other variants a shape number is the id of the shape in
+    Dr.Jit's registry.
+    """
     names = [shape.id() for shape in scene.shapes()]
     if mitsuba.variant().startswith("scalar"):
         numbers = list(range(1, len(names) + 1))
@@ -268,7 +302,12 @@ def _shape_ids(mitsuba: Any, scene: Any) -> NDArray[np.int32]:
 
 
 def _wrap_columns(light: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return the image in Mitsuba's layout: the first column repeated after the last."""
-    kept = np.ones(shape, dtype=np.float32)
-    kept[..., :3] = np.concatenate([light, light[:, :1]], axis=1)[:, : shape[1]]
-    return kept
+    """Return an environment image in Mitsuba's layout, which repeats the first column after the last.
+
+    Args:
+        light: image ``(rows, columns, 3)``.
+        shape: shape of Mitsuba's array.
+    """
+    wrapped = np.ones(shape, dtype=np.float32)
+    wrapped[..., :3] = np.concatenate([light, light[:, :1]], axis=1)[:, : shape[1]]
+    return wrapped

@@ -1,4 +1,4 @@
-"""Compute surfaces of MuJoCo's shapes for a path tracer: separate triangles with normals and texture coordinates."""
+"""Compute triangles of MuJoCo's shapes for a path tracer, with normals and texture coordinates at each corner."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ _EDGE = 0.5  # cosine between a corner's normal and its triangle's, below which 
 
 @dataclass(frozen=True, kw_only=True)
 class TriangleMesh:
-    """Triangles in a geom's axes; each has three separate corners: ``positions``, ``normals``, ``uv``.
+    """Triangle mesh of a geom in its own axes, m triangles that share no corners.
 
-    All are ``(3 m, …)``, corner by corner. ``flat``: the normals are those of the triangles.
+    Attributes:
+        positions: corners in m, ``(3 m, 3)``, triangle by triangle.
+        normals: unit normals at the corners, ``(3 m, 3)``.
+        uv: texture coordinates of the corners, ``(3 m, 2)``.
+        flat: whether the normals are those of the triangles, for flat shading.
     """
 
     positions: Array
@@ -33,14 +37,16 @@ class TriangleMesh:
 
 
 def make_surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | None, *, reach: float) -> TriangleMesh:
-    """Return the surface of a geom, with the texture coordinates of a mapping.
+    """Return the surface of a geom, with texture coordinates.
 
     Args:
-        mapping: mapping of its texture; None without one.
+        model: compiled model.
+        geom: id of the geom.
+        mapping: mapping of the geom's texture; None if it has none.
         reach: half of the side length in m at which an infinite plane is cut.
 
     Raises:
-        InputError: a shape that does not consist of triangles (a signed distance field).
+        InputError: If the shape has no triangles (a signed distance field).
     """
     corners, normals, texture = _corners(model, geom, reach)
     if mapping is not None and mapping.cube:
@@ -58,7 +64,17 @@ def make_surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | Non
 
 
 def _corners(model: mujoco.MjModel, geom: int, reach: float) -> tuple[Array, Array | None, Array | None]:
-    """Return corners of triangles ``(m, 3, 3)``, normals (None: the triangles' own), texture coordinates or None."""
+    """Return the triangles of a geom, m of them.
+
+    Args:
+        model: compiled model.
+        geom: id of the geom.
+        reach: half of the side length in m at which an infinite plane is cut.
+
+    Returns:
+        Corners ``(m, 3, 3)`` in m; normals ``(m, 3, 3)``, None if each triangle's own flat normal is used; texture
+        coordinates ``(m, 3, 2)`` of a mesh that has them, else None.
+    """
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == _KIND.mjGEOM_PLANE:
         half = np.where(size[:2] > 0.0, size[:2], reach)
@@ -91,12 +107,23 @@ def _segment(half: float) -> tuple[Array, Array]:
 
 
 def _have_area(corners: Array) -> NDArray[np.bool_]:
-    """Return which triangles have an area; those at the poles of a revolved profile have none."""
+    """Return whether each triangle has an area, ``(m,)``.
+
+    Triangles at the poles of a surface of revolution have none.
+    """
     return np.linalg.norm(_cross(corners), axis=-1) > 1e-9 * np.ptp(corners, axis=(0, 1)).max() ** 2
 
 
 def _mesh(model: mujoco.MjModel, mesh: int, corners: Array) -> tuple[Array, Array | None]:
-    """Return normals and texture coordinates; at an edge, a normal far from its triangle's is replaced by that."""
+    """Return normals ``(m, 3, 3)`` and texture coordinates ``(m, 3, 2)`` (None if it has none) of a mesh's m triangles.
+
+    A vertex normal that is far from its triangle's normal, as at a sharp edge, is replaced by the triangle's normal.
+
+    Args:
+        model: compiled model.
+        mesh: id of the mesh.
+        corners: corners of the triangles, ``(m, 3, 3)``.
+    """
     first = model.mesh_normaladr[mesh]
     rows = model.mesh_faceadr[mesh] + np.arange(len(corners))
     normals = model.mesh_normal[first + model.mesh_facenormal[rows]].astype(np.float64)
@@ -110,7 +137,14 @@ def _mesh(model: mujoco.MjModel, mesh: int, corners: Array) -> tuple[Array, Arra
 
 
 def _height_field(model: mujoco.MjModel, field: int, points: Array, faces: NDArray[np.int32]) -> Array:
-    """Return normals: smooth on the upper surface, whose triangles come first, flat on sides and floor."""
+    """Return normals ``(m, 3, 3)`` of a height field: smooth on the upper surface, flat on the sides and the floor.
+
+    Args:
+        model: compiled model.
+        field: id of the height field.
+        points: vertices ``(n, 3)``.
+        faces: vertex numbers of m triangles ``(m, 3)``; those of the upper surface come first.
+    """
     upper = 2 * (int(model.hfield_nrow[field]) - 1) * (int(model.hfield_ncol[field]) - 1)
     smooth = np.zeros_like(points)
     np.add.at(smooth, faces[:upper], _cross(points[faces[:upper]])[:, None])
@@ -119,7 +153,10 @@ def _height_field(model: mujoco.MjModel, field: int, points: Array, faces: NDArr
 
 
 def _texture_space(model: mujoco.MjModel, geom: int, corners: Array) -> Array:
-    """Return corners in texture coordinates' space: of a shape scaled to ±1, or unchanged."""
+    """Return corners ``(m, 3, 3)`` of a geom after scaling the geom to ±1, as texture projection expects.
+
+    Meshes and height fields are not scaled. The caps of a capsule are scaled separately from its tube.
+    """
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind in _LOOSE:
         return corners
@@ -137,8 +174,11 @@ def _texture_space(model: mujoco.MjModel, geom: int, corners: Array) -> Array:
     return corners / full
 
 
-def _full_size(model: mujoco.MjModel, geom: int) -> Array:
-    """Return ``size`` as MuJoCo draws the geom: along its x, y and z."""
+def _half_sizes(model: mujoco.MjModel, geom: int) -> Array:
+    """Return the half sizes of a geom along its x, y and z, ``(3,)`` in m.
+
+    MuJoCo stores only the radius of a sphere, and radius and half length of a cylinder or capsule (excluding its caps).
+    """
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == _KIND.mjGEOM_SPHERE:
         return size[[0, 0, 0]]
@@ -148,11 +188,21 @@ def _full_size(model: mujoco.MjModel, geom: int) -> Array:
 def _sheet(
     model: mujoco.MjModel, geom: int, corners: Array, texture: Array | None, mapping: TextureMapping
 ) -> NDArray[np.float64]:
-    """Return coordinates of a 2D texture: given, around the shape, or projected along z for a shape without sides.
+    """Return texture coordinates ``(m, 3, 2)`` at the corners of m triangles for a flat (2D) texture.
 
-    A uniform texture repeats per metre of the geom's half sizes along x and y, as in MuJoCo.
+    A mesh that stores texture coordinates keeps them. On other meshes, height fields and infinite planes, the texture
+    is projected along z. On all other shapes it is applied once to each side of a box or plane, or once around a round
+    shape (`wrapped_coordinates`). The coordinates are then multiplied by the number of repetitions. With MuJoCo's
+    ``texuniform``, the number of repetitions along x and y is multiplied by the geom's half sizes in m, as in MuJoCo.
+
+    Args:
+        model: compiled model.
+        geom: id of the geom.
+        corners: corners of the triangles, ``(m, 3, 3)``.
+        texture: texture coordinates that the mesh stores; None if it has none.
+        mapping: mapping of the texture.
     """
-    kind, size = int(model.geom_type[geom]), _full_size(model, geom)[:2]
+    kind, size = int(model.geom_type[geom]), _half_sizes(model, geom)[:2]
     repeat = np.array(mapping.repeat)
     scale = repeat * np.where(mapping.uniform & (size > 0.0), size, 1.0)
     if texture is None and (kind in _LOOSE or (kind == _KIND.mjGEOM_PLANE and not size.all())):
@@ -163,24 +213,35 @@ def _sheet(
 
 
 def _cube_scale(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Array:
-    return _full_size(model, geom) if mapping.uniform else np.ones(3)
+    return _half_sizes(model, geom) if mapping.uniform else np.ones(3)
 
 
 def _refinement_scale(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Array:
-    """Return the factor that scales corners to a shape within ±1, the unit of `_FINE`."""
+    """Return the factors for x, y and z ``(3,)`` that scale a geom's vertices so that it fits into the cube [−1, 1]³.
+
+    `_refine_triangles` compares the sides of the scaled triangles with its limit.
+    """
     scale = _cube_scale(model, geom, mapping)
-    scale = scale / (1.0 if int(model.geom_type[geom]) in _LOOSE else _full_size(model, geom))
+    scale = scale / (1.0 if int(model.geom_type[geom]) in _LOOSE else _half_sizes(model, geom))
     return scale / max(float(np.abs(_extent(model, geom) * scale).max()), 1e-9)
 
 
 def _extent(model: mujoco.MjModel, geom: int) -> Array:
     if int(model.geom_type[geom]) == _KIND.mjGEOM_MESH:
         return np.abs(make_triangles(model, geom)[0]).max(axis=0)
-    return np.maximum(_full_size(model, geom), 1e-9)
+    return np.maximum(_half_sizes(model, geom), 1e-9)
 
 
 def _refine_triangles(corners: Array, normals: Array | None, scale: Array) -> tuple[Array, Array | None]:
-    """Divide triangles into four until their sides are short enough for a cube texture."""
+    """Divide triangles into four until their sides are short enough for a cube texture.
+
+    A triangle can lie on one face of the cube only, so long triangles across an edge would show the wrong face.
+
+    Args:
+        corners: corners ``(m, 3, 3)``.
+        normals: normals ``(m, 3, 3)``; None if each triangle's own flat normal is used.
+        scale: factors ``(3,)`` for the corners. After scaling, no side may be longer than 0.25 (`_FINE`).
+    """
     while True:
         sides = np.linalg.norm((np.roll(corners, -1, axis=1) - corners) * scale, axis=-1).max(axis=1)
         long = sides > _FINE
@@ -193,7 +254,14 @@ def _refine_triangles(corners: Array, normals: Array | None, scale: Array) -> tu
 
 
 def _quarter_triangles(values: Array) -> Array:
-    """Return values ``(4 m, 3, k)`` at the corners of the four triangles between the middles of sides."""
+    """Return values at the corners of the four triangles that connect each triangle's corners and side midpoints.
+
+    Args:
+        values: values at the corners of m triangles, ``(m, 3, k)``.
+
+    Returns:
+        Values ``(4 m, 3, k)``.
+    """
     middle = (values + np.roll(values, -1, axis=1)) / 2.0  # of sides 01, 12, 20
     a, b, c = values.transpose(1, 0, 2)
     ab, bc, ca = middle.transpose(1, 0, 2)

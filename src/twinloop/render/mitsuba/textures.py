@@ -1,4 +1,4 @@
-"""Convert a model's textures and background to linear light, mapped to shapes as in MuJoCo."""
+"""Convert a model's textures and background to linear light, and compute texture coordinates as in MuJoCo."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ _ROLES = (mujoco.mjtTextureRole.mjTEXROLE_RGB, mujoco.mjtTextureRole.mjTEXROLE_R
 
 @dataclass(frozen=True, kw_only=True)
 class TextureMapping:
-    """Mapping of a texture on a shape: a sheet repeated along x and y, or a surrounding cube with stacked faces.
+    """Mapping of a texture onto a shape: a flat image repeated along x and y, or a cube around the shape.
 
-    ``uniform`` counts repetitions per metre rather than per shape. ``side`` is the edge length of a cube's face in
-    pixels; a cube of one image (``faces`` 1) has it on every side.
+    Attributes:
+        cube: whether it is a cube.
+        repeat: numbers of repetitions along x and y.
+        uniform: whether ``repeat`` counts repetitions per metre instead of per shape.
+        side: side length of a cube's face in pixels.
+        faces: number of faces in the image of a cube, stacked vertically; 1 if all sides show the same face.
     """
 
     cube: bool
@@ -32,14 +36,14 @@ class TextureMapping:
 
 
 def find_texture(model: mujoco.MjModel, material: int) -> int:
-    """Return the id of the texture that colours a material, -1 without one."""
+    """Return the id of the texture that colours a material; -1 if it has none."""
     if material < 0:
         return -1
     return max(int(model.mat_texid[material, int(role)]) for role in _ROLES)
 
 
 def make_mapping(model: mujoco.MjModel, material: int) -> TextureMapping | None:
-    """Return the mapping of a material's texture; None without one."""
+    """Return the mapping of a material's texture; None if the material has no texture."""
     texture = find_texture(model, material)
     if texture < 0:
         return None
@@ -53,10 +57,10 @@ def make_mapping(model: mujoco.MjModel, material: int) -> TextureMapping | None:
 
 
 def read_pixels(model: mujoco.MjModel, texture: int) -> NDArray[np.uint8]:
-    """Return a texture's pixels ``(height, width, 3)`` as stored.
+    """Return the sRGB pixels ``(height, width, 3)`` of a texture; a grey texture has three equal values.
 
     Raises:
-        InputError: the pixels are not grey, RGB or RGBA.
+        InputError: If the pixels are not grey, RGB or RGBA.
     """
     height, width, channels = (int(getattr(model, f"tex_{name}")[texture]) for name in ("height", "width", "nchannel"))
     start = int(model.tex_adr[texture])
@@ -71,14 +75,16 @@ def read_pixels(model: mujoco.MjModel, texture: int) -> NDArray[np.uint8]:
 
 
 def read_linear_light(model: mujoco.MjModel, texture: int) -> NDArray[np.float32]:
-    """Return a texture's linear light ``(height, width, 3)``."""
+    """Return the pixels of a texture as linear light ``(height, width, 3)``."""
     return decode_srgb(read_pixels(model, texture))
 
 
 def sheet_coordinates(points: Array, repeat: Array) -> Array:
-    """Return coordinates ``(…, 2)`` of a sheet that spans ±1 ``repeat`` times, from the upper left, y upwards.
+    """Return texture coordinates ``(…, 2)`` of points for a flat image that is projected along z and repeated.
 
-    This is the plane mapping of MuJoCo's classic renderer: s = (repeat x - 1) / 2, t = (-repeat y - 1) / 2.
+    Along x and along y, the image is repeated ``repeat`` times between the coordinates -1 and 1. A point (x, y) has the
+    texture coordinates s = (repeat x - 1) / 2 to the right and t = (-repeat y - 1) / 2 downwards in the image, as in
+    MuJoCo's classic renderer for planes.
     """
     return points[..., :2] * repeat * [0.5, -0.5] - 0.5
 
@@ -86,12 +92,15 @@ def sheet_coordinates(points: Array, repeat: Array) -> Array:
 def wrapped_coordinates(kind: int, points: Array) -> Array:
     """Return texture coordinates of an image applied once to each side of a box, or once around a round shape.
 
-    Measured on images of MuJoCo 4.0: u increases along x (on the sides ±x of a box along y) or with the azimuth, v
-    downwards.
+    These rules were measured in images of MuJoCo 4.0. On a plane and a box, u increases along x, but along y on the
+    sides ±x of a box. On a round shape, u increases with the azimuth. On all shapes v increases downwards.
 
     Args:
         kind: geom type: plane, box, sphere, ellipsoid, cylinder or capsule.
-        points: corners of triangles ``(m, 3, 3)``, of a shape within ±1.
+        points: corners of m triangles ``(m, 3, 3)`` of a shape scaled to ±1.
+
+    Returns:
+        Coordinates (u, v) of the corners, ``(m, 3, 2)``.
     """
     x, y, z = np.moveaxis(points, -1, 0)
     if kind in {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)}:
@@ -111,9 +120,15 @@ def wrapped_coordinates(kind: int, points: Array) -> Array:
 
 
 def cube_coordinates(points: Array, mapping: TextureMapping) -> Array:
-    """Return coordinates ``(m, 3, 2)`` in a cube's stacked faces, of triangles ``(m, 3, 3)`` around its centre.
+    """Return texture coordinates ``(m, 3, 2)`` of triangles in the image of a cube's stacked faces.
 
-    A triangle is on the face in the direction of its middle (OpenGL 4.6, section 8.13: +x, -x, +y, -y, +z, -z).
+    The faces are stacked from top to bottom in the order +x, -x, +y, -y, +z, -z (OpenGL 4.6, section 8.13). All corners
+    of a triangle are mapped to one face: the face that a ray from the cube's centre through the triangle's centroid
+    hits.
+
+    Args:
+        points: corners of m triangles around the cube's centre, ``(m, 3, 3)``.
+        mapping: the cube.
     """
     face, across, down = _face_coordinates(points.mean(axis=1), points)
     margin = 0.5 / mapping.side  # filtering must not reach into the next face
@@ -123,7 +138,12 @@ def cube_coordinates(points: Array, mapping: TextureMapping) -> Array:
 
 
 def look_up_cube(image: NDArray[np.float32], directions: Array) -> NDArray[np.float32]:
-    """Return values ``(n, 3)`` of a cube's stacked faces in directions ``(n, 3)``, bilinear within a face."""
+    """Return the values ``(n, 3)`` of a cube texture in given directions, with bilinear interpolation within a face.
+
+    Args:
+        image: faces of the cube, stacked vertically.
+        directions: directions from the cube's centre, ``(n, 3)``.
+    """
     side = image.shape[1]
     faces = image.shape[0] // side
     face, across, down = _face_coordinates(directions, directions[:, None])
@@ -137,11 +157,21 @@ def look_up_cube(image: NDArray[np.float32], directions: Array) -> NDArray[np.fl
     return (upper * (1.0 - t) + lower * t).astype(np.float32)
 
 
-def _face_coordinates(middles: Array, points: Array) -> tuple[NDArray[np.intp], Array, Array]:
-    """Return faces ``(m,)`` hit by directions, and the positions of points ``(m, k, 3)`` on them, in ±1."""
-    rows = np.arange(len(middles))
-    axis = np.abs(middles).argmax(axis=-1)
-    negative = middles[rows, axis] < 0.0
+def _face_coordinates(directions: Array, points: Array) -> tuple[NDArray[np.intp], Array, Array]:
+    """Choose a face of a cube for each of m directions, and project k points per direction to this face.
+
+    Args:
+        directions: directions from the cube's centre, ``(m, 3)``. Each chooses the face that it hits.
+        points: positions relative to the cube's centre, ``(m, k, 3)``, such as the k = 3 corners of a triangle. They
+            are projected along the line through the centre.
+
+    Returns:
+        Number of the face ``(m,)``, and the position of each point across and down the face, ``(m, k)`` each, from -1
+        to 1.
+    """
+    rows = np.arange(len(directions))
+    axis = np.abs(directions).argmax(axis=-1)
+    negative = directions[rows, axis] < 0.0
     face = 2 * axis + negative
     across = np.take_along_axis(points, _ACROSS[face][:, None, None], axis=-1)[..., 0] * _SIGNS[face, 0][:, None]
     down = np.take_along_axis(points, _DOWN[face][:, None, None], axis=-1)[..., 0] * _SIGNS[face, 1][:, None]
@@ -163,20 +193,24 @@ _REC709 = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709-6: luminance of lin
 
 
 def luminance(colour: NDArray) -> NDArray[np.float64]:
-    """Return the luminance of linear Rec. 709 colours ``(…, 3)``, 1 for white."""
+    """Return the luminance of linear Rec. 709 colours ``(…, 3)``; white has 1."""
     return np.asarray(colour, dtype=np.float64) @ _REC709
 
 
 def sky_faces(model: mujoco.MjModel) -> Image | None:
-    """Return linear light of the background's stacked cube faces; None without a background."""
+    """Return the linear light of the background (skybox), cube faces stacked vertically; None if the model has none."""
     skies = np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX)
     return read_linear_light(model, int(skies[0])) if len(skies) else None
 
 
 def look_up_sky(faces: Image | None, directions: NDArray[np.float64]) -> Image:
-    """Return the displayed sky in directions ``(n, 3)`` of the world; black without a sky.
+    """Return the background in world directions ``(n, 3)`` as linear light; black if ``faces`` is None.
 
-    MuJoCo rotates its sky by 90° about x: the upper face of the cube is that at +z.
+    MuJoCo rotates its skybox by 90° about x, so the upper face of the cube is in the direction +z.
+
+    Args:
+        faces: result of `sky_faces`.
+        directions: directions in world axes, ``(n, 3)``.
     """
     if faces is None:
         return np.zeros((len(directions), 3), dtype=np.float32)
@@ -184,10 +218,15 @@ def look_up_sky(faces: Image | None, directions: NDArray[np.float64]) -> Image:
 
 
 def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Image:
-    """Return the radiance from all directions ``(16, 32, 3)``, by latitude from the zenith and longitude.
+    """Return the radiance of the light from all directions, an image ``(16, 32, 3)``.
 
-    It has the colours of the background mixed with `_HAZE` of uniform light (a black one gives uniform light), and is
-    scaled such that a white sheet that faces up, without other light, has the luminance of ``ambient`` ``(3,)``.
+    Rows are latitudes from the zenith, columns are longitudes. The image is the background plus grey of 0.05 in all
+    directions (`_HAZE`). If the background is black, the light is therefore uniform. The sum is scaled so that a white
+    horizontal surface that faces up is as bright as under the ambient light alone.
+
+    Args:
+        faces: result of `sky_faces`.
+        ambient: radiance of the ambient light, ``(3,)``.
     """
     if faces is None:
         return np.broadcast_to(ambient, (_ROWS, _COLUMNS, 3)).astype(np.float32)
@@ -199,9 +238,9 @@ def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Imag
 
 
 def _directions() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return world directions of the image's pixels, and their solid angles up to a factor.
+    """Return the world direction of each pixel of the environment image ``(16, 32)``, and its relative solid angle.
 
-    Mitsuba's environment has y up and begins at −z; `ENVIRONMENT` rotates it.
+    Mitsuba's environment has y up and begins at -z; the rotation matrix `ENVIRONMENT` converts it to world axes (z up).
     """
     polar = np.pi * np.arange(_ROWS)[:, None] / (_ROWS - 1)
     azimuth = 2.0 * np.pi * np.arange(_COLUMNS)[None] / _COLUMNS
@@ -212,4 +251,4 @@ def _directions() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 ENVIRONMENT = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
-"""Rotation of Mitsuba's environment from its zenith +y to +z."""
+"""Rotation that turns the zenith of Mitsuba's environment from +y to +z."""

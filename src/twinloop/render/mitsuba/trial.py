@@ -1,4 +1,7 @@
-"""Try one variant in a separate process: ``python -m twinloop.render.mitsuba.trial NAME LIBRARY``."""
+"""Test one Mitsuba variant with a small image: ``python -m twinloop.render.mitsuba.trial NAME LIBRARY``.
+
+A wrong LLVM library ends the process, so `variants` runs this module in a subprocess.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,15 @@ from twinloop.render.mitsuba.variants import MitsubaVariant
 
 
 def main(name: str, library: str) -> int:
-    """Trace a lit sheet; return 0 if its light is correct."""
+    """Render a lit surface with one Mitsuba variant.
+
+    Args:
+        name: short name of the variant, such as ``llvm``.
+        library: path of the LLVM library; empty for the default.
+
+    Returns:
+        Exit code: 0 if the light is correct, 1 otherwise.
+    """
     mitsuba = MitsubaVariant(name=name, library=library).load()
     scene = mitsuba.load_dict(
         {

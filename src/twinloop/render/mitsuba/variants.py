@@ -1,8 +1,8 @@
-"""Find Mitsuba's variants that work here: each is tested in a subprocess, and a success is stored.
+"""Find the Mitsuba variants that work on this machine; each is tested in a subprocess, and a success is stored.
 
-A variant is a build of Mitsuba: ``cuda_ad_rgb`` for NVIDIA GPUs, ``llvm_ad_rgb`` for processors through LLVM's
-compiler, ``scalar_rgb`` without either. LLVM is a library of the system, and a wrong one ends the process: on a
-processor with AVX-512, versions 14 to 16 do, 19.1.7 works.
+A variant is a build of Mitsuba: ``cuda_ad_rgb`` for NVIDIA GPUs, ``llvm_ad_rgb`` for CPUs through LLVM's compiler,
+``scalar_rgb`` for CPUs and no compiler. LLVM is a library of the system, and a wrong version ends the process: on a CPU
+with AVX-512, versions 14 to 16 do so, and 19.1.7 works.
 """
 
 from __future__ import annotations
@@ -39,16 +39,21 @@ _TRIAL_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class MitsubaVariant:
-    """A variant by its short name (`VARIANTS`) and, for LLVM, the library that it needs (empty: the default one)."""
+    """Mitsuba variant with its LLVM library.
+
+    Attributes:
+        name: short name, a key of `VARIANTS`: ``cuda``, ``llvm`` or ``scalar``.
+        library: path of the LLVM library for ``llvm``; empty for the default one.
+    """
 
     name: str
     library: str = ""
 
     def load(self) -> Any:
-        """Import Mitsuba and select the variant.
+        """Import Mitsuba, select this variant, and return the module.
 
         Raises:
-            MissingDependencyError: Mitsuba is not installed, or lacks a library.
+            MissingDependencyError: If Mitsuba is not installed, or a library that it needs is missing.
         """
         if self.library:
             os.environ[_LIBRARY] = self.library  # read when Dr.Jit first needs LLVM
@@ -58,14 +63,14 @@ class MitsubaVariant:
 
 
 def import_mitsuba() -> ModuleType:
-    """Import and return the package; the only place that imports it.
+    """Import and return the package Mitsuba; no other function imports it.
 
     Raises:
-        MissingDependencyError: it is not installed, or lacks a library.
+        MissingDependencyError: If Mitsuba is not installed, or a library that it needs is missing.
     """
     try:
         import mitsuba  # pyright: ignore[reportMissingImports]
-    except (ImportError, NameError) as error:  # without libatomic1 drjit ends in a NameError
+    except (ImportError, NameError) as error:  # if libatomic1 is missing, drjit raises a NameError
         if isinstance(error, NameError) or "libatomic" in str(error):
             raise MissingDependencyError("Mitsuba needs libatomic.", remedy=REMEDIES["scalar"]) from error
         raise MissingDependencyError(f"The mitsuba renderer needs mitsuba ({error}).", remedy=REMEDY) from error
@@ -73,11 +78,11 @@ def import_mitsuba() -> ModuleType:
 
 
 def choose_variant(name: str = AUTO) -> MitsubaVariant:
-    """Return a variant that works here: the named one, or with ``auto`` the fastest.
+    """Return the named variant if it works on this machine; for ``auto``, the fastest variant that works.
 
     Raises:
-        UnknownNameError: there is no such variant.
-        MissingDependencyError: it does not work here; the message has the reason and the next step.
+        UnknownNameError: If there is no such variant.
+        MissingDependencyError: If the variant does not work. The message has the reason and the next step.
     """
     if name != AUTO and name not in VARIANTS:
         raise UnknownNameError("variant", name, [*VARIANTS, AUTO], where="the mitsuba renderer")
@@ -93,7 +98,7 @@ def choose_variant(name: str = AUTO) -> MitsubaVariant:
 
 
 def working_variants() -> str:
-    """Return a phrase with the variants that work here, and the library of each."""
+    """Return a text that lists the variants that work on this machine, with their LLVM libraries."""
     found = [variant for variant, _ in map(_probe, VARIANTS) if variant is not None]
     named = [f"{one.name} with {one.library}" if one.library else one.name for one in found]
     return "variants " + ", ".join(named)
@@ -101,10 +106,10 @@ def working_variants() -> str:
 
 @functools.cache
 def _probe(name: str) -> tuple[MitsubaVariant | None, str]:
-    """Return the variant with a library that works, or the reason why none does.
+    """Test a variant of Mitsuba; return it with an empty text if it works, else None and the reason.
 
-    A success is stored in the user's cache folder until the package, the interpreter, the machine or the libraries
-    change.
+    For ``llvm``, the returned variant has the first LLVM library that works. A success is stored in the user's cache
+    folder until the package, the Python interpreter, the machine or the libraries change.
     """
     installed = _version()
     if installed is None:
@@ -135,7 +140,10 @@ def _version() -> str | None:
 
 
 def _list_libraries() -> list[str]:
-    """Return the path in ``DRJIT_LIBLLVM_PATH``, else every libLLVM of the system, the most reliable first."""
+    """Return the paths of the libLLVM files to try, the most reliable version first.
+
+    If ``DRJIT_LIBLLVM_PATH`` is set, only that path is returned.
+    """
     if os.environ.get(_LIBRARY):
         return [os.environ[_LIBRARY]]
     found = sorted(
@@ -163,11 +171,11 @@ def _store_variant(record: Path, variant: MitsubaVariant) -> None:
     try:
         write_json(record, {"name": variant.name, "library": variant.library})
     except OSError:
-        return  # no writable home: the next process tries again
+        return  # the cache folder is not writable, so the next process tests again
 
 
 def _run_trial(variant: MitsubaVariant) -> str:
-    """Return an empty text if a separate process rendered an image, else the error."""
+    """Test a variant in a subprocess; return an empty text if it rendered its image correctly, else the error."""
     command = [sys.executable, "-P", "-m", "twinloop.render.mitsuba.trial", variant.name, variant.library]
     problem = run_trial(command, seconds=_TRIAL_SECONDS)
     return f"with {variant.library}: {problem}" if problem and variant.library else problem

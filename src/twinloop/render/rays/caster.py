@@ -1,4 +1,4 @@
-"""Define the input and output of ray casters for moving bodies, and compute poses of bodies."""
+"""Define the interface of ray casters (rays and body motion in, hits out), and compute the poses of moving bodies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from twinloop.render.scene import PosedScene
 
 @dataclass(frozen=True, kw_only=True)
 class BodyMotion:
-    """Poses of bodies in world axes in ``n`` frames: ``position`` ``(n, nbody, 3)``, ``quaternion`` wxyz."""
+    """Poses of all bodies of a model in ``n`` frames, in world axes.
+
+    Attributes:
+        position: positions of the body frames in m, ``(n, nbody, 3)``.
+        quaternion: orientations of the body frames as quaternions wxyz, ``(n, nbody, 4)``.
+    """
 
     position: NDArray[np.float64]
     quaternion: NDArray[np.float64]
@@ -30,13 +35,15 @@ class BodyMotion:
 
     @classmethod
     def of(cls, model: mujoco.MjModel, states: SceneStates, fields: Fields | None = None) -> BodyMotion:
-        """Return the poses of a model's bodies in every state.
+        """Compute the poses of a model's bodies in every state.
 
         Args:
-            fields: model fields as for `Renderer.render`, of one world or one per frame.
+            model: compiled model.
+            states: n frames.
+            fields: model fields of one world, or one value per frame; see `Renderer.render`.
 
         Raises:
-            InputError: states or fields do not fit the model.
+            InputError: If the states or the fields do not fit the model.
         """
         posed = PosedScene(model)
         posed.check(states)
@@ -48,30 +55,41 @@ class BodyMotion:
         return cls(position=position, quaternion=quaternion)
 
     def at(
-        self, body: int | NDArray[np.intp], moments: NDArray[np.float64]
+        self, body: int | NDArray[np.intp], times: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return positions ``(k, 3)`` and quaternions ``(k, 4)`` of a body at times ``(k,)``, counted in frames.
+        """Return interpolated positions ``(k, 3)`` and quaternions wxyz ``(k, 4)`` of bodies at given times.
 
-        Several bodies ``(k,)`` have one time each, or one ``(1,)`` for all.
+        Between two frames a body moves along a straight line and rotates about a fixed axis (slerp; Shoemake,
+        "Animating rotation with quaternion curves", SIGGRAPH 1985).
 
-        Between two frames a body moves straight and rotates about a fixed axis (Shoemake, "Animating rotation with
-        quaternion curves", SIGGRAPH 1985).
+        Args:
+            body: id of one body, or ids ``(k,)`` of one body per time.
+            times: times as fractional frame indices, such as 2.5 for the middle between frames 2 and 3: ``(k,)``, or
+                ``(1,)`` for several bodies at the same time.
         """
-        first = np.minimum(moments.astype(np.intp), max(len(self) - 2, 0))
-        second, part = np.minimum(first + 1, len(self) - 1), (moments - first)[:, None]
+        first = np.minimum(times.astype(np.intp), max(len(self) - 2, 0))
+        second, part = np.minimum(first + 1, len(self) - 1), (times - first)[:, None]
         before, after = self.position[first, body], self.position[second, body]
         turned = slerp(self.quaternion[first, body], self.quaternion[second, body], part)
         return before + part * (after - before), turned
 
     @cached_property
     def moving_bodies(self) -> NDArray[np.bool_]:
-        """Bodies ``(nbody,)`` whose pose in any frame differs from the first."""
+        """Mask of the bodies whose pose in any frame differs from their pose in the first frame, ``(nbody,)``."""
         parts = (self.position, self.quaternion)
         return np.any([(part != part[0]).any(axis=(0, 2)) for part in parts], axis=0)
 
 
 def slerp(begin: NDArray[np.float64], end: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return quaternions ``(k, 4)`` at the share ``part`` ``(k, 1)`` of the shorter way from ``begin`` to ``end``."""
+    """Interpolate quaternions on the shorter arc (spherical linear interpolation).
+
+    Args:
+        begin, end: unit quaternions, ``(k, 4)``.
+        part: fraction of the way from ``begin`` to ``end``, 0 to 1, ``(k, 1)``.
+
+    Returns:
+        Unit quaternions, ``(k, 4)``.
+    """
     cosine = (begin * end).sum(axis=-1, keepdims=True)
     end, cosine = np.where(cosine < 0.0, -end, end), np.minimum(np.abs(cosine), 1.0)
     angle = np.arccos(cosine)
@@ -91,8 +109,10 @@ REMEDY = "pip install 'twinloop[rays]'"
 class RayHits:
     """First hits of ``n`` rays.
 
-    ``distance`` ``(n,)`` is in m along the ray, inf without a hit; ``geom`` ``(n,)`` the model's geom id, -1 without
-    one; ``normal`` ``(n, 3)`` the surface's unit normal on the ray's side, in world axes, 0 without one.
+    Attributes:
+        distance: distance along the ray in m, ``(n,)``; inf for a ray that hits nothing.
+        geom: id of the geom that was hit, ``(n,)``; -1 for none.
+        normal: unit normal of the surface in world axes on the side of the ray's origin, ``(n, 3)``; 0 for no hit.
     """
 
     distance: NDArray[np.float64]
@@ -103,18 +123,21 @@ class RayHits:
         return len(self.distance)
 
     @classmethod
-    def none(cls, count: int) -> RayHits:
-        """Return hits of rays that hit nothing, whose arrays an engine fills."""
+    def of_misses(cls, count: int) -> RayHits:
+        """Return arrays for the hits of ``count`` rays, initialized to no hit, for an engine to fill."""
         return cls(
             distance=np.full(count, np.inf), geom=np.full(count, -1, dtype=np.int32), normal=np.zeros((count, 3))
         )
 
 
 class RayCaster(Protocol):
-    """Ray caster in one world of a model.
+    """Ray caster for one world of a model.
 
-    Rays hit the geoms that cameras show: groups 0 to 2, not fully transparent. They do not hit flexes and skins. The
-    same rays give the same hits, independent of earlier rays.
+    Rays hit the geoms that cameras show, which are those in groups 0 to 2 that are not fully transparent. Rays do not
+    hit flexes and skins. The same rays give the same hits, independent of earlier rays.
+
+    Attributes:
+        name: name of the engine.
     """
 
     name: str
@@ -125,39 +148,46 @@ class RayCaster(Protocol):
         origins: ArrayLike,
         directions: ArrayLike,
         *,
-        moments: ArrayLike = 0.0,
+        times: ArrayLike = 0.0,
         exclude: int = -1,
     ) -> RayHits:
-        """Return the first hits of rays, each at its own time.
+        """Return the first hit of each ray; each ray may have its own time.
 
         Args:
             motion: poses of the bodies in some frames.
-            origins: of the rays, in world axes, ``(n, 3)`` or ``(3,)`` in m.
-            directions: of the rays, ``(n, 3)``; they are normalized.
-            moments: the frame of each ray, ``(n,)`` or a number; 3.25 is a quarter of the way from the fourth frame to
-                the fifth.
+            origins: origins of the rays in world axes in m, ``(n, 3)``, or ``(3,)`` for all rays.
+            directions: directions of the rays in world axes, ``(n, 3)``, of any length.
+            times: times of the rays as fractional frame indices from 0, ``(n,)``, or one number for all rays; 3.25 is
+                a quarter of the way from the fourth frame to the fifth.
             exclude: id of a body that rays pass through, such as the scanner's housing; -1 for none.
 
         Raises:
-            InputError: shapes that do not fit each other, a direction without length, a time before the first frame or
-                after the last.
+            InputError: If the shapes do not fit each other, a direction has length zero, or a time is before the first
+                or after the last frame.
         """
         ...
 
 
 def check_rays(
-    motion: BodyMotion, origins: ArrayLike, directions: ArrayLike, moments: ArrayLike
+    motion: BodyMotion, origins: ArrayLike, directions: ArrayLike, times: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Check rays; return origins ``(n, 3)``, unit directions ``(n, 3)`` and times ``(n,)``, see `RayCaster.cast`."""
+    """Check the rays of a call of `RayCaster.cast`, and give all of them the same form.
+
+    Returns:
+        Origins ``(n, 3)`` in m, unit directions ``(n, 3)`` and times ``(n,)`` in frames.
+
+    Raises:
+        InputError: If the rays are invalid; see `RayCaster.cast`.
+    """
     toward = np.asarray(directions, dtype=np.float64)
     if toward.ndim != 2 or toward.shape[1] != 3:
         raise InputError(f"Directions of shape {toward.shape}. Give one row of three numbers for each ray.")
     try:
         begin = np.broadcast_to(np.asarray(origins, dtype=np.float64), toward.shape)
-        when = np.broadcast_to(np.asarray(moments, dtype=np.float64), len(toward))
+        when = np.broadcast_to(np.asarray(times, dtype=np.float64), len(toward))
     except ValueError:
         raise InputError(
-            f"Origins of shape {np.shape(origins)} and moments of shape {np.shape(moments)} for {len(toward)} rays. "
+            f"Origins of shape {np.shape(origins)} and times of shape {np.shape(times)} for {len(toward)} rays. "
             "Give one for all, or one for each."
         ) from None
     length = np.sqrt(np.einsum("ij,ij->i", toward, toward))[:, None]
@@ -165,7 +195,8 @@ def check_rays(
         raise InputError("A ray without a direction: origins and directions must be finite, and directions not zero.")
     if len(when) and not (when.min() >= 0.0 and when.max() <= len(motion) - 1):
         raise InputError(
-            f"Rays of the moments {when.min():g} to {when.max():g}; the motion has the frames 0 to {len(motion) - 1}."
+            f"Rays have times from frame {when.min():g} to {when.max():g}, but the motion has frames 0 to "
+            f"{len(motion) - 1}. Give times within them."
         )
     if len(begin) and (begin == begin[0]).all():
         begin = np.broadcast_to(begin[0], begin.shape)  # engines are faster for rays from one point
@@ -173,7 +204,7 @@ def check_rays(
 
 
 def visible_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return ids of the geoms that rays hit: those in MuJoCo's visible groups that are not fully transparent."""
+    """Return the ids of the geoms that rays hit, which are in visible groups and not fully transparent."""
     material = model.geom_matid
     opacity = np.where(material < 0, model.geom_rgba[:, 3], 1.0)
     opacity[material >= 0] = model.mat_rgba[material[material >= 0], 3]
@@ -184,21 +215,23 @@ def visible_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
 CASTERS: Registry[Callable[[mujoco.MjModel, Fields | None], RayCaster]] = Registry(
     "ray caster",
     {"mujoco": "twinloop.render.rays.mujoco:MujocoCaster", "embree": "twinloop.render.rays.embree:EmbreeCaster"},
-    shown=lambda: ("auto", "mujoco", "embree"),
+    listed_names=lambda: ("auto", "mujoco", "embree"),
 )
 
 
 def open_caster(name: str, model: mujoco.MjModel, fields: Fields | None = None) -> RayCaster:
-    """Return a ray caster of one world.
+    """Open a ray caster for one world.
 
     Args:
-        name: ``embree`` (fast, `twinloop[rays]`), ``mujoco`` (always available), or ``auto`` for the fastest of these.
-        fields: the world's model fields, as for `Renderer.render`; None for the model as compiled.
+        name: ``embree`` (fast, needs `twinloop[rays]`), ``mujoco`` (always available), or ``auto`` for the faster one
+            that is installed.
+        model: compiled model.
+        fields: model fields of the world, see `Renderer.render`; None for the model as compiled.
 
     Raises:
-        UnknownNameError: there is no such engine.
-        MissingDependencyError: it is not installed.
-        InputError: a geom that the engine cannot cast at, or fields that do not fit the model.
+        UnknownNameError: If there is no such engine.
+        MissingDependencyError: If the engine is not installed.
+        InputError: If the engine does not support the shape of a geom, or the fields do not fit the model.
     """
     if name == "auto":
         name = "embree" if find_spec("embreex") else "mujoco"
@@ -206,5 +239,5 @@ def open_caster(name: str, model: mujoco.MjModel, fields: Fields | None = None) 
 
 
 def make_embree_error(error: ImportError) -> MissingDependencyError:
-    """Return the error if the fast engine is not installed."""
+    """Return the error for a failed import of ``embreex``, with the command that installs it."""
     return MissingDependencyError(f"The ray caster embree needs embreex ({error}).", remedy=REMEDY)

@@ -1,7 +1,7 @@
-"""Cast rays with Intel's Embree (``embreex``): triangles of each body in a separate hierarchy, built once.
+"""Cast rays with Intel's Embree (package ``embreex``) at triangle meshes, one bounding volume hierarchy per body.
 
-A ray is transformed into each body's axes at the ray's own time, so nothing is rebuilt when bodies move, and a scan
-with a different time for every ray is as exact as an image.
+Each ray is transformed into each body's axes at the ray's own time. So nothing is rebuilt when bodies move, and a scan
+in which every ray has a different time is as exact as an image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ _PLANE = mujoco.mjtGeom.mjGEOM_PLANE
 
 @dataclass(frozen=True, kw_only=True)
 class _EmbreeBody:
-    """Triangles of a body: an Embree scene in the body's axes, its geoms in order, and a bounding sphere."""
+    """Triangle mesh of one body for Embree, with a bounding sphere.
+
+    Attributes:
+        body: id of the body.
+        scene: Embree scene in the body's axes.
+        geoms: geom ids in the order of the scene's meshes.
+        centre: centre of the sphere in the body's axes, ``(3,)`` in m.
+        radius: radius of the sphere in m.
+    """
 
     body: int
     scene: Any
@@ -37,11 +45,19 @@ class _EmbreeBody:
     radius: float
 
     def bounding_sphere(self, motion: BodyMotion, when: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return centre ``(1, 3)`` in world axes and radius of a sphere around the body at all times of the rays."""
+        """Return a sphere that contains the body at the times of all rays.
+
+        Args:
+            motion: poses of the bodies.
+            when: times of the rays in frames, ``(n,)``.
+
+        Returns:
+            Centre ``(1, 3)`` in world axes and radius, both in m.
+        """
         first, last = float(when.min()), float(when.max())
         if first == last or not motion.moving_bodies[self.body]:
             return _MovingPose.of(motion, self.body, when[:1]).transform_point(self.centre), self.radius
-        # For any rotation it stays this close to its body's origin, which moves straight from frame to frame.
+        # Under any rotation the body stays this close to its origin, which moves on straight lines between frames.
         near = float(np.sqrt(self.centre @ self.centre)) + self.radius
         way = motion.position[int(first) : int(np.ceil(last)) + 1, self.body]
         middle = (way.min(axis=0) + way.max(axis=0)) / 2.0
@@ -49,15 +65,16 @@ class _EmbreeBody:
 
 
 class EmbreeCaster:
-    """Ray caster at triangles: round shapes are up to `CHORD` smaller than MuJoCo's, planes are exact.
+    """Ray caster that replaces round shapes by triangles inside them; planes are exact.
 
     Args:
-        fields: the world's model fields; None for the model as compiled.
-        chord: largest distance of triangles inside a round shape, in m.
+        model: compiled model.
+        fields: model fields of the world; None for the model as compiled.
+        chord: largest distance in m between a round shape and its triangles; by default 0.1 mm.
 
     Raises:
-        MissingDependencyError: ``embreex`` is not installed.
-        InputError: a geom without triangles.
+        MissingDependencyError: If ``embreex`` is not installed.
+        InputError: If the shape of a geom has no triangles.
     """
 
     name = "embree"
@@ -76,12 +93,12 @@ class EmbreeCaster:
         origins: ArrayLike,
         directions: ArrayLike,
         *,
-        moments: ArrayLike = 0.0,
+        times: ArrayLike = 0.0,
         exclude: int = -1,
     ) -> RayHits:
-        """Return the first hits of rays, body by body; see `RayCaster.cast`."""
-        begin, toward, when = check_rays(motion, origins, directions, moments)
-        hits = RayHits.none(len(toward))
+        """Return the first hit of each ray; see `RayCaster.cast`."""
+        begin, toward, when = check_rays(motion, origins, directions, times)
+        hits = RayHits.of_misses(len(toward))
         if not len(toward):
             return hits
         for solid in self._solids:
@@ -104,9 +121,11 @@ class EmbreeCaster:
         centre, radius = solid.bounding_sphere(motion, when)
         offset = centre - (begin[:1] if begin.strides[0] == 0 else begin)
         along = toward @ offset[0] if len(offset) == 1 else np.einsum("ij,ij->i", offset, toward)
-        square, aside = np.einsum("ij,ij->i", offset, offset), radius**2
+        distance2, radius2 = np.einsum("ij,ij->i", offset, offset), radius**2
         rows = np.flatnonzero(
-            (along**2 >= square - aside) & ((square <= aside) | (along > 0.0)) & (along - radius < hits.distance)
+            (along**2 >= distance2 - radius2)
+            & ((distance2 <= radius2) | (along > 0.0))
+            & (along - radius < hits.distance)
         )
         if not len(rows):
             return
@@ -135,7 +154,15 @@ class EmbreeCaster:
         when: NDArray[np.float64],
         hits: RayHits,
     ) -> None:
-        """Update the hits with those of a plane from its front; a size of 0 is infinite."""
+        """Update the hits of rays that hit a plane from its front; a plane of size 0 is infinite.
+
+        Args:
+            geom: id of the plane.
+            motion: poses of the bodies.
+            begin, toward: origins in m and unit directions of the rays in world axes, ``(n, 3)``.
+            when: times of the rays in frames, ``(n,)``.
+            hits: hits so far, changed in place.
+        """
         model = self._model
         body = _MovingPose.of(motion, int(model.geom_bodyid[geom]), when)
         axes = rotation_matrix(model.geom_quat[geom])
@@ -156,7 +183,12 @@ class EmbreeCaster:
 
 @dataclass(frozen=True, kw_only=True)
 class _MovingPose:
-    """A body's pose at every ray's time ``(n, …)``, or, for a fixed body, one ``(1, …)`` for all."""
+    """Pose of one body at the time of each ray.
+
+    Attributes:
+        position: positions in m, ``(n, 3)``; ``(1, 3)`` if the pose is the same for all rays.
+        quaternion: quaternions wxyz, ``(n, 4)`` or ``(1, 4)``.
+    """
 
     position: NDArray[np.float64]
     quaternion: NDArray[np.float64]
@@ -169,25 +201,25 @@ class _MovingPose:
 
     @cached_property
     def _is_unrotated(self) -> bool:
-        """Return whether the body's axes are the world's, as for objects on the floor."""
+        """Whether the body's axes equal the world's axes at all times, as for objects placed squarely on the floor."""
         return len(self.quaternion) == 1 and bool((self.quaternion[0] == _UPRIGHT).all())
 
     def take(self, rows: NDArray) -> _MovingPose:
-        """Return the poses of some rays."""
+        """Return the poses for selected rays."""
         if len(self.position) == 1:
             return self
         return _MovingPose(position=self.position[rows], quaternion=self.quaternion[rows])
 
     def transform_point(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return a point of the body in world axes."""
+        """Convert a point ``(3,)`` of the body from the body's axes to world axes, at each time."""
         return self.position + rotate_vectors(self.quaternion, np.broadcast_to(point, self.position.shape))
 
     def to_body(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return points of the world in the body's axes."""
+        """Convert points ``(n, 3)`` from world axes to the body's axes."""
         return self.rotate_to_body(points - self.position if self.position.any() else points)
 
     def rotate_to_body(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return directions of the world in the body's axes."""
+        """Convert directions ``(n, 3)`` from world axes to the body's axes."""
         if self._is_unrotated:
             return vectors
         if len(self.quaternion) == 1:
@@ -195,7 +227,7 @@ class _MovingPose:
         return rotate_vectors(self.quaternion * _CONJUGATE, vectors)
 
     def rotate_to_world(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return directions of the body in world axes."""
+        """Convert directions ``(n, 3)`` from the body's axes to world axes."""
         if self._is_unrotated:
             return vectors
         if len(self.quaternion) == 1:

@@ -1,4 +1,4 @@
-"""Compute normals for the batch ray tracer, whose images have none, with a second ray cast."""
+"""Compute surface normals with a second ray cast, because the batch ray tracer of ``mujoco_warp`` has no normals."""
 
 # Kernels are in Warp's language, whose types a type checker of Python does not support.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -20,22 +20,27 @@ wp.set_module_options({"enable_backward": False})
 _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 # A vertex normal that leans farther from its face is not used (as in MuJoCo's own renderer, mjr_uploadMesh).
 _SMOOTH = wp.constant(0.8)
-_BEFORE = wp.constant(0.99)  # closer, rays that graze a round object would begin within its round-off
+_BEFORE = wp.constant(
+    0.99
+)  # share of the depth at which rays begin; closer ones may begin inside a round object by round-off
 
 
 def surface_normals(
     mjw: ModuleType, worlds: TracedFrames, context: Any, size: tuple[int, int], lenses: NDArray[np.float64] | None
 ) -> NDArray[np.float32]:
-    """Return unit normals towards the camera ``(count, pixels, 3)`` in its axes (x right, y down, z forward), or 0.
+    """Return unit normals towards the camera ``(count, pixels, 3)`` in camera axes (x right, y down, z forward).
 
-    They are smooth on meshes with vertex normals, as in shading. The pixels of all cameras of the context follow each
-    other. Its depth must have been traced: rays begin just before the visible surface, so that they do not stop at the
-    inner side of a body around the camera.
+    A pixel that shows no surface has the normal 0. Normals are interpolated on meshes with vertex normals, as in
+    shading. The pixels of all cameras of the context follow each other. The caller must have traced the context's depth
+    before, because rays start just in front of the visible surface. So they do not hit a body that encloses the camera.
 
     Args:
-        size: height and width of the images.
-        lenses: focal lengths and principal points in pixels ``(worlds or 1, cameras, 4)``; None if the context's own
-            rays are used.
+        mjw: the module ``mujoco_warp``.
+        worlds: loaded frames, ``count`` of them.
+        context: render context of ``mujoco_warp``.
+        size: height and width of the images in pixels.
+        lenses: focal lengths and principal points (fx, fy, cx, cy) in pixels, ``(count or 1, cameras, 4)``; None if the
+            context has a direction for each pixel.
     """
     shape = (worlds.count, context.total_rays)
     start, ray = wp.empty(shape, dtype=wp.vec3), wp.empty(shape, dtype=wp.vec3)

@@ -1,4 +1,7 @@
-"""Render with the batch ray tracer of ``mujoco_warp``, on CPU or GPU; the frames of a call are its worlds."""
+"""Render with the batch ray tracer of ``mujoco_warp``, on CPU or GPU.
+
+The frames of one call are traced in parallel, each as a world of ``mujoco_warp``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.render.protocol import Fields, Observed, Renderer, SceneStates, check_channels, check_size, new_channels
+from twinloop.render.protocol import (
+    ChannelArrays,
+    Fields,
+    Renderer,
+    SceneStates,
+    check_channels,
+    check_size,
+    new_channels,
+)
 from twinloop.render.scene import PosedScene, camera_ids
 from twinloop.render.splats import Splats
 
@@ -26,12 +37,17 @@ REMEDY = "pip install 'twinloop[warp]'"
 
 @dataclass(frozen=True, kw_only=True)
 class WarpQuality:
-    """Settings of the tracer; shadows cost about a sixth of the speed on a CPU (20.7 against 17.3 frames/s at 640×480).
+    """Settings of the ray tracer.
 
-    ``batch`` frames are traced per launch (0: 8 on a CPU, 1024 on a GPU); it changes memory and speed, not pixels.
-    ``device`` is Warp's device name, such as cuda:1 or cpu; empty for a GPU if there is one. ``moving`` selects where
-    body poses are computed: on the ``device`` in float32 (error 2·10⁻⁷ m), unless a field changes their joints, or on
-    the ``host`` as in other renderers; empty for the device on a GPU and the host on a CPU.
+    Attributes:
+        shadows: whether lights cast shadows. They cost about a sixth of the speed on a CPU (17.3 instead of 20.7
+            frames/s at 640×480).
+        batch: number of frames traced per launch; 0 for 8 on a CPU and 1024 on a GPU. It changes memory and speed, but
+            not the pixels.
+        device: Warp's name of the device, such as cuda:1 or cpu; empty for a GPU if there is one.
+        moving: where the poses of moving bodies are computed: ``host`` uses MuJoCo as in other renderers; ``device``
+            uses float32 (error 2·10⁻⁷ m), unless a field changes bodies or joints. Empty for the device on
+            a GPU and the host on a CPU.
     """
 
     shadows: bool = True
@@ -41,20 +57,26 @@ class WarpQuality:
 
 
 class WarpRenderer(Renderer):
-    """Renderer that traces one ray per pixel through a bounding volume hierarchy; frames of a call are its worlds.
+    """Renderer that traces one ray per pixel through a bounding volume hierarchy, many frames at once.
 
-    The first image of a kind of scene compiles its kernels (5 to 30 s on two cores), which Warp caches on disk.
+    The first image of a kind of scene compiles kernels (5 to 30 s on two cores), which Warp caches on disk.
 
     Args:
-        rays: for some of the cameras, the direction of each pixel: unit vectors ``(height, width, 3)`` in camera axes x
-            right, y down, z forward. So images can have any lens, also fisheyes beyond 180°; the camera's field of view
-            is ignored. Depth is still the distance along the optical axis.
-        splats: rendered among the bodies, each occluding by its opacity. They neither cast nor receive shadows. Depth
-            is theirs if they transmit less than 0.5 % of the light; ids and normals are those of bodies.
+        model: compiled model.
+        height, width: size of the images in pixels.
+        cameras: names of the cameras; None for all cameras of the model.
+        quality: settings of the ray tracer.
+        rays: direction of each pixel for some of the cameras, by camera name: unit vectors ``(height, width, 3)`` in
+            camera axes (x right, y down, z forward). They define any lens, including fisheye lenses beyond 180°, and
+            replace the camera's field of view. Depth is still the distance along the optical axis.
+        splats: Gaussian splats, rendered among the bodies; each hides surfaces behind it in proportion to its opacity.
+            They neither cast nor receive shadows. Depth is that of the splats if they transmit less than 0.5 % of the
+            light; ids and normals are always those of bodies.
 
     Raises:
-        MissingDependencyError: ``mujoco_warp`` is not installed, or there is no such device.
-        InputError: an unknown camera, an impossible size, or rays that do not fit the image.
+        MissingDependencyError: If ``mujoco_warp`` is not installed, or there is no such device.
+        UnknownNameError: If a camera, or the value of ``quality.moving``, is unknown.
+        InputError: If no renderer supports the size, or rays do not fit the image.
     """
 
     name = "warp"
@@ -75,7 +97,7 @@ class WarpRenderer(Renderer):
         self._mjw, self._wp = _import_warp()
         self._quality = quality or WarpQuality()
         if self._quality.moving not in {"", "host", "device"}:
-            raise UnknownNameError("place to move bodies", self._quality.moving, ["host", "device"])
+            raise UnknownNameError("value of moving", self._quality.moving, ["host", "device"])
         self._device = _device(self._wp, self._quality.device)
         self.height, self.width = height, width
         self._posed = PosedScene(model)
@@ -94,8 +116,8 @@ class WarpRenderer(Renderer):
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
-    ) -> Observed:
-        """Return the channels of every state from every camera, see `Renderer.observe`."""
+    ) -> ChannelArrays:
+        """Return the requested channels of every state from every camera; see `Renderer.observe`."""
         check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
@@ -104,17 +126,27 @@ class WarpRenderer(Renderer):
             self._posed.set_fields(fields, len(states))
             for frames in self._batches(len(states)):
                 worlds.load(states, frames)
-                anew = bool(self._posed.pop_changed_data())
+                rebuild = bool(self._posed.pop_changed_data())
                 for tracer in tracers:
-                    if anew:
-                        tracer.clear_contexts()  # a context is built for the shapes and pixels that the model has
+                    if rebuild:
+                        tracer.clear_contexts()  # a context contains the shapes and texture pixels of the model
                     for name, out in tracer.trace(worlds, channels).items():
                         for channel, values in out.items():
                             seen[name][channel][frames] = values
         return seen
 
     def measure_bare_seconds(self, launches: int, *, channels: Sequence[str] = ("rgb",)) -> float:
-        """Return the seconds of ``launches`` launches alone, over the frames traced last, which stay on the device."""
+        """Measure the time of ray tracing alone, excluding transfers between host and device.
+
+        It traces the frames of the last launch again, so frames must have been rendered before.
+
+        Args:
+            launches: number of repetitions.
+            channels: channels to trace.
+
+        Returns:
+            Total time of all repetitions in s.
+        """
         with self._wp.ScopedDevice(self._device):
             worlds, tracers = self._prepare_tracers()
             self._wp.synchronize_device()
@@ -125,7 +157,7 @@ class WarpRenderer(Renderer):
             return time.perf_counter() - began
 
     def _batches(self, count: int) -> Iterator[NDArray[np.intp]]:
-        """Yield the frames that are traced together."""
+        """Yield the indices of frames that are traced in one launch, for ``count`` frames."""
         from twinloop.render.warp.worlds import OF_ALL
 
         size = self._quality.batch or (1024 if self._device.is_cuda else 8)
@@ -133,7 +165,7 @@ class WarpRenderer(Renderer):
             yield from (frames[start : start + size] for start in range(0, len(frames), size))
 
     def _prepare_tracers(self) -> tuple[TracedFrames, list[Tracer]]:
-        """Return the data on the device, created with the first image."""
+        """Return the frames on the device and the tracers; create them at the first call."""
         from twinloop.render.warp.trace import Tracer
         from twinloop.render.warp.worlds import TracedFrames
 
@@ -149,7 +181,7 @@ class WarpRenderer(Renderer):
         return self._worlds, self._tracers
 
     def _group_cameras(self) -> list[list[str]]:
-        """Return the cameras by kind: with their own rays, pinholes, and orthographic ones."""
+        """Group the cameras by projection: given ray directions, pinhole, orthographic."""
         flat = self._posed.model.cam_projection == mujoco.mjtProjection.mjPROJ_ORTHOGRAPHIC
         ids = camera_ids(self._posed.model, self.cameras)
         kinds: dict[str, list[str]] = {}
@@ -158,7 +190,7 @@ class WarpRenderer(Renderer):
         return list(kinds.values())
 
     def close(self) -> None:
-        """Free the device's memory; a second call does nothing."""
+        """Free the memory of the device. A second call does nothing."""
         self._worlds, self._tracers = None, []
 
 
@@ -167,18 +199,26 @@ def _check_rays(camera: str, rays: ArrayLike, size: tuple[int, int]) -> NDArray[
     if directions.shape != (*size, 3):
         raise InputError(f"The rays of camera {camera} have shape {directions.shape}, the image needs {(*size, 3)}.")
     if not np.allclose(np.linalg.norm(directions, axis=-1), 1.0, atol=1e-3):
-        raise InputError(f"The rays of camera {camera} must be unit vectors: a distance is measured along them.")
+        raise InputError(
+            f"The rays of camera {camera} must be unit vectors, because distances are measured along them."
+        )
     return directions
 
 
 def _use_first_face(model: mujoco.MjModel) -> None:
-    """Show a cube texture's first face on every side: the tracer would compress all six onto each."""
+    """Show the first face of a cube texture on every side of the cube, in place.
+
+    Otherwise the tracer would compress all six faces onto each side.
+    """
     cubes = model.tex_type == mujoco.mjtTexture.mjTEXTURE_CUBE
     model.tex_height[cubes] = model.tex_width[cubes]
 
 
 def _reset_physics_options(model: mujoco.MjModel) -> None:
-    """Reset physics options: poses come from MuJoCo, and ``mujoco_warp`` refuses options that it cannot simulate."""
+    """Reset the model's physics options in place, because ``mujoco_warp`` refuses options that it cannot simulate.
+
+    Images do not depend on them: a renderer computes poses, but no physics.
+    """
     model.opt.disableflags = model.opt.enableflags = 0
     model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER.value
 
@@ -189,7 +229,7 @@ def _device(wp: ModuleType, name: str) -> Any:
     except (ValueError, RuntimeError) as error:
         found = ", ".join(device.alias for device in wp.get_devices())
         raise MissingDependencyError(
-            f"There is no device {name} for the warp renderer; there are {found}.", remedy="name one of these"
+            f"There is no device {name} for the warp renderer; there are {found}.", remedy="choose one of these devices"
         ) from error
 
 
@@ -197,7 +237,7 @@ def _import_warp() -> tuple[ModuleType, ModuleType]:
     try:
         import warp  # pyright: ignore[reportMissingImports]
 
-        warp.config.log_level = warp.LOG_WARNING  # its greeting would appear in the output of every command
+        warp.config.log_level = warp.LOG_WARNING  # otherwise Warp prints a message in every command
         import mujoco_warp  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingDependencyError(f"The warp renderer needs mujoco_warp ({error}).", remedy=REMEDY) from error

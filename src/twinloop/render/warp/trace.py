@@ -1,4 +1,4 @@
-"""Trace images in one launch: cameras with the same kind of rays, over the loaded worlds."""
+"""Ray-trace the images of several cameras with the same projection, all loaded frames in one kernel launch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,18 @@ _COLOUR = {"rgb", "linear"}
 
 
 class Tracer:
-    """Tracer with the render contexts of its cameras, one for each set of channels."""
+    """Ray tracer for some cameras of a model; it has one ``mujoco_warp`` render context per set of channels.
+
+    Args:
+        mjw: the module ``mujoco_warp``.
+        posed: the model.
+        cameras: names of the cameras.
+        rays: direction of each pixel by camera, ``(height, width, 3)`` in camera axes; None for the cameras' own
+            lenses.
+        size: height and width of the images in pixels.
+        shadows: whether lights cast shadows.
+        splats: Gaussian splats; None for none.
+    """
 
     def __init__(
         self,
@@ -35,7 +46,7 @@ class Tracer:
         splats: Splats | None,
     ) -> None:
         self._mjw, self._posed, self._size, self._shadows = mjw, posed, size, shadows
-        # Warp numbers the active cameras in the order of the model's, so images are read in that order too.
+        # mujoco_warp orders the active cameras as in the model, so images are read in that order too.
         self._ids = dict(sorted(camera_ids(posed.model, cameras).items(), key=lambda item: item[1]))
         self._rays = rays and np.concatenate([rays[name].reshape(-1, 3) for name in self._ids]) * [1.0, -1.0, -1.0]
         self._splats = splats
@@ -44,11 +55,14 @@ class Tracer:
         self._kinds: set[int] = set()
 
     def clear_contexts(self) -> None:
-        """Rebuild the next contexts from the model's current state."""
+        """Discard all render contexts, which contain the model's shapes and textures on the device.
+
+        The next call builds them from the model's current state.
+        """
         self._contexts.clear()
 
     def trace(self, worlds: TracedFrames, channels: Sequence[str]) -> dict[str, dict[str, NDArray]]:
-        """Return the channels ``(count, height, width, …)`` by camera and name."""
+        """Return the channels of all loaded frames, ``(count, height, width, …)`` by camera name and channel name."""
         wanted = set(channels)
         context = self._context(worlds, wanted)
         self._mjw.refit_bvh(worlds.model, worlds.data, context)
@@ -69,18 +83,18 @@ class Tracer:
         return self._by_camera({channel: seen[channel] for channel in channels})
 
     def launch(self, worlds: TracedFrames, channels: Sequence[str]) -> None:
-        """Trace and leave all results on the device."""
+        """Trace all loaded frames and leave the results on the device."""
         context = self._context(worlds, set(channels))
         self._mjw.refit_bvh(worlds.model, worlds.data, context)
         self._mjw.render(worlds.model, worlds.data, context)
 
     def _by_camera(self, seen: Mapping[str, NDArray]) -> dict[str, dict[str, NDArray]]:
-        pictures: dict[str, dict[str, NDArray]] = {name: {} for name in self._ids}
+        images: dict[str, dict[str, NDArray]] = {name: {} for name in self._ids}
         for channel, values in seen.items():
             shape = (len(values), len(self._ids), *self._size, *values.shape[2:])
             for slot, name in enumerate(self._ids):
-                pictures[name][channel] = values.reshape(shape)[:, slot]
-        return pictures
+                images[name][channel] = values.reshape(shape)[:, slot]
+        return images
 
     def _context(self, worlds: TracedFrames, wanted: set[str]) -> Any:
         model = self._posed.model
@@ -119,7 +133,10 @@ class Tracer:
         return context
 
     def _lenses(self, worlds: TracedFrames) -> NDArray[np.float64] | None:
-        """Return pinholes ``(worlds or 1, cameras, 4)`` in pixels, unless the context's own rays are used."""
+        """Return intrinsics (fx, fy, cx, cy) in pixels, ``(nframe, ncamera, 4)``; nframe is 1 if all frames share them.
+
+        None if the cameras are orthographic, or if each pixel has its own direction.
+        """
         model, (height, width) = self._posed.model, self._size
         projections = model.cam_projection[list(self._ids.values())]
         if self._rays is not None or (projections != mujoco.mjtProjection.mjPROJ_PERSPECTIVE).any():
@@ -139,10 +156,10 @@ def _splat_arrays(splats: Splats | None) -> dict[str, NDArray[np.float32]]:
 
 
 def _select_geom_ids(pairs: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the geom ids of pairs (id, type of object), -1 for other types."""
+    """Return the geom ids from pairs ``(…, 2)`` of id and object type; -1 for objects that are not geoms."""
     return np.where(pairs[..., 1] == int(mujoco.mjtObj.mjOBJ_GEOM), pairs[..., 0], -1)
 
 
 def _unpack_colours(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Return red, green, blue of pixels packed as 0xAARRGGBB; in memory blue comes first."""
+    """Return red, green and blue ``(…, 3)`` of pixels packed as 0xAARRGGBB; blue is the first byte in memory."""
     return packed.astype("<u4", copy=False).view(np.uint8).reshape(*packed.shape, 4)[..., 2::-1]

@@ -1,4 +1,4 @@
-"""Load frames as worlds of ``mujoco_warp``: poses, and model fields that the tracer reads, on the device."""
+"""Load frames to the device as worlds of ``mujoco_warp``: their poses, and the model fields that the tracer reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LENS = ("cam_fovy", "cam_intrinsic", "cam_sensorsize")
 _CARRIED = ("geom_pos", "geom_quat", "cam_pos", "cam_quat", "light_pos", "light_dir")  # in their bodies' axes
 _BODIES = ("body_pos", "body_quat", "body_parentid", "body_mocapid", "jnt_", "qpos0", "cam_mode", "light_mode")
 OF_ALL = ("geom_type", "cam_projection", "cam_sensorsize", "flex_rgba", "tex_data")
-"""Fields that the tracer shares between all worlds of a batch."""
+"""Model fields that have one value for all worlds of a launch."""
 
 
 _FIXED = mujoco.mjtCamLight.mjCAMLIGHT_FIXED.value
@@ -41,13 +41,17 @@ class TracedFrames:
         model: the model on the device.
         data: the poses on the device.
         count: number of loaded frames.
-        capacity: largest number of frames.
-        lenses: lens fields of the model, one entry per frame or one for all.
+        capacity: largest number of frames loaded so far, for which memory is allocated.
+        lenses: model fields ``cam_fovy``, ``cam_intrinsic`` and ``cam_sensorsize`` by name; one dict per frame, or one
+            dict if they are constant.
 
     Args:
-        posed: the model as compiled, without fields yet.
-        size: height and width of images.
-        moving: whether body poses are computed on the device, in float32, unless a field prevents it.
+        mjw: the module ``mujoco_warp``.
+        posed: the model as compiled, before fields are set.
+        size: height and width of the images in pixels.
+        moving: whether body poses are computed on the device, in float32. Nevertheless they are computed on the host if
+            a model field that changes the kinematics is set, such as ``body_pos``, or if the model has flexes
+            (deformable bodies) or cameras or lights in a mode other than ``fixed``.
     """
 
     def __init__(self, mjw: ModuleType, posed: PosedScene, size: tuple[int, int], *, moving: bool) -> None:
@@ -59,13 +63,20 @@ class TracedFrames:
         try:
             self.model: Any = mjw.put_model(posed.model)
         except NotImplementedError as error:
-            raise InputError(f"mujoco_warp does not take this model: {error} Render it with gl.") from error
+            raise InputError(f"mujoco_warp does not support this model: {error} Render it with gl.") from error
         self.data: Any = None
         self.count = self.capacity = 0
         self.lenses: list[dict[str, NDArray]] = []
 
     def load(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
-        """Load frames with equal fields `OF_ALL` to the device."""
+        """Load frames to the device.
+
+        Args:
+            states: poses of all frames.
+            frames: indices of the frames to load. Some model fields have one value for all loaded frames, so they must
+                be equal in these frames: geom types, camera projection and sensor size, textures, and colours of
+                deformable bodies (`OF_ALL`).
+        """
         if len(frames) > self.capacity:
             self.capacity = len(frames)
             # No physics is simulated here, so contacts need no memory.
@@ -84,7 +95,7 @@ class TracedFrames:
         self.lenses = [{name: rows[i % len(rows)] for name, rows in lens.items()} for i in range(count)]
 
     def _place_on_host(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
-        """Compute poses with MuJoCo, frame by frame."""
+        """Compute the poses with MuJoCo, frame by frame, and copy them to the device."""
         poses: dict[str, list[NDArray]] = {name: [] for name in _POSES}
         for frame in frames.tolist():
             self._posed.pose(states, frame)
@@ -94,7 +105,10 @@ class TracedFrames:
             self._assign(name, np.stack(values))
 
     def _place_on_device(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
-        """Compute poses with ``mujoco_warp``, which does not compute those of the world's geoms."""
+        """Compute the poses on the device with ``mujoco_warp``.
+
+        The poses of geoms fixed to the world are computed here, because ``mujoco_warp`` does not compute them.
+        """
         self._posed.pose(states, int(frames[0]))
         for name in _CARRIED:
             self._load_field(name, self._posed.rows(name, frames))
@@ -110,7 +124,12 @@ class TracedFrames:
         self._mjw.camlight(self.model, self.data)
 
     def _place_world_geoms_inplace(self, poses: dict[str, NDArray[np.float64]], frames: NDArray[np.intp]) -> None:
-        """Write the poses of the world's geoms in each frame."""
+        """Write the poses of geoms that are fixed to the world.
+
+        Args:
+            poses: ``geom_xpos`` ``(nframe, ngeom, 3)`` and ``geom_xmat`` ``(nframe, ngeom, 9)``, changed in place.
+            frames: indices of the frames, ``(nframe,)``.
+        """
         data, still = self._posed.data, self._still
         bodies = self._posed.model.geom_bodyid[still]
         position = self._posed.rows("geom_pos", frames)[:, still]
@@ -135,7 +154,14 @@ class TracedFrames:
         setattr(self.model, name, wp.array(values, dtype=shared.dtype, ndim=shared.ndim))
 
     def _scale_sensors(self, name: str, values: NDArray) -> NDArray:
-        """Return sensors in pixels: MuJoCo's renderer scales a sensor to the image, the tracer would crop it."""
+        """Convert the camera fields of sensor size and intrinsics from m to pixels.
+
+        MuJoCo's renderer scales the sensor to the image, but the tracer would crop it.
+
+        Args:
+            name: ``cam_sensorsize``, or ``cam_intrinsic`` (focal lengths and principal point).
+            values: the field as in the model, in m.
+        """
         model, (height, width) = self._posed.model, self._size
         sensor = model.cam_sensorsize
         lensed = sensor[:, 1] > 0.0

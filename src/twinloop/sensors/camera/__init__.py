@@ -1,4 +1,7 @@
-"""Model a camera from light to delivered images: lens and shutter, then sensor, processing and codec."""
+"""Simulate a camera from the light of a rendered scene to the images that a program receives.
+
+The parts are lens, shutter, sensor, image processing, and video codec.
+"""
 
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.pipeline import CameraPipeline, develop, develop_steps

@@ -1,4 +1,4 @@
-"""Blur images by a lens: defocus and diffraction as one Gaussian spot."""
+"""Blur images as a lens does: defocus and diffraction together are one Gaussian spot."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ _WIDEST = 64.0  # pixels; for wider spots the sum is too slow
 
 
 def compute_spot(blur: float) -> NDArray[np.float64]:
-    """Return the light on each pixel in a line through a point's spot, ``(2n + 1,)``, summing to 1.
+    """Return the one-dimensional convolution kernel of a blur, shape ``(2n + 1,)``, with the sum 1.
 
-    It is the discrete Gaussian exp(-t) I_k(t) with t = ``blur``² (Lindeberg, "Scale-space for discrete signals", IEEE
-    PAMI 12(3), 1990): its standard deviation is exactly ``blur`` pixels, however small, and variances of
-    successive blurs add up.
+    It is the discrete Gaussian exp(-t) I_k(t) with t = ``blur``² and the modified Bessel function I_k (Lindeberg,
+    "Scale-space for discrete signals", IEEE PAMI 12(3), 1990). Its standard deviation is exactly ``blur``, however
+    small, and the variances of successive blurs add up.
+
+    Args:
+        blur: standard deviation, in pixels.
 
     Raises:
-        InputError: a standard deviation below 0 or above 64 pixels.
+        InputError: If the standard deviation is below 0 or above 64 pixels.
     """
     if not 0.0 <= blur <= _WIDEST:
-        raise InputError(f"A spot of {blur:g} pixels standard deviation is not made. Take one from 0 to {_WIDEST:g}.")
+        raise InputError(f"A blur of {blur:g} pixels (standard deviation) is impossible. Use 0 to {_WIDEST:g} pixels.")
     reach = math.ceil(6.0 * blur) + 3
     half = ive(np.arange(reach + 1), blur * blur)
     beyond = 2.0 * (half[::-1].cumsum()[::-1] - half)
@@ -36,29 +39,37 @@ def compute_spot(blur: float) -> NDArray[np.float64]:
     return line / line.sum()
 
 
-def blur_images(pictures: NDArray[np.float32], blur: float) -> NDArray[np.float32]:
-    """Return linear light ``(n, height, width, c)`` blurred by a lens, with ``blur`` pixels of standard deviation.
+def blur_images(images: NDArray[np.float32], blur: float) -> NDArray[np.float32]:
+    """Return images of linear light blurred by a lens, shape ``(n, height, width, channels)``.
 
-    Beyond the border the image is continued with its border pixels.
+    Border pixels are repeated beyond the border. ``blur`` is the standard deviation of the Gaussian spot, in
+    pixels.
     """
     line = compute_spot(blur).astype(np.float32)
     if len(line) == 1:
-        return pictures
+        return images
     if not has_numba():
-        along = correlate1d(pictures, line, axis=2, mode="nearest")
+        along = correlate1d(images, line, axis=2, mode="nearest")
         return np.asarray(correlate1d(along, line, axis=1, mode="nearest"), dtype=np.float32)
-    pictures = np.ascontiguousarray(pictures, dtype=np.float32)
-    n, height, width, channels = pictures.shape
+    images = np.ascontiguousarray(images, dtype=np.float32)
+    n, height, width, channels = images.shape
     along = np.empty((n * height, width * channels), dtype=np.float32)
-    run_over_rows(_blur_along_rows, n * height, pictures.reshape(n * height, width * channels), line, channels, along)
+    run_over_rows(_blur_along_rows, n * height, images.reshape(n * height, width * channels), line, channels, along)
     out = np.empty_like(along)
     run_over_rows(_blur_across_rows, n * height, along, line, height, out)
-    return out.reshape(pictures.shape)
+    return out.reshape(images.shape)
 
 
 @compile_lazily
 def _blur_along_rows(first, last, lines, taps, channels, out):
-    """Blur rows ``first`` to ``last`` of ``(rows, width · channels)``, each along itself."""
+    """Convolve the rows ``first`` to ``last - 1`` with the kernel ``taps``, each along the row.
+
+    Args:
+        lines: rows of all images with interleaved channels, shape ``(rows, width · channels)``.
+        taps: convolution kernel, shape ``(2n + 1,)``.
+        channels: colours per pixel.
+        out: result, written in place.
+    """
     length, reach = lines.shape[1], len(taps) // 2
     edge = reach * channels
     padded = np.empty(length + 2 * edge, dtype=np.float32)
@@ -75,7 +86,13 @@ def _blur_along_rows(first, last, lines, taps, channels, out):
 
 @compile_lazily
 def _blur_across_rows(first, last, lines, taps, height, out):
-    """Blur rows ``first`` to ``last`` of stacked images of ``height`` rows with their neighbour rows."""
+    """Convolve the columns with the kernel ``taps``, for the rows ``first`` to ``last - 1`` of the result.
+
+    Args:
+        lines: rows of all images, one image of ``height`` rows after another.
+        taps: convolution kernel, shape ``(2n + 1,)``.
+        out: result, written in place.
+    """
     reach = len(taps) // 2
     for r in range(first, last):
         top, bottom = r - r % height, r - r % height + height - 1

@@ -1,4 +1,4 @@
-"""Compress images for the transmission from a camera to a host: YUYV, JPEG, H.264."""
+"""Encode and decode images as on the way from a camera to a computer: YUYV, JPEG or H.264."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _FROM_RGB: NDArray[np.float64] = (
 _TO_RGB = np.asarray(np.linalg.inv(_FROM_RGB), dtype=np.float64)
 
 
-def encode_decode_yuyv(picture: NDArray[np.uint8], *, fast: bool = False) -> NDArray[np.uint8]:
-    """Return an image ``(height, width, 3)`` after YUYV in 8 bits; a last odd column keeps its colour.
+def encode_decode_yuyv(image: NDArray[np.uint8], *, fast: bool = False) -> NDArray[np.uint8]:
+    """Return an 8-bit RGB image after conversion to YUYV and back, shape ``(height, width, 3)``.
 
-    ``fast`` computes it in machine code, with the same result.
+    Two neighbouring columns share their colour; in an odd width the last column keeps its own. If ``fast`` is true,
+    compiled code computes the same result.
     """
     if fast:
-        result = np.empty_like(picture)
-        run_over_rows(_convert_yuyv_rows, len(picture), np.ascontiguousarray(picture), result)
+        result = np.empty_like(image)
+        run_over_rows(_convert_yuyv_rows, len(image), np.ascontiguousarray(image), result)
         return result
-    values = _multiply_colours(picture.astype(np.float64), _FROM_RGB)
-    even = picture.shape[1] // 2 * 2
+    values = _multiply_colours(image.astype(np.float64), _FROM_RGB)
+    even = image.shape[1] // 2 * 2
     values[:, 0:even:2, 1:] = 0.5 * (values[:, 0:even:2, 1:] + values[:, 1:even:2, 1:])
     values[:, 1:even:2, 1:] = values[:, 0:even:2, 1:]
     return np.clip(np.rint(_multiply_colours(np.rint(values), _TO_RGB)), 0.0, 255.0).astype(np.uint8)
@@ -46,11 +47,11 @@ def _multiply_colours(values: NDArray[np.float64], matrix: NDArray[np.float64]) 
 
 
 @compile_lazily
-def _convert_yuyv_rows(first, last, picture, result):
-    width = picture.shape[1]
+def _convert_yuyv_rows(first, last, image, result):
+    width = image.shape[1]
     luma, blue, red = np.empty(width), np.empty(width), np.empty(width)
     for y in range(first, last):
-        line, seen = picture[y], result[y]
+        line, converted = image[y], result[y]
         for x in range(width):
             r, g, b = line[x, 0], line[x, 1], line[x, 2]
             luma[x] = np.rint(r * _FROM_RGB[0, 0] + g * _FROM_RGB[0, 1] + b * _FROM_RGB[0, 2])
@@ -62,68 +63,74 @@ def _convert_yuyv_rows(first, last, picture, result):
         for c in range(3):
             for x in range(width):
                 value = luma[x] * _TO_RGB[c, 0] + np.rint(blue[x]) * _TO_RGB[c, 1] + np.rint(red[x]) * _TO_RGB[c, 2]
-                seen[x, c] = min(max(np.rint(value), 0.0), 255.0)
+                converted[x, c] = min(max(np.rint(value), 0.0), 255.0)
 
 
 _KEY_EVERY = 30  # images; a second at 30 Hz
 
 
 class CameraCodec(Protocol):
-    """Encoder and decoder of one camera's images, one after another."""
+    """Function that encodes and decodes a camera's images in sequence, and so adds compression artefacts."""
 
-    def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the next image ``(height, width, 3)``, encoded and decoded."""
+    def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the next image after encoding and decoding, shape ``(height, width, 3)``."""
         ...
 
 
 def open_codec(model: CameraModel, *, fast: bool = False) -> CameraCodec | None:
-    """Return the codec of a camera, before its first image; None without compression.
+    """Create the codec of a camera for a new sequence of images; None if the camera does not compress.
 
-    ``fast`` uses machine code where possible, with the same result.
+    If ``fast`` is true, compiled code is used where possible, with the same result.
     """
     if model.codec == "none":
         return None
     if model.codec == "h264":
         return H264Stream(crf=model.video_crf)
     if model.codec == "yuyv":
-        return lambda picture: encode_decode_yuyv(picture, fast=fast)
+        return lambda image: encode_decode_yuyv(image, fast=fast)
     quality = round(model.jpeg_quality)
-    return lambda picture: encode_decode_jpeg(picture, quality=quality)
+    return lambda image: encode_decode_jpeg(image, quality=quality)
 
 
-def encode_decode_jpeg(picture: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint8]:
-    """Return an image after JPEG with half of the colour columns (4:2:2), as cameras send it over USB."""
+def encode_decode_jpeg(image: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint8]:
+    """Return an 8-bit RGB image after JPEG compression with 4:2:2 colour subsampling, as cameras send it over USB.
+
+    ``quality`` is that of the IJG library, 1 to 100.
+    """
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG", quality=quality, subsampling="4:2:2")
+    Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling="4:2:2")
     buffer.seek(0)
     return np.asarray(Image.open(buffer))
 
 
 class H264Stream:
-    """H.264 of one camera, encoded without delay: each image depends on the previous ones since the last key frame."""
+    """H.264 encoder and decoder of one camera without added delay.
+
+    Each image is predicted from the previous ones since the last key frame, so images must come in order.
+    """
 
     def __init__(self, *, crf: float) -> None:
         self._crf = crf
         self._coders: tuple[av.VideoCodecContext, av.VideoCodecContext] | None = None
         self._count = 0
 
-    def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the next image ``(height, width, 3)``, encoded and decoded.
+    def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the next image after encoding and decoding, shape ``(height, width, 3)``.
 
         Raises:
-            InputError: a side is odd.
+            InputError: If the width or the height is odd.
         """
         if self._coders is None:
-            self._coders = self._open(*picture.shape[:2])
+            self._coders = self._open(*image.shape[:2])
         import av
 
         encoder, decoder = self._coders
-        frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+        frame = av.VideoFrame.from_ndarray(image, format="rgb24")
         frame.pts = self._count
         self._count += 1
-        (decoded,) = [seen for packet in encoder.encode(frame) for seen in decoder.decode(packet)]
+        (decoded,) = [decoded_frame for packet in encoder.encode(frame) for decoded_frame in decoder.decode(packet)]
         return np.asarray(decoded.to_ndarray(format="rgb24"), dtype=np.uint8)
 
     def _open(self, height: int, width: int) -> tuple[av.VideoCodecContext, av.VideoCodecContext]:
@@ -131,8 +138,8 @@ class H264Stream:
 
         if height % 2 or width % 2:
             raise InputError(
-                f"H.264 cannot encode images of {width}x{height}: it shares colour between four pixels. Take even "
-                "sides, or another codec."
+                f"H.264 cannot encode images of {width}x{height}: four pixels share one colour. Use an even "
+                "width and height, or another codec."
             )
         encoder = av.CodecContext.create("libx264", "w")
         encoder.width, encoder.height, encoder.pix_fmt = width, height, "yuv420p"

@@ -1,4 +1,4 @@
-"""Model the colour filters of a sensor: transmission, white balance, and demosaicing."""
+"""Model the colours of a camera sensor: colour filters, white balance, demosaicing and colour correction."""
 
 from __future__ import annotations
 
@@ -17,15 +17,24 @@ _RGB = "rgb"
 
 
 def filter_colours(mosaic: str) -> tuple[int, int, int, int]:
-    """Return the colours (0 red, 1 green, 2 blue) of the filters of the upper left four pixels, row by row."""
+    """Return the filter colours of the upper left 2×2 pixels, row by row: 0 red, 1 green, 2 blue.
+
+    ``mosaic`` is a Bayer pattern such as ``rggb``.
+    """
     first, second, third, fourth = (_RGB.index(letter) for letter in mosaic)
     return first, second, third, fourth
 
 
 def apply_filters(light: NDArray, model: CameraModel) -> NDArray[np.float64]:
-    """Return light ``(n, height, width, 3)`` behind the sensor's filters, relative to white light behind each.
+    """Return the light behind the sensor's colour filters, normalized so that white light gives 1 behind each filter.
 
-    The result is ``(n, height, width)`` with a mosaic, which has one filter per pixel.
+    Args:
+        light: linear sRGB light, shape ``(n, height, width, 3)``.
+        model: the camera.
+
+    Returns:
+        Shape ``(n, height, width)`` with one filter per pixel, or ``(n, height, width, 3)`` if the camera has no
+        mosaic.
     """
     linear = np.asarray(light, dtype=np.float64)
     let_through = transmission(model)
@@ -40,17 +49,17 @@ def apply_filters(light: NDArray, model: CameraModel) -> NDArray[np.float64]:
 
 
 def transmission(model: CameraModel) -> NDArray[np.float64]:
-    """Return each filter's transmission of linear sRGB, ``(3, 3)``; white light is 1 behind each."""
+    """Return the matrix from linear sRGB light to the light behind each filter, shape ``(3, 3)``; its rows sum to 1."""
     return np.asarray(np.linalg.inv(_matrix(model)), dtype=np.float64)
 
 
 def responses(model: CameraModel) -> NDArray[np.float64]:
-    """Return the electrons that white light frees behind each filter, relative to green, ``(3,)``."""
+    """Return the sensitivity to white light behind the red, green and blue filter, relative to green, ``(3,)``."""
     return np.array([model.red_response, 1.0, model.blue_response])
 
 
 class WhiteBalance:
-    """White balance of one camera, which may drift with time."""
+    """White balance of one camera: gains of red, green and blue, which may drift over time."""
 
     def __init__(self, model: CameraModel, seeds: CameraSeeds) -> None:
         self._gains = np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
@@ -61,7 +70,10 @@ class WhiteBalance:
         ]
 
     def gains(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the gains of red, green and blue at each time ``(n,)`` in s, ``(n, 3)``."""
+        """Return the gains of red, green and blue at each time, shape ``(n, 3)``.
+
+        ``time`` is in s, shape ``(n,)``.
+        """
         gains = np.repeat(self._gains[None], len(time), axis=0)
         for column, waves in zip((0, 2), self._waves, strict=False):
             gains[:, column] *= np.exp(self._size * waves.at(time))
@@ -69,38 +81,49 @@ class WhiteBalance:
 
 
 class DriftProcess(NamedTuple):
-    """Stationary process of variance 1 with the correlation exp(−|t| / ``forgetting``): rates in rad/s and phases.
+    """Ornstein-Uhlenbeck process of variance 1, with the autocorrelation exp(−|t| / T) for a correlation time T.
 
-    That is an Ornstein-Uhlenbeck process, as a sum of waves with random phases whose frequencies are drawn from its
-    spectrum (Rahimi, Recht, NIPS 2007), so that it is a function of time, independent of the captures.
+    It is a sum of sine waves with random phases, whose frequencies are sampled from the spectrum of the process
+    (random Fourier features: Rahimi and Recht, NIPS 2007). Its value is therefore a function of time, independent
+    of the times at which images are taken.
+
+    Attributes:
+        rates: angular frequencies, in rad/s.
+        phases: phases, in rad.
     """
 
     rates: NDArray[np.float64]
     phases: NDArray[np.float64]
 
     @classmethod
-    def of(cls, seeds: CameraSeeds, stage: str, forgetting: float) -> DriftProcess:
-        """Return the process of a stage; ``forgetting`` is the correlation time in s."""
+    def of(cls, seeds: CameraSeeds, stage: str, correlation_time: float) -> DriftProcess:
+        """Create the drift process of one effect.
+
+        Args:
+            seeds: seeds of the camera's random numbers.
+            stage: name of the effect, which identifies its random numbers.
+            correlation_time: correlation time, in s.
+        """
         frequency, phase = seeds.uniforms(stage, 2 * _WAVES).reshape(2, _WAVES)
-        return cls(rates=np.tan(np.pi * (frequency - 0.5)) / forgetting, phases=2.0 * np.pi * phase)
+        return cls(rates=np.tan(np.pi * (frequency - 0.5)) / correlation_time, phases=2.0 * np.pi * phase)
 
     def at(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return its values at times ``(n,)`` in s."""
+        """Return the values of the process at times ``(n,)`` in s, shape ``(n,)``."""
         return np.cos(self.rates * time[:, None] + self.phases).sum(axis=1) * math.sqrt(2.0 / _WAVES)
 
 
 def compute_mixing_matrix(model: CameraModel) -> NDArray[np.float64]:
-    """Return the matrix ``(3, 3)`` from balanced colours to delivered linear sRGB: colour matrix, then saturation."""
+    """Return the 3×3 matrix from white-balanced sensor colours to linear sRGB, including the saturation setting."""
     return (model.saturation * np.eye(3) + (1.0 - model.saturation) * LUMA) @ _matrix(model)
 
 
 def apply_matrix(linear: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return colours ``(…, 3)`` multiplied by a matrix."""
+    """Return each colour multiplied by a 3×3 matrix, shape ``(…, 3)``."""
     return np.stack([_weigh_colours(linear, row) for row in matrix], axis=-1)
 
 
 def _matrix(model: CameraModel) -> NDArray[np.float64]:
-    """Return the colour matrix, with rows normalized such that white does not change."""
+    """Return the colour matrix of the camera with rows that sum to 1, so that white does not change."""
     matrix = np.reshape(model.colour_matrix, (3, 3))
     return matrix / matrix.sum(axis=1, keepdims=True)
 
@@ -110,61 +133,78 @@ def _weigh_colours(linear: NDArray[np.float64], row: NDArray[np.float64]) -> NDA
 
 
 class _ColourInterpolation(NamedTuple):
-    """Missing colours at pixels of a known one: green, that of the row, that of the column, and the diagonal one."""
+    """Interpolated values of the colours that a pixel's filter does not measure, each for all pixels.
+
+    Attributes:
+        green: green at a red or blue pixel.
+        row: at a green pixel, the colour of its left and right neighbours.
+        column: at a green pixel, the colour of its upper and lower neighbours.
+        diagonal: at a red pixel blue, at a blue pixel red (the colour of the diagonal neighbours).
+    """
 
     green: NDArray[np.float64]
-    beside: NDArray[np.float64]
-    above: NDArray[np.float64]
-    across: NDArray[np.float64]
+    row: NDArray[np.float64]
+    column: NDArray[np.float64]
+    diagonal: NDArray[np.float64]
 
 
 def demosaic(plane: NDArray[np.float64], mosaic: str, *, malvar: bool) -> NDArray[np.float64]:
-    """Return colours ``(n, height, width, 3)`` of white-balanced pixels ``(n, height, width)``.
+    """Return RGB images from white-balanced pixels behind a colour filter mosaic, shape ``(n, height, width, 3)``.
 
-    Bilinear: the mean of the nearest pixels of the colour. Malvar: the same, corrected by the second difference of the
-    known colour (H. S. Malvar, L. He, R. Cutler, "High-quality linear interpolation for demosaicing of Bayer-patterned
-    color images", ICASSP 2004). Beyond its edges the image is mirrored.
+    The image is mirrored beyond its borders.
+
+    Args:
+        plane: one value per pixel, shape ``(n, height, width)``.
+        mosaic: Bayer pattern such as ``rggb``.
+        malvar: if true, add a gradient correction from the known colour (H. S. Malvar, L. He, R. Cutler,
+            "High-quality linear interpolation for demosaicing of Bayer-patterned color images", ICASSP 2004); if
+            false, use the mean of the nearest pixels of each colour (bilinear).
     """
-    guesses = _malvar(plane) if malvar else _bilinear(plane)
+    interpolated = _malvar(plane) if malvar else _bilinear(plane)
     colours = np.empty((*plane.shape, 3))
     sites = filter_colours(mosaic)
     for site, known in enumerate(sites):
         here = (slice(None), slice(site // 2, None, 2), slice(site % 2, None, 2))
         colours[(*here, known)] = plane[here]
         if known == 1:
-            colours[(*here, sites[site ^ 1])] = guesses.beside[here]
-            colours[(*here, sites[site ^ 2])] = guesses.above[here]
+            colours[(*here, sites[site ^ 1])] = interpolated.row[here]
+            colours[(*here, sites[site ^ 2])] = interpolated.column[here]
         else:
-            colours[(*here, 1)] = guesses.green[here]
-            colours[(*here, 2 - known)] = guesses.across[here]
+            colours[(*here, 1)] = interpolated.green[here]
+            colours[(*here, 2 - known)] = interpolated.diagonal[here]
     return colours
 
 
 def _bilinear(plane: NDArray[np.float64]) -> _ColourInterpolation:
-    beside, above, corners, _, _ = _sum_neighbours(plane)
+    row, column, corners, _, _ = _sum_neighbours(plane)
     return _ColourInterpolation(
-        green=(above + beside) * 0.25, beside=beside * 0.5, above=above * 0.5, across=corners * 0.25
+        green=(column + row) * 0.25, row=row * 0.5, column=column * 0.5, diagonal=corners * 0.25
     )
 
 
 def _malvar(plane: NDArray[np.float64]) -> _ColourInterpolation:
-    beside, above, corners, beside2, above2 = _sum_neighbours(plane)
+    row, column, corners, row2, column2 = _sum_neighbours(plane)
     return _ColourInterpolation(
-        green=(4.0 * plane + 2.0 * (above + beside) - (above2 + beside2)) * 0.125,
-        beside=(5.0 * plane + 4.0 * beside - corners - beside2 + 0.5 * above2) * 0.125,
-        above=(5.0 * plane + 4.0 * above - corners - above2 + 0.5 * beside2) * 0.125,
-        across=(6.0 * plane + 2.0 * corners - 1.5 * (above2 + beside2)) * 0.125,
+        green=(4.0 * plane + 2.0 * (column + row) - (column2 + row2)) * 0.125,
+        row=(5.0 * plane + 4.0 * row - corners - row2 + 0.5 * column2) * 0.125,
+        column=(5.0 * plane + 4.0 * column - corners - column2 + 0.5 * row2) * 0.125,
+        diagonal=(6.0 * plane + 2.0 * corners - 1.5 * (column2 + row2)) * 0.125,
     )
 
 
 def _sum_neighbours(plane: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-    """Return sums of pixels left and right, up and down, at the corners, two left and right, two up and down."""
+    """Return five sums of neighbour pixels for every pixel.
+
+    Returns:
+        Sums over the neighbours left and right, above and below, at the four corners, two columns left and right,
+        and two rows above and below.
+    """
     height, width = plane.shape[-2:]
     wide = np.pad(plane, ((0, 0), (2, 2), (2, 2)), mode="reflect")
 
     def at(down: int, right: int) -> NDArray[np.float64]:
         return wide[:, 2 + down : 2 + down + height, 2 + right : 2 + right + width]
 
-    beside, above = at(0, -1) + at(0, 1), at(-1, 0) + at(1, 0)
+    row, column = at(0, -1) + at(0, 1), at(-1, 0) + at(1, 0)
     corners = (at(-1, -1) + at(-1, 1)) + (at(1, -1) + at(1, 1))
-    return beside, above, corners, at(0, -2) + at(0, 2), at(-2, 0) + at(2, 0)
+    return row, column, corners, at(0, -2) + at(0, 2), at(-2, 0) + at(2, 0)

@@ -1,4 +1,7 @@
-"""Compute exposure time and gain of a camera: manual, or automatic from the previous images."""
+"""Compute exposure time and gain of a camera: manual, or automatic exposure control from the previous images.
+
+Automatic exposure controls one number, the product of exposure time and gain.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,26 @@ _BISECTIONS = 40  # of the logarithm, whose range is below 30
 
 
 class CaptureExposure(NamedTuple):
-    """Exposure of one capture: ``time`` in s, and the analog ``gain``."""
+    """Exposure of one image.
+
+    Attributes:
+        time: exposure time, in s.
+        gain: analog gain.
+    """
 
     time: float
     gain: float
 
 
 def split_exposure(model: CameraModel, product: float) -> CaptureExposure:
-    """Return an exposure with the product ``product`` of time and gain in s; time increases before gain.
+    """Split a product of exposure time and gain into both; the gain increases only after the time is at its maximum.
 
-    With a mains frequency, an automatic exposure longer than half its period is a multiple of it, so that the
-    brightness of lamps is the same in every image.
+    If a mains frequency is set, an automatic exposure time longer than half a mains period is a multiple of that
+    half period, so that flickering lamps have the same brightness in every image.
+
+    Args:
+        model: the camera.
+        product: exposure time times gain, in s.
     """
     time = min(product, longest_exposure(model))
     flashes = math.floor(time * 2.0 * model.mains_hz + _ROUND_OFF)
@@ -33,25 +45,34 @@ def split_exposure(model: CameraModel, product: float) -> CaptureExposure:
 
 
 def manual_exposure(model: CameraModel) -> CaptureExposure:
-    """Return the manual exposure; a product of gain and compensation below 1 shortens its time."""
+    """Return the exposure that the camera's settings define.
+
+    If gain times exposure compensation is below 1, the exposure time is shortened instead of the gain.
+    """
     return split_exposure(model, longest_exposure(model) * model.gain * 2.0**model.exposure_compensation)
 
 
 def longest_exposure(model: CameraModel) -> float:
-    """Return the longest exposure in s; one without exposure time counts as one in which white fills the wells."""
+    """Return the largest exposure time that the camera may use, in s.
+
+    It is the camera's ``exposure_time``. If that is 0 (instantaneous images), it is the time in which white light fills
+    the pixels (`full_scale_exposure`).
+    """
     return model.exposure_time or full_scale_exposure(model)
 
 
 def full_scale_exposure(model: CameraModel) -> float:
-    """Return the exposure in s, at a gain of 1, with which light of 1 becomes white."""
+    """Return the exposure time in s in which linear light of 1 becomes white at a gain of 1 (the pixels are full)."""
     return model.full_well / model.electron_rate
 
 
 def settle_exposure(model: CameraModel, factor: Callable[[float], float]) -> float:
-    """Return the product of time and gain at which automatic exposure settles in a constant world.
+    """Return the product of exposure time and gain in s at which automatic exposure settles in a constant scene.
 
     Args:
-        factor: function from a product of time and gain to the factor that would reach the target; decreasing.
+        model: the camera.
+        factor: function of a product of exposure time and gain. It returns target brightness over brightness, so it is
+            1 where automatic exposure settles, and it decreases with the product.
     """
     low, high = (math.log(limit) for limit in _limits(model))
     for _ in range(_BISECTIONS):
@@ -60,18 +81,19 @@ def settle_exposure(model: CameraModel, factor: Callable[[float], float]) -> flo
     return math.exp(0.5 * (low + high))
 
 
-def update_exposure(model: CameraModel, product: float, factor: float, passed: float) -> float:
-    """Return the next product of time and gain of automatic exposure, in s.
+def update_exposure(model: CameraModel, product: float, factor: float, elapsed: float) -> float:
+    """Return the product of exposure time and gain in s for the next image under automatic exposure.
 
-    The logarithm of the exposure approaches the value that would have been right for the last image, with the time
-    constant ``exposure_lag``; cameras do so image by image, as a first-order filter.
+    The logarithm of the product approaches, as a first-order filter with the time constant ``exposure_lag``, the
+    value that would have been right for the last image.
 
     Args:
-        product: product of time and gain of the last image, in s.
-        factor: factor on it that would have been right for that image.
-        passed: time since that image, in s.
+        model: the camera.
+        product: product of exposure time and gain of the last image, in s.
+        factor: factor on that product with which the last image would have reached the target brightness.
+        elapsed: time since the last image, in s.
     """
-    part = 1.0 if model.exposure_lag == 0.0 else -math.expm1(-passed / model.exposure_lag)
+    part = 1.0 if model.exposure_lag == 0.0 else -math.expm1(-elapsed / model.exposure_lag)
     low, high = _limits(model)
     return min(max(product * factor**part, low), high)
 

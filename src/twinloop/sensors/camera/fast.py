@@ -1,4 +1,7 @@
-"""Convert light to 8 bits in two passes of machine code: sensing up to the converter, then processing."""
+"""Simulate sensor and image processing in compiled code, faster than the stages in NumPy and with the same result.
+
+One pass converts light to the sensor's digital numbers, a second pass converts them to 8-bit images.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,17 @@ from twinloop.sensors.camera.tone import TONE_BINS, compute_tone_steps, tabulate
 from twinloop.sensors.compiled import compile_lazily, run_over_rows
 
 
-def sense_light(light: NDArray[np.float32], shot: Capture) -> NDArray:
-    """Return the digital numbers of one capture of light ``(height, width, 3)``, as `list_sensing_stages` does."""
-    model, unit = shot.unit.model, shot.unit
+def sense_light(light: NDArray[np.float32], capture: Capture) -> NDArray:
+    """Return the digital numbers that the sensor measures in one capture.
+
+    The result equals that of the stages of `list_sensing_stages`.
+
+    Args:
+        light: linear light, shape ``(height, width, 3)``.
+        capture: number and exposure of the capture, and the camera unit (one physical camera with its own pixel
+            pattern).
+    """
+    model, unit = capture.unit.model, capture.unit
     height, width = light.shape[:2]
     spread = compute_glare(
         light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost, fast=True
@@ -25,16 +36,16 @@ def sense_light(light: NDArray[np.float32], shot: Capture) -> NDArray:
     response, dark = unit.shaded_response, unit.pattern.dark
     planes = 1 if model.mosaic != "none" else 3
     numbers = np.empty((height, width, planes), dtype=np.uint16 if model.bits else np.float64)
-    read = sensor.read_noise(model, shot.exposure.gain)
+    read = sensor.read_noise(model, capture.exposure.gain)
     electrons = np.array(
         [
-            model.electron_rate * shot.exposure.time,
-            model.dark_current * shot.exposure.time,
+            model.electron_rate * capture.exposure.time,
+            model.dark_current * capture.exposure.time,
             model.noise_scale,
             read * read,
             read,
             model.full_well,
-            sensor.conversion_gain(model) * shot.exposure.gain,
+            sensor.conversion_gain(model) * capture.exposure.gain,
             model.black_level,
             sensor.white_level(model),
         ]
@@ -43,30 +54,34 @@ def sense_light(light: NDArray[np.float32], shot: Capture) -> NDArray:
         _sense,
         height,
         light,
-        (spread.kept, spread.grid[0] @ let_through.T, *interpolate_cells(height), *interpolate_cells(width)),
+        (spread.direct_share, spread.grid[0] @ let_through.T, *interpolate_cells(height), *interpolate_cells(width)),
         let_through,
         sites,
         (response.reshape(height, width, planes), dark.reshape(height, width, planes)),
         electrons,
-        *_noise_streams(unit.seeds, shot.number),
-        _draw_row_noise(shot, height),
+        *_noise_streams(unit.seeds, capture.number),
+        _draw_row_noise(capture, height),
         model.bits > 0,
         numbers,
     )
     return numbers[..., 0] if planes == 1 else numbers
 
 
-def _draw_row_noise(shot: Capture, height: int) -> NDArray[np.float64]:
-    model = shot.unit.model
+def _draw_row_noise(capture: Capture, height: int) -> NDArray[np.float64]:
+    model = capture.unit.model
     if model.noise_scale == 0.0 or model.row_noise == 0.0:
         return np.zeros(height)
-    return model.row_noise * normals(shot.unit.seeds, sensor.ROWS, height, number=shot.number)
+    return model.row_noise * normals(capture.unit.seeds, sensor.ROWS, height, number=capture.number)
 
 
 def _noise_streams(seeds: CameraSeeds, number: int) -> tuple[NDArray[np.uint64], ...]:
-    """Return the keys of the two noise streams, and the common part of their counters."""
+    """Return the Philox keys of photon noise and of read noise, and the part of the counter that both have in common.
+
+    Returns:
+        Two keys of two numbers each, and the three counter numbers episode, attempt and capture.
+    """
     keys = [np.array(seeds.key(stage), dtype=np.uint64) for stage in (sensor.NOISE, sensor.READ)]
-    return (*keys, np.array([*seeds.world(), number], dtype=np.uint64))
+    return (*keys, np.array([*seeds.counter_prefix(), number], dtype=np.uint64))
 
 
 @compile_lazily
@@ -77,7 +92,7 @@ def _sense(first, last, light, glare, let_through, sites, fixed, electrons, key,
     _, width, planes = numbers.shape
     size = width * planes
     words, more = np.empty((size // 4 + 2) * 4, dtype=np.uint32), np.empty(4, dtype=np.uint32)
-    cells, mean, apart = np.empty((3, grid.shape[1])), np.empty(size), np.zeros(size)
+    cells, mean, deviation = np.empty((3, grid.shape[1])), np.empty(size), np.zeros(size)
     for y in range(first, last):
         for c in range(3):
             for cell in range(grid.shape[1]):
@@ -94,58 +109,87 @@ def _sense(first, last, light, glare, let_through, sites, fixed, electrons, key,
         if scale > 0.0:
             start = y * size
             philox(words, start // 4, key, world)
-            _noise(mean, words[start % 4 : start % 4 + size], (read2, read), (start, second, world), more, apart)
+            _noise(mean, words[start % 4 : start % 4 + size], (read2, read), (start, second, world), more, deviation)
         offset, result = dark[y].reshape(size), numbers[y].reshape(size)
         for x in range(size):
-            number = min(mean[x] + scale * (apart[x] + rows[y]) + offset[x], well) * conversion + black
+            number = min(mean[x] + scale * (deviation[x] + rows[y]) + offset[x], well) * conversion + black
             result[x] = np.rint(min(max(number, 0.0), white)) if whole else min(number, 1.0)
 
 
 @compile_lazily
-def _filter(light, kept, let_through, cells, between, begin, stride, planes, offset, mean):
-    """Compute the transmission of one filter for a row of light and its glare, at the filter's pixels."""
-    left, right, across = between
-    for x in range(begin, len(light), stride):
+def _filter(light, direct_share, let_through, cells, cell_weights, first, stride, planes, offset, mean):
+    """Compute one row of light behind a colour filter, including glare, at the pixels of that filter.
+
+    Args:
+        light: light of the row, shape ``(width, 3)``.
+        direct_share: share of the light that is not glare.
+        let_through: transmission of the filter for red, green and blue, ``(3,)``.
+        cells: glare behind the filter in the cells of the coarse glare grid, interpolated to this row.
+        cell_weights: interpolation of the glare for each pixel: left cell, right cell, and weight of the right cell.
+        first, stride: first column with the filter, and distance to the next such column.
+        planes, offset: number of values per pixel in ``mean`` (1 with a colour mosaic, else 3), and index of this
+            filter's value.
+        mean: result with ``planes`` values per pixel, written in place.
+    """
+    left, right, across = cell_weights
+    for x in range(first, len(light), stride):
         straight = light[x, 0] * let_through[0] + light[x, 1] * let_through[1] + light[x, 2] * let_through[2]
         veiled = cells[left[x]] * (1.0 - across[x]) + cells[right[x]] * across[x]
-        mean[x * planes + offset] = kept * straight + veiled
+        mean[x * planes + offset] = direct_share * straight + veiled
 
 
 @compile_lazily
-def _noise(mean, words, reads, place, more, apart):
-    """Compute the noise of counting and reading the mean electrons of a row, see `sensor.add_noise`."""
-    read2, read = reads
-    start, second, world = place
+def _noise(mean, words, read_noise, stream, buffer, deviation):
+    """Compute the photon noise and read noise of one row of pixels, as `sensor.add_noise` does.
+
+    From a mean of 12 electrons on, the random number of a value in ``words`` determines the sum of both noises. Below
+    12, it determines the photon noise only, and the read noise comes from a second sequence of random numbers
+    (``stream``).
+
+    Args:
+        mean: mean electrons of each value of the row.
+        words: random 32-bit integer (word) of each value.
+        read_noise: variance and standard deviation of the read noise, in electrons.
+        stream: index of the row's first value in the image; key and counter of the random generator (Philox) for the
+            second sequence.
+        buffer: working memory for one block of four random integers.
+        deviation: differences from the mean in electrons, written in place.
+    """
+    read2, read = read_noise
+    start, second, world = stream
     for x in range(len(mean)):
         z, variance = normal(words[x]), mean[x] + read2
-        skewed = mean[x] / (6.0 * max(variance, 1e-300))
-        apart[x] = np.sqrt(max(variance - 2.0 * skewed * skewed, 0.0)) * z + skewed * (z * z - 1.0)
-    have = -1  # number of the block of four words in `more`
+        skewness = mean[x] / (6.0 * max(variance, 1e-300))
+        deviation[x] = np.sqrt(max(variance - 2.0 * skewness * skewness, 0.0)) * z + skewness * (z * z - 1.0)
+    block = -1  # number of the block of four words in `buffer`
     for x in range(len(mean)):
         if mean[x] < POISSON_BELOW:
-            if (start + x) // 4 != have:
-                have = (start + x) // 4
-                philox(more, have, second, world)
-            apart[x] = (poisson(words[x], mean[x]) - mean[x]) + read * normal(more[(start + x) % 4])
+            if (start + x) // 4 != block:
+                block = (start + x) // 4
+                philox(buffer, block, second, world)
+            deviation[x] = (poisson(words[x], mean[x]) - mean[x]) + read * normal(buffer[(start + x) % 4])
 
 
 _EDGE = 2  # pixels of neighbourhood that demosaicing uses
 
 
-def process_numbers(numbers: NDArray, shot: Capture) -> NDArray[np.uint8]:
-    """Return 8-bit images of one exposure, equal to `stages.list_processing_stages` without sharpening."""
-    model = shot.unit.model
+def process_numbers(numbers: NDArray, capture: Capture) -> NDArray[np.uint8]:
+    """Return the 8-bit image of one capture from the sensor's digital numbers, shape ``(height, width, 3)``.
+
+    The result equals that of `stages.list_processing_stages`, except that sharpening is not included.
+    """
+    model = capture.unit.model
     height, width = numbers.shape[:2]
-    picture = np.empty((height, width, 3), dtype=np.uint8)
-    gains, dark = shot.gains / sensor.number_span(model), sensor.black_number(model, shot.exposure)
+    image = np.empty((height, width, 3), dtype=np.uint8)
+    gains, dark = capture.gains / sensor.number_span(model), sensor.black_number(model, capture.exposure)
     ending = (
         colour.compute_mixing_matrix(model),
         np.append(compute_tone_steps(model), np.inf),
         tabulate_tone_steps(model),
     )
     if model.mosaic == "none":
-        run_over_rows(_colour, height, numbers, gains, dark, *ending, picture)
-        return picture
+        run_over_rows(_colour, height, numbers, gains, dark, *ending, image)
+        return image
     sites = np.array(colour.filter_colours(model.mosaic))
     plane = np.empty((height + 2 * _EDGE, width + 2 * _EDGE))
     run_over_rows(_balance, height, numbers, sites, gains, dark, plane)
@@ -153,8 +197,8 @@ def process_numbers(numbers: NDArray, shot: Capture) -> NDArray[np.uint8]:
         lines = plane if axis == 0 else plane.T
         lines[1::-1] = lines[3:5]
         lines[-2:] = lines[-4:-6:-1]
-    run_over_rows(_develop, height, plane, sites, model.demosaic == "malvar", *ending, picture)
-    return picture
+    run_over_rows(_develop, height, plane, sites, model.demosaic == "malvar", *ending, image)
+    return image
 
 
 @compile_lazily
@@ -167,7 +211,7 @@ def _balance(first, last, numbers, sites, gains, dark, plane):
 
 
 @compile_lazily
-def _colour(first, last, numbers, gains, dark, matrix, steps, begin, picture):
+def _colour(first, last, numbers, gains, dark, matrix, steps, begin, image):
     width = numbers.shape[1]
     red, green, blue = np.empty(width), np.empty(width), np.empty(width)
     for y in range(first, last):
@@ -175,12 +219,12 @@ def _colour(first, last, numbers, gains, dark, matrix, steps, begin, picture):
             red[x] = min((numbers[y, x, 0] - dark) * gains[0], 1.0)
             green[x] = min((numbers[y, x, 1] - dark) * gains[1], 1.0)
             blue[x] = min((numbers[y, x, 2] - dark) * gains[2], 1.0)
-        _deliver(red, green, blue, matrix, steps, begin, picture[y])
+        _write_row(red, green, blue, matrix, steps, begin, image[y])
 
 
 @compile_lazily
-def _develop(first, last, plane, sites, malvar, matrix, steps, begin, picture):
-    width = picture.shape[1]
+def _develop(first, last, plane, sites, malvar, matrix, steps, begin, image):
+    width = image.shape[1]
     red, green, blue = np.empty(width), np.empty(width), np.empty(width)
     for y in range(first, last):
         start = 1 if sites[2 * (y & 1)] == 1 else 0  # first column whose filter is not green
@@ -191,7 +235,7 @@ def _develop(first, last, plane, sites, malvar, matrix, steps, begin, picture):
             _malvar_row(rows, start, own, green, other)
         else:
             _bilinear_row(rows, start, own, green, other)
-        _deliver(red, green, blue, matrix, steps, begin, picture[y])
+        _write_row(red, green, blue, matrix, steps, begin, image[y])
 
 
 @compile_lazily
@@ -227,8 +271,20 @@ def _bilinear_row(rows, start, own, green, other):
 
 
 @compile_lazily
-def _deliver(red, green, blue, matrix, steps, begin, row):
-    """Write the 8 bits of a row's mixed colours: start in the table, then at most as many steps as a bin holds."""
+def _write_row(red, green, blue, matrix, steps, begin, row):
+    """Convert one row of colours to 8-bit display values by colour matrix and tone curve.
+
+    A table gives a first display value near the result. The value then increases for each threshold that is not above
+    the colour.
+
+    Args:
+        red, green, blue: linear colours of the row.
+        matrix: colour matrix, shape ``(3, 3)``.
+        steps: thresholds: linear values at which the display value increases by 1.
+        begin: the table of first display values (`tabulate_tone_steps`), and the largest number of thresholds to
+            compare.
+        row: result, written in place.
+    """
     table, most = begin
     for c in range(3):
         for x in range(len(red)):

@@ -1,10 +1,11 @@
-"""Project directions through a lens and back, with OpenCV's two models.
+"""Project directions through a lens to the image and back, with the pinhole and fisheye models of OpenCV.
 
-Positions are normalized: (x, y) = (X / Z, Y / Z) of a point in front of the camera, whose axes are x right, y down, z
-forward; a distorted position (x', y') is at pixel (fx x' + cx, fy y' + cy).
+Camera axes are x right, y down, z forward. Image positions are normalized: an undistorted (ideal) position is
+(x, y) = (X / Z, Y / Z) for a point (X, Y, Z), and a distorted position (x', y') is at the pixel (fx x' + cx, fy
+y' + cy).
 
-Formulas: OpenCV, "Camera Calibration and 3D Reconstruction", detailed description (pinhole with the rational model of
-eight coefficients), and "Fisheye camera model" (after Kannala & Brandt, IEEE PAMI 28(8), 2006).
+Formulas: OpenCV, "Camera Calibration and 3D Reconstruction", detailed description (pinhole with the rational
+model of eight coefficients), and "Fisheye camera model" (after Kannala & Brandt, IEEE PAMI 28(8), 2006).
 """
 
 from __future__ import annotations
@@ -29,16 +30,20 @@ _CLOSED = 1e-9  # largest error of a solution, normalized
 
 @dataclass(frozen=True, kw_only=True)
 class Lens:
-    """One lens; the default is a perfect pinhole.
+    """Lens with distortion, lateral chromatic aberration and blur; the default is a perfect pinhole.
 
-    ``model`` ``pinhole`` uses all of ``lens_k1`` … ``lens_k6``, ``lens_p1``, ``lens_p2`` (in OpenCV's vector k1, k2,
-    p1, p2, k3, k4, k5, k6), ``fisheye`` uses ``lens_k1`` … ``lens_k4``. ``chromatic_red`` and ``chromatic_blue`` are
-    the sizes of the red and the blue image relative to the green one, around the principal point. ``blur`` is the
-    standard deviation of a point's blur spot in pixels.
+    Attributes:
+        model: ``pinhole`` uses all coefficients (in OpenCV's order k1, k2, p1, p2, k3, k4, k5, k6), ``fisheye``
+            uses only ``lens_k1`` to ``lens_k4``.
+        lens_k1: radial distortion; likewise ``lens_k2`` to ``lens_k6``.
+        lens_p1: tangential distortion; likewise ``lens_p2``.
+        chromatic_red: size of the red image relative to the green one, about the principal point.
+        chromatic_blue: size of the blue image relative to the green one.
+        blur: standard deviation of a point's blur spot, in pixels.
 
     Raises:
-        UnknownNameError: an unknown model.
-        InputError: a fisheye with coefficients that it does not have.
+        UnknownNameError: If the model is unknown.
+        InputError: If a fisheye lens has a coefficient that its model does not use.
     """
 
     model: LensModel = "pinhole"
@@ -67,16 +72,17 @@ class Lens:
 
     @property
     def magnifications(self) -> tuple[float, ...]:
-        """Sizes of the red, green and blue image relative to the green one; one number if they are the same."""
+        """Sizes of the red, green and blue images relative to the green one; only ``(1.0,)`` if all are equal."""
         if self.chromatic_red == self.chromatic_blue == 1.0:
             return (1.0,)
         return (self.chromatic_red, 1.0, self.chromatic_blue)
 
     @cached_property
     def limit(self) -> float:
-        """Largest ideal radius r = √(x² + y²) of the pinhole model, or angle off the axis in rad of the fisheye model.
+        """Largest ideal radius √(x² + y²), or angle in rad for a fisheye, up to which the distortion is monotonic.
 
-        Beyond it the lens folds: a larger radius would appear further inside. Infinite if it never folds; at most π.
+        Beyond it the distortion polynomial decreases (the lens folds), so that a larger radius would appear further
+        inside. The limit is infinite if the polynomial always increases, and at most π for a fisheye.
         """
         if self.model == "fisheye":
             return min(math.sqrt(_first_root(self._fisheye_slope)), math.pi)
@@ -86,16 +92,16 @@ class Lens:
 
     @cached_property
     def image_limit(self) -> float:
-        """Radius of `limit` in the image, normalized; no light reaches larger radii."""
+        """Largest normalized radius in the image that light can reach: the distorted radius at `limit`."""
         pole = math.sqrt(_first_root(self._rational[1])) if self.model == "pinhole" else math.inf
         if self.limit >= pole:
             return math.inf
         return float(self._radial(np.array(self.limit))[0])
 
     def distort(self, points: ArrayLike) -> NDArray[np.float64]:
-        """Return distorted positions, normalized, of ideal positions ``(…, 2)``; see `undistort`.
+        """Convert ideal to distorted positions, both normalized and of shape ``(…, 2)``; inverse of `undistort`.
 
-        Positions beyond `limit` are not refused; the formula is applied to them as well.
+        The formula is also applied to positions beyond `limit`.
         """
         ideal = np.asarray(points, dtype=np.float64)
         if self.model == "pinhole":
@@ -106,28 +112,31 @@ class Lens:
         return ideal * scale[..., None]
 
     def project(self, rays: ArrayLike) -> NDArray[np.float64]:
-        """Return positions in the image, normalized, of directions ``(…, 3)`` of any length in camera axes.
+        """Project directions in camera axes to distorted positions in the image, normalized, shape ``(…, 2)``.
 
-        A fisheye also maps directions at 90° and more off the axis, up to `limit`. Directions outside the field of view
-        are nan.
+        A fisheye also maps directions at 90° and more off the axis, up to `limit`. The result is NaN for directions
+        outside the field of view.
+
+        Args:
+            rays: directions of any length, shape ``(…, 3)``.
         """
         ray = np.asarray(rays, dtype=np.float64)
         across = np.hypot(ray[..., 0], ray[..., 1])
         if self.model == "pinhole":
-            before = ray[..., 2] > 0.0
-            ideal = ray[..., :2] / np.where(before, ray[..., 2], 1.0)[..., None]
-            seen = before & (np.hypot(ideal[..., 0], ideal[..., 1]) <= self.limit)
-            return np.where(seen[..., None], self.distort(ideal), np.nan)
+            in_front = ray[..., 2] > 0.0
+            ideal = ray[..., :2] / np.where(in_front, ray[..., 2], 1.0)[..., None]
+            visible = in_front & (np.hypot(ideal[..., 0], ideal[..., 1]) <= self.limit)
+            return np.where(visible[..., None], self.distort(ideal), np.nan)
         angle = np.arctan2(across, ray[..., 2])
         # On the axis the azimuth is arbitrary: a point there appears in the centre.
         unit = np.divide(ray[..., :2], across[..., None], out=np.zeros_like(ray[..., :2]), where=across[..., None] > 0)
         return np.where((angle <= self.limit)[..., None], unit * self._radial(angle)[0][..., None], np.nan)
 
     def undistort(self, positions: ArrayLike) -> NDArray[np.float64]:
-        """Return ideal positions ``(…, 2)`` of distorted positions ``(…, 2)``, both normalized.
+        """Convert distorted to ideal positions, both normalized and of shape ``(…, 2)``.
 
         Raises:
-            InputError: a position that no light reaches, or, for a fisheye, one with an angle of 90° or more.
+            InputError: If no light reaches a position, or its direction is 90° or more off the axis of a fisheye.
         """
         ray = self.rays(positions)
         if (ray[..., 2] <= 0.0).any():
@@ -138,26 +147,29 @@ class Lens:
         return ray[..., :2] / ray[..., 2:]
 
     def rays(self, positions: ArrayLike) -> NDArray[np.float64]:
-        """Return unit vectors ``(…, 3)`` in camera axes of positions in the image ``(…, 2)``, normalized.
+        """Return the directions of distorted image positions, as unit vectors ``(…, 3)`` in camera axes.
+
+        Args:
+            positions: normalized positions, shape ``(…, 2)``.
 
         Raises:
-            InputError: a position that no light reaches.
+            InputError: If no light reaches a position.
         """
-        seen = np.asarray(positions, dtype=np.float64)
-        radius = np.hypot(seen[..., 0], seen[..., 1])
+        distorted = np.asarray(positions, dtype=np.float64)
+        radius = np.hypot(distorted[..., 0], distorted[..., 1])
         along = self._invert_radial(radius)
         if self.model == "fisheye":
-            unit = np.divide(seen, radius[..., None], out=np.zeros_like(seen), where=radius[..., None] > 0.0)
+            unit = np.divide(distorted, radius[..., None], out=np.zeros_like(distorted), where=radius[..., None] > 0.0)
             self._refuse_unreachable(radius > self.image_limit * (1.0 + _CLOSED), radius)
             return np.concatenate([unit * np.sin(along)[..., None], np.cos(along)[..., None]], axis=-1)
         scale = np.divide(along, radius, out=np.ones_like(radius), where=radius > 0.0)
-        ideal = seen * scale[..., None]
+        ideal = distorted * scale[..., None]
         if self.lens_p1 != 0.0 or self.lens_p2 != 0.0:
-            ideal = _invert_distortion(self, seen.reshape(-1, 2), ideal.reshape(-1, 2)).reshape(seen.shape)
-        landed, jacobian = _distort_with_jacobian(self, ideal)
+            ideal = _invert_distortion(self, distorted.reshape(-1, 2), ideal.reshape(-1, 2)).reshape(distorted.shape)
+        projected, jacobian = _distort_with_jacobian(self, ideal)
         folded = np.linalg.det(jacobian) < 0.0
         self._refuse_unreachable(
-            folded | (np.abs(seen - landed) > _CLOSED * np.maximum(1.0, np.abs(seen))).any(axis=-1), radius
+            folded | (np.abs(distorted - projected) > _CLOSED * np.maximum(1.0, np.abs(distorted))).any(axis=-1), radius
         )
         ray = np.concatenate([ideal, np.ones_like(ideal[..., :1])], axis=-1)
         return ray / np.linalg.norm(ray, axis=-1, keepdims=True)
@@ -172,7 +184,7 @@ class Lens:
 
     @cached_property
     def _rational(self) -> tuple[Polynomial, Polynomial]:
-        """Numerator and denominator of the radial factor as polynomials in r²."""
+        """Numerator and denominator of the pinhole model's radial factor, as polynomials in r²."""
         return (
             Polynomial([1.0, self.lens_k1, self.lens_k2, self.lens_k3]),
             Polynomial([1.0, self.lens_k4, self.lens_k5, self.lens_k6]),
@@ -180,7 +192,7 @@ class Lens:
 
     @cached_property
     def _fisheye(self) -> Polynomial:
-        """Radial factor as a polynomial in θ²."""
+        """Radial factor of the fisheye model, as a polynomial in θ² (θ: angle off the axis)."""
         return Polynomial([1.0, self.lens_k1, self.lens_k2, self.lens_k3, self.lens_k4])
 
     @cached_property
@@ -188,7 +200,11 @@ class Lens:
         return self._fisheye + 2.0 * _S * self._fisheye.deriv()
 
     def _radial(self, along: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the radius in the image of ideal radii, or of angles off a fisheye's axis, and its derivative."""
+        """Return the radius in the image and its derivative, without tangential distortion.
+
+        Args:
+            along: ideal radii, or for a fisheye the angles off the axis in rad.
+        """
         square = along * along
         if self.model == "fisheye":
             return along * self._fisheye(square), self._fisheye_slope(square)
@@ -196,7 +212,10 @@ class Lens:
         return along * factor, factor + 2.0 * square * slope
 
     def _invert_radial(self, radius: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the solutions of `_radial` for ``radius``, at most `limit`, by Newton's method and bisection."""
+        """Return the ideal radii (for a fisheye, angles) whose radius in the image is ``radius``; inverse of `_radial`.
+
+        The solution, at most `limit`, is found by Newton's method with bisection.
+        """
         low = np.zeros_like(radius)
         high = np.full_like(radius, self.limit) if np.isfinite(self.limit) else np.maximum(radius, 1.0)
         while np.isinf(self.limit) and (short := self._radial(high)[0] < radius).any():
@@ -218,11 +237,11 @@ _S = Polynomial([0.0, 1.0])
 
 
 def _first_root(polynomial: Polynomial) -> float:
-    """Return the smallest positive real root of a polynomial that is 1 at 0; infinite without one.
+    """Return the smallest positive real root of a polynomial whose value at 0 is 1; infinite if there is no such root.
 
-    The variable is scaled such that no coefficient is above 1, so no root is below 1/2, and the reciprocals of the
-    roots are computed: their polynomial has the leading coefficient 1, so tiny coefficients of high powers are harmless
-    and not lost.
+    The variable is scaled so that no coefficient is above 1; then no root is below 1/2. The function computes the
+    reciprocals of the roots. They are the roots of the polynomial with reversed coefficients, whose leading coefficient
+    is 1, so that tiny coefficients of high powers are harmless and are not lost.
     """
     coefficients = np.asarray(polynomial.coef, dtype=float)
     powers = np.arange(len(coefficients))
@@ -234,18 +253,18 @@ def _first_root(polynomial: Polynomial) -> float:
 
 
 def _factor(lens: Lens, square: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the pinhole model's radial factor and its derivative by r², at r²."""
+    """Return the pinhole model's radial factor and its derivative with respect to r², for squared ideal radii r²."""
     above, below = lens._rational
     up, down = above(square), below(square)
     return up / down, (above.deriv()(square) * down - up * below.deriv()(square)) / (down * down)
 
 
 def _distort_with_jacobian(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return distorted positions ``(…, 2)`` of the pinhole model and their Jacobian ``(…, 2, 2)``."""
+    """Distort ideal positions ``(…, 2)`` by the pinhole model, and return also the Jacobian ``(…, 2, 2)``."""
     x, y = ideal[..., 0], ideal[..., 1]
     p1, p2, square = lens.lens_p1, lens.lens_p2, x * x + y * y
     factor, slope = _factor(lens, square)
-    seen = np.stack(
+    distorted = np.stack(
         [
             x * factor + 2.0 * p1 * x * y + p2 * (square + 2.0 * x * x),
             y * factor + p1 * (square + 2.0 * y * y) + 2.0 * p2 * x * y,
@@ -257,33 +276,43 @@ def _distort_with_jacobian(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDAr
     jacobian[..., 0, 0] = factor + 2.0 * x * x * slope + 2.0 * p1 * y + 6.0 * p2 * x
     jacobian[..., 1, 1] = factor + 2.0 * y * y * slope + 6.0 * p1 * y + 2.0 * p2 * x
     jacobian[..., 0, 1] = jacobian[..., 1, 0] = mixed
-    return seen, jacobian
+    return distorted, jacobian
 
 
-def _invert_distortion(lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ideal positions ``(n, 2)`` that project to ``seen``, by Newton's method from near ones, within `limit`.
+def _invert_distortion(lens: Lens, distorted: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the ideal positions ``(n, 2)`` of distorted positions, by a damped Newton's method.
 
-    A step that leaves the limit, or that increases the error, is halved.
+    A step that leaves `Lens.limit` or increases the error is halved.
+
+    Args:
+        lens: a pinhole lens.
+        distorted: distorted positions, shape ``(n, 2)``.
+        start: initial estimates of the ideal positions, shape ``(n, 2)``.
     """
     ideal, share = start, np.ones((len(start), 1))
-    landed, jacobian = _distort_with_jacobian(lens, ideal)
-    miss = seen - landed
+    projected, jacobian = _distort_with_jacobian(lens, ideal)
+    error = distorted - projected
     for _ in range(_STEPS):
-        step = share * _solve_symmetric(jacobian, miss)
+        step = share * _solve_symmetric(jacobian, error)
         if (np.abs(step) <= 1e-15 * np.maximum(1.0, np.abs(ideal))).all():
             break
-        tried = ideal + step
-        landed, jacobian_there = _distort_with_jacobian(lens, tried)
-        inside = np.hypot(tried[:, :1], tried[:, 1:]) <= lens.limit
-        nearer = inside & (np.abs(seen - landed).sum(axis=1) < np.abs(miss).sum(axis=1))[:, None]
-        ideal, miss = np.where(nearer, tried, ideal), np.where(nearer, seen - landed, miss)
+        candidate = ideal + step
+        projected, jacobian_there = _distort_with_jacobian(lens, candidate)
+        inside = np.hypot(candidate[:, :1], candidate[:, 1:]) <= lens.limit
+        nearer = inside & (np.abs(distorted - projected).sum(axis=1) < np.abs(error).sum(axis=1))[:, None]
+        ideal, error = np.where(nearer, candidate, ideal), np.where(nearer, distorted - projected, error)
         jacobian = np.where(nearer[..., None], jacobian_there, jacobian)
         share = np.where(nearer, np.minimum(1.0, 2.0 * share), 0.5 * share)
     return ideal
 
 
 def _solve_symmetric(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return solutions ``(n, 2)`` of symmetric systems ``(n, 2, 2)``; 0 for a singular one."""
+    """Solve n symmetric 2×2 linear systems, shape ``(n, 2)``; the solution of a singular system is 0.
+
+    Args:
+        matrix: matrices, shape ``(n, 2, 2)``.
+        right: right-hand sides, shape ``(n, 2)``.
+    """
     a, b, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]
     det = (a * d - b * b)[:, None]
     solution = np.stack([d * right[:, 0] - b * right[:, 1], a * right[:, 1] - b * right[:, 0]], axis=-1)

@@ -1,4 +1,4 @@
-"""Describe one camera as numbers and choices; lens, shutter and clock come from a twin's values and settings."""
+"""Describe one camera by numbers and settings, and create its lens, shutter and clock from a twin's sensor values."""
 
 from __future__ import annotations
 
@@ -21,31 +21,43 @@ OPTICS_SETTINGS: tuple[str, ...] = ("lens", "shutter")
 
 
 def make_lens(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Lens:
-    """Return the lens of one world; the defaults are those of a perfect lens.
+    """Create the lens of a camera in one world; values that are not given are those of a perfect lens.
 
     Args:
-        values: values by quantity, a number or one for each world (`Twin.sensor_values`); others are ignored.
-        settings: settings by name, as values or as records with a ``value``; ``lens`` is the model, pinhole or fisheye.
+        values: values by quantity, a number or one per world (`Twin.sensor_values`); quantities of other parts of
+            the camera are ignored.
+        settings: settings by name, as plain values or objects with an attribute ``value``. The setting ``lens`` is
+            the lens model, ``pinhole`` or ``fisheye``.
+        world: index of the world.
 
     Raises:
-        UnknownNameError: an unknown model.
-        InputError: coefficients that the model does not have.
+        UnknownNameError: If the lens model is unknown.
+        InputError: If a coefficient is given that the lens model does not use.
     """
     return Lens(model=_choice(settings, "lens", "pinhole"), **_numbers(values, _LENS, world))
 
 
 def make_shutter(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Shutter:
-    """Return the shutter of one world; arguments as `make_lens`. The setting ``shutter`` is rolling or global.
+    """Create the shutter of a camera in one world.
+
+    Args:
+        values: values by quantity, a number or one per world; quantities of other parts of the camera are ignored.
+        settings: settings by name. The setting ``shutter`` is ``rolling`` or ``global``.
+        world: index of the world.
 
     Raises:
-        UnknownNameError: an unknown kind.
-        InputError: a time below 0.
+        UnknownNameError: If the kind of shutter is unknown.
+        InputError: If a time is below 0.
     """
     return Shutter(kind=_choice(settings, "shutter", "rolling"), **_numbers(values, _SHUTTER, world))
 
 
 def make_clock(values: Mapping[str, ArrayLike]) -> CaptureClock:
-    """Return the capture clocks of all worlds; values as `make_lens`."""
+    """Create the capture clock of a camera for all worlds.
+
+    Args:
+        values: values by quantity, a number or one per world; quantities of other parts of the camera are ignored.
+    """
     return CaptureClock(**{name: values[name] for name in _CLOCK if name in values})
 
 
@@ -54,9 +66,9 @@ def _numbers(values: Mapping[str, ArrayLike], names: tuple[str, ...], world: int
     return {name: float(value[world] if len(value) > 1 else value[0]) for name, value in given.items()}
 
 
-def _choice(settings: Mapping[str, Any], name: str, otherwise: str) -> Any:
-    said = settings.get(name, otherwise)
-    return getattr(said, "value", said)
+def _choice(settings: Mapping[str, Any], name: str, default: str) -> Any:
+    value = settings.get(name, default)
+    return getattr(value, "value", value)
 
 
 # Choices by setting.
@@ -74,26 +86,54 @@ def _setting(default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class CameraModel:
-    """One camera in one world; the default is an ideal camera.
+    """Numbers and settings of one camera in one world; the default is an ideal camera.
 
-    Its numbers are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings.
+    The numbers are the twin's parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
 
-    Settings:
-        exposure: ``manual``: constant ``exposure_time`` and ``gain``; ``auto``: see `exposure`.
-        mains_hz: 0, or the mains frequency: automatic exposures longer than half its period are multiples of it.
-        bits: bits of the converter; 0: no quantization.
-        black_level: digital number without light.
-        mosaic: colour filters of the upper left four pixels, row by row; ``none``: three sensors behind a prism.
+    Attributes:
+        exposure_time: exposure time in s, the longest one under automatic exposure; 0 for an instantaneous image.
+        exposure_compensation: change of the exposure in stops; positive is brighter.
+        electron_rate: electrons per second of a green pixel in linear light of 1.
+        full_well: largest number of electrons in a pixel.
+        exposure_target: mean linear value that automatic exposure aims at.
+        exposure_highlight: least mean linear value of the brightest 2 % of the pixels that automatic exposure aims at;
+            0 for none.
+        exposure_lag: time constant of automatic exposure, in s.
+        vignetting: share of the light lost in the corners.
+        veiling_glare: share of the light that the lens scatters, with the standard deviation ``glare_width`` in
+            image heights.
+        ghost: share of the light in the ghost image, which is mirrored at the image centre.
+        dust_count: expected number of dust specks, with the median radius ``dust_radius`` in image heights and the
+            largest absorbed share ``dust_depth``.
+        noise_scale: factor on all noise that changes from image to image.
+        read_noise: standard deviation of noise before the gain, in electrons.
+        adc_noise: standard deviation of noise after the gain, in electrons at a gain of 1.
+        dark_current: electrons per second without light.
+        prnu: relative deviation of the pixels' sensitivity, constant for one physical camera (EMVA 1288).
+        dsnu: deviation of the pixels' dark signal in electrons, constant for one physical camera (EMVA 1288).
+        red_response: electrons at a red pixel in white light, relative to green; likewise ``blue_response``.
+        white_balance_red: red value of a white surface after white balance, relative to its green value, 1 if the
+            balance is right; likewise ``white_balance_blue``.
+        white_balance_drift: standard deviation over time of the logarithms of both, with the correlation time
+            ``white_balance_time`` in s.
+        exposure: ``manual`` for constant ``exposure_time`` and ``gain``, or ``auto`` for automatic exposure.
+        mains_hz: mains frequency, or 0. Automatic exposures longer than half its period are multiples of half the
+            period.
+        bits: bits of the analog-to-digital converter; 0 for no quantization.
+        black_level: digital number of a pixel without light.
+        mosaic: colour filters of the upper left 2×2 pixels, row by row, such as ``rggb``; ``none`` for three
+            sensors behind a prism.
         demosaic: ``bilinear``, or ``malvar`` (Malvar, He, Cutler, ICASSP 2004).
-        colour_matrix: matrix from the sensor's white-balanced red, green and blue to those of sRGB, row by row. Its
-            inverse is the transmission of the sensor's filters.
-        tone_curve: points x, y, x, y … from linear to display values, between 0 and 1 and increasing; none: sRGB.
-        codec: ``none``, ``yuyv`` (4:2:2 without compression), ``mjpeg`` (4:2:2), ``h264``.
-        serial: serial number, which fixes pattern and dust for all episodes; none: a new unit in every episode.
+        colour_matrix: 3×3 matrix, row by row, from the sensor's white-balanced red, green and blue to those of
+            sRGB. Its inverse is the transmission of the sensor's filters.
+        tone_curve: increasing points x, y, x, y, … from linear to display values, both from 0 to 1; empty for sRGB.
+        codec: ``none``, ``yuyv`` (4:2:2 without compression), ``mjpeg`` (4:2:2) or ``h264``.
+        serial: serial number, which makes pixel pattern and dust the same in all episodes; empty for a new camera in
+            every episode.
 
     Raises:
-        UnknownNameError: an unknown choice.
-        InputError: an impossible setting.
+        UnknownNameError: If a setting has an unknown choice.
+        InputError: If a setting is impossible.
     """
 
     exposure_time: float = 0.0
@@ -160,23 +200,25 @@ class CameraModel:
             )
         if len(self.colour_matrix) != 9 or abs(np.linalg.det(np.reshape(self.colour_matrix, (3, 3)))) < 1e-6:
             raise InputError(
-                f"colour_matrix holds {len(self.colour_matrix)} numbers; it needs 9, row by row, that can be inverted."
+                f"colour_matrix has {len(self.colour_matrix)} numbers. It must be an invertible 3x3 matrix: "
+                "9 numbers, row by row."
             )
         _check_curve(self.tone_curve)
 
     @classmethod
     def from_values(cls, values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Self:
-        """Return the camera of one world.
+        """Create the camera of one world from a twin's sensor values and settings.
+
+        Quantities and settings of lens, shutter and clock are ignored.
 
         Args:
-            values: every quantity by name, a number or one for each world (`Twin.sensor_values`).
-            settings: settings by name (those of `Device`), as values or as records with a ``value``. Quantities and
-                settings of lens, shutter and clock are ignored.
+            values: values by quantity, a number or one per world (`Twin.sensor_values`).
+            settings: settings by name (as in `Device`), as plain values or objects with an attribute ``value``.
             world: index of the world.
 
         Raises:
-            UnknownNameError: a quantity or a setting that a camera does not have.
-            InputError: an impossible setting.
+            UnknownNameError: If a camera has no such quantity or setting.
+            InputError: If a setting is impossible.
         """
         known = {entry.name: entry for entry in fields(cls)}
         values = {name: value for name, value in values.items() if name in known or name not in OPTICS_QUANTITIES}
@@ -209,12 +251,13 @@ def _plain(value: Any) -> Any:
 
 
 def _check_curve(points: tuple[float, ...]) -> None:
-    """Refuse a tone curve that does not rise from 0, 0 to 1, 1."""
+    """Raise InputError if a tone curve does not increase from (0, 0) to (1, 1)."""
     if not points:
         return
     x, y = np.array(points[0::2]), np.array(points[1::2])
     shaped = len(x) == len(y) >= 2 and (x[0], y[0], x[-1], y[-1]) == (0.0, 0.0, 1.0, 1.0)
     if not shaped or np.any(np.diff(x) <= 0.0) or np.any(np.diff(y) <= 0.0):
         raise InputError(
-            "tone_curve is not x, y, x, y … rising from 0, 0 to 1, 1. Give it so, or leave it empty for sRGB."
+            "tone_curve must be points x, y, x, y, … that increase from 0, 0 to 1, 1. Correct it, or leave it "
+            "empty for sRGB."
         )

@@ -1,4 +1,4 @@
-"""Compute delivered images from light: one camera in one world, image after image, with its automatic exposure."""
+"""Compute the images that a camera delivers from the light that reaches it, including automatic exposure and codec."""
 
 from __future__ import annotations
 
@@ -42,10 +42,15 @@ _DARKEST = 1e-6  # linear level; darker images count as this
 
 
 def compute_exposure_factor(luma: NDArray[np.float64], model: CameraModel) -> float:
-    """Return the factor on the exposure that brings the metered values to their targets.
+    """Return the factor on exposure time times gain that brings the image to the target of automatic exposure.
 
-    The target of the mean is ``exposure_target``; if the mean of the brightest 2 % would then stay below
-    ``exposure_highlight``, that is the target. A compensation shifts both.
+    The target is a mean luma of ``exposure_target``. If the brightest 2 % of the pixels would then have a mean below
+    ``exposure_highlight``, the factor is larger, so that their mean reaches it. Exposure compensation shifts both
+    targets.
+
+    Args:
+        luma: linear luma of the metered pixels, 1 at white.
+        model: the camera.
     """
     shift = 2.0**model.exposure_compensation
     mean, count = max(float(luma.mean()), _DARKEST), max(int(luma.size * _BRIGHTEST), 1)
@@ -57,7 +62,18 @@ def compute_exposure_factor(luma: NDArray[np.float64], model: CameraModel) -> fl
 
 
 def meter_numbers(numbers: NDArray, model: CameraModel, exposure: CaptureExposure) -> NDArray[np.float64]:
-    """Return linear luma, 1 at white, of some pixels, or quads of filters, of one capture's digital numbers."""
+    """Return the linear luma of every eighth pixel in both directions for automatic exposure, 1 at white.
+
+    If the sensor has a colour filter mosaic, each value is computed from 2×2 pixels.
+
+    Args:
+        numbers: digital numbers of one capture (raw image of the sensor).
+        model: the camera.
+        exposure: exposure of the capture.
+
+    Returns:
+        Luma values from 0 to 1, about ``(height / 8, width / 8)``.
+    """
     dark, scale = sensor.black_number(model, exposure), 1.0 / (sensor.number_span(model) * responses(model))
     if model.mosaic == "none":
         plain = (numbers[::_EVERY, ::_EVERY] - dark) * scale
@@ -71,7 +87,16 @@ def meter_numbers(numbers: NDArray, model: CameraModel, exposure: CaptureExposur
 
 
 def meter_light(light: NDArray, model: CameraModel, product: float) -> NDArray[np.float64]:
-    """Return the metered values of light ``(height, width, 3)`` at a product of time and gain, without noise."""
+    """Return the linear luma that automatic exposure would measure at a given exposure, without noise, 1 at white.
+
+    Args:
+        light: linear light, shape ``(height, width, 3)``.
+        model: the camera.
+        product: exposure time times gain, in s.
+
+    Returns:
+        Luma values from 0 to 1, shape ``(height, width)``.
+    """
     return np.clip(np.asarray(light, dtype=np.float64) @ LUMA * (product / full_scale_exposure(model)), 0.0, 1.0)
 
 
@@ -80,15 +105,16 @@ _METERED = 4  # pixels between those that automatic exposure meters before the f
 
 
 class CameraPipeline:
-    """One camera in one world; its exposure and its codec continue from image to image.
+    """Camera of one world, from light to delivered images; exposure and codec keep their state between images.
 
     Args:
         model: the camera in this world.
-        seeds: seeds of its random numbers; an ideal camera needs none.
-        compiled: whether to compute pixels in machine code, with the same result; by default if numba is installed.
+        seeds: seeds of its random numbers; not needed for a camera without random effects.
+        compiled: whether to compute pixels in compiled code, with the same result; by default if numba is
+            installed.
 
     Raises:
-        InputError: the model has random effects, and there are no seeds.
+        InputError: If the model has random effects and ``seeds`` is None.
     """
 
     def __init__(self, model: CameraModel, seeds: CameraSeeds | None = None, *, compiled: bool | None = None) -> None:
@@ -109,28 +135,28 @@ class CameraPipeline:
         self._time = 0.0
 
     def develop(self, light: NDArray[np.float32], *, time: ArrayLike, numbers: ArrayLike) -> NDArray[np.uint8]:
-        """Return the next images as delivered, ``(n, height, width, 3)`` sRGB.
+        """Return the next n images as the camera delivers them, 8-bit sRGB of shape ``(n, height, width, 3)``.
 
         Args:
-            light: linear light ``(n, height, width, 3)``, 1 at sRGB white, after lens and shutter.
-            time: time of each image in s, ``(n,)``, increasing.
-            numbers: number of each image, ``(n,)``; random numbers are a function of them.
+            light: linear light after lens and shutter, 1 at sRGB white, shape ``(n, height, width, 3)``.
+            time: time of each image in s, increasing, shape ``(n,)``.
+            numbers: number of each image, shape ``(n,)``; it determines the random numbers of the image.
 
         Raises:
-            InputError: ``light`` is not an array of images, or the camera cannot deliver their size.
+            InputError: If ``light`` is not an array of images, or the camera cannot deliver images of this size.
         """
-        pictures = np.empty(light.shape, dtype=np.uint8)
-        for index, (shot, picture) in enumerate(self._iterate_captures(light, time, numbers)):
-            raw = self._apply_sensing(picture, shot)
-            self._meter(raw, shot)
-            seen = self._apply_processing(raw, shot)
-            pictures[index] = seen if self._codec is None else self._codec(seen)
-        return pictures
+        images = np.empty(light.shape, dtype=np.uint8)
+        for index, (capture, image) in enumerate(self._iterate_captures(light, time, numbers)):
+            raw = self._apply_sensing(image, capture)
+            self._meter(raw, capture)
+            processed = self._apply_processing(raw, capture)
+            images[index] = processed if self._codec is None else self._codec(processed)
+        return images
 
     def next_exposure_time(self, time: float) -> float | None:
-        """Return the exposure time in s of the next capture, taken at ``time`` in s.
+        """Return the exposure time in s of the next image, which is taken at ``time`` in s.
 
-        None if automatic exposure has not settled yet: it settles on the light of the first capture.
+        None before the first image of automatic exposure, because its exposure depends on the light of that image.
         """
         if not self.model.exposure_time:
             return 0.0
@@ -144,22 +170,29 @@ class CameraPipeline:
     def iterate_stages(
         self, light: NDArray[np.float32], *, time: ArrayLike, numbers: ArrayLike
     ) -> Iterator[list[tuple[str, NDArray[np.uint8]]]]:
-        """Yield for each image the result of each stage, ``light`` first, each ``(height, width, 3)`` for display.
+        """Yield, for each image, the intermediate result after every stage of the camera, to show what each stage does.
 
-        Arguments as `develop`. Light is displayed as exposed, a mosaic in the colours of its filters.
+        Args:
+            light: linear light after lens and shutter, 1 at sRGB white, shape ``(n, height, width, 3)``.
+            time: time of each image in s, increasing, shape ``(n,)``.
+            numbers: number of each image, shape ``(n,)``.
+
+        Yields:
+            Stage names with displayable images ``(height, width, 3)``, beginning with ``light``. Light is scaled by the
+            exposure of the image. In an image with a colour filter mosaic, each pixel has the colour of its filter.
         """
-        for shot, picture in self._iterate_captures(light, time, numbers):
-            seen: list[tuple[str, NDArray[np.uint8]]] = [("light", _view(picture, "light", shot))]
+        for capture, image in self._iterate_captures(light, time, numbers):
+            results: list[tuple[str, NDArray[np.uint8]]] = [("light", _view(image, "light", capture))]
             for stage in self._sensing:
-                picture = stage.function(picture, shot)
-                seen.append((stage.name, _view(picture, stage.name, shot)))
-            self._meter(picture, shot)
+                image = stage.function(image, capture)
+                results.append((stage.name, _view(image, stage.name, capture)))
+            self._meter(image, capture)
             for stage in self._processing:
-                picture = stage.function(picture, shot)
-                seen.append((stage.name, _view(picture, stage.name, shot)))
+                image = stage.function(image, capture)
+                results.append((stage.name, _view(image, stage.name, capture)))
             if self._codec is not None:
-                seen.append((self.model.codec, self._codec(picture)))
-            yield seen
+                results.append((self.model.codec, self._codec(image)))
+            yield results
 
     def _iterate_captures(
         self, light: NDArray[np.float32], time: ArrayLike, numbers: ArrayLike
@@ -177,41 +210,47 @@ class CameraPipeline:
             yield Capture(number=int(number), exposure=exposure, gains=gains[index], unit=unit), light[index]
 
     def _update_exposure(self, light: NDArray[np.float32], unit: CameraUnit, time: float) -> float:
-        """Return the next capture's product of time and gain; exposure has settled before the first."""
+        """Return the product of exposure time and gain in s for the next capture under automatic exposure.
+
+        For the first capture it is the product at which automatic exposure would settle in the light of this capture.
+        """
         if self._product is None:
-            few = slice(None, None, _METERED)
-            seen = light[few, few] * (unit.falloff * unit.shadows)[few, few, None]
+            metered = slice(None, None, _METERED)
+            shaded = light[metered, metered] * (unit.falloff * unit.shadows)[metered, metered, None]
             self._product = settle_exposure(
-                self.model, lambda product: compute_exposure_factor(meter_light(seen, self.model, product), self.model)
+                self.model,
+                lambda product: compute_exposure_factor(meter_light(shaded, self.model, product), self.model),
             )
         else:
             self._product = update_exposure(self.model, self._product, self._factor, time - self._time)
         self._time = time
         return self._product
 
-    def _meter(self, numbers: NDArray, shot: Capture) -> None:
+    def _meter(self, numbers: NDArray, capture: Capture) -> None:
         if self.model.exposure == "auto":
-            self._factor = compute_exposure_factor(meter_numbers(numbers, self.model, shot.exposure), self.model)
+            self._factor = compute_exposure_factor(meter_numbers(numbers, self.model, capture.exposure), self.model)
 
     def _get_unit(self, height: int, width: int) -> CameraUnit:
         if self._unit is None or (self._unit.height, self._unit.width) != (height, width):
             self._unit = CameraUnit(self.model, self._seeds, height, width, fast=self._fast)
         return self._unit
 
-    def _apply_sensing(self, picture: NDArray, shot: Capture) -> NDArray:
+    def _apply_sensing(self, image: NDArray, capture: Capture) -> NDArray:
         if self._fast and has_sensor(self.model):
-            return sense_light(picture, shot)
+            return sense_light(image, capture)
         for stage in self._sensing:
-            picture = stage.function(picture, shot)
-        return picture
+            image = stage.function(image, capture)
+        return image
 
-    def _apply_processing(self, picture: NDArray, shot: Capture) -> NDArray[np.uint8]:
+    def _apply_processing(self, image: NDArray, capture: Capture) -> NDArray[np.uint8]:
         if self._fast:
-            seen = process_numbers(picture, shot)
-            return sharpen_image(seen, self.model.sharpness, fast=True) if self.model.sharpness > 0.0 else seen
+            processed = process_numbers(image, capture)
+            return (
+                sharpen_image(processed, self.model.sharpness, fast=True) if self.model.sharpness > 0.0 else processed
+            )
         for stage in self._processing:
-            picture = stage.function(picture, shot)
-        return picture
+            image = stage.function(image, capture)
+        return image
 
 
 def develop(
@@ -222,9 +261,19 @@ def develop(
     numbers: ArrayLike,
     seeds: CameraSeeds | None = None,
 ) -> NDArray[np.uint8]:
-    """Return all images of one camera in one world, from the first on, ``(n, height, width, 3)`` sRGB.
+    """Return all images of one camera in one world, 8-bit sRGB of shape ``(n, height, width, 3)``.
 
-    Arguments and errors are those of `CameraPipeline` and `CameraPipeline.develop`.
+    The first image is that of the episode's start, because exposure control and codec depend on the earlier images.
+
+    Args:
+        light: linear light after lens and shutter, 1 at sRGB white, shape ``(n, height, width, 3)``.
+        model: the camera.
+        time: time of each image in s, increasing, shape ``(n,)``.
+        numbers: number of each image, shape ``(n,)``; it determines the random numbers of the image.
+        seeds: seeds of the random numbers; not needed for a camera without random effects.
+
+    Raises:
+        InputError: If seeds are missing, or the light is not an array of images that this camera can deliver.
     """
     return CameraPipeline(model, seeds).develop(light, time=time, numbers=numbers)
 
@@ -237,7 +286,10 @@ def develop_steps(
     numbers: ArrayLike,
     seeds: CameraSeeds | None = None,
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Return the last capture after each stage, by name (``light``, …); see `CameraPipeline.iterate_stages`."""
+    """Return the last image after each stage of the camera, with the stage names, beginning with ``light``.
+
+    Arguments are those of `develop`; see also `CameraPipeline.iterate_stages`.
+    """
     *_, last = CameraPipeline(model, seeds).iterate_stages(light, time=time, numbers=numbers)
     return last
 
@@ -258,17 +310,23 @@ def _check(light: NDArray[np.float32], model: CameraModel) -> None:
         )
 
 
-def _view(picture: NDArray, stage: str, shot: Capture) -> NDArray[np.uint8]:
-    """Return the data between two stages as a displayable image."""
-    model = shot.unit.model
-    if picture.dtype == np.uint8:
-        return picture
-    exposed = shot.exposure.time * shot.exposure.gain / full_scale_exposure(model)
-    scales = {"electrons": shot.exposure.gain / model.full_well, "converter": 1.0 / sensor.number_span(model)}
+def _view(image: NDArray, stage: str, capture: Capture) -> NDArray[np.uint8]:
+    """Convert an intermediate result of a camera stage to a displayable 8-bit image.
+
+    Args:
+        image: the intermediate result; an 8-bit image is returned unchanged.
+        stage: name of the stage that produced it, which determines the scale of its values.
+        capture: number, exposure and camera unit of the capture.
+    """
+    model = capture.unit.model
+    if image.dtype == np.uint8:
+        return image
+    exposed = capture.exposure.time * capture.exposure.gain / full_scale_exposure(model)
+    scales = {"electrons": capture.exposure.gain / model.full_well, "converter": 1.0 / sensor.number_span(model)}
     scales |= {"noise": scales["electrons"], "fixed_pattern": scales["electrons"], "filters": exposed}
     scales |= dict.fromkeys(("light", "glare", "vignetting", "dust"), exposed)
     dark = model.black_level if stage == "converter" else 0.0
-    linear = (picture.astype(np.float64) - dark) * scales.get(stage, 1.0)
+    linear = (image.astype(np.float64) - dark) * scales.get(stage, 1.0)
     if linear.ndim == 2:
         coloured = np.zeros((*linear.shape, 3))
         for site, filter_ in enumerate(colour.filter_colours(model.mosaic)):

@@ -1,4 +1,4 @@
-"""Apply a lens to a rendered image: the required view, and the source position of each pixel and colour."""
+"""Apply lens distortion to rendered images: which view to render, and the source position of each pixel and colour."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ WIDEST = math.radians(80.0)
 
 
 def rendered_view(lens: Lens, target: Intrinsics, *, margin: float = 1.0, density: float = 1.0) -> Intrinsics:
-    """Return the centred pinhole view of square pixels to render, which covers all pixels of the distorted image.
+    """Return the smallest pinhole view that must be rendered to cover all pixels of a distorted image.
 
     Args:
-        target: the distorted image; its principal point may be anywhere.
-        margin: pixels of the view beyond those needed for bilinear interpolation of any channel of any pixel.
-        density: pixels of the view per pixel of the target where the lens does not distort, in its centre.
+        lens: lens of the camera.
+        target: intrinsics of the distorted image; its principal point may be anywhere.
+        margin: additional pixels at each border of the view. Bilinear interpolation does not need them.
+        density: pixels of the view per pixel of the target at the image centre, where the lens does not distort.
 
     Returns:
-        The smallest such view with an even width and height.
+        Intrinsics with square pixels, a centred principal point, and an even width and height.
 
     Raises:
-        InputError: the field of view exceeds `WIDEST`, or the lens folds within the image.
+        InputError: If the field of view extends more than 80° from the axis (`WIDEST`), or the lens distortion is not
+            monotonic within the image.
     """
     rays = np.concatenate([lens.rays(_border(target) / size) for size in lens.magnifications])
     # Testing the border is enough: a lens that does not fold maps the inside to the inside of the mapped border.
@@ -50,21 +52,29 @@ def rendered_view(lens: Lens, target: Intrinsics, *, margin: float = 1.0, densit
 
 
 def lens_rays(lens: Lens, target: Intrinsics) -> NDArray[np.float64]:
-    """Return the directions of all pixel centres, unit vectors ``(height, width, 3)`` in camera axes, for green.
+    """Return the direction in which the centre of each pixel looks, to trace rays through the lens.
+
+    They are those of the green channel; chromatic aberration is ignored.
+
+    Returns:
+        Unit vectors in camera axes, shape ``(height, width, 3)``.
 
     Raises:
-        InputError: the lens folds within the image.
+        InputError: If the lens distortion is not monotonic within the image.
     """
     return lens.rays(normalize_pixels(target, target.pixel_centres()))
 
 
 def normalize_pixels(target: Intrinsics, pixels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return pixels ``(…, 2)`` relative to the principal point, in focal lengths."""
+    """Convert pixel coordinates ``(…, 2)`` to normalized positions, relative to the principal point.
+
+    Their unit is the focal length, separately for x and y.
+    """
     return (pixels - [target.cx, target.cy]) / [target.fx, target.fy]
 
 
 def _border(target: Intrinsics) -> NDArray[np.float64]:
-    """Return normalized positions ``(n, 2)`` of the centres of the outermost pixels."""
+    """Return the normalized positions of the centres of all border pixels, shape ``(n, 2)``."""
     inside = np.ones((target.height, target.width), dtype=bool)
     inside[1:-1, 1:-1] = False
     return normalize_pixels(target, target.pixel_centres()[inside])
@@ -72,11 +82,14 @@ def _border(target: Intrinsics) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Remap:
-    """Map from each pixel to its source position in another image.
+    """Lookup table for image distortion: for each pixel, its source position in another image.
 
-    ``column`` and ``row`` are ``(1 or 3, height, width)`` float32: one map for all channels, or one for red, green and
-    blue. They count from the centre of the first pixel, so an integer is a pixel. ``source`` is the (height, width) of
-    the source images.
+    Attributes:
+        column: source column of each pixel, float32 of shape ``(1, height, width)`` for all colours, or ``(3,
+            height, width)`` for red, green and blue. Positions count from the centre of the first pixel, so an
+            integer is a pixel.
+        row: source row of each pixel, same shape.
+        source: height and width of the source images.
     """
 
     column: NDArray[np.float32]
@@ -85,21 +98,22 @@ class Remap:
 
     @classmethod
     def of(cls, lens: Lens, view: Intrinsics, target: Intrinsics) -> Self:
-        """Return the map from a rendered view to the distorted image.
+        """Compute the lookup table from a rendered view to the distorted image.
 
         Args:
-            view: pinhole of the rendered images, from `rendered_view`, or a larger one.
-            target: pinhole of the distorted image.
+            lens: lens of the camera.
+            view: intrinsics of the rendered images, from `rendered_view` or larger.
+            target: intrinsics of the distorted image.
 
         Raises:
-            InputError: the lens folds within the image, or the view does not cover its field of view.
+            InputError: If the lens distortion is not monotonic within the image, or the view does not cover the image.
         """
         pixels = np.stack([_compute_source_positions(lens, view, target, size) for size in lens.magnifications])
         last = np.array([view.width - 1, view.height - 1])
         outside = ~((pixels >= -_SLACK) & (pixels <= last + _SLACK)).all(axis=-1)
         if outside.any():
             raise InputError(
-                f"{outside.sum()} pixels look beyond the drawn view of {view.width}×{view.height} pixels. "
+                f"{outside.sum()} pixels are outside the rendered view of {view.width}×{view.height} pixels. "
                 "Render the view of rendered_view for this lens and image."
             )
         pixels = np.clip(np.round(pixels, _DECIMALS), 0.0, last).astype(np.float32)
@@ -107,60 +121,74 @@ class Remap:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Size (height, width) of the distorted images."""
+        """Height and width of the distorted images, in pixels."""
         return self.column.shape[1], self.column.shape[2]
 
     @cached_property
     def is_identity(self) -> bool:
-        """Return whether every pixel maps to itself, so that nothing needs to be done."""
+        """Return whether every pixel maps to itself, so that the table need not be applied."""
         _, height, width = self.column.shape
         column, row = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
         return self.source == (height, width) and bool((self.column == column).all() and (self.row == row).all())
 
-    def apply(self, pictures: NDArray[np.float32], *, rows: slice | None = None) -> NDArray[np.float32]:
-        """Return distorted images ``(n, height, width, c)``, bilinear between the pixels of ``(n, h', w', c)``.
+    def apply(self, images: NDArray[np.float32], *, rows: slice | None = None) -> NDArray[np.float32]:
+        """Return distorted images by bilinear interpolation, shape ``(n, height, width, channels)``.
 
-        ``rows`` selects rows of the result, without a step.
+        Source images have the shape ``(n, source height, source width, channels)``. ``rows`` is a slice of the rows of
+        the result, with a step of 1; by default all rows are computed.
 
         Raises:
-            InputError: images of another size, or without three channels for a lens with chromatic aberration.
+            InputError: If the images have another size, or if the lens has chromatic aberration and they lack three
+                channels.
         """
-        self._check(pictures)
+        self._check(images)
         maps, height, width = self.column.shape
         top, bottom, _ = (rows or slice(None)).indices(height)
-        pictures = np.ascontiguousarray(pictures, dtype=np.float32)
-        if maps == 3 and pictures.shape[-1] != 3:
-            raise InputError(f"Images of {pictures.shape[-1]} channels for a lens that separates red, green and blue.")
+        images = np.ascontiguousarray(images, dtype=np.float32)
+        if maps == 3 and images.shape[-1] != 3:
+            raise InputError(
+                f"The images have {images.shape[-1]} channels, but a lens with chromatic aberration "
+                "needs 3 (red, green, blue)."
+            )
         if not has_numba():
-            return _interpolate_arrays(pictures, self.column[:, top:bottom], self.row[:, top:bottom])
-        out = np.empty((len(pictures), bottom - top, width, pictures.shape[-1]), dtype=np.float32)
+            return _interpolate_arrays(images, self.column[:, top:bottom], self.row[:, top:bottom])
+        out = np.empty((len(images), bottom - top, width, images.shape[-1]), dtype=np.float32)
         kernel = _interpolate_shared_map if maps == 1 else _interpolate_channel_maps
-        run_over_rows(kernel, len(pictures) * (bottom - top), pictures, self.column, self.row, top, out)
+        run_over_rows(kernel, len(images) * (bottom - top), images, self.column, self.row, top, out)
         return out
 
-    def nearest(self, pictures: NDArray) -> NDArray:
-        """Return distorted images by the nearest pixel, ``(n, h', w')`` or ``(n, h', w', c)`` of any type.
+    def nearest(self, images: NDArray) -> NDArray:
+        """Return distorted images by the nearest source pixel, for data that must not be mixed, such as labels.
 
-        Every channel uses the map of green.
+        Source images have the shape ``(n, source height, source width)``, optionally with an axis of channels, and any
+        type. All channels use the source positions of green.
         """
-        self._check(pictures)
+        self._check(images)
         green = len(self.column) // 2
-        return pictures[:, np.rint(self.row[green]).astype(np.intp), np.rint(self.column[green]).astype(np.intp)]
+        return images[:, np.rint(self.row[green]).astype(np.intp), np.rint(self.column[green]).astype(np.intp)]
 
-    def _check(self, pictures: NDArray) -> None:
-        if pictures.shape[1:3] != self.source:
+    def _check(self, images: NDArray) -> None:
+        if images.shape[1:3] != self.source:
             height, width = self.source
             raise InputError(
-                f"Images of shape {pictures.shape} do not have {width}×{height} pixels, (n, {height}, {width}, …), "
+                f"Images of shape {images.shape} do not have {width}×{height} pixels, (n, {height}, {width}, …), "
                 "the size for which this lens map was computed."
             )
 
 
 def _compute_source_positions(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> NDArray[np.float64]:
-    """Return the source positions of one colour's pixels in the view, ``(height, width, 2)`` from its first centre.
+    """Return the source positions of all pixels of one colour, column and row, shape ``(height, width, 2)``.
 
-    Distortion is smooth: it is inverted at 129 nodes along the longer side and interpolated by a quintic spline. If the
-    spline is inaccurate half-way between nodes, as near a fold, every pixel is inverted, which is ten times slower.
+    Positions count from the centre of the view's first pixel. Because distortion is smooth, it is inverted only at 129
+    nodes along the longer side and interpolated by a quintic spline. If the spline is inaccurate half-way between
+    nodes, as near the radius where the distortion ceases to be monotonic, the distortion is inverted at every pixel,
+    which is ten times slower.
+
+    Args:
+        lens: lens of the camera.
+        view: intrinsics of the rendered images.
+        target: intrinsics of the distorted image.
+        size: size of this colour's image relative to the green one.
     """
 
     def exact(column: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -189,61 +217,76 @@ _SLACK = 1e-6  # pixels; round-off of a position on the border
 
 
 @compile_lazily
-def _interpolate_shared_map(first, last, pictures, column, row, top_row, out):
-    """Interpolate rows ``first`` to ``last`` of all stacked images, with one map for all channels."""
+def _interpolate_shared_map(first, last, images, column, row, top_row, out):
+    """Interpolate rows of all images bilinearly, with the same source positions for all channels.
+
+    Args:
+        first, last: range of rows to compute, excluding ``last``. Row number n · height + r is row r of result n.
+        images: source images, ``(n, rows, columns, channels)``.
+        column, row: tables of source positions, ``(1, rows, columns)``.
+        top_row: row of the tables that belongs to row 0 of each result.
+        out: results, ``(n, height, width, channels)``, written in place.
+    """
     height, width = out.shape[1:3]
-    bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
+    bottom, right = np.uint32(images.shape[1] - 1), np.uint32(images.shape[2] - 1)
     one = np.uint32(1)
     for line in range(first, last):
         n, r = line // height, line % height
-        picture = pictures[n]
+        image = images[n]
         for c in range(width):
             x, y = column[0, top_row + r, c], row[0, top_row + r, c]
             left, top = np.uint32(x), np.uint32(y)  # unsigned, so that no index is tested for a sign
-            beside, below = min(left + one, right), min(top + one, bottom)
+            next_column, next_row = min(left + one, right), min(top + one, bottom)
             a, b = x - np.float32(left), y - np.float32(top)
-            for channel in range(pictures.shape[3]):
-                upper, lower = picture[top, left, channel], picture[below, left, channel]
-                upper += a * (picture[top, beside, channel] - upper)
-                lower += a * (picture[below, beside, channel] - lower)
+            for channel in range(images.shape[3]):
+                upper, lower = image[top, left, channel], image[next_row, left, channel]
+                upper += a * (image[top, next_column, channel] - upper)
+                lower += a * (image[next_row, next_column, channel] - lower)
                 out[n, r, c, channel] = upper + b * (lower - upper)
 
 
 @compile_lazily
-def _interpolate_channel_maps(first, last, pictures, column, row, top_row, out):
-    """Interpolate likewise with one map per channel; a loop over a known number of channels is unrolled."""
+def _interpolate_channel_maps(first, last, images, column, row, top_row, out):
+    """Interpolate rows of all images bilinearly, with separate source positions for red, green and blue.
+
+    Arguments are those of `_interpolate_shared_map`. The number of channels is fixed so that the compiler unrolls
+    the loop.
+    """
     height, width = out.shape[1:3]
-    bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
+    bottom, right = np.uint32(images.shape[1] - 1), np.uint32(images.shape[2] - 1)
     one = np.uint32(1)
     for line in range(first, last):
         n, r = line // height, line % height
-        picture = pictures[n]
+        image = images[n]
         for c in range(width):
             for channel in range(3):
                 x, y = column[channel, top_row + r, c], row[channel, top_row + r, c]
                 left, top = np.uint32(x), np.uint32(y)
-                beside, below = min(left + one, right), min(top + one, bottom)
+                next_column, next_row = min(left + one, right), min(top + one, bottom)
                 a, b = x - np.float32(left), y - np.float32(top)
-                upper, lower = picture[top, left, channel], picture[below, left, channel]
-                upper += a * (picture[top, beside, channel] - upper)
-                lower += a * (picture[below, beside, channel] - lower)
+                upper, lower = image[top, left, channel], image[next_row, left, channel]
+                upper += a * (image[top, next_column, channel] - upper)
+                lower += a * (image[next_row, next_column, channel] - lower)
                 out[n, r, c, channel] = upper + b * (lower - upper)
 
 
 def _interpolate_arrays(
-    pictures: NDArray[np.float32], column: NDArray[np.float32], row: NDArray[np.float32]
+    images: NDArray[np.float32], column: NDArray[np.float32], row: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Interpolate without a compiler, in the same order of operations, so that the results are equal."""
-    bottom, right = pictures.shape[1] - 1, pictures.shape[2] - 1
+    """Interpolate bilinearly with NumPy, if numba is missing.
+
+    The order of operations is that of the compiled functions, so that the results are equal.
+    """
+    bottom, right = images.shape[1] - 1, images.shape[2] - 1
     left, top = column.astype(np.intp), row.astype(np.intp)
-    beside, below = np.minimum(left + 1, right), np.minimum(top + 1, bottom)
+    next_column, next_row = np.minimum(left + 1, right), np.minimum(top + 1, bottom)
     a, b = (column - left.astype(np.float32))[..., None], (row - top.astype(np.float32))[..., None]
-    out = np.empty((len(pictures), *column.shape[1:], pictures.shape[-1]), dtype=np.float32)
+    out = np.empty((len(images), *column.shape[1:], images.shape[-1]), dtype=np.float32)
     for m in range(len(column)):
         channel = slice(m, m + 1) if len(column) > 1 else slice(None)
-        part = pictures[..., channel]
-        upper, lower = part[:, top[m], left[m]], part[:, below[m], left[m]]
-        upper += a[m] * (part[:, top[m], beside[m]] - upper)
-        lower += a[m] * (part[:, below[m], beside[m]] - lower)
+        part = images[..., channel]
+        upper, lower = part[:, top[m], left[m]], part[:, next_row[m], left[m]]
+        upper += a[m] * (part[:, top[m], next_column[m]] - upper)
+        lower += a[m] * (part[:, next_row[m], next_column[m]] - lower)
         out[..., channel] = upper + b[m] * (lower - upper)
     return out

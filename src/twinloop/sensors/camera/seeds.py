@@ -1,4 +1,7 @@
-"""Draw random numbers for images, as functions of run seed, episode, sensor, image number and purpose."""
+"""Generate the random numbers of camera images as functions of run seed, episode, sensor, image number and purpose.
+
+Each image is therefore reproducible by itself, in any order and on any machine.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from twinloop.core.seeds import philox4x32, stream_key
 from twinloop.sensors.compiled import compile_lazily
 
 POISSON_BELOW = 12.0
-"""Mean electrons below which an exact Poisson number is drawn; above, see `sensor.add_noise`."""
+"""Mean electrons below which exact Poisson numbers are used; see `sensor.add_noise` for larger means."""
 
 _BINS = 2048  # of a half of the normal distribution; the last bin is divided into as many again
 _GRID = 8  # values per unit of the table of exp(-x)
@@ -24,8 +27,11 @@ _GRID = 8  # values per unit of the table of exp(-x)
 class CameraSeeds:
     """Seeds of the random numbers of one camera's images.
 
-    ``path`` is that of one world. With a ``serial`` number, the pattern of the unit depends on that alone; a
-    `CameraPipeline` uses its model's.
+    Attributes:
+        path: seeds of one world: run seed, episode number, and number of the attempt to simulate this episode.
+        sensor: name of the camera.
+        serial: serial number of the physical camera. If given, the camera's fixed pixel pattern depends on it alone,
+            not on run and episode. A new `CameraPipeline` always uses the serial number of its camera model instead.
     """
 
     path: SeedPath
@@ -33,38 +39,69 @@ class CameraSeeds:
     serial: str = ""
 
     def key(self, stage: str, *, unit: bool = False) -> tuple[int, int]:
-        """Return the Philox key of a stage; ``unit`` is True for values that are constant for a unit."""
+        """Return the key of the Philox generator for one stage of the camera.
+
+        Args:
+            stage: name of the stage.
+            unit: True for values that are constant for one physical camera, such as its fixed pixel pattern.
+        """
         if unit and self.serial:
             return stream_key(0, f"camera/{self.serial}/{stage}")
         return stream_key(self.path.run_seed, f"sensor/{self.sensor}/{stage}")
 
-    def world(self, *, unit: bool = False) -> tuple[int, int]:
-        """Return episode and attempt; with ``unit`` those that a unit's constants depend on."""
+    def counter_prefix(self, *, unit: bool = False) -> tuple[int, int]:
+        """Return the two numbers, episode and attempt, with which the counter of the random generator begins.
+
+        If ``unit`` is true, the random numbers are constants of one physical camera, such as its pixel pattern. Then
+        the attempt is 0. The episode is 0 too if the camera has a serial number; otherwise every episode has a new
+        camera.
+        """
         if unit:
             return (0 if self.serial else int(self.path.episodes[0])), 0
         return int(self.path.episodes[0]), int(self.path.attempts[0])
 
     def words(self, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.uint32]:
-        """Return random words of 32 bits ``(size,)`` of a stage of one capture."""
+        """Return random 32-bit words, shape ``(size,)``.
+
+        Args:
+            stage: name of the camera's processing stage.
+            size: number of words.
+            number: number of the image.
+            unit: True for values that are constant for one physical camera, such as its fixed pixel pattern.
+        """
         counter = np.empty(((size + 3) // 4, 4), dtype=np.uint64)
         counter[:, 0] = np.arange(len(counter), dtype=np.uint64)
-        counter[:, 1:] = np.array([*self.world(unit=unit), number], dtype=np.uint64)
+        counter[:, 1:] = np.array([*self.counter_prefix(unit=unit), number], dtype=np.uint64)
         return philox4x32(counter, self.key(stage, unit=unit)).astype(np.uint32).ravel()[:size]
 
     def normals(self, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.float64]:
-        """Return standard normal numbers ``(size,)``."""
+        """Return standard normal numbers, shape ``(size,)``.
+
+        Args:
+            stage: name of the camera's processing stage.
+            size: number of values.
+            number: number of the image.
+            unit: True for values that are constant for one physical camera, such as its fixed pixel pattern.
+        """
         return normal_of_words(self.words(stage, size, number=number, unit=unit))
 
     def uniforms(self, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.float64]:
-        """Return numbers between 0 and 1, ``(size,)``."""
+        """Return numbers uniform between 0 and 1, shape ``(size,)``.
+
+        Args:
+            stage: name of the camera's processing stage.
+            size: number of values.
+            number: number of the image.
+            unit: True for values that are constant for one physical camera, such as its fixed pixel pattern.
+        """
         return np.float64(2.0**-32) * (self.words(stage, size, number=number, unit=unit) + np.float64(0.5))
 
 
 def normal_of_words(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return standard normal numbers of random words, equal to those of the compiled `normal`.
+    """Convert random 32-bit integers (words) to standard normal numbers; bit for bit equal to the compiled `normal`.
 
-    The quantile function is interpolated between `NORMAL_BODY`, and beyond 3.5 standard deviations between
-    `NORMAL_TAIL`; mean 0 and variance 1 are exact.
+    The quantile function (inverse CDF) is interpolated linearly in the table `NORMAL_BODY` up to 3.5 standard
+    deviations, and in the finer table `NORMAL_TAIL` beyond. The mean is exactly 0 and the variance exactly 1.
     """
     half = (words & np.uint32(0x7FFFFFFF)).astype(np.int64)
     index = half >> 20
@@ -80,7 +117,10 @@ def normal_of_words(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def poisson_of_words(words: NDArray[np.uint32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return Poisson numbers of random words by inversion, for means up to `POISSON_BELOW`."""
+    """Convert random 32-bit integers (words) to Poisson numbers by the inverse CDF.
+
+    Means may be up to 12 (`POISSON_BELOW`).
+    """
     uniform = (words + 0.5) * 2.0**-32
     index = (mean * _GRID).astype(np.int64)
     rest = mean - index / _GRID
@@ -97,7 +137,10 @@ def poisson_of_words(words: NDArray[np.uint32], mean: NDArray[np.float64]) -> ND
 
 
 def exp_minus(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return exp(−x) for x between 0 and 1/8, to 10⁻¹⁰, by sums and products alone, so the same on all machines."""
+    """Return exp(−x) for x between 0 and 1/8, with an error below 10⁻¹⁰.
+
+    It uses only sums, products and quotients, so that the result is the same on all machines.
+    """
     return 1.0 - x * (1.0 - x / 2.0 * (1.0 - x / 3.0 * (1.0 - x / 4.0 * (1.0 - x / 5.0 * (1.0 - x / 6.0)))))
 
 
@@ -110,7 +153,13 @@ def _normal_tables() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _mean_square(edges: NDArray[np.float64]) -> float:
-    """Return the mean square of numbers spread uniformly within bins of equal probability."""
+    """Return the mean square of a random number that is uniform within bins of equal probability.
+
+    `_normal_tables` needs it to make the variance of the tabulated normal numbers exactly 1.
+
+    Args:
+        edges: borders of the bins in ascending order, ``(number of bins + 1,)``.
+    """
     low, high = edges[:-1], edges[1:]
     return float(np.mean((low * low + low * high + high * high) / 3.0))
 
@@ -128,7 +177,15 @@ _BODY = len(NORMAL_BODY) - 1
 
 @compile_lazily
 def philox(words, first, key, world):
-    """Fill ``words`` (a multiple of four) with those of the counters from ``first`` on (`core.seeds.philox4x32`)."""
+    """Fill ``words`` with random 32-bit words of the generator Philox 4x32, as `core.seeds.philox4x32` does.
+
+    Args:
+        words: result, written in place; its length is a multiple of 4.
+        first: number of the first block. Each block gives 4 words, and its number is the first of the counter's four
+            integers.
+        key: key of the generator, array of two integers.
+        world: the other three integers of the counter: episode, attempt and image number.
+    """
     for block in range(len(words) // 4):
         a, b, c, d = np.uint64(first + block), world[0], world[1], world[2]
         x, y = key[0], key[1]
@@ -144,7 +201,7 @@ def philox(words, first, key, world):
 
 @compile_lazily
 def normal(word):
-    """Return a standard normal number of a word (`seeds.normal_of_words`)."""
+    """Convert one random 32-bit word to a standard normal number; scalar version of `normal_of_words`."""
     half = np.int64(word) & 0x7FFFFFFF
     index = half >> 20
     if index < _BODY:
@@ -158,9 +215,17 @@ def normal(word):
 
 
 def normals(seeds: CameraSeeds, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.float64]:
-    """Return standard normal numbers ``(size,)``: those of `CameraSeeds.normals`, in machine code."""
+    """Return standard normal numbers, shape ``(size,)``, computed in compiled code; equal to `CameraSeeds.normals`.
+
+    Args:
+        seeds: seeds of the camera's images.
+        stage: name of the camera's processing stage.
+        size: number of values.
+        number: number of the image.
+        unit: True for values that are constant for one physical camera, such as its fixed pixel pattern.
+    """
     words, numbers = np.empty((size + 3) // 4 * 4, dtype=np.uint32), np.empty(size)
-    key, world = seeds.key(stage, unit=unit), (*seeds.world(unit=unit), number)
+    key, world = seeds.key(stage, unit=unit), (*seeds.counter_prefix(unit=unit), number)
     philox(words, 0, np.array(key, dtype=np.uint64), np.array(world, dtype=np.uint64))
     _normals(words, numbers)
     return numbers
@@ -174,7 +239,12 @@ def _normals(words, numbers):
 
 @compile_lazily
 def poisson(word, mean):
-    """Return a Poisson number of a word (`seeds.poisson_of_words`)."""
+    """Convert one random 32-bit word to a Poisson number by the inverse CDF; scalar version of `poisson_of_words`.
+
+    Args:
+        word: the random number.
+        mean: mean of the Poisson distribution, at most 12.
+    """
     uniform = (np.int64(word) + 0.5) * 2.0**-32
     index = int(mean * 8)
     x = mean - index / 8

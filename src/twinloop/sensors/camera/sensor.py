@@ -1,8 +1,11 @@
-"""Convert light to digital numbers, pixel by pixel: EMVA 1288's linear camera model, with row and column noise.
+"""Convert light to digital numbers by the linear camera model of EMVA 1288, with additional row and column noise.
 
-A pixel collects Poisson(λ) electrons, λ = rate · light · (1 + prnu) · time + dark current · time; readout adds normal
-noise, and the pixel, its column and its row an offset; the full well limits them; DN = K · gain · electrons + black,
-rounded. K is such that a full well is the largest number at a gain of 1. Hence σ_DN² = K²(σ_read² + λ) + 1/12.
+The mean number λ of electrons in a pixel is electron rate · light · (1 + prnu) · time + dark current · time, where
+prnu is the relative deviation of the pixel's sensitivity. The pixel collects a Poisson number of electrons of this
+mean. Readout adds normal noise of standard deviation σ_read. Offsets of the pixel, its column and its row are added,
+and the full well limits the sum. The digital number is K · gain · electrons + black level, rounded. The conversion
+gain K is chosen so that a full well is the largest number at a gain of 1. Hence the variance of a digital number is
+σ_DN² = K²(σ_read² + λ) + 1/12 at a gain of 1.
 
 Sources: EMVA Standard 1288, release 4.0 Linear (2021), sections 2 and 3; read noise before and after the gain:
 E. Martinec, "Noise, dynamic range and bit depth in digital SLRs" (2008).
@@ -27,10 +30,13 @@ NOISE, READ, ROWS = "noise", "noise/read", "noise/rows"
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPattern:
-    """Fixed pattern of the pixels of one unit, ``(height, width)`` or, without a mosaic, ``(height, width, 3)``.
+    """Deviations between the pixels of one physical camera, which are the same in all its images.
 
-    ``response`` is the factor on the electrons freed by light, relative to white light at a green pixel; ``dark`` in
-    electrons is added.
+    Arrays have the shape ``(height, width)`` with a colour filter mosaic, else ``(height, width, 3)``.
+
+    Attributes:
+        response: sensitivity of each pixel to white light; 1 for an average green pixel.
+        dark: offset of each pixel, in electrons.
     """
 
     response: NDArray[np.float64]
@@ -40,9 +46,14 @@ class FixedPattern:
 def unit_pattern(
     model: CameraModel, draw: Callable[[str, int], NDArray[np.float64]], height: int, width: int
 ) -> FixedPattern:
-    """Return the pattern of a unit: PRNU and the filters' responses, DSNU and column offsets.
+    """Create the fixed pattern of one physical camera: pixel deviations, column offsets and colour filters.
 
-    ``draw`` returns the requested number of normal numbers for a named purpose.
+    Args:
+        model: the camera, with its deviations of sensitivity (PRNU) and dark signal (DSNU).
+        draw: function ``draw(purpose, size)`` that returns ``size`` standard normal numbers; the purpose, such as
+            ``prnu``, is the name of the random stream.
+        height: height of the image, in pixels.
+        width: width of the image, in pixels.
     """
     shape = (height, width) if model.mosaic != "none" else (height, width, 3)
     response, dark = np.ones(shape), np.zeros(shape)
@@ -63,35 +74,56 @@ def unit_pattern(
 def collect_electrons(
     light: NDArray[np.float64], model: CameraModel, fixed: FixedPattern, exposure: CaptureExposure
 ) -> NDArray[np.float64]:
-    """Return the mean electrons of one capture, freed by filtered light and by dark current."""
+    """Return the mean number of electrons in each pixel, from light and from dark current.
+
+    Args:
+        light: light behind the colour filters (`colour.apply_filters`), 1 for white.
+        model: the camera.
+        fixed: fixed pattern of the camera, whose ``response`` is the relative sensitivity of each pixel.
+        exposure: exposure of the capture.
+    """
     return light * (fixed.response * (model.electron_rate * exposure.time)) + model.dark_current * exposure.time
 
 
 def add_noise(
     mean: NDArray[np.float64], model: CameraModel, exposure: CaptureExposure, seeds: CameraSeeds, number: int
 ) -> NDArray[np.float64]:
-    """Return the electrons as counted and read, of the capture ``number``.
+    """Return the electrons of one capture with photon noise, read noise and row noise.
 
-    From `POISSON_BELOW` mean electrons λ on, the Poisson number and the read noise are one number with their mean,
-    their variance S = λ + σ² and their third moment: with g = λ / 6S and a normal z, λ + √(S − 2 g²) z + g (z² − 1)
-    (E. A. Cornish, R. A. Fisher, Rev. Inst. Int. Stat. 5, 1938). Its distribution differs by less than 0.1 %.
+    Below a mean λ of 12 electrons (`POISSON_BELOW`), the photon noise is an exact Poisson number and read noise of
+    standard deviation σ is added. For larger means, one random number approximates both (E. A. Cornish, R. A. Fisher,
+    Rev. Inst. Int. Stat. 5, 1938). With a standard normal number z it is λ + √(S − 2 g²) z + g (z² − 1), where S = λ +
+    σ² is the variance and g = λ / 6S. Mean, variance and third moment are those of the exact sum, and the distribution
+    differs by less than 0.1 %.
+
+    Args:
+        mean: mean electrons of each pixel.
+        model: the camera.
+        exposure: exposure of the capture.
+        seeds: seeds of the random numbers.
+        number: number of the capture.
     """
     read = read_noise(model, exposure.gain)
     first = seeds.normals(NOISE, mean.size, number=number).reshape(mean.shape)
     variance = mean + read * read
-    skewed = mean / (6.0 * np.maximum(variance, 1e-300))
-    apart = np.sqrt(np.maximum(variance - 2.0 * skewed * skewed, 0.0)) * first + skewed * (first * first - 1.0)
-    few = mean < POISSON_BELOW
-    if few.any():
-        words = seeds.words(NOISE, mean.size, number=number).reshape(mean.shape)[few]
-        second = seeds.normals(READ, mean.size, number=number).reshape(mean.shape)[few]
-        apart[few] = (poisson_of_words(words, mean[few]) - mean[few]) + read * second
+    skewness = mean / (6.0 * np.maximum(variance, 1e-300))
+    spread = np.sqrt(np.maximum(variance - 2.0 * skewness * skewness, 0.0))
+    deviation = spread * first + skewness * (first * first - 1.0)
+    is_poisson = mean < POISSON_BELOW
+    if is_poisson.any():
+        words = seeds.words(NOISE, mean.size, number=number).reshape(mean.shape)[is_poisson]
+        second = seeds.normals(READ, mean.size, number=number).reshape(mean.shape)[is_poisson]
+        deviation[is_poisson] = (poisson_of_words(words, mean[is_poisson]) - mean[is_poisson]) + read * second
     rows = model.row_noise * seeds.normals(ROWS, len(mean), number=number)
-    return mean + model.noise_scale * (apart + rows.reshape(-1, *(1,) * (mean.ndim - 1)))
+    return mean + model.noise_scale * (deviation + rows.reshape(-1, *(1,) * (mean.ndim - 1)))
 
 
 def digitize_electrons(electrons: NDArray[np.float64], model: CameraModel, gain: float) -> NDArray:
-    """Return digital numbers: uint16 with a converter of some bits, else float64 from black at 0 to white at 1."""
+    """Convert electrons to digital numbers.
+
+    Returns:
+        Integers as uint16; if the camera has no converter (0 bits), float64 from 0 at black to 1 at white.
+    """
     numbers = np.minimum(electrons, model.full_well) * (conversion_gain(model) * gain) + model.black_level
     if model.bits == 0:
         return np.minimum(numbers, 1.0)
@@ -101,9 +133,15 @@ def digitize_electrons(electrons: NDArray[np.float64], model: CameraModel, gain:
 def balance_white(
     numbers: NDArray, model: CameraModel, exposure: CaptureExposure, gains: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return linear values, 1 at white, of digital numbers of one exposure: black subtracted, white-balanced, clipped.
+    """Convert digital numbers to linear values: subtract black, apply white balance, clip at 1 (white).
 
-    Black is the value of pixels without light, including dark current, as measured by optically black rows.
+    Black is the value of a pixel without light, including dark current, as optically black rows measure it.
+
+    Args:
+        numbers: digital numbers of one capture.
+        model: the camera.
+        exposure: exposure of the capture.
+        gains: gains of red, green and blue.
     """
     plain = numbers - black_number(model, exposure)
     if model.mosaic == "none":
@@ -116,25 +154,25 @@ def balance_white(
 
 
 def read_noise(model: CameraModel, gain: float) -> float:
-    """Return the standard deviation of reading a pixel at a gain, in electrons."""
+    """Return the standard deviation of the read noise at a gain, in electrons."""
     return math.hypot(model.read_noise, model.adc_noise / gain)
 
 
 def white_level(model: CameraModel) -> float:
-    """Return the largest digital number."""
+    """Return the largest digital number; 1 if the camera has no converter."""
     return 2.0**model.bits - 1.0 if model.bits else 1.0
 
 
 def number_span(model: CameraModel) -> float:
-    """Return the digital numbers from black to white."""
+    """Return the difference of the digital numbers of white and black."""
     return white_level(model) - model.black_level
 
 
 def conversion_gain(model: CameraModel) -> float:
-    """Return the digital numbers per electron at a gain of 1, EMVA's K."""
+    """Return the digital numbers per electron at a gain of 1 (the system gain K of EMVA 1288)."""
     return number_span(model) / model.full_well
 
 
 def black_number(model: CameraModel, exposure: CaptureExposure) -> float:
-    """Return the mean digital number of a pixel without light."""
+    """Return the mean digital number of a pixel without light, including dark current."""
     return model.black_level + conversion_gain(model) * exposure.gain * model.dark_current * exposure.time

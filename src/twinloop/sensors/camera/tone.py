@@ -1,4 +1,4 @@
-"""Convert linear to display values by a rising curve, and sharpen edges as a camera's processing does."""
+"""Convert linear light to display values by a tone curve, and sharpen images as cameras do."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ TONE_BINS = 4096  # of the table that gives the first step to compare
 
 
 def display_of_linear(linear: ArrayLike, model: CameraModel) -> NDArray[np.float64]:
-    """Return display values from 0 to 1 of linear ones; values outside 0 to 1 are clipped.
+    """Convert linear light to display values from 0 to 1; inputs outside 0 to 1 are clipped.
 
-    First the camera's curve (sRGB, IEC 61966-2-1, or its points, linearly interpolated), then ``gamma`` as an exponent,
-    ``contrast`` c as x^c / (x^c + (1 − x)^c), which keeps black, white and the middle, then ``brightness`` added.
+    The steps are the camera's tone curve (sRGB, IEC 61966-2-1, or linear interpolation of its points), then
+    ``gamma`` as an exponent, then ``contrast`` c as x^c / (x^c + (1 − x)^c), which keeps black, white and the
+    middle, then the addition of ``brightness``.
     """
     x = np.clip(np.asarray(linear, dtype=np.float64), 0.0, 1.0)
     x = np.interp(x, model.tone_curve[0::2], model.tone_curve[1::2]) if model.tone_curve else linear_to_srgb(x)
@@ -26,7 +27,10 @@ def display_of_linear(linear: ArrayLike, model: CameraModel) -> NDArray[np.float
 
 
 def linear_of_display(display: ArrayLike, model: CameraModel) -> NDArray[np.float64]:
-    """Return linear values of display values from 0 to 1; −∞ or ∞ for one that no linear value gives."""
+    """Convert display values from 0 to 1 to linear light; inverse of `display_of_linear`.
+
+    A display value that no linear value gives (because of ``brightness``) becomes −∞ or ∞.
+    """
     x = np.asarray(display, dtype=np.float64) - model.brightness
     inside = _apply_contrast(np.clip(x, 0.0, 1.0), 1.0 / model.contrast) ** (1.0 / model.gamma)
     if model.tone_curve:
@@ -37,13 +41,16 @@ def linear_of_display(display: ArrayLike, model: CameraModel) -> NDArray[np.floa
 
 
 def apply_tone(linear: NDArray, steps: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return 8-bit values of linear ones, by the steps of `compute_tone_steps`: rounded, clipped."""
+    """Convert linear light to 8-bit display values, rounded and clipped.
+
+    ``steps`` are the thresholds from `compute_tone_steps`.
+    """
     return np.searchsorted(steps, linear, side="right").astype(np.uint8)
 
 
 @lru_cache(maxsize=64)
 def compute_tone_steps(model: CameraModel) -> NDArray[np.float64]:
-    """Return the linear values ``(255,)`` at which a display value rounds to 1, 2, …, 255."""
+    """Return the linear values at which the 8-bit display value changes to 1, 2, …, 255, shape ``(255,)``."""
     steps = linear_of_display((np.arange(255) + 0.5) / 255.0, model)
     steps.setflags(write=False)
     return steps
@@ -51,7 +58,13 @@ def compute_tone_steps(model: CameraModel) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def tabulate_tone_steps(model: CameraModel) -> tuple[NDArray[np.uint8], int]:
-    """Return the 8-bit values where `TONE_BINS` bins from 0 to 1 begin, and at 1; and the most steps in a bin."""
+    """Return a lookup table that speeds up `apply_tone` in compiled code.
+
+    Returns:
+        8-bit display values at the beginning of each of `TONE_BINS` bins of linear light from 0 to 1, and at 1; and the
+        largest number of thresholds within a bin. A threshold is a linear value at which the display value increases by
+        1.
+    """
     table = apply_tone(np.arange(TONE_BINS + 1) / TONE_BINS, compute_tone_steps(model))
     ends = apply_tone(np.nextafter(np.arange(1, TONE_BINS + 1) / TONE_BINS, 0.0), compute_tone_steps(model))
     table.setflags(write=False)
@@ -69,35 +82,36 @@ _RED, _GREEN, _BLUE = 77, 150, 29  # luma of ITU-R BT.601 in 256ths
 _LIMIT = 64  # largest change of a pixel, so that halos stay faint next to strong edges
 
 
-def sharpen_image(picture: NDArray[np.uint8], sharpness: float, *, fast: bool = False) -> NDArray[np.uint8]:
-    """Return an 8-bit image ``(height, width, 3)`` with the details of its luma amplified by ``sharpness``.
+def sharpen_image(image: NDArray[np.uint8], sharpness: float, *, fast: bool = False) -> NDArray[np.uint8]:
+    """Return an 8-bit image with sharpened edges (unsharp mask), shape ``(height, width, 3)``.
 
-    Detail is luma minus its mean over 3×3 pixels weighted 1, 2, 1: an unsharp mask, which also amplifies noise. Beyond
-    the edges the image is continued. ``fast`` computes it in machine code, with the same result.
+    The detail of an image is its luma minus the mean of 3×3 pixels, weighted 1, 2, 1 in each direction. The detail
+    times ``sharpness`` is added, which also amplifies noise. Border pixels are repeated beyond the border. If
+    ``fast`` is true, compiled code computes the same result.
     """
     weight = round(sharpness * 16)
     if fast:
-        result = np.empty_like(picture)
-        run_over_rows(_sharpen, len(picture), picture, weight, result)
+        result = np.empty_like(image)
+        run_over_rows(_sharpen, len(image), image, weight, result)
         return result
-    wide = np.pad(_luma(picture), 1, mode="edge")
+    wide = np.pad(_luma(image), 1, mode="edge")
     rows = wide[:-2] + 2 * wide[1:-1] + wide[2:]
     mean16 = rows[:, :-2] + 2 * rows[:, 1:-1] + rows[:, 2:]
     more = np.clip(((16 * wide[1:-1, 1:-1] - mean16) * weight) >> 8, -_LIMIT, _LIMIT)
-    return np.clip(picture + more[..., None], 0, 255).astype(np.uint8)
+    return np.clip(image + more[..., None], 0, 255).astype(np.uint8)
 
 
-def _luma(picture: NDArray[np.uint8]) -> NDArray[np.int32]:
-    red, green, blue = (picture[..., c].astype(np.int32) for c in range(3))
+def _luma(image: NDArray[np.uint8]) -> NDArray[np.int32]:
+    red, green, blue = (image[..., c].astype(np.int32) for c in range(3))
     return (red * _RED + green * _GREEN + blue * _BLUE) >> 8
 
 
 @compile_lazily
-def _sharpen(first, last, picture, weight, result):
-    height, width, _ = picture.shape
+def _sharpen(first, last, image, weight, result):
+    height, width, _ = image.shape
     luma, sums = np.empty((3, width), dtype=np.int32), np.empty(width + 2, dtype=np.int32)
     for y in range(first - 1, last + 1):
-        row, line = luma[(y + 3) % 3], picture[min(max(y, 0), height - 1)]
+        row, line = luma[(y + 3) % 3], image[min(max(y, 0), height - 1)]
         for x in range(width):
             row[x] = (line[x, 0] * _RED + line[x, 1] * _GREEN + line[x, 2] * _BLUE) >> 8
         if y <= first:
@@ -106,7 +120,7 @@ def _sharpen(first, last, picture, weight, result):
         for x in range(width):
             sums[x + 1] = above[x] + 2 * here[x] + below[x]
         sums[0], sums[width + 1] = sums[1], sums[width]
-        line, sharp = picture[y - 1], result[y - 1]
+        line, sharp = image[y - 1], result[y - 1]
         for x in range(width):
             mean16 = sums[x] + 2 * sums[x + 1] + sums[x + 2]
             more = min(max(((16 * here[x] - mean16) * weight) >> 8, -_LIMIT), _LIMIT)

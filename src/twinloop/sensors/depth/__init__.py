@@ -1,4 +1,4 @@
-"""Model depth cameras: readings of stereo, structured light and time of flight from true depth."""
+"""Simulate the depth images of stereo, structured-light and time-of-flight cameras from true depth."""
 
 from twinloop.sensors.depth.frames import DepthFrames, DepthReading
 from twinloop.sensors.depth.time_of_flight import TimeOfFlightDepth, TimeOfFlightSpec

@@ -1,4 +1,7 @@
-"""Model continuous-wave time of flight: distance from the phase of modulated light (Azure Kinect)."""
+"""Simulate continuous-wave time-of-flight cameras, which measure distance by the phase of modulated light.
+
+The Azure Kinect is such a camera.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,15 @@ NOISE_FREE_UNTIL = 0.5  # m; up to here noise is constant (DLR-RM/BlenderProc, A
 
 @dataclass(frozen=True, kw_only=True)
 class TimeOfFlightSpec:
-    """Construction of a time-of-flight camera.
+    """Construction parameters of a time-of-flight camera.
 
-    ``unit`` of its counts in m, smallest and largest reported depth ``min_depth`` and ``max_depth`` in m,
-    ``modulation`` frequency of its light in Hz, ``footprint`` in px, the standard deviation of a pixel's spot (0: a
-    point), ``edge_limit`` in m, the largest spread of distances in 3×3 px at which it reports a depth.
+    Attributes:
+        unit: size of one depth count, in m.
+        min_depth: smallest reported depth, in m.
+        max_depth: largest reported depth, in m.
+        modulation: modulation frequency of the light, in Hz.
+        footprint: standard deviation of the spot that one pixel measures, in pixels; 0 for a point.
+        edge_limit: largest range of distances within 3×3 pixels at which a depth is reported, in m.
     """
 
     unit: float = 0.001
@@ -44,16 +51,22 @@ class TimeOfFlightSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeOfFlightDepth(ReturnLosses):
-    """A time-of-flight camera; numbers, or one for each frame ``(n,)``.
+    """Time-of-flight camera with its errors; each error is a number or one per frame ``(n,)``.
 
-    Errors are of the distance r along a pixel's ray: ``range_bias`` in m, ``scale_error`` relative, noise of standard
-    deviation ``range_noise`` + ``range_noise_slope`` · max(r - 0.5 m, 0), and a systematic error of
-    ``wiggle_amplitude`` m by odd harmonics in the light, with four periods to an unambiguous range of c / 2f (M.
-    Lindner and A. Kolb, "Lateral and depth calibration of PMD distance sensors", ISVC 2006). A pixel with an amplitude,
-    brightness · cos θ / r², below ``amplitude_limit`` in 1/m² is lost. ``edge_noise`` in px is the displacement of a
-    pixel's line of sight.
+    Errors apply to the distance r along a pixel's ray. Multipath (light reflected by a second surface) is not
+    modelled.
 
-    Multipath (light reflected by a second surface) is not modelled.
+    Attributes:
+        spec: construction parameters.
+        scale_error: relative error of the distance.
+        range_bias: constant error, in m.
+        range_noise: standard deviation of the noise up to 0.5 m, in m.
+        range_noise_slope: increase of that deviation per m of distance beyond 0.5 m.
+        wiggle_amplitude: amplitude in m of the periodic error that odd harmonics of the light cause; it has four
+            periods in the unambiguous range c / 2f (M. Lindner and A. Kolb, "Lateral and depth calibration of PMD
+            distance sensors", ISVC 2006).
+        amplitude_limit: smallest amplitude, brightness · cos θ / r² in 1/m², at which a pixel is measured.
+        edge_noise: standard deviation of the displacement of a pixel's line of sight, in pixels.
     """
 
     spec: TimeOfFlightSpec
@@ -65,21 +78,26 @@ class TimeOfFlightDepth(ReturnLosses):
     amplitude_limit: ArrayLike = 0.0
     edge_noise: ArrayLike = 0.0
 
-    def read(self, frames: DepthFrames, chance: Sequence[Generator]) -> DepthReading:
-        """Return the camera's reading of every frame, with a random generator for each."""
+    def read(self, frames: DepthFrames, generators: Sequence[Generator]) -> DepthReading:
+        """Return the depth images that the camera reports for the true frames.
+
+        Args:
+            frames: true values of n frames.
+            generators: one random generator for each frame.
+        """
         spec, shape = self.spec, frames.depth.shape[1:]
-        errors, aside, along = (normal_field(chance, shape) for _ in range(3))
-        luck = uniform_field(chance, shape)
+        errors, right, down = (normal_field(generators, shape) for _ in range(3))
+        loss_draw = uniform_field(generators, shape)
 
         ideal = frames.depth * frames.distance_ratio
         cosine = frames.cosine()
         amplitude = compute_amplitude(ideal, frames.brightness, cosine)
         moved = displace_depths(
-            ideal, expand_per_frame(self.edge_noise) * aside, expand_per_frame(self.edge_noise) * along
+            ideal, expand_per_frame(self.edge_noise) * right, expand_per_frame(self.edge_noise) * down
         )
         mixed = mix_distances(moved, amplitude, spec.footprint)
-        seen = np.isfinite(mixed)
-        distance = np.where(seen, mixed, 1.0)
+        has_surface = np.isfinite(mixed)
+        distance = np.where(has_surface, mixed, 1.0)
         measured = distance * (1.0 + expand_per_frame(self.scale_error)) + expand_per_frame(self.range_bias)
         phase = 4.0 * math.pi * spec.modulation / LIGHT * distance
         measured += expand_per_frame(self.wiggle_amplitude) * np.sin(4.0 * phase)
@@ -87,8 +105,9 @@ class TimeOfFlightDepth(ReturnLosses):
         depth = measured / frames.distance_ratio
 
         within = (depth >= spec.min_depth) & (depth <= spec.max_depth) & (compute_spread(ideal) <= spec.edge_limit)
-        lit = (amplitude > 0.0) & (amplitude >= expand_per_frame(self.amplitude_limit))
-        return DepthReading.of(depth, seen & within & lit & (luck < self.survival(frames, cosine)), spec.unit)
+        bright_enough = (amplitude > 0.0) & (amplitude >= expand_per_frame(self.amplitude_limit))
+        returned = bright_enough & (loss_draw < self.survival(frames, cosine))
+        return DepthReading.of(depth, has_surface & within & returned, spec.unit)
 
     def _deviation(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
         beyond = np.maximum(distance - NOISE_FREE_UNTIL, 0.0)
@@ -98,7 +117,13 @@ class TimeOfFlightDepth(ReturnLosses):
 def compute_amplitude(
     distance: NDArray[np.float64], brightness: NDArray[np.floating] | None, cosine: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """Return the amplitude of returned light in 1/m²: 1 for a white surface at 1 m met head-on, 0 without one."""
+    """Return the amplitude of the returned light in 1/m², which is 1 for a white surface at 1 m met head-on.
+
+    Args:
+        distance: distance along the ray in m, inf if there is no surface (amplitude 0).
+        brightness: share of the light that the surface reflects; None counts as 1.
+        cosine: cosine of incidence; None counts as 1.
+    """
     amplitude = 1.0 / distance**2
     for factor in (brightness, cosine):
         if factor is not None:
@@ -109,29 +134,37 @@ def compute_amplitude(
 def mix_distances(
     distance: NDArray[np.float64], amplitude: NDArray[np.float64], footprint: float
 ) -> NDArray[np.float64]:
-    """Return the distances of pixels with a footprint: the mean distance weighted by amplitude; inf without light.
+    """Return the distances that pixels with a finite spot size measure: means weighted by amplitude.
 
-    At an edge that is a point in the air between the two surfaces. Phases add as vectors; for differences well below
-    the unambiguous range that is this mean.
+    At an edge this is the distance of a point in the air between the two surfaces. In reality phases add as
+    vectors; for differences well below the unambiguous range the result is this mean.
+
+    Args:
+        distance: distance along the ray in m, inf if there is no surface, shape ``(n, height, width)``.
+        amplitude: amplitude of the returned light, same shape.
+        footprint: standard deviation of the spot in pixels; 0 returns ``distance`` unchanged.
+
+    Returns:
+        Mean distances in m, inf for a pixel that receives no light.
     """
     if footprint <= 0.0:
         return distance
-    seen = np.isfinite(distance)
-    light = np.where(seen, amplitude, 0.0)
+    has_surface = np.isfinite(distance)
+    light = np.where(has_surface, amplitude, 0.0)
 
     def blurred(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return ndimage.gaussian_filter(values, footprint, axes=(1, 2), mode="nearest", radius=1)
 
     total = blurred(light)
     mean = np.divide(
-        blurred(light * np.where(seen, distance, 0.0)), total, out=np.full_like(total, np.inf), where=total > 0.0
+        blurred(light * np.where(has_surface, distance, 0.0)), total, out=np.full_like(total, np.inf), where=total > 0.0
     )
-    return np.where(seen, mean, np.inf)
+    return np.where(has_surface, mean, np.inf)
 
 
 def compute_spread(distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest minus the smallest distance in 3×3 px around each pixel, in m; infinite without a surface."""
-    seen = np.isfinite(distance)
-    largest = ndimage.maximum_filter(np.where(seen, distance, -np.inf), size=(1, 3, 3), mode="nearest")
+    """Return the largest minus the smallest distance within 3×3 pixels of each pixel, in m; inf without a surface."""
+    has_surface = np.isfinite(distance)
+    largest = ndimage.maximum_filter(np.where(has_surface, distance, -np.inf), size=(1, 3, 3), mode="nearest")
     smallest = ndimage.minimum_filter(distance, size=(1, 3, 3), mode="nearest")
-    return np.where(seen, largest, np.inf) - np.where(seen, smallest, 0.0)
+    return np.where(has_surface, largest, np.inf) - np.where(has_surface, smallest, 0.0)

@@ -1,6 +1,7 @@
-"""Triangulate between two adjacent views: active stereo (RealSense) and structured light (Kinect v1).
+"""Simulate depth cameras that triangulate: active stereo (RealSense) and structured light (Kinect v1).
 
-The image is the left view's. A point at depth z appears d = f·B / z px further left in the right view.
+The depth image is that of the left camera. A point at the depth z appears d = f·B / z pixels further left in
+the right view, for the focal length f in pixels and the baseline B; d is its disparity.
 """
 
 from __future__ import annotations
@@ -28,39 +29,59 @@ EDGE = 1.0  # px of disparity; a larger step is an edge and not a slope: our cho
 
 
 def disparity_of_depth(depth: ArrayLike, focal_baseline: float) -> NDArray[np.float64]:
-    """Return disparities in px of depths in m, for a focal length in px times a baseline in m; 0 without a surface."""
+    """Convert depths in m to disparities in pixels.
+
+    Args:
+        depth: depths in m, inf if there is no surface (disparity 0).
+        focal_baseline: focal length in pixels times baseline in m.
+    """
     return focal_baseline / np.asarray(depth, dtype=np.float64)
 
 
 def depth_of_disparity(disparities: NDArray[np.float64], focal_baseline: float) -> NDArray[np.float64]:
-    """Return depths in m of disparities in px; inf for those that are not positive."""
-    seen = disparities > 0.0
-    return np.where(seen, focal_baseline / np.where(seen, disparities, 1.0), np.inf)
+    """Convert disparities in pixels to depths in m; a disparity that is not positive becomes inf.
+
+    Args:
+        disparities: disparities, in pixels.
+        focal_baseline: focal length in pixels times baseline in m.
+    """
+    positive = disparities > 0.0
+    return np.where(positive, focal_baseline / np.where(positive, disparities, 1.0), np.inf)
 
 
 def find_hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return pixels ``(n, h, w)`` whose points are hidden in the right view: beyond its left border, or occluded.
+    """Return which points are hidden in the right view: outside its left border, or occluded.
 
-    Every pixel is projected into the right view, and is hidden if a surface nearer by at least `EDGE` is projected to
-    the same position. A border between depths z₁ < z₂ thus causes a shadow of f·B (1/z₁ - 1/z₂) px to its left, and at
-    the image's left border there is a band of d px outside the other view (Intel RealSense D400 data sheet, "invalid
-    depth band").
+    Every pixel is projected into the right view. It is hidden if another surface is projected to the same position, and
+    is nearer by more than 1 pixel of disparity (`EDGE`). A border between the depths z₁ < z₂ therefore has a hidden
+    band of f·B (1/z₁ - 1/z₂) pixels to its left, with the focal length f in pixels and the baseline B. At the left
+    border of the image, a band as wide as the disparity is outside the right view (Intel RealSense D400 data sheet,
+    "invalid depth band").
+
+    Args:
+        disparities: true disparities in pixels, shape ``(n, height, width)``.
+
+    Returns:
+        True for hidden pixels, shape ``(n, height, width)``.
     """
     count, height, width = disparities.shape
-    place = np.arange(width) + 0.5 - disparities  # of pixel centres in the right view
-    cell = np.floor(place).astype(np.intp)
+    column = np.arange(width) + 0.5 - disparities  # of pixel centres in the right view
+    cell = np.floor(column).astype(np.intp)
     outside = cell < 0
     line = np.arange(count * height).reshape(count, height, 1) * (width + 1)
     nearest = np.zeros(count * height * (width + 1))
     # A surface that is larger in the right view would have gaps, so every point also fills the next cell.
-    for beside in (0, 1):
-        np.maximum.at(nearest, (line + np.clip(cell + beside, 0, width))[~outside], disparities[~outside])
-    there = nearest[line + np.clip(cell, 0, width)]
-    return outside | (there > disparities + EDGE)
+    for shift in (0, 1):
+        np.maximum.at(nearest, (line + np.clip(cell + shift, 0, width))[~outside], disparities[~outside])
+    nearest_here = nearest[line + np.clip(cell, 0, width)]
+    return outside | (nearest_here > disparities + EDGE)
 
 
 def fatten_edges(disparities: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
-    """Return disparities after window matching, which widens the nearer side of edges, not slopes, by ``radius`` px."""
+    """Return disparities in which near objects are enlarged by ``radius`` pixels, an effect of window matching.
+
+    Only edges (steps larger than `EDGE`) are widened, slopes are not.
+    """
     if radius <= 0:
         return disparities
     size = 2 * radius + 1
@@ -69,17 +90,22 @@ def fatten_edges(disparities: NDArray[np.float64], radius: int) -> NDArray[np.fl
 
 
 def quantize_disparities(disparities: NDArray[np.float64], levels: float) -> NDArray[np.float64]:
-    """Return disparities rounded to 1 / ``levels`` px; 0 levels leave them unchanged."""
+    """Return disparities rounded to multiples of 1 / ``levels`` pixels; ``levels`` of 0 leaves them unchanged."""
     return np.round(disparities * levels) / levels if levels > 0 else disparities
 
 
 @dataclass(frozen=True, kw_only=True)
 class StereoSpec:
-    """Construction of a stereo camera.
+    """Construction parameters of a stereo camera.
 
-    ``baseline`` in m between its cameras, ``unit`` of its counts in m, ``subpixel`` steps of disparity per pixel (0:
-    not rounded), ``max_disparity`` in px of its search, which limits the nearest distance, ``max_depth`` in m that it
-    reports, ``correlation`` in px of its errors and losses, ``fattening`` in px of near objects.
+    Attributes:
+        baseline: distance between its two cameras, in m.
+        unit: size of one depth count, in m.
+        subpixel: quantization steps of the disparity per pixel; 0 for no rounding.
+        max_disparity: largest disparity that the matching searches, in pixels; it limits the nearest distance.
+        max_depth: largest reported depth, in m.
+        correlation: correlation length of errors and losses, in pixels.
+        fattening: enlargement of near objects by window matching, in pixels.
     """
 
     baseline: float
@@ -93,11 +119,17 @@ class StereoSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class StereoDepth(ReturnLosses):
-    """A stereo camera; numbers, or one for each frame ``(n,)``. An ideal one has only the errors of ``spec``.
+    """Stereo camera with its errors; each error is a number or one per frame ``(n,)``.
 
-    The depth error is σ_z = z² σ_d / (f·B) for a ``disparity_noise`` σ_d in px. ``disparity_bias`` in px is a
-    calibration error of the pair, ``edge_noise`` in px the displacement of a pixel's line of sight, ``scale_error``
-    relative.
+    A disparity noise σ_d causes the depth error σ_z = z² σ_d / (f·B) at the depth z. With the default errors only
+    the limits of ``spec`` remain.
+
+    Attributes:
+        spec: construction parameters.
+        scale_error: relative error of the depth.
+        disparity_noise: standard deviation of the disparity, in pixels.
+        disparity_bias: constant error of the disparity from the calibration of the two cameras, in pixels.
+        edge_noise: standard deviation of the displacement of a pixel's line of sight, in pixels.
     """
 
     spec: StereoSpec
@@ -106,17 +138,25 @@ class StereoDepth(ReturnLosses):
     disparity_bias: ArrayLike = 0.0
     edge_noise: ArrayLike = 0.0
 
-    def read(self, frames: DepthFrames, chance: Sequence[Generator]) -> DepthReading:
-        """Return the camera's reading of every frame, with a random generator for each."""
+    def read(self, frames: DepthFrames, generators: Sequence[Generator]) -> DepthReading:
+        """Return the depth images that the camera reports for the true frames.
+
+        Args:
+            frames: true values of n frames.
+            generators: one random generator for each frame.
+        """
         spec, shape = self.spec, frames.depth.shape[1:]
         focal_baseline = frames.intrinsics.fx * spec.baseline
-        errors = normal_field(chance, shape, spec.correlation)
-        aside, along = normal_field(chance, shape, spec.correlation), normal_field(chance, shape, spec.correlation)
-        luck = uniform_field(chance, shape, spec.correlation)
+        errors = normal_field(generators, shape, spec.correlation)
+        right, down = (
+            normal_field(generators, shape, spec.correlation),
+            normal_field(generators, shape, spec.correlation),
+        )
+        loss_draw = uniform_field(generators, shape, spec.correlation)
 
         ideal = disparity_of_depth(frames.depth, focal_baseline)
         blurred = displace_depths(
-            ideal, expand_per_frame(self.edge_noise) * aside, expand_per_frame(self.edge_noise) * along
+            ideal, expand_per_frame(self.edge_noise) * right, expand_per_frame(self.edge_noise) * down
         )
         grown = fatten_edges(blurred, spec.fattening)
         measured = quantize_disparities(
@@ -125,21 +165,27 @@ class StereoDepth(ReturnLosses):
         )
         depth = depth_of_disparity(measured, focal_baseline) * (1.0 + expand_per_frame(self.scale_error))
 
-        seen = ~find_hidden(ideal) | (grown > ideal + EDGE)
-        found = (grown > 0.0) & (measured > 0.0) & (measured <= spec.max_disparity) & (depth <= spec.max_depth)
+        visible = ~find_hidden(ideal) | (grown > ideal + EDGE)
+        matched = (grown > 0.0) & (measured > 0.0) & (measured <= spec.max_disparity) & (depth <= spec.max_depth)
         left, right = frames.cosine(), frames.cosine(spec.baseline)
         cosine = None if left is None or right is None else np.minimum(left, right)
-        return DepthReading.of(depth, seen & found & (luck < self.survival(frames, cosine)), spec.unit)
+        return DepthReading.of(depth, visible & matched & (loss_draw < self.survival(frames, cosine)), spec.unit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredLightSpec:
-    """Construction of a structured-light camera.
+    """Construction parameters of a structured-light camera.
 
-    ``baseline`` in m from the camera to the projector on its right, ``unit`` of its counts in m, ``subpixel`` steps of
-    disparity per pixel (0: not rounded), ``min_depth`` and ``max_depth`` in m that it reports. It matches windows of
-    ``window`` px per side, and accepts a match if ``inlier_share`` of the pixels agree with their mean: within
-    ``inlier_disparity`` px, and as much again for every px of distance from the centre.
+    Attributes:
+        baseline: distance from the camera to the projector on its right, in m.
+        unit: size of one depth count, in m.
+        subpixel: quantization steps of the disparity per pixel; 0 for no rounding.
+        min_depth: smallest reported depth, in m.
+        max_depth: largest reported depth, in m.
+        window: side of the square matching window, in pixels.
+        inlier_disparity: a pixel of the window is an inlier if its disparity differs from the window's mean by at most
+            this value times (1 + distance from the centre in pixels), in pixels.
+        inlier_share: share of inliers in the window from which a match is accepted.
     """
 
     baseline: float
@@ -154,11 +200,18 @@ class StructuredLightSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredLightDepth(ReturnLosses):
-    """A structured-light camera; numbers, or one for each frame ``(n,)``.
+    """Structured-light camera with its errors; each error is a number or one per frame ``(n,)``.
 
-    Quantities are those of `StereoDepth`. The test of windows follows A. Handa et al., "A benchmark for RGB-D visual
-    odometry, 3D reconstruction and SLAM" (ICRA 2014), and J. T. Barron and J. Malik, "Intrinsic scene properties from
-    a single RGB-D image" (CVPR 2013), in a form of our own.
+    A pixel is measured only if the disparities in the window around it agree (`StructuredLightSpec.window`). This test
+    is our own form of the tests of A. Handa et al., "A benchmark for RGB-D visual odometry, 3D reconstruction and SLAM"
+    (ICRA 2014), and of J. T. Barron and J. Malik, "Intrinsic scene properties from a single RGB-D image" (CVPR 2013).
+
+    Attributes:
+        spec: construction parameters.
+        scale_error: relative error of the depth.
+        disparity_noise: standard deviation of the disparity, in pixels.
+        disparity_bias: constant error of the disparity from the calibration of camera and projector, in pixels.
+        edge_noise: standard deviation of the displacement of a pixel's line of sight, in pixels.
     """
 
     spec: StructuredLightSpec
@@ -167,36 +220,51 @@ class StructuredLightDepth(ReturnLosses):
     disparity_bias: ArrayLike = 0.0
     edge_noise: ArrayLike = 0.0
 
-    def read(self, frames: DepthFrames, chance: Sequence[Generator]) -> DepthReading:
-        """Return the camera's reading of every frame, with a random generator for each."""
+    def read(self, frames: DepthFrames, generators: Sequence[Generator]) -> DepthReading:
+        """Return the depth images that the camera reports for the true frames.
+
+        Args:
+            frames: true values of n frames.
+            generators: one random generator for each frame.
+        """
         spec, shape = self.spec, frames.depth.shape[1:]
         focal_baseline = frames.intrinsics.fx * spec.baseline
-        errors, aside, along = (normal_field(chance, shape) for _ in range(3))
-        luck = uniform_field(chance, shape)
+        errors, right, down = (normal_field(generators, shape) for _ in range(3))
+        loss_draw = uniform_field(generators, shape)
 
         ideal = disparity_of_depth(frames.depth, focal_baseline)
         moved = displace_depths(
-            ideal, expand_per_frame(self.edge_noise) * aside, expand_per_frame(self.edge_noise) * along
+            ideal, expand_per_frame(self.edge_noise) * right, expand_per_frame(self.edge_noise) * down
         )
         lit = (moved > 0.0) & ~find_hidden(ideal)
         survival = self.survival(frames, frames.cosine())
-        believed = compute_agreeing_share(moved, lit, spec.window, spec.inlier_disparity) >= spec.inlier_share
+        accepted = compute_agreeing_share(moved, lit, spec.window, spec.inlier_disparity) >= spec.inlier_share
         measured = quantize_disparities(
             moved + expand_per_frame(self.disparity_bias) + expand_per_frame(self.disparity_noise) * errors,
             spec.subpixel,
         )
         depth = depth_of_disparity(measured, focal_baseline) * (1.0 + expand_per_frame(self.scale_error))
-        near_enough = (depth >= spec.min_depth) & (depth <= spec.max_depth)
-        return DepthReading.of(depth, lit & believed & near_enough & (luck < survival), spec.unit)
+        within = (depth >= spec.min_depth) & (depth <= spec.max_depth)
+        return DepthReading.of(depth, lit & accepted & within & (loss_draw < survival), spec.unit)
 
 
 def compute_agreeing_share(
     disparities: NDArray[np.float64], lit: NDArray[np.bool_], window: int, threshold: float
 ) -> NDArray[np.float64]:
-    """Return the share ``(n, h, w)`` of the window's pixels that are lit and agree with the mean of the lit ones.
+    """Return the share of each matching window's pixels that are lit and agree with the window's mean disparity.
 
-    A pixel agrees if it is within ``threshold`` · (1 + r) px of the mean, r px from the centre: slopes of up to
-    ``threshold`` px per pixel are one surface. Beyond the border the image is continued.
+    A pixel at the distance r pixels from the centre agrees if it is within ``threshold`` · (1 + r) pixels of the
+    mean over the lit pixels. A slope of up to ``threshold`` pixels of disparity per pixel therefore counts as one
+    surface. Border pixels are repeated beyond the border.
+
+    Args:
+        disparities: disparities in pixels, shape ``(n, height, width)``.
+        lit: whether the projector's light reaches the pixel and returns, same shape.
+        window: side of the window, in pixels; at 1 the share is 1.
+        threshold: tolerance at the centre, in pixels.
+
+    Returns:
+        Shares from 0 to 1, shape ``(n, height, width)``.
     """
     if window <= 1:
         return np.ones(disparities.shape)

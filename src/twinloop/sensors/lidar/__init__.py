@@ -1,4 +1,4 @@
-"""Model lidars: directions and widths of their beams, and the returns."""
+"""Simulate lidars: scan patterns, beams with a width, and the returns that the device reports."""
 
 from twinloop.sensors.lidar.lidar import Lidar, LidarReturns, LidarSpec
 from twinloop.sensors.lidar.patterns import BeamPattern, Beams, NonRepetitivePattern, SpinningPattern

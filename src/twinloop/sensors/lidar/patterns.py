@@ -1,7 +1,7 @@
-"""Compute directions and times of a lidar's beams, as functions of the device's clock.
+"""Compute directions and times of a lidar's beams as functions of the device's clock.
 
-Azimuth is counter-clockwise about z from x, elevation up from the x-y plane, in axes x forward, y left, z up (ROS
-REP 103).
+The axes are x forward, y left, z up (ROS REP 103). Azimuth is counter-clockwise about z from x, and elevation
+is the angle above the x-y plane.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-"""The number that fractions approximate worst: steps of this share fill a circle evenly."""
+"""Inverse golden ratio, 0.618…; steps of this share of a circle fill the circle evenly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beams:
-    """Beams in the order of firing: ``time`` in s by the device's clock, ``azimuth``, ``elevation`` (rad), ``line``."""
+    """Beams of a lidar in the order of firing, each array of shape ``(n,)``.
+
+    Attributes:
+        time: firing time by the device's clock, in s.
+        azimuth: angle about z, in rad.
+        elevation: angle above the x-y plane, in rad.
+        line: number of the laser or scan line.
+    """
 
     time: NDArray[np.float64]
     azimuth: NDArray[np.float64]
@@ -32,25 +39,31 @@ class Beams:
 
     @property
     def directions(self) -> NDArray[np.float64]:
-        """Unit vectors ``(n, 3)`` in the device's axes."""
+        """Directions of the beams as unit vectors in the device's axes, shape ``(n, 3)``."""
         return directions(self.azimuth, self.elevation)
 
 
 def directions(azimuth: NDArray[np.float64], elevation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return unit vectors ``(…, 3)`` of angles in rad."""
+    """Convert azimuth and elevation in rad to unit vectors, shape ``(…, 3)``."""
     level = np.cos(elevation)
     return np.stack([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)], axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpinningPattern:
-    """Lasers stacked vertically on a head that rotates ``scan_rate`` times a second.
+    """Scan pattern of a spinning lidar: vertically stacked lasers on a rotating head.
 
-    Every ``cycle`` s the lasers fire in the order of ``elevations``, at intervals of ``firing_interval`` s.
-    ``clockwise`` is viewed from above. Lines are numbered from the lowest elevation.
+    Lines are numbered from the lowest elevation.
+
+    Attributes:
+        scan_rate: rotations per second.
+        cycle: time in s after which all lasers fire again.
+        elevations: elevation of each laser in rad, in the order of firing.
+        firing_interval: time between two lasers, in s.
+        clockwise: whether the head rotates clockwise, viewed from above.
 
     Raises:
-        InputError: no laser, a time that is not positive, or lasers that take longer than a cycle.
+        InputError: If there is no laser, a time is not positive, or the lasers take longer than a cycle.
     """
 
     scan_rate: float
@@ -62,14 +75,15 @@ class SpinningPattern:
     def __post_init__(self) -> None:
         object.__setattr__(self, "elevations", tuple(float(value) for value in self.elevations))
         if not (self.elevations and self.scan_rate > 0.0 and self.cycle > 0.0 and self.firing_interval >= 0.0):
-            raise InputError(f"{self} fires no beams: it needs an elevation, and a positive scan rate and cycle.")
+            raise InputError(f"{self} fires no beams. Give at least one elevation, and a positive scan rate and cycle.")
         if (len(self.elevations) - 1) * self.firing_interval >= self.cycle:
             raise InputError(
                 f"{len(self.elevations)} lasers every {self.firing_interval:g} s do not fit cycles of {self.cycle:g} s."
+                " Use a shorter firing interval or a longer cycle."
             )
 
     def beams(self, begin: float, end: float) -> Beams:
-        """Return all beams fired at times ``begin ≤ t < end`` in s."""
+        """Return all beams fired at times ``begin ≤ t < end``, both in s."""
         lasers = np.arange(len(self.elevations))
         cycles = np.arange(math.floor(begin / self.cycle) - 1, math.ceil(end / self.cycle) + 1)
         time = (cycles[:, None] * self.cycle + lasers * self.firing_interval).ravel()
@@ -88,16 +102,23 @@ class SpinningPattern:
 
 @dataclass(frozen=True, kw_only=True)
 class NonRepetitivePattern:
-    """Lines that sweep up and down while a head turns, and never repeat their directions.
+    """Scan pattern whose lines sweep up and down while the head rotates, and never repeat their directions.
 
-    An approximation of the Livox Mid-360, whose maker does not publish its pattern: field of view, points per second
-    and number of lines are the device's, the curves are ours. The head turns about ``scan_rate`` times a second. In a
-    turn each of the ``lines`` sweeps `SWEEPS` + 0.618… times from ``elevation_min`` to ``elevation_max`` and back, so
-    that every turn falls between the earlier ones. Lines fire in turn, ``point_rate`` beams per second in total.
-    After any time, the beams cover at least as much of the field as beams in random directions.
+    It approximates the Livox Mid-360. Field of view, points per second and number of lines are those of the device. The
+    curves are our choice, because the maker does not publish the pattern. In one rotation each line sweeps 40.618…
+    times (`SWEEPS` plus the golden ratio's fraction) from ``elevation_min`` to ``elevation_max`` and back. The fraction
+    is irrational, so the curves of each rotation are between those of earlier rotations. After any time, the beams
+    cover at least as much of the field of view as beams in random directions.
+
+    Attributes:
+        scan_rate: approximate rotations per second.
+        point_rate: beams per second of all lines together; the lines fire one after another.
+        lines: number of lines.
+        elevation_min: lowest elevation of the field of view, in rad.
+        elevation_max: highest elevation of the field of view, in rad.
 
     Raises:
-        InputError: no line, a rate that is not positive, or an empty field of view.
+        InputError: If there is no line, a rate is not positive, or the field of view is empty.
     """
 
     scan_rate: float
@@ -108,12 +129,12 @@ class NonRepetitivePattern:
 
     def __post_init__(self) -> None:
         if not (self.lines >= 1 and self.scan_rate > 0.0 and self.point_rate > 0.0):
-            raise InputError(f"{self} fires no beams: it needs a line, and a positive scan rate and point rate.")
+            raise InputError(f"{self} fires no beams. Give at least one line, and a positive scan rate and point rate.")
         if not -math.pi / 2 <= self.elevation_min < self.elevation_max <= math.pi / 2:
-            raise InputError(f"{self} has no field of view: elevations rise within -π/2 … π/2.")
+            raise InputError(f"{self} has no field of view. Elevations must increase within -π/2 to π/2 rad.")
 
     def beams(self, begin: float, end: float) -> Beams:
-        """Return all beams fired at times ``begin ≤ t < end`` in s."""
+        """Return all beams fired at times ``begin ≤ t < end``, both in s."""
         number = np.arange(math.ceil(begin * self.point_rate), math.ceil(end * self.point_rate))
         time, line = number / self.point_rate, np.mod(number, self.lines)
         # A turn is a little quicker than a scan, so that no beam has an azimuth of the previous turn.
@@ -130,6 +151,6 @@ class NonRepetitivePattern:
 
 
 SWEEPS = 40
-"""Sweeps of a line per rotation: our choice, which gives a Mid-360's frame 1° between points in both directions."""
+"""Sweeps of a line per rotation (our choice), which gives a Mid-360 frame 1° between points in both directions."""
 
 BeamPattern = SpinningPattern | NonRepetitivePattern

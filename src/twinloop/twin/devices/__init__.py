@@ -1,7 +1,7 @@
-"""Read sensing devices with numbers from data sheets or measurements, and convert them to a twin's parameters.
+"""Read sensing devices with values from data sheets or measurements, and convert them to parameters of a twin.
 
-There is one YAML file per kind in this folder. The ``settings`` of a device select a model (a lens, a beam pattern, a
-size) and are the same in every world. Its ``values`` are the nominal values of the parameters
+This folder has one YAML file per type of device. The ``settings`` of a device describe its design (lens type, beam
+pattern, image size) and are the same in every world. Its ``values`` are the nominal values of the parameters
 ``sensor/<name>/<quantity>`` of a twin with the device. Quantities that a device does not define keep their default,
 which is that of an ideal sensor.
 """
@@ -31,7 +31,15 @@ class _Strict(BaseModel):
 
 
 class SourcedValue(_Strict):
-    """Number with its source and, optionally, its range for default randomization."""
+    """Value of a device's quantity, with its source.
+
+    Attributes:
+        value: Value in the quantity's unit.
+        source: Data sheet, measurement or reason.
+        range: Range for default randomization, as ``op`` defines; None for none.
+        op: Meaning of ``range``: ``absolute`` values, factors on the value (``scale``), or values added to it
+            (``add``).
+    """
 
     value: float
     source: str
@@ -46,14 +54,22 @@ class SourcedValue(_Strict):
 
 
 class DeviceSetting(_Strict):
-    """Setting of a device with its source."""
+    """Setting of a sensing device, the same in every world, with its source."""
 
     value: str | bool | int | float | list[float] | list[int]
     source: str
 
 
 class SensingDevice(_Strict):
-    """Sensing device: its kind, settings and values."""
+    """Type of camera, lidar or other sensor, with its settings and values.
+
+    Attributes:
+        name: Name of the device.
+        kind: Type of device, which determines its quantities.
+        description: Manufacturer and model.
+        settings: Settings by name, which are the same in every world.
+        values: Values by quantity name, from which parameters are made.
+    """
 
     name: str
     kind: DeviceKind
@@ -64,7 +80,7 @@ class SensingDevice(_Strict):
 
 @cache
 def device_presets() -> Mapping[str, SensingDevice]:
-    """Return all built-in devices by name."""
+    """Return all built-in sensing devices by name."""
     presets: dict[str, SensingDevice] = {}
     for file in sorted(Path(__file__).parent.glob("*.yaml")):
         presets.update(read_devices(file))
@@ -72,11 +88,13 @@ def device_presets() -> Mapping[str, SensingDevice]:
 
 
 def read_devices(file: Path) -> dict[str, SensingDevice]:
-    """Return the devices of one YAML file; a device with ``base`` overrides values of another device of the file.
+    """Return the sensing devices of one YAML file by name.
+
+    A device with the key ``base`` inherits the settings and values of another device of the file.
 
     Raises:
-        InputError: a key or a value is wrong; the message names file and key.
-        UnknownNameError: this kind of device has no such quantity.
+        InputError: If a key or a value is invalid; the message names file and key.
+        UnknownNameError: If a device has a quantity that its type does not have.
     """
     rows = load_yaml(file)
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
@@ -96,7 +114,14 @@ def read_devices(file: Path) -> dict[str, SensingDevice]:
 
 
 def _merge_base_rows(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Merge a device's row into the rows of the devices that it is based on."""
+    """Merge the content of a device into the content of the devices that it is based on.
+
+    Args:
+        rows: Content of the YAML file: the keys and values of each device, by device name.
+        name: Name of the device.
+        file: Path of the YAML file, for error messages.
+        above: Devices whose chain of bases led to this device, to detect a cycle.
+    """
     row, above = rows[name], (*above, name)
     for key in ("settings", "values"):
         if not isinstance(row.get(key, {}), dict):
@@ -113,10 +138,15 @@ def _merge_base_rows(rows: Mapping[str, Any], name: str, file: Path, above: tupl
 
 
 def find_device(name: str, *, where: str, folder: Path | None = None) -> SensingDevice:
-    """Return a built-in device, or one of a user's YAML file (``FILE.yaml`` or ``FILE.yaml:NAME``).
+    """Return a built-in sensing device, or one from a YAML file of the user.
+
+    Args:
+        name: Name of a built-in device, ``FILE.yaml`` for the first device of a file, or ``FILE.yaml:NAME``.
+        where: Place in which the name is used, for error messages.
+        folder: Folder of the file; by default the current folder.
 
     Raises:
-        UnknownNameError: there is no such device or file.
+        UnknownNameError: If there is no such device or file.
     """
     path, _, chosen = name.partition(".yaml")
     file = (folder or Path()) / f"{path}.yaml"
@@ -134,22 +164,30 @@ def find_device(name: str, *, where: str, folder: Path | None = None) -> Sensing
 def twin_devices(
     sensors: Mapping[str, SensorSpec], robot: RobotSpec | None, *, where: str, folder: Path | None = None
 ) -> dict[str, SensingDevice]:
-    """Return the device of each sensor of a twin, with the sensor's settings.
+    """Return the sensing device of each sensor of a twin by sensor name.
+
+    Settings in the twin's YAML replace those of the device file.
+
+    Args:
+        sensors: Sensors by name, as in the twin's YAML.
+        robot: Robot section of the twin's YAML, or None if the twin has no robot.
+        where: Name of the twin or its file, for error messages.
+        folder: Folder of the user's device files; by default the current folder.
 
     Raises:
-        UnknownNameError: a device does not exist, or lacks a setting.
-        InputError: a sensor has the name of a joint or an invalid name, or a setting has a value of another type.
+        UnknownNameError: If a device does not exist, or lacks a setting.
+        InputError: If a sensor has the name of a joint or an invalid name, or if a setting has a value of another type.
     """
     devices = {}
     for name, spec in sensors.items():
         if not name or "/" in name:
             raise InputError(
-                f"{where}: sensors.{name} is no name of a sensor, whose parameters are sensor/NAME/…. Give it some "
-                "letters and no slash."
+                f"{where}: sensors: {name!r} is not a valid name, because parameters are named sensor/NAME/…. Choose a "
+                "name without slashes that is not empty."
             )
         if robot is not None and name in robot.joints:
             raise InputError(
-                f"{where}: sensors.{name} is named as a joint is, whose encoder's parameters are sensor/{name}/…. "
+                f"{where}: sensors.{name} has the name of a joint, whose encoder has the parameters sensor/{name}/…. "
                 "Choose another name."
             )
         device = find_device(spec.device, where=f"{where}: sensors.{name}", folder=folder)
@@ -165,19 +203,27 @@ def twin_devices(
 
 
 def _check_setting(value: Any, own: Any, *, where: str) -> None:
-    """Raise an error for a setting of another type than the device's; the device's formulas check its range."""
+    """Raise an error if a setting has another type than the value in the device file.
+
+    The range of the value is checked later, by the function that computes with it.
+
+    Args:
+        value: Value of the setting in the twin's YAML.
+        own: Value of the setting in the device file.
+        where: Location of the setting, for error messages.
+    """
     if isinstance(own, bool):
-        right, wanted = isinstance(value, bool), "true or false"
+        valid, expected = isinstance(value, bool), "true or false"
     elif isinstance(own, str):
-        right, wanted = isinstance(value, str), "a text"
+        valid, expected = isinstance(value, str), "a text"
     elif isinstance(own, list):
-        right, wanted = isinstance(value, list) and all(_is_number(item) for item in value), "a list of numbers"
+        valid, expected = isinstance(value, list) and all(_is_number(item) for item in value), "a list of numbers"
     else:
         whole = isinstance(own, int)
-        right = _is_number(value) and not (whole and value % 1)
-        wanted = "a whole number" if whole else "a number"
-    if not right:
-        raise InputError(f"{where} is {wanted}, as the device's own {own!r:.60}; given {value!r}.")
+        valid = _is_number(value) and not (whole and value % 1)
+        expected = "a whole number" if whole else "a number"
+    if not valid:
+        raise InputError(f"{where} must be {expected}, as in the device ({own!r:.60}); given {value!r}.")
 
 
 def _is_number(value: Any) -> bool:
@@ -185,7 +231,14 @@ def _is_number(value: Any) -> bool:
 
 
 def mark_sensors(mjspec: mujoco.MjSpec, devices: Mapping[str, SensingDevice]) -> None:
-    """Write the names of the sensors into a model, so that the model alone determines its parameters."""
+    """Write the names and types of sensors into a model as MuJoCo ``text`` elements.
+
+    The sensor parameters of a twin can therefore be derived from the model alone.
+
+    Args:
+        mjspec: Model specification, changed in place.
+        devices: Sensing devices by sensor name.
+    """
     for name, device in devices.items():
         mjspec.add_text(name=SENSOR_TEXT.format(device.kind, name), data=device.name)
 
@@ -196,10 +249,14 @@ def sensor_params(devices: Mapping[str, SensingDevice]) -> Iterator[ParamSpec]:
         for quantity in SENSING:
             if quantity.device != device.kind:
                 continue
-            said = device.values.get(quantity.quantity)
-            if said is None:
+            sourced = device.values.get(quantity.quantity)
+            if sourced is None:
                 yield ParamSpec(name=quantity.path(name), source=_IDEAL)
             else:
                 yield ParamSpec(
-                    name=quantity.path(name), nominal=said.value, range=said.range, op=said.op, source=said.source
+                    name=quantity.path(name),
+                    nominal=sourced.value,
+                    range=sourced.range,
+                    op=sourced.op,
+                    source=sourced.source,
                 )

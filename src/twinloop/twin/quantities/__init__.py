@@ -1,8 +1,8 @@
-"""Declare all quantities: unit, bounds, and the model field of every kind of parameter path.
+"""Declare all quantities, which are the kinds of parameters of a twin, and find them by name.
 
-A path such as ``joint/shoulder_lift/damping`` has a family (``joint``), an object's name and a quantity. The tables
-of this package are the only mapping from paths to MuJoCo fields, and the only source of the properties of a quantity
-for fits, reports, scenarios and the monitor.
+A parameter name such as ``joint/shoulder_lift/damping`` has a family (``joint``), an object's name and a quantity. The
+tables of this package are the only mapping from parameter names to MuJoCo fields, and the only source of a quantity's
+unit, bounds and other properties for fits, reports, scenarios and the monitor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twinloop.twin.quantities.appearance import APPEARANCE
 from twinloop.twin.quantities.bodies import BODIES, LINKS
 from twinloop.twin.quantities.contact import CONTACT
 from twinloop.twin.quantities.joints import GEARS, JOINTS
-from twinloop.twin.quantities.kinds import FieldSlot, FitDeclaration, Prior, Quantity, Rule, Stage, WriteTarget
+from twinloop.twin.quantities.kinds import FieldSlot, FitDeclaration, ObjectWriter, Prior, Quantity, Rule, Stage
 from twinloop.twin.quantities.lookup import find_members, find_rows, has_quantity, model_field, nominal_value
 from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.quantities.world import PLACEMENT, PUSHES, SCENE, WORLD
@@ -36,35 +36,54 @@ def split_path(name: str) -> tuple[str, str, str]:
 
 @cache
 def find_kind(path: str) -> Quantity | None:
-    """Return the kind of a parameter name or pattern, or None if none is declared."""
+    """Return the declaration for a parameter name or pattern, or None if there is none."""
     family, target, quantity = split_path(path)
     kinds = find_quantities(family, quantity)
     return next((kind for kind in kinds if kind.member == target), kinds[0] if kinds else None)
 
 
 def names_of_stage(names: Iterable[str], stage: Stage) -> list[str]:
-    """Return the parameters that a stage consumes, in the given order."""
+    """Return the parameter names that one part of the program uses, in the given order.
+
+    Args:
+        names: Parameter names.
+        stage: Part of the program, a value of `Quantity.stage`, for example ``encoder`` for the simulation of joint
+            encoders.
+    """
     return [name for name in names if (kind := find_kind(name)) is not None and kind.stage == stage]
 
 
 def path_patterns(kinds: Sequence[Quantity]) -> tuple[str, ...]:
-    """Return paths of kinds; ``*`` replaces the last part if all sibling quantities are among them."""
-    found = []
+    """Return patterns of parameter names for some quantities, as few as possible.
+
+    Names that differ only in their last part become one pattern that ends with ``*``, if ``kinds`` has all quantities
+    that match this pattern.
+    """
+    patterns = []
     for kind in kinds:
         stem = kind.path().rpartition("/")[0] + "/*"
-        beside = [other for other in QUANTITIES if fnmatch.fnmatchcase(other.path(), stem)]
-        whole = "/" in kind.quantity and all(other in kinds for other in beside)
-        found.append(stem if whole else kind.path())
-    return tuple(dict.fromkeys(found))
+        siblings = [other for other in QUANTITIES if fnmatch.fnmatchcase(other.path(), stem)]
+        whole = "/" in kind.quantity and all(other in kinds for other in siblings)
+        patterns.append(stem if whole else kind.path())
+    return tuple(dict.fromkeys(patterns))
 
 
 def find_quantities(family: str, quantity: str) -> list[Quantity]:
-    """Return the kinds of a family and quantity: one, or one per member if members have their own."""
+    """Return the declarations of a quantity from the first and the last part of its parameters' names.
+
+    For ``timing/command/jitter`` these are the family ``timing`` and the quantity ``jitter``. There is usually one
+    declaration. Quantities that belong to no object of the model may have several, which differ in the middle part of
+    the name (`Quantity.member`, here ``command``).
+    """
     return list(_KINDS.get((family, quantity), ()))
 
 
 def default_value(family: str, quantity: str) -> float:
-    """Return the value of a kind of parameter in worlds that do not vary it, for quantities outside the model."""
+    """Return the default value of a quantity that is not in the model.
+
+    Raises:
+        ValueError: If the quantity has no default, because the model gives its value.
+    """
     (default,) = {kind.default for kind in find_quantities(family, quantity)}
     if default is None:
         raise ValueError(f"{family}/*/{quantity} has the value that the model gives it")
@@ -72,7 +91,7 @@ def default_value(family: str, quantity: str) -> float:
 
 
 def declare_quantities(kinds: Iterable[Quantity]) -> None:
-    """Add kinds of parameter after the existing ones."""
+    """Add declarations of quantities to the global list `QUANTITIES`, after the existing ones."""
     for kind in kinds:
         QUANTITIES.append(kind)
         _KINDS.setdefault((kind.family, kind.quantity), []).append(kind)
@@ -102,11 +121,11 @@ __all__ = [
     "QUANTITIES",
     "FieldSlot",
     "FitDeclaration",
+    "ObjectWriter",
     "Prior",
     "Quantity",
     "Rule",
     "Stage",
-    "WriteTarget",
     "declare_quantities",
     "default_value",
     "find_kind",

@@ -1,8 +1,8 @@
 """Declare the quantities of actuators, encoders, rotors of a drone, and the timing of commands and readings.
 
-A rotor is an actuator whose force acts at a site. Its command is a throttle from 0 to 1. `simulate.rotors` computes
-the thrust in N, T = c0 + c1 u + c2 u², where u is the throttle after first-order lags
-(Eschmann, Albani, Loianno, "Data-Driven System Identification of Quadrotors Subject to Motor Delays", IROS 2024).
+A rotor is an actuator whose force acts at a site. Its command u is a throttle from 0 to 1. `simulate.drives` computes
+the thrust in N as T = c0 + c1 u + c2 u², after first-order lags of the throttle (Eschmann, Albani, Loianno,
+"Data-Driven System Identification of Quadrotors Subject to Motor Delays", IROS 2024).
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from twinloop.twin.quantities.kinds import (
     FieldSlot,
     FitDeclaration,
     MissingPhysics,
+    ObjectWriter,
     Prior,
     Quantity,
     Stage,
-    WriteTarget,
     field_slots,
 )
 
 NO_CURVE = 1e6  # rad/s; an actuator with this no-load speed keeps its torque at any speed it can reach
 
 
-def _why_no_kp(model: mujoco.MjModel, name: str) -> str:
-    """Return why an actuator is no position servo (fixed gain kp, affine bias −kp · position), or ""."""
+def _explain_missing_kp(model: mujoco.MjModel, name: str) -> str:
+    """Return the reason why an actuator is not a position servo, or an empty text.
+
+    A position servo has a fixed gain kp and an affine bias of −kp times the position.
+    """
     index = model.actuator(name).id
     gain, bias = model.actuator_gainprm[index, 0], model.actuator_biasprm[index, :2]
     affine = int(model.actuator_biastype[index]) == mujoco.mjtBias.mjBIAS_AFFINE
@@ -45,8 +48,8 @@ def _why_no_kp(model: mujoco.MjModel, name: str) -> str:
     return "" if servo else "kp belongs to a position servo (gainprm kp, biasprm 0 -kp)"
 
 
-def _why_no_limit(model: mujoco.MjModel, name: str) -> str:
-    """Return why an actuator has no symmetric force limit, or ""."""
+def _explain_missing_limit(model: mujoco.MjModel, name: str) -> str:
+    """Return the reason why an actuator has no symmetric force limit, or an empty text."""
     index = model.actuator(name).id
     low, high = model.actuator_forcerange[index]
     limited = model.actuator_forcelimited[index] and high > 0 and low == -high
@@ -54,7 +57,7 @@ def _why_no_limit(model: mujoco.MjModel, name: str) -> str:
 
 
 def _voltage_quantities() -> Iterator[Quantity]:
-    """Yield the quantities of the voltage law: gain, torque limit, supply voltage and no-load speed."""
+    """Yield the quantities of a servo's torque-voltage relation: gain, torque limit, supply, no-load speed."""
     yield Quantity(
         family="actuator",
         quantity="kp",
@@ -66,7 +69,7 @@ def _voltage_quantities() -> Iterator[Quantity]:
             FieldSlot(field="actuator_gainprm", column=0),
             FieldSlot(field="actuator_biasprm", column=1, factor=-1.0),
         ),
-        lacks=_why_no_kp,
+        lacks=_explain_missing_kp,
         meaning="gain of a position servo",
         cause="servo gain",
         term="servo stiffness",
@@ -94,7 +97,7 @@ def _voltage_quantities() -> Iterator[Quantity]:
             FieldSlot(field="actuator_forcerange", column=0, factor=-1.0),
             FieldSlot(field="actuator_forcerange", column=1),
         ),
-        lacks=_why_no_limit,
+        lacks=_explain_missing_limit,
         meaning="largest torque, at full duty",
         cause="torque limit",
         term="torque limit",
@@ -119,8 +122,8 @@ def _voltage_quantities() -> Iterator[Quantity]:
             FieldSlot(field="actuator_gainprm", column=0, rule="factor"),
             FieldSlot(field="actuator_biasprm", column=1, rule="factor"),
         ),
-        given=True,
-        lacks=_why_no_kp,
+        nominal_outside_model=True,
+        lacks=_explain_missing_kp,
         meaning="position gain in firmware units; kp is proportional to it, the torque limit is not",
         cause="servo gain",
     )
@@ -132,7 +135,7 @@ def _voltage_quantities() -> Iterator[Quantity]:
         low=0.1,
         high=1e3,
         slots=tuple(FieldSlot(field=field, rule="factor") for field in fields),
-        given=True,
+        nominal_outside_model=True,
         meaning="supply voltage; gain and torque limit are proportional to it, back-EMF is not",
         cause="motor & supply",
         term="torque limit",
@@ -161,7 +164,7 @@ def _voltage_quantities() -> Iterator[Quantity]:
         default=NO_CURVE,
         transform="log",
         stage="drive",
-        lacks=_why_no_limit,
+        lacks=_explain_missing_limit,
         meaning="speed at which the available torque, which falls linearly, is zero; for drives whose joint damping "
         "does not include back-EMF",
         cause="torque limit",
@@ -171,7 +174,7 @@ def _voltage_quantities() -> Iterator[Quantity]:
 
 
 def _motor_quantities() -> Iterator[Quantity]:
-    """Yield the constants of a servo preset's DC motor, referred to the gear's output (``twin/servos.yaml``)."""
+    """Yield torque constant and resistance of a servo's DC motor, at the gear's output (see ``twin/servos.yaml``)."""
     for quantity, unit, low, high, meaning in (
         (
             "torque_constant",
@@ -196,14 +199,14 @@ def _motor_quantities() -> Iterator[Quantity]:
             high=high,
             transform="log",
             stage="drive",
-            given=True,
+            nominal_outside_model=True,
             meaning=meaning,
             cause="motor & supply",
         )
 
 
 def _heat_quantities() -> Iterator[Quantity]:
-    """Yield the quantities of the winding temperature; the resistance of copper rises with it."""
+    """Yield the quantities of the winding temperature, which increases the resistance of the copper winding."""
     for quantity, unit, low, high, default, neutral, fit, meaning in (
         (
             "thermal_resistance",
@@ -244,7 +247,7 @@ def _heat_quantities() -> Iterator[Quantity]:
 
 
 def _encoder_quantities() -> Iterator[Quantity]:
-    """Yield the quantities of an encoder: offset, scale, resolution, noise, lag."""
+    """Yield the quantities of a joint encoder: offset, scale, resolution, noise and lag."""
     half = math.pi
     zero = FitDeclaration(
         prior=Prior(spread=0.1),  # of a calibration done by hand
@@ -357,13 +360,16 @@ _TURN = 5  # of an actuator's gear: the torque about the site's z axis per force
 
 
 def rotor_rows(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return the ids of the actuators whose force acts at a site along its z axis."""
+    """Return the ids of the rotors of a drone: actuators whose force acts at a site along its z axis."""
     at_site = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_SITE)
     return np.flatnonzero(at_site & (model.actuator_gear[:, 2] != 0.0))
 
 
-def write_rotor_drag(target: WriteTarget) -> None:
-    """Write the drag torque per thrust of every rotor; the sense of rotation stays that of the model."""
+def write_rotor_drag(target: ObjectWriter) -> None:
+    """Write the quantity ``drag`` (torque per thrust) into ``actuator_gear`` of every rotor.
+
+    The sign of the torque (the direction of rotation) remains that of the model.
+    """
     model, chosen = target.model, rotor_rows(target.model)
     gear = np.repeat(model.actuator_gear[None, chosen], len(target.value("drag")), axis=0)
     gear[..., _TURN] = np.sign(model.actuator_gear[chosen, _TURN]) * target.value("drag")[:, None]
@@ -371,7 +377,10 @@ def write_rotor_drag(target: WriteTarget) -> None:
 
 
 def carrier_dofs(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return the degrees of freedom of the rotors' body for rotation about its x and y axes."""
+    """Return the indices of the two rotational degrees of freedom of a drone's body about its x and y axes.
+
+    The result is empty if the model has no rotors.
+    """
     if not len(chosen := rotor_rows(model)):
         return np.zeros(0, dtype=np.intp)
     body = int(model.site_bodyid[model.actuator_trnid[chosen[0], 0]])
@@ -382,7 +391,7 @@ def _nominal_drag(model: mujoco.MjModel, name: str) -> float:  # noqa: ARG001  #
     return float(np.abs(model.actuator_gear[rotor_rows(model)[0], _TURN]))
 
 
-def _why_no_rotors(model: mujoco.MjModel, name: str) -> str:  # noqa: ARG001  # the table's
+def _explain_missing_rotors(model: mujoco.MjModel, name: str) -> str:  # noqa: ARG001  # the table's
     free = len(rotor_rows(model)) and model.jnt_type[model.dof_jntid[carrier_dofs(model)[0]]] == _FREE
     return "" if free else "no free body of the model has an actuator that pushes at a site of it along its z axis"
 
@@ -398,9 +407,9 @@ def _rotor_quantity(
         low=low,
         high=high,
         default=default,
-        given=default is None,
+        nominal_outside_model=default is None,
         stage="drive",
-        lacks=_why_no_rotors,
+        lacks=_explain_missing_rotors,
         meaning=meaning,
         cause=FAMILY,
     )
@@ -426,7 +435,7 @@ def _rotor_quantities() -> Iterator[Quantity]:
         compute=write_rotor_drag,
         writes=("actuator_gear",),
         nominal=_nominal_drag,
-        lacks=_why_no_rotors,
+        lacks=_explain_missing_rotors,
         meaning="torque about its own axis per thrust of a rotor",
         cause=FAMILY,
     )
@@ -438,7 +447,7 @@ def _rotor_quantities() -> Iterator[Quantity]:
         low=0.0,
         high=10.0,
         slots=field_slots("dof_damping"),
-        lacks=_why_no_rotors,
+        lacks=_explain_missing_rotors,
         meaning="roll and pitch damping of all rotors: a blade that meets the air faster has more lift",
         cause=FAMILY,
         fit=FitDeclaration(first=True, excitation=SPEEDS),

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Alias, DefaultRange, FieldSlot, Quantity, WriteTarget, field_slots
+from twinloop.twin.quantities.kinds import Alias, DefaultRange, FieldSlot, ObjectWriter, Quantity, field_slots
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate_vectors
 from twinloop.twin.textures import pool_indices
 
 _LATER = "for physically based renderers; the classic renderer ignores it"
 
 
-def write_camera_pose(target: WriteTarget) -> None:
-    """Compute a camera's pose from offsets in its own frame, MuJoCo convention (x right, y up, −z forward)."""
+def write_camera_pose(target: ObjectWriter) -> None:
+    """Write a camera's pose, changed by its quantities ``position/*`` (shift) and ``rotation/*`` (rotation vector).
+
+    Both are along or about the camera's own axes: x right, y up, −z forward, as in MuJoCo.
+    """
     (row,) = target.rows("cam_pos")
     position, quaternion = target.model.cam_pos[row], target.model.cam_quat[row]
     turn = quat_from_rotation_vector(target.vector("rotation"))
@@ -24,12 +27,12 @@ def write_camera_pose(target: WriteTarget) -> None:
     target.write_field("cam_quat", [row], quat_multiply(np.broadcast_to(quaternion, turn.shape), turn)[:, None])
 
 
-def write_light_pose(target: WriteTarget) -> None:
-    """Compute position and direction of a light in the frame of its body from its position and angles.
+def write_light_pose(target: ObjectWriter) -> None:
+    """Write position and direction of a light, in the frame of its body.
 
-    The angles describe where the light comes from; it shines in the opposite direction. A directional light has no
-    position, but the classic renderer centres its shadow map on one, so the position turns with the direction around
-    the centre of the model.
+    The angles describe the direction from which the light comes; it shines in the opposite direction. A directional
+    light needs a position only because MuJoCo's classic renderer centres the shadow map on it. If the direction
+    changes, this position is moved around the centre of the model.
     """
     model, (row,) = target.model, target.rows("light_dir")
     azimuth, elevation = target.value("direction/azimuth"), target.value("direction/elevation")
@@ -55,8 +58,8 @@ def _elevation(model: mujoco.MjModel, name: str) -> float:
     return math.atan2(-z, math.hypot(x, y))
 
 
-def write_sky_colors(target: WriteTarget) -> None:
-    """Multiply the colours of the background's texture by factors; results are limited to full brightness."""
+def write_sky_colors(target: ObjectWriter) -> None:
+    """Multiply the colours of the background texture by factors; results are limited to full brightness."""
     model = target.model
     factors = target.vector("color", "rgb")
     for start, end in _find_sky_textures(model):
@@ -66,18 +69,21 @@ def write_sky_colors(target: WriteTarget) -> None:
 
 
 def _find_sky_textures(model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Return (start, end) in ``tex_data`` of every background texture of three channels; end is exclusive."""
+    """Return start and end (exclusive) in ``tex_data`` of every background texture with three channels."""
     textures = np.flatnonzero((model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX) & (model.tex_adr >= 0))
     size = (model.tex_height * model.tex_width * model.tex_nchannel).astype(int)
     return [(int(model.tex_adr[i]), int(model.tex_adr[i]) + size[i]) for i in textures if model.tex_nchannel[i] == 3]
 
 
-def _why_no_sky(model: mujoco.MjModel, _name: str) -> str:
+def _explain_missing_sky(model: mujoco.MjModel, _name: str) -> str:
     return "" if _find_sky_textures(model) else "the model has no background. Give it a texture of type skybox"
 
 
-def write_texture(target: WriteTarget) -> None:
-    """Assign a pool texture to a material: 0 keeps the material, i > 0 is the i-th texture (see `twin.textures`)."""
+def write_texture(target: ObjectWriter) -> None:
+    """Assign a texture of the texture pool to a material, by its index.
+
+    Index 0 keeps the material, and i > 0 selects the i-th texture (see `twin.textures`).
+    """
     pool, geoms = pool_indices(target.model), target.rows("geom_matid")
     choice = target.value("").astype(int)
     own = np.broadcast_to(target.model.geom_matid[geoms], (len(choice), len(geoms)))
@@ -270,7 +276,7 @@ APPEARANCE: tuple[Quantity, ...] = (
             default=1.0,
             compute=write_sky_colors,
             writes=("tex_data",),
-            lacks=_why_no_sky,
+            lacks=_explain_missing_sky,
             visual=True,
             meaning="factor on the background's colour; its texture is uploaded again for every world",
             term="light",

@@ -24,11 +24,11 @@ from twinloop.twin.quantities.kinds import (
 )
 from twinloop.twin.quantities.rigid import (
     INERTIAL_FIELDS,
+    explain_missing_com,
+    explain_missing_mass,
+    explain_missing_size,
+    explain_missing_size_along,
     log_cholesky_quantities,
-    why_no_com,
-    why_no_mass,
-    why_no_size,
-    why_no_size_along,
     write_link_body,
     write_link_log_cholesky,
     write_object_body,
@@ -49,7 +49,7 @@ _ELLIPSOID, _BLUNT = 0, 1  # columns of geom_fluid: switch of the ellipsoid mode
 
 
 def body_mass(model: mujoco.MjModel, name: str) -> float:
-    """Return the mass of one body without its children, in kg."""
+    """Return the mass of one body without its child bodies, in kg."""
     return float(model.body_mass[model.body(name).id])
 
 
@@ -63,9 +63,16 @@ def inertial_quantities(
     alias: Alias,
     fault: FaultDeclaration | None = None,
 ) -> Iterator[Quantity]:
-    """Yield mass, centre of mass and inertia of one body, which the function ``compute`` writes together.
+    """Yield the quantities mass, centre of mass and inertia of a family of bodies.
 
-    ``term``, ``default_range``, ``alias`` and ``fault`` apply to the mass; for an object `_OBJECT` has the others.
+    Args:
+        family: ``object`` or ``link``.
+        compute: Function that computes the model fields of these quantities together.
+        mass_writes: Model fields that the mass changes.
+        term: Physics term (physical effect in ablations) of the mass.
+        default_range: Default range of the mass.
+        alias: Short name of the mass in the ``randomization:`` section.
+        fault: Robot fault that the monitor reports if the mass has changed; None for no fault.
     """
     distribution = _OBJECT if family == "object" else {}
 
@@ -79,7 +86,7 @@ def inertial_quantities(
         meaning: str,
         default: float | None = None,
         nominal: Callable[[mujoco.MjModel, str], float] | None = None,
-        lacks: Callable[[mujoco.MjModel, str], str] = why_no_mass,
+        lacks: Callable[[mujoco.MjModel, str], str] = explain_missing_mass,
         log: bool = False,
         fit: FitDeclaration,
         **more: Any,
@@ -126,7 +133,7 @@ def inertial_quantities(
             1.0,
             writes=("body_ipos",),
             default=0.0,
-            lacks=why_no_com,
+            lacks=explain_missing_com,
             meaning=f"shift of the centre of mass along the body's {axis} axis; the inertia about it does not change",
             fit=FitDeclaration(prior=Prior(spread=0.02)),
             **distribution.get("com", {}),
@@ -149,8 +156,11 @@ def inertial_quantities(
 
 
 def _size_quantities() -> Iterator[Quantity]:
-    kinds = [("size", why_no_size, "all axes")]
-    kinds += [(f"size/{a}", functools.partial(why_no_size_along, axis=i), f"its {a} axis") for i, a in enumerate("xyz")]
+    kinds = [("size", explain_missing_size, "all axes")]
+    kinds += [
+        (f"size/{a}", functools.partial(explain_missing_size_along, axis=i), f"its {a} axis")
+        for i, a in enumerate("xyz")
+    ]
     for name, lacks, along in kinds:
         yield Quantity(
             family="object",
@@ -164,7 +174,7 @@ def _size_quantities() -> Iterator[Quantity]:
             writes=_SIZE_FIELDS,
             lacks=lacks,
             set_const=True,
-            seen=True,
+            also_visual=True,
             meaning=f"factor on lengths along {along}: changes shapes, their positions and the inertia, not the mass",
             cause="mass & inertia",
             term="object size" if name == "size" else "",
@@ -177,7 +187,7 @@ def _find_ellipsoids(model: mujoco.MjModel, name: str) -> np.ndarray:
     return geoms[model.geom_fluid[geoms, _ELLIPSOID] > 0]
 
 
-def _why_no_drag(model: mujoco.MjModel, name: str) -> str:
+def _explain_missing_drag(model: mujoco.MjModel, name: str) -> str:
     if len(_find_ellipsoids(model, name)):
         return ""
     return 'none of its shapes has a drag coefficient. Give one fluidshape="ellipsoid" in the model'
@@ -202,7 +212,7 @@ BODIES: tuple[Quantity, ...] = (
         high=10.0,
         slots=field_slots("geom_fluid", _BLUNT),
         nominal=lambda model, name: model.geom_fluid[_find_ellipsoids(model, name)[0], _BLUNT],
-        lacks=_why_no_drag,
+        lacks=_explain_missing_drag,
         meaning="drag coefficient C of MuJoCo's ellipsoid model, force C ρ A v²: half of a textbook's C, whose force "
         "is ½ C ρ A v²; has no effect without air density",
         cause="air",
@@ -241,10 +251,10 @@ _EXTRA_MASS = 0.05  # kg at the hand; an SO-101 lifts 0.3 kg
 PAYLOAD = "payload/{}"  # the body that holds a link's payload, see `twin.compiling`
 
 
-def _why_no_payload(model: mujoco.MjModel, name: str) -> str:
-    found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, PAYLOAD.format(name))
+def _explain_missing_payload(model: mujoco.MjModel, name: str) -> str:
+    body = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, PAYLOAD.format(name))
     return (
-        "" if found >= 0 else "it has no site, and a payload is attached at the link's first site. Add one to the model"
+        "" if body >= 0 else "it has no site, and a payload is attached at the link's first site. Add one to the model"
     )
 
 
@@ -268,7 +278,7 @@ LINKS: tuple[Quantity, ...] = (
         low=0.0,
         high=100.0,
         slots=field_slots("body_mass"),
-        lacks=_why_no_payload,
+        lacks=_explain_missing_payload,
         set_const=True,
         meaning="point mass at the link's first site, such as a tool; no controller compensates for it",
         cause="mass & inertia",

@@ -1,4 +1,4 @@
-"""Declare the quantities of contact: three kinds of friction, stiffness, damping, restitution, impedance."""
+"""Declare the quantities of contacts: friction, stiffness, damping, restitution and impedance."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from twinloop.twin.quantities.kinds import (
     DefaultRange,
     FitDeclaration,
     MissingPhysics,
+    ObjectWriter,
     Prior,
     Quantity,
-    WriteTarget,
     field_slots,
 )
 
@@ -38,10 +38,11 @@ _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 100.0
 
 
 def restitution(damping_ratio: ArrayLike) -> NDArray[np.float64]:
-    """Return the coefficient of restitution of a linear damped spring that never pulls.
+    """Return the coefficient of restitution of a contact that is a linear spring and damper without adhesion.
 
-    e = exp(−2 ζ arccos ζ / √(1 − ζ²)), with arccosh and √(ζ² − 1) above critical damping (Schwager, Pöschel,
-    "Coefficient of restitution and linear-dashpot model revisited", Granular Matter 2007).
+    With the damping ratio ζ it is e = exp(−2 ζ arccos ζ / √(1 − ζ²)); above critical damping (ζ > 1), arccosh ζ and
+    √(ζ² − 1) take the place of arccos ζ and √(1 − ζ²) (Schwager, Pöschel, "Coefficient of restitution and
+    linear-dashpot model revisited", Granular Matter 2007).
     """
     zeta = np.asarray(damping_ratio, dtype=np.float64)
     root = np.sqrt(np.abs(1.0 - zeta**2))
@@ -50,7 +51,10 @@ def restitution(damping_ratio: ArrayLike) -> NDArray[np.float64]:
 
 
 def damping_ratio(restitution_: ArrayLike) -> NDArray[np.float64]:
-    """Return the damping ratio for a coefficient of restitution; inverse of `restitution`, by bisection."""
+    """Return the damping ratio of a contact with a given coefficient of restitution.
+
+    This is the inverse of `restitution`, by bisection.
+    """
     wanted = np.asarray(restitution_, dtype=np.float64)
     low, high = np.full(wanted.shape, np.log(_LEAST_DAMPING)), np.full(wanted.shape, np.log(_MOST_DAMPING))
     for _ in range(60):
@@ -61,23 +65,29 @@ def damping_ratio(restitution_: ArrayLike) -> NDArray[np.float64]:
 
 
 def _contact_spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
-    """Return stiffness in 1/s² and damping ratio of a geom, for both forms of its solref."""
+    """Return contact stiffness in 1/s² and damping ratio of a geom, for both formats of MuJoCo's ``solref``."""
     first, second = model.geom_solref[geom]
     if first > 0:
         return 1.0 / (first * second) ** 2, float(second)
     return float(-first), float(-second / (2.0 * np.sqrt(max(-first, 1e-12))))
 
 
-def write_contact(target: WriteTarget) -> None:
-    """Write stiffness k and damping ratio ζ as MuJoCo's solref (1 / (ζ √k), ζ).
+def write_contact(target: ObjectWriter) -> None:
+    """Write contact stiffness k and damping ratio ζ of an object as MuJoCo's ``solref``, which is (1 / (ζ √k), ζ).
 
-    Modeling chapter, "Solver parameters": with impedance d the contact obeys a + d (b v + k_r r) = (1 − d) a₀, where
-    b = 2 / (d_w τ) and k_r = d / (d_w² τ² ζ²); at constant impedance that is a spring k = 1 / (τ ζ)² with damping ratio
-    ζ, and at rest its deflection is a₀ (1 − d) / k. MuJoCo silently raises τ to at least two physics steps; this is
-    accepted if it already happens in the compiled model.
+    At constant impedance d (MuJoCo's ``solimp``), the contact is a spring with stiffness k in 1/s² and damping ratio ζ.
+    At rest its deflection is a₀ (1 − d) / k, where a₀ is the acceleration without contact.
+
+    The first number of ``solref`` is the time constant τ. A contact in MuJoCo (Modeling chapter, "Solver parameters")
+    obeys a + d (b v + k_r r) = (1 − d) a₀. Here a is the acceleration, r the penetration depth, and v the speed of r.
+    The coefficients are b = 2 / (d_w τ) and k_r = d / (d_w² τ² ζ²). d_w is the impedance at large depth, the second
+    number of ``solimp``. At constant impedance d = d_w, so that k = 1 / (τ ζ)².
+
+    MuJoCo silently raises τ to at least two physics steps. A τ below this limit is an error, unless the τ of the
+    compiled model is below it, too.
 
     Raises:
-        BoundsError: τ would be below two physics steps, and the model's own τ is not.
+        BoundsError: If τ is below two physics steps, and the τ of the compiled model is not.
     """
     rows = target.rows("geom_solref")
     stiffness, ratio = target.value("contact/stiffness"), target.value("contact/damping_ratio")
@@ -93,7 +103,7 @@ def write_contact(target: WriteTarget) -> None:
 
 
 def _check_time_constant(
-    target: WriteTarget, constant: NDArray[np.float64], stiffness: NDArray[np.float64], ratio: NDArray[np.float64]
+    target: ObjectWriter, constant: NDArray[np.float64], stiffness: NDArray[np.float64], ratio: NDArray[np.float64]
 ) -> None:
     least = 2.0 * target.model.opt.timestep
     own = [
@@ -117,7 +127,7 @@ def _find_geoms(model: mujoco.MjModel, name: str, family: str) -> list[int]:
     return np.flatnonzero(model.geom_bodyid == model.body(name).id).tolist()
 
 
-def _why_no_contact(model: mujoco.MjModel, name: str, *, family: str) -> str:
+def _explain_missing_contact(model: mujoco.MjModel, name: str, *, family: str) -> str:
     shapes = _find_geoms(model, name, family)
     if not shapes:
         return "it has no shape"
@@ -183,7 +193,7 @@ def _contact_quantities(family: str) -> Iterator[Quantity]:
             writes=("geom_solref",),
             role=role,
             nominal=nominal,
-            lacks=functools.partial(_why_no_contact, family=family),
+            lacks=functools.partial(_explain_missing_contact, family=family),
             meaning=meaning,
             cause="contact",
             term="contact softness" if free else "",
@@ -221,14 +231,14 @@ def _impedance_quantities(family: str) -> Iterator[Quantity]:
             low=low,
             high=high,
             slots=field_slots("geom_solimp", column),
-            lacks=functools.partial(_why_no_shape, family=family),
+            lacks=functools.partial(_explain_missing_shape, family=family),
             meaning=meaning,
             cause="contact",
             term="contact softness" if family == "object" else "",
         )
 
 
-def _why_no_shape(model: mujoco.MjModel, name: str, *, family: str) -> str:
+def _explain_missing_shape(model: mujoco.MjModel, name: str, *, family: str) -> str:
     return "" if _find_geoms(model, name, family) else "it has no shape"
 
 

@@ -1,4 +1,4 @@
-"""Declare the quantities of joints (friction, damping, inertia, springs, limits) and gears (backlash, wind-up)."""
+"""Declare the quantities of joints (friction, damping, inertia, springs, limits) and gears (backlash, stiffness)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from twinloop.twin.quantities.kinds import (
     FieldSlot,
     FitDeclaration,
     MissingPhysics,
+    ObjectWriter,
     Prior,
     Quantity,
-    WriteTarget,
     field_slots,
 )
 
 
-def write_limits(target: WriteTarget) -> None:
-    """Write both limits of a joint's range.
+def write_limits(target: ObjectWriter) -> None:
+    """Write the lower and the upper limit of a joint's range.
 
     Raises:
-        BoundsError: the lower limit is not below the upper one.
+        BoundsError: If the lower limit is not below the upper limit.
     """
     low, high = target.value("limit/low"), target.value("limit/high")
     crossed = np.flatnonzero(low >= high)
@@ -41,7 +41,7 @@ def write_limits(target: WriteTarget) -> None:
     target.write_field("jnt_range", target.rows("jnt_range"), np.stack([low, high], axis=-1)[:, None])
 
 
-def _why_no_limit(model: mujoco.MjModel, name: str) -> str:
+def _explain_missing_limit(model: mujoco.MjModel, name: str) -> str:
     limited = model.jnt_limited[model.joint(name).id]
     return "" if limited else "it turns without limits. Give the joint a range in the model"
 
@@ -56,7 +56,7 @@ def _limit_quantity(end: str, column: int) -> Quantity:
         compute=write_limits,
         writes=("jnt_range",),
         nominal=lambda model, name: model.jnt_range[model.joint(name).id, column],
-        lacks=_why_no_limit,
+        lacks=_explain_missing_limit,
         meaning=f"{'lower' if column == 0 else 'upper'} limit of the joint; the range of commands and the unit map of "
         "datasets are still those of the nominal limits",
         cause="springs & stops",
@@ -174,7 +174,7 @@ MOTOR, GEAR = "{}/motor", "{}/gear"  # names of a joint's motor side, and of the
 
 
 def is_motor_side(name: str) -> bool:
-    """Return whether a name belongs to the joint or body on the motor side of a gear."""
+    """Return whether a joint or body name belongs to the motor side of a gear."""
     return name.endswith(MOTOR.format(""))
 
 
@@ -184,12 +184,12 @@ def find_motor_joint(model: mujoco.MjModel, name: str) -> int:
     return index if index >= 0 else model.joint(name).id
 
 
-def _why_no_gear(model: mujoco.MjModel, name: str) -> str:
+def _explain_missing_gear(model: mujoco.MjModel, name: str) -> str:
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_TENDON, GEAR.format(name))
     return "" if index >= 0 else "backlash belongs to joints with gears (robot.gears)"
 
 
-def _why_no_spring(model: mujoco.MjModel, name: str) -> str:
+def _explain_missing_spring(model: mujoco.MjModel, name: str) -> str:
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_TENDON, GEAR.format(name))
     elastic = index >= 0 and model.tendon_stiffness[index] > 0
     return (
@@ -197,7 +197,7 @@ def _why_no_spring(model: mujoco.MjModel, name: str) -> str:
     )
 
 
-def _why_no_drive(model: mujoco.MjModel, name: str) -> str:
+def _explain_missing_drive(model: mujoco.MjModel, name: str) -> str:
     joint = find_motor_joint(model, name)
     driven = (model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT) & (model.actuator_trnid[:, 0] == joint)
     return "" if driven.any() else "load_friction belongs to a joint that an actuator turns"
@@ -235,7 +235,7 @@ def _friction_quantities() -> Iterator[Quantity]:
         low=0.0,
         high=0.9,
         default=0.0,
-        lacks=_why_no_drive,
+        lacks=_explain_missing_drive,
         meaning="dry friction per actuator torque of the joint",
         term="load friction",
         neutral=0.0,
@@ -262,7 +262,7 @@ GEARS: tuple[Quantity, ...] = (
             for field in ("tendon_range", "tendon_lengthspring")
             for column, factor in enumerate((-0.5, 0.5))
         ),
-        lacks=_why_no_gear,
+        lacks=_explain_missing_gear,
         meaning="backlash of the gear, total from flank to flank",
         cause="gear",
         term="backlash",
@@ -279,7 +279,7 @@ GEARS: tuple[Quantity, ...] = (
         high=1e6,
         transform="log",
         slots=field_slots("tendon_stiffness"),
-        lacks=_why_no_spring,
+        lacks=_explain_missing_spring,
         meaning="torsional stiffness of the gear",
         cause="gear",
         fit=FitDeclaration(missing=MissingPhysics(structure="flexible_joint")),

@@ -1,7 +1,9 @@
-"""Define the declaration of a quantity, and list causes, physics terms and faults in the order of reports.
+"""Define the classes with which quantities are declared, and list physical causes, physics terms and faults.
 
-A quantity gives its ``cause`` (one of `CAUSES`), its ``term`` (one of `TERMS`) and its ``fault`` (one of `FAULTS`).
-Names that are not in these lists come last in reports.
+A quantity is a kind of twin parameter, such as the damping of joints. It gives its ``cause`` in reports (one of
+`CAUSES`, such as "servo gain"), its ``term`` (one of `TERMS`: a physical effect that an ablation can switch off, such
+as "command delay") and its ``fault`` (one of `FAULTS`: a defect that the monitor can detect, such as "friction").
+Reports use the order of these lists; names that are not in the lists come last.
 """
 
 from __future__ import annotations
@@ -92,29 +94,38 @@ SPINS = "accelerations in different directions"
 DeviceKind = Literal["camera", "depth", "lidar", "imu", "force_torque", "servo"]
 
 
-class WriteTarget(Protocol):
-    """One object of a model, in the n worlds in which at least one of its parameters is not nominal.
+class ObjectWriter(Protocol):
+    """Reader of the parameter values, and writer of the model fields, of one object of a model.
 
-    A computed quantity reads the values of its group, ``(n,)``, and writes model fields. In all other worlds the fields
-    keep the compiled model's values, bit for bit.
+    It is the argument of a compute function (`Quantity.compute`), which computes model fields from several parameters.
+    It covers the n worlds in which a parameter of the object is not nominal. In all other worlds the fields keep the
+    compiled model's values, bit for bit.
     """
 
     @property
     def model(self) -> mujoco.MjModel:
-        """The compiled model; read only."""
+        """The compiled model, which must not be changed."""
         ...
 
     @property
     def name(self) -> str:
-        """Name of the object, or the ``member`` of a quantity that belongs to no object of the model."""
+        """Name of the object: the middle part of the parameter names, for example ``cube`` in ``object/cube/mass``."""
         ...
 
     def value(self, quantity: str) -> NDArray[np.float64]:
-        """Return the values of one quantity of this object, nominal if it is not a parameter, ``(n,)``."""
+        """Return the values of one quantity of this object, shape ``(n,)`` for n worlds.
+
+        A quantity that is not a parameter of the twin has its nominal value.
+        """
         ...
 
     def vector(self, stem: str, parts: str = "xyz") -> NDArray[np.float64]:
-        """Return the values of ``stem/x``, ``stem/y`` and ``stem/z``, ``(n, 3)``; ``parts`` gives other letters."""
+        """Return the values of the quantities ``stem/x``, ``stem/y`` and ``stem/z``, shape ``(n, 3)`` for n worlds.
+
+        Args:
+            stem: Common first part of the quantities' names.
+            parts: One letter per component, instead of x, y and z.
+        """
         ...
 
     def rows(self, field: str) -> NDArray[np.intp]:
@@ -122,21 +133,32 @@ class WriteTarget(Protocol):
         ...
 
     def write_field(self, field: str, rows: ArrayLike, values: NDArray) -> None:
-        """Write ``values`` ``(n, len(rows), …)``; the rows of an ``opt.`` field are the elements of its vector.
+        """Write values into rows of a model field, for each of the n worlds.
 
-        A field that no changed parameter affects is not written.
+        The call has no effect if no changed parameter affects the field, so a compute function may write all its
+        fields.
+
+        Args:
+            field: Name of the field in ``mujoco.MjModel``, or ``opt.NAME`` for a field of ``model.opt``.
+            rows: Rows of the field; for a vector in ``model.opt``, its elements.
+            values: New values, shape ``(n, len(rows), …)``.
         """
         ...
 
 
-Compute = Callable[[WriteTarget], None]
+Compute = Callable[[ObjectWriter], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSlot:
-    """MjModel field that a quantity writes: its column (None for all), and the factor from SI to the field's unit.
+    """Model field into which a quantity is written.
 
-    One quantity assigns an element of a field; quantities with the rule ``factor`` multiply the assigned value.
+    Attributes:
+        field: Name of the field in ``mujoco.MjModel``, or ``opt.NAME`` for a field of ``model.opt``.
+        column: Column of the field; None for all columns.
+        factor: Factor from SI units to the field's unit.
+        rule: ``assign`` writes the value. ``factor`` multiplies the assigned value by value / nominal value. Each
+            element is assigned by one quantity, but any number of quantities may multiply it.
     """
 
     field: str
@@ -147,11 +169,16 @@ class FieldSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """Plausible deviation of a quantity from its nominal value: one standard deviation.
+    """Prior of a quantity: its plausible deviation from the nominal value, as one standard deviation.
 
-    ``spread`` is relative to the nominal value if ``relative`` (at least ``least``), otherwise in the quantity's unit.
-    For parameters with a log transform it is in natural logarithms, which is the same as relative. It scales the
-    solver's steps, decides between parameters that the data cannot separate, and is the reference for "not determined".
+    A fit uses it in three ways. It scales the steps of the optimizer. It decides between parameters that the data
+    cannot separate. A parameter counts as not determined if the data do not reduce its standard deviation enough.
+
+    Attributes:
+        spread: Standard deviation in the quantity's unit, or as a fraction of the nominal value. For a parameter with a
+            log transform it is in natural logarithms, which for small values is the same as a fraction.
+        relative: Whether ``spread`` is a fraction of the nominal value.
+        least: Smallest standard deviation, in the quantity's unit, if ``relative`` is true.
     """
 
     spread: float
@@ -161,10 +188,15 @@ class Prior:
 
 @dataclass(frozen=True, kw_only=True)
 class MissingPhysics:
-    """How a fit tests whether a twin lacks this physics (see `identify.structures`).
+    """Settings with which a fit tests whether a twin lacks the effect of a quantity (see `identify.structures`).
 
-    ``structure`` is the name of the hypothesis. A fit starts at ``start`` with ``prior``; at the neutral value itself
-    the derivatives may be zero. With ``above_speed`` the nominal value is taken from the log's highest joint speed.
+    Attributes:
+        structure: Name of the physical effect, for example ``backlash``.
+        start: Initial value of the fit. It must not be the neutral value (no effect), because derivatives may be zero
+            there.
+        prior: Prior of the fit; by default that of the quantity.
+        above_speed: Whether the nominal value is computed from the highest joint speed in the log. A motor's no-load
+            speed needs this, because it must be above every measured speed.
     """
 
     structure: str
@@ -178,15 +210,19 @@ class FitDeclaration:
     """Settings for identifying a quantity from logs.
 
     Attributes:
-        prior: prior of a fit; by default its deviation is half of the default range's width.
-        rank: order among the parameters that are free by default; None: free only if the user names it.
-        position_only: the quantity needs position commands: torque commands use no encoder and no position loop.
-        first: the quantity explains most of a servo's lag, and is searched before the others.
-        scanned: the quantity is a delay, and a fit evaluates a grid of values before it optimizes.
-        shared: joints with the same nominal value may share one value.
-        excitation: motion from which the quantity can be identified.
-        residual: the rule of `gap.unexplained_rules` whose errors the quantity may explain.
-        missing: how a fit tests whether the twin lacks this physics.
+        prior: Prior of a fit; by default its standard deviation is half the width of the default range.
+        rank: Order among the parameters that are estimated by default; None if a parameter is estimated only if the
+            user names it.
+        position_only: Whether the quantity needs position commands. Torque commands use no encoder and no position
+            loop.
+        first: Whether the fit searches this quantity alone before all others, because it explains most of a servo's
+            lag.
+        scanned: Whether a fit evaluates a grid of values before it optimizes, as for delays.
+        shared: Whether joints with the same nominal value may share one value.
+        excitation: Motion from which the quantity can be identified.
+        residual: Kind of unexplained error that this quantity may explain: the name of a rule in
+            `gap.dynamics.unexplained_rules`, for example ``heat``.
+        missing: How a fit tests whether the twin lacks this quantity's physics.
     """
 
     prior: Prior | None = None
@@ -202,7 +238,15 @@ class FitDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class DefaultRange:
-    """Default randomization range of a quantity, for twins whose YAML has none, with its reason."""
+    """Default randomization range of a quantity, for parameters whose declaration in the twin's YAML has no range.
+
+    Attributes:
+        low: Lower limit.
+        high: Upper limit.
+        op: Meaning of the limits: ``absolute`` values, factors on the nominal value (``scale``), or values added to the
+            nominal value (``add``).
+        source: Reason for the range.
+    """
 
     low: float
     high: float
@@ -212,7 +256,17 @@ class DefaultRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Alias:
-    """Short name for parameters under ``randomization:``; several quantities may share one."""
+    """Short name of a parameter in the ``randomization:`` section of a generation file.
+
+    Several quantities may share one short name.
+
+    Attributes:
+        name: The short name.
+        op: Meaning of the values: ``absolute``, factors on the nominal value (``scale``), or values added to the
+            nominal value (``add``).
+        tied: Whether all objects get the same drawn value.
+        target: Name of the object to which the short name applies; ``*`` for all objects.
+    """
 
     name: str
     op: Operation = "absolute"
@@ -222,10 +276,20 @@ class Alias:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultDeclaration:
-    """Change of a quantity by which the monitor explains a robot's drift; large enough to be detected in seconds.
+    """Typical fault of a robot, as a change of one quantity, with which the monitor explains a drift.
 
-    ``unit`` is the meaning of a coefficient of 1. With ``per_period`` the unit of ``change`` is the control period,
-    with ``at_hand`` only the body with the tool changes, with ``geared`` the twin has backlash in its gears.
+    The monitor fits a coefficient to this change: 1 means that the quantity has changed by ``change``.
+
+    The change is large enough to be detected within seconds.
+
+    Attributes:
+        name: Name of the fault.
+        op: Whether the quantity is multiplied by ``change`` (``scale``) or ``change`` is added to it (``add``).
+        change: Size of the change.
+        unit: Words after the coefficient in the monitor's reports, for example "control periods".
+        per_period: Whether ``change`` is in control periods instead of the quantity's unit.
+        at_hand: Whether the fault only affects the body that carries the tool; otherwise it affects all objects.
+        geared: Whether the change is made in a twin with backlash in its gears.
     """
 
     name: str
@@ -239,23 +303,43 @@ class FaultDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """Kind of parameter: unit, bounds, effect on the model, and settings for fits, reports and the monitor.
+    """Declaration of one kind of parameter: unit, bounds, effect on the model, and settings for fits and reports.
 
-    ``slots`` are written by their rules (``assign``: value · factor; ``factor``: the nominal field times
-    value / nominal value). More complex changes are a function ``compute`` and the fields that it ``writes``: all
-    quantities of an object with the same ``compute`` form a group and are computed together; at the nominal values the
-    function returns the model's fields. Two quantities of a group with the same ``role`` exclude each other.
-
-    ``nominal`` reads the model's value if that is neither ``default`` nor in a slot. ``lacks`` returns the reason why
-    an object does not have the quantity, or "". ``stage`` is the consumer of a quantity that is not a model field.
-    ``set_const`` means that constants derived by ``mj_setConst`` depend on it. ``visual`` means that it changes images
-    only, ``seen`` that it changes images and motion. ``member`` replaces the object's name if the quantity belongs to
-    no object (``timing/command/jitter``). ``device`` is the kind of sensing device that has it. ``meaning`` is its line
-    in the table of parameters.
-
-    ``cause`` is the physical cause in reports. ``term`` is the physics term (see `TERMS`) that the value ``neutral``
-    switches off; None stands for the nominal value. ``default_range`` is used if a twin's YAML gives only the name of
-    the parameter. ``alias`` is a short name in a YAML file.
+    Attributes:
+        family: First part of the parameter name, for example ``joint``.
+        quantity: Last part of the parameter name, for example ``damping``.
+        member: Fixed middle part of the parameter name, for example ``command`` in ``timing/command/jitter``; empty if
+            the middle part is the name of an object of the model.
+        unit: SI unit; "1" if dimensionless.
+        low: Lower physical bound.
+        high: Upper physical bound.
+        slots: Model fields into which the value is written.
+        compute: Function that computes model fields, for changes that ``slots`` cannot express. All quantities of an
+            object with the same function are computed together. At nominal values it returns the model's fields.
+        writes: Names of the model fields that ``compute`` writes.
+        role: Name that alternatives share, for example damping ratio and restitution of a contact. An object can have
+            only one quantity with the same ``compute`` and role.
+        default: Value of a quantity that is not in the model, in worlds that do not vary it.
+        nominal: Function that reads the nominal value from the model, if there is neither ``default`` nor a slot.
+        lacks: Function that returns the reason why an object does not have the quantity, or an empty text.
+        transform: Scale on which fits treat the parameter: linear (``identity``) or logarithmic (``log``).
+        stage: Part of the program that uses the value: the compiled model, or a step of simulation, sensing or reset.
+        set_const: Whether constants that ``mj_setConst`` derives depend on the quantity.
+        nominal_outside_model: Whether the nominal value is in a servo preset or the twin's YAML instead of the model.
+        choice: Whether values are indices of alternatives, without values between them.
+        history: Whether the effect depends on earlier control steps or on the index of the step.
+        visual: Whether the quantity changes only images.
+        also_visual: Whether the quantity changes both images and motion.
+        device: Type of sensing device that has the quantity; empty for other quantities.
+        meaning: Description in the table of parameters.
+        cause: Physical cause in reports.
+        term: Physical effect (see `TERMS`) to which the quantity belongs. To find the cause of a failure, an ablation
+            switches the effect off by setting the quantity to ``neutral``.
+        neutral: Value at which the physical effect is absent; None for the nominal value.
+        default_range: Range that is used if the declaration in a twin's YAML has no range.
+        alias: Short name in the ``randomization:`` section.
+        fit: Settings for identification.
+        fault: Change by which the monitor explains a drift of a robot.
     """
 
     family: str
@@ -274,11 +358,13 @@ class Quantity:
     transform: Literal["identity", "log"] = "identity"
     stage: Stage = "model"
     set_const: bool = False
-    given: bool = False  # its nominal value is not in the model but in a servo preset or the twin's YAML
+    nominal_outside_model: bool = (
+        False  # its nominal value is not in the model but in a servo preset or the twin's YAML
+    )
     choice: bool = False  # its values are indices of alternatives, without values between them
     history: bool = False  # its effect depends on earlier steps or on the step's index
     visual: bool = False
-    seen: bool = False
+    also_visual: bool = False
     device: DeviceKind | Literal[""] = ""
     meaning: str = ""
     cause: str = ""
@@ -291,11 +377,11 @@ class Quantity:
 
     @property
     def last_name(self) -> str:
-        """Last part of the path, for example ``damping``."""
+        """Last part of the parameter name, for example ``damping``."""
         return self.path().rpartition("/")[2]
 
     def path(self, name: str = "*") -> str:
-        """Return the parameter's name for one object, or by default the pattern for all."""
+        """Return the parameter name for one object, by default the pattern that matches all objects."""
         name = self.member or name
         return f"{self.family}/{name}/{self.quantity}" if self.quantity else f"{self.family}/{name}"
 
@@ -306,7 +392,13 @@ class Quantity:
 
 
 def field_slots(field: str, column: int | None = None, factor: float = 1.0) -> tuple[FieldSlot, ...]:
-    """Return the slots of a quantity that is written into one field, times ``factor``."""
+    """Return the slots (model field, column and factor, see `FieldSlot`) of a quantity that is written into one field.
+
+    Args:
+        field: Name of the field.
+        column: Column of the field; None for all columns.
+        factor: Factor from SI units to the field's unit.
+    """
     return (FieldSlot(field=field, column=column, factor=factor),)
 
 
@@ -323,7 +415,20 @@ def sensor_quantity(
     neutral: float | None = None,
     fit: FitDeclaration | None = None,
 ) -> Quantity:
-    """Return a quantity of a kind of sensing device; the default is the value of an ideal sensor."""
+    """Return the declaration of a quantity of a type of sensing device.
+
+    Args:
+        device: Type of sensing device.
+        quantity: Name of the quantity.
+        unit: Unit of the quantity.
+        low: Lower bound.
+        high: Upper bound.
+        default: Value of an ideal sensor.
+        meaning: Description in the table of parameters.
+        term: Physical effect that an ablation switches off, one of `TERMS`; empty for none.
+        neutral: Value at which the effect is absent; None for the nominal value.
+        fit: Settings for identification.
+    """
     return Quantity(
         family="sensor",
         device=device,

@@ -1,4 +1,4 @@
-"""Find the objects of a model that have a quantity, its model fields, and its nominal values."""
+"""Find the objects of a model that have a quantity, the model fields of the quantity, and its nominal values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from twinloop.twin.quantities.world import scene_members
 
 
 def find_members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
-    """Return the names of the objects that may have a quantity: scalar joints, actuators, movable bodies, and so on.
+    """Return the names of the model's objects that may have a quantity, for example its joints or movable bodies.
 
-    A body moved by hand (mocap) has a position but no mass and no friction.
+    A mocap body counts as an object for position quantities only, because it has no mass and no friction.
     """
     if kind.member:
         return [kind.member]
@@ -46,10 +46,16 @@ def find_members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
 
 
 def _is_body(model: mujoco.MjModel, body: int, family: str, *, by_hand: bool) -> bool:
-    """Return whether a body belongs to a family; with ``by_hand`` a mocap body counts as an object.
+    """Return whether a body belongs to a family of quantities.
 
-    An object has a free joint; a link has joints or parent bodies with joints; the family ``body`` has fixed bodies; a
-    push needs a body with mass.
+    Families are: ``object`` for bodies with a free joint, ``link`` for bodies that joints move, ``body`` for fixed
+    bodies, and ``push`` (external forces) for bodies with mass.
+
+    Args:
+        model: Compiled model.
+        body: Body id.
+        family: ``object``, ``link``, ``body`` or ``push``.
+        by_hand: Whether a mocap body, which is moved by hand, counts as an ``object``.
     """
     mocap, mass = bool(model.body_mocapid[body] >= 0), bool(model.body_mass[body] > 0)
     if family == "push":
@@ -63,24 +69,33 @@ def _is_body(model: mujoco.MjModel, body: int, family: str, *, by_hand: bool) ->
 
 
 def find_fixed_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return the ids of the geoms fixed to the world, except those of mocap bodies."""
+    """Return the ids of the geoms that are fixed to the world, except those of mocap bodies."""
     body = model.geom_bodyid
     return np.flatnonzero((model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0))
 
 
 def has_quantity(model: mujoco.MjModel, quantity: Quantity, name: str) -> bool:
-    """Return whether an object has the quantity; for example, only a position servo has a gain."""
+    """Return whether an object has a quantity; for example, only a position servo has a gain."""
     return quantity.lacks is None or not quantity.lacks(model, name)
 
 
 def model_field(model: mujoco.MjModel, field: str) -> NDArray:
-    """Return a field of the model, or of its options by a name such as ``opt.gravity``."""
+    """Return a field of a model by name; names such as ``opt.gravity`` give fields of ``model.opt``."""
     owner, _, name = field.rpartition(".")
     return np.asarray(getattr(model.opt if owner else model, name))
 
 
 def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
-    """Return the rows of ``field`` that belong to the named object; options and texture data have one row, 0."""
+    """Return the rows of a model field that belong to an object.
+
+    Fields of ``model.opt`` and texture data have one row, 0.
+
+    Args:
+        model: Compiled model.
+        quantity: Declaration of the quantity.
+        name: Name of the object.
+        field: Name of the field.
+    """
     family = quantity.family
     if field.startswith("opt.") or field == "tex_data":
         return np.zeros(1, dtype=np.intp)
@@ -113,7 +128,10 @@ def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) 
 
 
 def nominal_value(model: mujoco.MjModel, quantity: Quantity, name: str) -> float:
-    """Return the quantity's value in the compiled model, in SI units."""
+    """Return the nominal value of a quantity of one object, in SI units.
+
+    It is the quantity's default, or the value in the compiled model.
+    """
     if quantity.default is not None:
         return quantity.default
     if quantity.nominal is not None:

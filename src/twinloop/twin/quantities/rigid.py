@@ -1,18 +1,19 @@
 """Compute physically consistent mass, centre of mass, inertia and size, also as a deformation of the nominal body.
 
-Inertia is handled through the second moments of mass along the principal axes, S_x = ∫ x² dm and so on, where
-I_xx = S_y + S_z. Every set of non-negative second moments is that of some distribution of mass
-(Wensing, Kim, Slotine, "Linear matrix inequalities for physically consistent inertial parameter identification",
-RA-L 2018). Scaling them keeps the triangle inequality; scaling I_xx, I_yy, I_zz one by one would not.
+Inertia is computed with the second moments of mass along the principal axes, S_x = ∫ x² dm and so on, where I_xx = S_y
++ S_z. Every set of non-negative second moments belongs to some distribution of mass (Wensing, Kim, Slotine, "Linear
+matrix inequalities for physically consistent inertial parameter identification", RA-L 2018). Scaling them keeps the
+triangle inequality; scaling I_xx, I_yy, I_zz one by one would not.
 
-Let J = ∫ (x, 1)(x, 1)ᵀ dm be the pseudo-inertia, 4 × 4, of the nominal body in its inertial frame: a diagonal matrix
-of the second moments and the mass. Points x are moved to A x + t and all mass is scaled by exp(2 α), so that
+Let J = ∫ (x, 1)(x, 1)ᵀ dm be the pseudo-inertia, 4 × 4, of the nominal body in its inertial frame: a diagonal matrix of
+the second moments and the mass. Points x are moved to A x + t, and all mass is scaled by exp(2 α), so that
 
     J → U J Uᵀ,    U = exp(α) [A t; 0 1],    A = [exp(d1) s12 s13; 0 exp(d2) s23; 0 0 exp(d3)].
 
 These are the log-Cholesky coordinates of Rucker and Wensing ("Smooth Parameterization of Rigid-Body Inertia", RA-L
-2022) relative to the nominal body: ten unbounded numbers, all 0 for the nominal body; every possible body has exactly
-one set. A and t are in the nominal inertial frame: t moves the centre of mass along the nominal principal axes.
+2022) relative to the nominal body. The ten numbers α, d1 to d3, s12 to s23 and t1 to t3 have no bounds and are all 0
+for the nominal body. Every possible body has exactly one set of them, so an optimizer cannot leave the possible bodies.
+A and t are in the nominal inertial frame; t moves the centre of mass along the nominal principal axes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from twinloop.twin.quantities.kinds import Compute, FitDeclaration, Prior, Quantity, WriteTarget
+from twinloop.twin.quantities.kinds import Compute, FitDeclaration, ObjectWriter, Prior, Quantity
 from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors, rotation_matrix
 
 _BOX_LIKE = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_ELLIPSOID)}
@@ -37,18 +38,32 @@ _ALIGNED = 1e-6  # tolerance within which an axis of a geom counts as an axis of
 
 
 def second_moments(inertia: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return second moments of mass from principal inertias ``(…, 3)``: S_x = (I_yy + I_zz − I_xx) / 2."""
+    """Return the second moments of mass ∫ x² dm, ∫ y² dm, ∫ z² dm along the principal axes, shape ``(…, 3)``.
+
+    S_x = (I_yy + I_zz − I_xx) / 2, and so on.
+
+    Args:
+        inertia: Principal inertias in kg·m², shape ``(…, 3)``.
+    """
     return 0.5 * inertia.sum(axis=-1, keepdims=True) - inertia
 
 
 def scaled_inertia(inertia: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``(n, 3)`` principal inertias: second moments of ``inertia`` ``(3,)`` times ``factors`` ``(n, 3)``."""
+    """Return the principal inertias after scaling the second moments of mass, shape ``(n, 3)``.
+
+    Args:
+        inertia: Nominal principal inertias in kg·m², shape ``(3,)``.
+        factors: Factors on the second moments in n worlds, shape ``(n, 3)``.
+    """
     more = (factors - 1.0) * second_moments(inertia)
     return inertia + (np.roll(more, -1, axis=-1) + np.roll(more, -2, axis=-1))
 
 
-def write_object_body(target: WriteTarget) -> None:
-    """Compute a free object's mass, centre of mass, inertia and size; a size factor does not change the mass."""
+def write_object_body(target: ObjectWriter) -> None:
+    """Write mass, centre of mass, inertia and size of a free object into the model fields.
+
+    A size factor changes the inertia but not the mass.
+    """
     model, body = target.model, target.model.body(target.name).id
     scale = target.value("size")[:, None] * target.vector("size")
     axes = _nearest_body_axes(model.body_iquat[body])
@@ -59,24 +74,26 @@ def write_object_body(target: WriteTarget) -> None:
         target.write_field("geom_pos", [geom], (model.geom_pos[geom] * scale)[:, None])
 
 
-def write_link_body(target: WriteTarget) -> None:
-    """Compute mass, centre of mass and inertia of a robot's link.
+def write_link_body(target: ObjectWriter) -> None:
+    """Write mass, centre of mass and inertia of a robot's link into the model fields.
 
-    A controller with gravity compensation (``gravcomp``) uses the nominal mass: its force does not change, but acts at
-    the link's current centre of mass.
+    A controller with gravity compensation (``gravcomp``) uses the nominal mass. Its force therefore does not change
+    with the mass, but it acts at the link's current centre of mass.
     """
     model, body = target.model, target.model.body(target.name).id
     _write_inertial(target, np.ones((1, 3)), np.ones((1, 3)))
-    known = model.body_gravcomp[body] * (model.body_mass[body] / target.value("mass"))
-    target.write_field("body_gravcomp", [body], known[:, None])
+    compensation = model.body_gravcomp[body] * (model.body_mass[body] / target.value("mass"))
+    target.write_field("body_gravcomp", [body], compensation[:, None])
 
 
-def _write_inertial(target: WriteTarget, scale: NDArray[np.float64], stretch: NDArray[np.float64]) -> None:
-    """Write mass, centre of mass and principal inertias.
+def _write_inertial(target: ObjectWriter, scale: NDArray[np.float64], stretch: NDArray[np.float64]) -> None:
+    """Write mass, centre of mass and principal inertias of an object's body.
 
     Args:
-        scale: factors on lengths along the body's axes, ``(n, 3)``.
-        stretch: factors on second moments along the inertial axes, ``(n, 3)``, in addition to the parameters'.
+        target: The object.
+        scale: Factors on lengths along the body's axes, shape ``(n, 3)`` for n worlds.
+        stretch: Factors on second moments of mass along the principal axes, shape ``(n, 3)``. They are multiplied by
+            the object's inertia parameters.
     """
     model, body = target.model, target.model.body(target.name).id
     mass, factors = target.value("mass"), target.vector("inertia") * stretch
@@ -87,7 +104,14 @@ def _write_inertial(target: WriteTarget, scale: NDArray[np.float64], stretch: ND
 
 
 def _nearest_body_axes(quaternion: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return, for each axis of a rotated frame, the index of the nearest body axis, ``(3,)``."""
+    """Return the index of the nearest body axis for each axis of a rotated frame, shape ``(3,)``.
+
+    With it, size factors along the body's axes are applied along the axes of this frame: the body's inertial frame or
+    the frame of a geom.
+
+    Args:
+        quaternion: Orientation of the frame relative to the body, (w, x, y, z).
+    """
     return np.abs(rotation_matrix(quaternion)).argmax(axis=0)
 
 
@@ -96,14 +120,20 @@ def _is_aligned(quaternion: NDArray[np.float64]) -> bool:
 
 
 def _size_factors(model: mujoco.MjModel, geom: int, along: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return factors ``(n, 3)`` on a geom's three size numbers for scales ``along`` ``(n, 3)`` of its own axes."""
+    """Return the factors on the three ``geom_size`` values of a geom, shape ``(n, 3)`` for n worlds.
+
+    Args:
+        model: Compiled model.
+        geom: Geom id.
+        along: Scale factors along the geom's axes, shape ``(n, 3)``.
+    """
     if int(model.geom_type[geom]) in {_CYLINDER, _CAPSULE}:  # radius, half length
         return along[:, [0, 2, 2]]
     return along
 
 
-def why_no_size(model: mujoco.MjModel, name: str) -> str:
-    """Return why an object cannot be scaled as a whole, or ""."""
+def explain_missing_size(model: mujoco.MjModel, name: str) -> str:
+    """Return the reason why an object cannot be scaled as a whole, or an empty text."""
     geoms = np.flatnonzero(model.geom_bodyid == model.body(name).id)
     others = [geom for geom in geoms if int(model.geom_type[geom]) not in _PRIMITIVES]
     if others:
@@ -116,14 +146,19 @@ def why_no_size(model: mujoco.MjModel, name: str) -> str:
     return "" if len(geoms) else "it has no shape"
 
 
-def why_no_size_along(model: mujoco.MjModel, name: str, *, axis: int) -> str:
-    """Return why an object cannot be scaled along one of its axes only, or "".
+def explain_missing_size_along(model: mujoco.MjModel, name: str, *, axis: int) -> str:
+    """Return the reason why an object cannot be scaled along one of its axes only, or an empty text.
 
     Boxes and ellipsoids can be scaled along each of their axes, cylinders only along their length.
+
+    Args:
+        model: Compiled model.
+        name: Name of the object.
+        axis: Axis of the body: 0, 1 or 2 for x, y or z.
     """
     body = model.body(name).id
     geoms = np.flatnonzero(model.geom_bodyid == body)
-    if reason := why_no_size(model, name):
+    if reason := explain_missing_size(model, name):
         return reason
     if not (_is_aligned(model.body_iquat[body]) and all(_is_aligned(model.geom_quat[geom]) for geom in geoms)):
         return "a shape or the principal axes are not parallel to its axes. Scale it as a whole with size"
@@ -137,16 +172,19 @@ def _can_stretch(model: mujoco.MjModel, geom: int, axis: int) -> bool:
     return kind in _BOX_LIKE or (kind == _CYLINDER and _nearest_body_axes(model.geom_quat[geom])[2] == axis)
 
 
-def why_no_com(model: mujoco.MjModel, name: str) -> str:
-    """Return why a body's centre of mass cannot be changed, or ""."""
-    if reason := why_no_mass(model, name):
+def explain_missing_com(model: mujoco.MjModel, name: str) -> str:
+    """Return the reason why a body's centre of mass cannot be changed, or an empty text.
+
+    The body has no mass, or MuJoCo has compiled it as a "simple" body.
+    """
+    if reason := explain_missing_mass(model, name):
         return reason
     simple = model.body_simple[model.body(name).id]
     return 'it is compiled as simple. Give the body simple="false" in the model' if simple else ""
 
 
-def why_no_mass(model: mujoco.MjModel, name: str) -> str:
-    """Return why a body has no inertial parameters, or ""."""
+def explain_missing_mass(model: mujoco.MjModel, name: str) -> str:
+    """Return the reason why a body has no inertial parameters (it has no mass), or an empty text."""
     return "" if model.body_mass[model.body(name).id] > 0 else "it has no mass"
 
 
@@ -163,8 +201,11 @@ _MOST_STRETCH = 3.0  # e³ is a factor of 20 on lengths, e⁶ of 400 on the mass
 class BodyInertia:
     """Inertial properties of a body in n worlds.
 
-    ``mass`` ``(n,)`` in kg, ``com`` ``(n, 3)`` in m and ``quat`` ``(n, 4)`` of the inertial frame in the body frame,
-    principal ``inertia`` ``(n, 3)`` in kg·m² about the centre of mass.
+    Attributes:
+        mass: Mass in kg, shape ``(n,)``.
+        com: Centre of mass in the body frame in m, shape ``(n, 3)``.
+        quat: Orientation of the inertial frame in the body frame, shape ``(n, 4)``.
+        inertia: Principal inertias about the centre of mass in kg·m², shape ``(n, 3)``.
     """
 
     mass: Array
@@ -174,13 +215,13 @@ class BodyInertia:
 
 
 def deform_body(nominal: BodyInertia, alpha: Array, stretch: Array, shift: Array) -> BodyInertia:
-    """Return the inertial properties of n deformed copies of a nominal body.
+    """Return the inertial properties of n copies of a nominal body in which each point x is moved to A x + t.
 
     Args:
-        nominal: the nominal body, with n = 1.
-        alpha: half the logarithm of the factor on the mass, ``(n,)``.
-        stretch: the matrices A, ``(n, 3, 3)``.
-        shift: the vectors t in m, ``(n, 3)``.
+        nominal: The nominal body, with n = 1.
+        alpha: α in the factor exp(2 α) on the mass, shape ``(n,)``.
+        stretch: Matrices A of the deformation x → A x + t, shape ``(n, 3, 3)``.
+        shift: Vectors t of the deformation in m, shape ``(n, 3)``.
     """
     mass_factor = np.exp(2.0 * alpha)
     moments = second_moments(nominal.inertia[0])
@@ -197,9 +238,17 @@ def deform_body(nominal: BodyInertia, alpha: Array, stretch: Array, shift: Array
 
 
 def _principal_axes(spread: Array, nominal: Array) -> tuple[Array, Array]:
-    """Return second moments ``(n, 3)`` and axes ``(n, 3, 3)`` of covariances, sorted by size as the nominal ones.
+    """Return the second moments and the principal axes of covariance matrices of mass.
 
-    The axes are columns. Each points to the side of its nominal axis, and they form a right-handed frame.
+    Moments have the same order by size as the nominal moments, for example the largest one at the same index. Each axis
+    has an angle of at most 90° to its nominal axis, and the axes form a right-handed frame.
+
+    Args:
+        spread: Covariance matrices of mass, shape ``(n, 3, 3)``.
+        nominal: Nominal second moments, shape ``(3,)``.
+
+    Returns:
+        The second moments, shape ``(n, 3)``, and the axes as columns, shape ``(n, 3, 3)``.
     """
     sizes, axes = np.linalg.eigh(spread)
     order = np.argsort(np.argsort(nominal, kind="stable"), kind="stable")
@@ -213,7 +262,7 @@ def _principal_axes(spread: Array, nominal: Array) -> tuple[Array, Array]:
 
 
 def read_body_inertia(model: mujoco.MjModel, name: str) -> BodyInertia:
-    """Return the inertial properties of a body in the compiled model, with n = 1."""
+    """Return the inertial properties of a body in the compiled model, as one world (n = 1)."""
     body = model.body(name).id
     return BodyInertia(
         mass=model.body_mass[[body]],
@@ -223,8 +272,12 @@ def read_body_inertia(model: mujoco.MjModel, name: str) -> BodyInertia:
     )
 
 
-def _write_deformed(target: WriteTarget) -> BodyInertia:
-    """Write the inertial fields of an object's body, and return them."""
+def _write_deformed(target: ObjectWriter) -> BodyInertia:
+    """Write the inertia that the ``log_cholesky`` parameters of an object define, and return it.
+
+    The parameters are log-Cholesky coordinates of the pseudo-inertia (Rucker and Wensing, RA-L 2022). They describe a
+    deformation of the nominal body; see the module's docstring.
+    """
     body = target.model.body(target.name).id
     alpha = target.value(f"{_STEM}/alpha")
     stretch = np.zeros((len(alpha), 3, 3))
@@ -233,40 +286,52 @@ def _write_deformed(target: WriteTarget) -> BodyInertia:
     for name, (row, column) in _SHEARS.items():
         stretch[:, row, column] = target.value(f"{_STEM}/{name}")
     shift = np.stack([target.value(f"{_STEM}/{name}") for name in _SHIFTS], axis=-1)
-    found = deform_body(read_body_inertia(target.model, target.name), alpha, stretch, shift)
-    target.write_field("body_mass", [body], found.mass[:, None])
-    target.write_field("body_ipos", [body], found.com[:, None])
-    target.write_field("body_iquat", [body], found.quat[:, None])
-    target.write_field("body_inertia", [body], found.inertia[:, None])
-    return found
+    deformed = deform_body(read_body_inertia(target.model, target.name), alpha, stretch, shift)
+    target.write_field("body_mass", [body], deformed.mass[:, None])
+    target.write_field("body_ipos", [body], deformed.com[:, None])
+    target.write_field("body_iquat", [body], deformed.quat[:, None])
+    target.write_field("body_inertia", [body], deformed.inertia[:, None])
+    return deformed
 
 
-def write_object_log_cholesky(target: WriteTarget) -> None:
-    """Compute the inertial fields of a free object."""
+def write_object_log_cholesky(target: ObjectWriter) -> None:
+    """Write mass, centre of mass and inertia of a free object, computed from its log-Cholesky parameters."""
     _write_deformed(target)
 
 
-def write_link_log_cholesky(target: WriteTarget) -> None:
-    """Compute the inertial fields of a link; gravity compensation uses the nominal mass, see `write_link_body`."""
+def write_link_log_cholesky(target: ObjectWriter) -> None:
+    """Write mass, centre of mass and inertia of a link, computed from its log-Cholesky parameters.
+
+    Gravity compensation uses the nominal mass, as in `write_link_body`.
+    """
     model, body = target.model, target.model.body(target.name).id
-    found = _write_deformed(target)
-    known = model.body_gravcomp[body] * (model.body_mass[body] / found.mass)
-    target.write_field("body_gravcomp", [body], known[:, None])
+    deformed = _write_deformed(target)
+    compensation = model.body_gravcomp[body] * (model.body_mass[body] / deformed.mass)
+    target.write_field("body_gravcomp", [body], compensation[:, None])
 
 
-def _why_no_deformation(model: mujoco.MjModel, name: str) -> str:
-    """Return why a body cannot be deformed, or "": it needs second moments above zero along every axis."""
-    if reason := why_no_com(model, name):
+def _explain_missing_deformation(model: mujoco.MjModel, name: str) -> str:
+    """Return the reason why a body cannot be deformed, or an empty text.
+
+    A deformable body needs second moments of mass above zero along every axis.
+    """
+    if reason := explain_missing_com(model, name):
         return reason
     moments = second_moments(read_body_inertia(model, name).inertia[0])
     return "" if moments.min() > 0.0 else "its nominal inertia has no extent along some axis. Give it one in the model"
 
 
 def log_cholesky_quantities(family: str, compute: Compute, *, fields: tuple[str, ...]) -> Iterator[Quantity]:
-    """Yield the ten quantities of one body, which the function ``compute`` writes together."""
+    """Yield the ten log-Cholesky quantities of mass, centre of mass and inertia of a family of bodies.
+
+    Args:
+        family: ``object`` or ``link``.
+        compute: Function that computes the model fields of these quantities together.
+        fields: Names of the model fields that ``compute`` writes.
+    """
 
     def quantity(name: str, unit: str, most: float, meaning: str) -> Quantity:
-        lacks: Callable[[mujoco.MjModel, str], str] = _why_no_deformation
+        lacks: Callable[[mujoco.MjModel, str], str] = _explain_missing_deformation
         return Quantity(
             family=family,
             quantity=f"{_STEM}/{name}",

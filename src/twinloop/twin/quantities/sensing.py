@@ -1,11 +1,11 @@
 """Declare the quantities of cameras, depth cameras, lidars, inertial units, force sensors and servo feedback.
 
-The defaults are those of ideal sensors, which report true values at every frame. In the ideal camera linear light of 1
-fills the pixels' wells in an instant, no noise is added, and the image is encoded as sRGB. Lens, shutter and clock of
-cameras are in `CAMERA_OPTICS`.
+The defaults are those of ideal sensors, which report true values at every frame. The ideal camera has no exposure time
+and no noise. A linear light value of 1 gives the largest pixel value, and the image is encoded as sRGB. `CAMERA_OPTICS`
+has the quantities of a camera's lens, shutter and clock.
 
-The sensors of a twin are written into its model as texts ``sensor/<kind>/<name>`` (`twin.devices`), so the model
-alone determines its parameters. The numbers of devices are in ``twin/devices/*.yaml``.
+The sensors of a twin are written into its model as texts ``sensor/<kind>/<name>`` (`twin.devices`), so that the model
+alone determines its parameters. The values of real devices are in ``twin/devices/*.yaml``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CAMERA_OPTICS: tuple[Quantity, ...] = (
 
 
 def _exposure_quantities() -> Iterator[Quantity]:
-    """Yield the quantities of exposure and gain."""
+    """Yield the quantities of a camera's exposure and gain."""
     yield _chain(
         "exposure_time",
         "s",
@@ -88,7 +88,7 @@ def _exposure_quantities() -> Iterator[Quantity]:
 
 
 def _optics_quantities() -> Iterator[Quantity]:
-    """Yield the quantities of vignetting, scattered light, ghost images and dust."""
+    """Yield the quantities of a camera's vignetting, scattered light, ghost images and dust."""
     yield _chain("vignetting", "1", 0.0, 0.99, 0.0, "fraction of light lost in the corners; falls off as cos⁴")
     yield _camera("veiling_glare", "1", 0.0, 0.9, 0.0, "fraction of light that the lens scatters over the image")
     yield _camera("glare_width", "1", 0.01, 10.0, 0.3, "standard deviation of that scattering, in image heights")
@@ -99,7 +99,7 @@ def _optics_quantities() -> Iterator[Quantity]:
 
 
 def _noise_quantities() -> Iterator[Quantity]:
-    """Yield the quantities of noise, temporal and fixed per pixel."""
+    """Yield the quantities of a camera's noise: temporal noise, and noise that is fixed per pixel."""
     yield _chain("noise_scale", "1", 0.0, 10.0, 0.0, "factor on all noise that changes from image to image")
     yield _camera("read_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of the read noise of a pixel, before gain")
     yield _camera("adc_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of noise after the gain, divided by the gain")
@@ -111,7 +111,7 @@ def _noise_quantities() -> Iterator[Quantity]:
 
 
 def _colour_quantities() -> Iterator[Quantity]:
-    """Yield the quantities of colour response, white balance, display values and compression."""
+    """Yield the quantities of a camera's colour response, white balance, display values and compression."""
     yield _camera("red_response", "1", 0.05, 5.0, 1.0, "red pixels' response to white light, relative to green")
     yield _camera("blue_response", "1", 0.05, 5.0, 1.0, "blue pixels' response to white light, relative to green")
     yield _chain("white_balance_red", "1", 0.2, 5.0, 1.0, "red of white after white balance, relative to green")
@@ -217,7 +217,7 @@ _AXES = ("x", "y", "z")
 
 
 def _sampling_quantities(device: Reporting) -> Iterator[Quantity]:
-    """Yield the quantities of sampling: times, filter, delay."""
+    """Yield the quantities of a sensor's sampling: rate, phase, delay and low-pass filter."""
     yield sensor_quantity(device, "rate", "Hz", 0.0, 1e5, 0.0, "samples per second, by its own clock; 0: one per frame")
     yield sensor_quantity(
         device, "phase", "1", 0.0, 1.0, 0.0, "phase of the first sample, as a fraction of the sample period"
@@ -368,7 +368,7 @@ SENSING: tuple[Quantity, ...] = (*CAMERA_SENSORS, *CAMERA_OPTICS, *RANGING, *INE
 
 
 def sensor_members(model: mujoco.MjModel, device: str) -> list[str]:
-    """Return the names of a model's sensors of one kind of device."""
+    """Return the names of a model's sensors of one type of device, for example ``camera``."""
     prefix = SENSOR_TEXT.format(device, "")
     names = (mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_TEXT, i) or "" for i in range(model.ntext))
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

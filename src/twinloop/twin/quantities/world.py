@@ -1,9 +1,9 @@
 """Declare the quantities of the world: gravity, wind, air, pushes, poses of fixed bodies, and object counts.
 
-The content of a scene is written into the model as texts ``scene/count/<group>`` and ``scene/shape/<body>`` when it
-is built (`twin.scene_build`), so the model alone determines its parameters. Counts and shapes are integers: values are
-rounded down, and the upper bound is exclusive, so a uniform draw over the bounds gives every integer the same
-probability.
+When a scene is built (`twin.scene_build`), its content is written into the model as MuJoCo's custom text elements
+``scene/count/<group>`` and ``scene/shape/<body>``, so that the model alone determines its parameters. Counts and shapes
+are integers. They are real numbers when drawn, and then rounded down; the upper bound is not included. A uniform draw
+between the bounds 0 and 5, for example, gives 0, 1, 2, 3 or 4 with the same probability.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Alias, Compute, Quantity, WriteTarget, field_slots
+from twinloop.twin.quantities.kinds import Alias, Compute, ObjectWriter, Quantity, field_slots
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate_vectors
 
 _TILT = "rotation of gravity about the world's {axis} axis, x before y: {effect}"
@@ -25,8 +25,12 @@ def _nominal_gravity(model: mujoco.MjModel, _name: str) -> float:
     return float(np.linalg.norm(model.opt.gravity))
 
 
-def write_gravity(target: WriteTarget) -> None:
-    """Scale the model's gravity, and rotate it about x, then y; without gravity the direction is −z."""
+def write_gravity(target: ObjectWriter) -> None:
+    """Write gravity from its quantities ``magnitude``, ``tilt_x`` and ``tilt_y``.
+
+    The model's gravity is rotated about the world's x axis by ``tilt_x``, then about the y axis by ``tilt_y``. If the
+    model has no gravity, the nominal direction is −z.
+    """
     own = target.model.opt.gravity
     strength = _nominal_gravity(target.model, target.name)
     direction = own if strength > 0 else np.array([0.0, 0.0, -1.0])
@@ -134,7 +138,7 @@ PUSHES: tuple[Quantity, ...] = (
 )
 
 
-def _write_pose(target: WriteTarget, position: str, quaternion: str) -> None:
+def _write_pose(target: ObjectWriter, position: str, quaternion: str) -> None:
     (row,) = target.rows(position)
     own = getattr(target.model, position)[row], getattr(target.model, quaternion)[row]
     turn = quat_from_rotation_vector(target.vector("rotation"))
@@ -142,13 +146,13 @@ def _write_pose(target: WriteTarget, position: str, quaternion: str) -> None:
     target.write_field(quaternion, [row], quat_multiply(turn, np.broadcast_to(own[1], turn.shape))[:, None])
 
 
-def write_geom_pose(target: WriteTarget) -> None:
-    """Compute a geom's pose, moved and rotated about its own centre, along the axes of its body."""
+def write_geom_pose(target: ObjectWriter) -> None:
+    """Write a geom's pose, moved along the axes of its body and rotated about its own centre."""
     _write_pose(target, "geom_pos", "geom_quat")
 
 
-def write_body_pose(target: WriteTarget) -> None:
-    """Compute a fixed body's pose, moved and rotated about its origin, along the axes of its parent."""
+def write_body_pose(target: ObjectWriter) -> None:
+    """Write a fixed body's pose, moved along the axes of its parent body and rotated about its own origin."""
     _write_pose(target, "body_pos", "body_quat")
 
 
@@ -177,7 +181,7 @@ def _pose_offset_quantities(
                 compute=compute,
                 writes=writes,
                 set_const=True,
-                seen=True,
+                also_visual=True,
                 meaning=meaning.format(axis=axis, frame=frame, middle=middle),
                 cause="gravity & mounting",
                 term=term,
@@ -228,7 +232,13 @@ SCENE: tuple[Quantity, ...] = (
 
 
 def scene_members(model: mujoco.MjModel, quantity: str) -> list[str]:
-    """Return the groups with a count, or the bodies with a choice of shapes, for the quantity ``quantity``."""
+    """Return the names of the clutter groups or bodies that have a scene quantity.
+
+    Args:
+        model: Compiled model.
+        quantity: ``count`` for the clutter groups with a random number of objects, ``shape`` for the bodies with a
+            choice of shapes.
+    """
     prefix = f"scene/{quantity}/"
     names = (mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_TEXT, i) or "" for i in range(model.ntext))
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

@@ -1,4 +1,7 @@
-"""Represent real and simulated episodes as points in the space of the randomized parameters."""
+"""Represent real and simulated episodes as points in the space of the randomized parameters.
+
+The points show where real episodes occur but no simulated ones, and where simulated episodes fail.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
-from twinloop.core.documents import MOST_LINES_BYTES, read_text
+from twinloop.core.documents import MAX_LINES_BYTES, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.curate.cells import (
@@ -45,7 +48,14 @@ _DRAWN = 256  # draws that represent an identified distribution (our choice)
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSource:
-    """The configuration, plan and axes from which the first simulated folder was generated."""
+    """Generate run that made the first simulated dataset, and its randomized parameters.
+
+    Attributes:
+        folder: the dataset folder.
+        config: configuration of the generate run.
+        plan: plan of its randomization.
+        axes: the randomized parameters; an axis is one number that was drawn per episode.
+    """
 
     folder: Path
     config: GenerateConfig
@@ -55,11 +65,20 @@ class GenerationSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterSpace:
-    """Simulated and real episodes as points on the randomized axes.
+    """Simulated and real episodes as points in the space of the d randomized parameters (axes).
 
-    ``sim`` ``(m, d)`` has all axes; ``real`` ``(n, d)`` is NaN for unknown values; ``known`` are the columns that every
-    real episode has. ``pairs`` are cells of two parameters, the emptiest first. ``holes`` are boxes with real but too
-    few simulated episodes, ``failures`` boxes in which simulated episodes fail; their axes are columns.
+    Normalized values are 0 at the lower and 1 at the upper end of an axis; real values may be outside.
+
+    Attributes:
+        axes: the d analysed axes.
+        real: normalized values of the n real episodes ``(n, d)``; NaN if unknown.
+        sim: normalized values of the m simulated episodes ``(m, d)``.
+        known: indices of the axes whose values are known for every real episode.
+        cells: intervals of one axis, with the numbers of real and simulated episodes in them.
+        pairs: rectangles of two axes, with the numbers of real and simulated episodes in them; the emptiest come first.
+        holes: boxes (ranges of one or two axes) with real but too few simulated episodes; axes are given by index.
+        failures: boxes in which simulated episodes fail more often than elsewhere.
+        source: origin of the real values, for the user.
     """
 
     axes: tuple[ParameterAxis, ...]
@@ -74,11 +93,18 @@ class ParameterSpace:
 
 
 def find_generation_source(side: EpisodeSide) -> tuple[GenerationSource | None, str]:
-    """Return the generation source of the first generated folder of a side, or None and the reason."""
+    """Return the generate run of the first simulated dataset that was generated with randomized parameters.
+
+    Args:
+        side: the simulated episodes.
+
+    Returns:
+        The run, or None if there is no such dataset; and the reason why there is none, or "".
+    """
     why = "no simulated episode is in a dataset folder"
     for folder in side.folders:
         reader = DatasetReader(folder)
-        config = read_root_config(reader) if reader.ours else {}
+        config = read_root_config(reader) if reader.written_by_twinloop else {}
         if "generate" not in config:
             why = f"{folder} was not generated from a randomization"
             continue
@@ -103,40 +129,41 @@ def measure_parameter_space(
     patterns: Sequence[str],
     seed: int,
 ) -> ParameterSpace:
-    """Measure the coverage of the parameter space.
+    """Count real and simulated episodes in the space of the randomized parameters, and find holes and failures in it.
 
     Args:
-        real: real episodes.
-        sim: simulated episodes.
-        generated: source of the axes.
-        real_params: a CSV file or the folder of an identify run with known parameters of the real episodes.
-        patterns: names of axes to analyse; all if empty.
+        real: the real episodes.
+        sim: the simulated episodes.
+        generated: the generate run that defines the axes.
+        real_params: a CSV file, or the folder of an identify run, with parameters of the real episodes; None to use
+            those recorded with the episodes.
+        patterns: names or patterns of the axes to analyse; all axes if empty.
         seed: seed of permutations and draws.
 
     Raises:
-        InputError: the file does not match the episodes.
-        UnknownNameError: a pattern matches no axis.
+        InputError: If the file does not match the episodes.
+        UnknownNameError: If a pattern matches no axis.
     """
     rows, source = load_real_values(real, generated, real_params, seed)
     axes = list(generated.axes)
     known_here = [name for name in find_known_names(rows) if any(axis.name == name for axis in axes)]
     if patterns:
         axes = select_axes(axes, [axis.name for axis in axes], patterns)
-    points, theirs = compute_points(axes, rows), compute_points(axes, [member.params for member in sim.members])
-    whole = np.isfinite(theirs).all(axis=1)
+    points, simulated = compute_points(axes, rows), compute_points(axes, [member.params for member in sim.members])
+    whole = np.isfinite(simulated).all(axis=1)
     known = tuple(i for i, axis in enumerate(axes) if axis.name in known_here)
-    holes = _find_holes(axes, points, theirs[whole], known, seed)
+    holes = _find_holes(axes, points, simulated[whole], known, seed)
     pairs = select_pair_columns(axes, MOST_PAIR_AXES)
     shown = sorted({*pairs, *(column for box in holes for column in box.axes)})
     return ParameterSpace(
         axes=tuple(axes),
         real=points,
-        sim=theirs,
+        sim=simulated,
         known=known,
-        cells=tuple(count_parameter_cells(axes, points, theirs, sim.success)),
-        pairs=tuple(count_pair_cells(axes, points, theirs, sim.success, shown)),
+        cells=tuple(count_parameter_cells(axes, points, simulated, sim.success)),
+        pairs=tuple(count_pair_cells(axes, points, simulated, sim.success, shown)),
         holes=holes,
-        failures=find_failure_boxes(theirs[whole], sim.success[whole], pair_axes=pairs, seed=seed),
+        failures=find_failure_boxes(simulated[whole], sim.success[whole], pair_axes=pairs, seed=seed),
         source=source,
     )
 
@@ -144,7 +171,15 @@ def measure_parameter_space(
 def _find_holes(
     axes: Sequence[ParameterAxis], real: Array, sim: Array, known: tuple[int, ...], seed: int
 ) -> tuple[CellBox, ...]:
-    """Return boxes in which real episodes are more frequent than simulated ones; their axes are columns of all axes."""
+    """Return boxes in which real episodes are more frequent than simulated ones.
+
+    Args:
+        axes: all d axes.
+        real: normalized values of the real episodes ``(n, d)``.
+        sim: normalized values of the simulated episodes ``(m, d)``.
+        known: indices of the axes whose real values are known; only these are searched.
+        seed: seed of the permutations.
+    """
     if not known or not len(sim):
         return ()
     columns = list(known)
@@ -156,10 +191,19 @@ def _find_holes(
 def load_real_values(
     real: EpisodeSide, generated: GenerationSource, source: Path | None, seed: int
 ) -> tuple[list[Mapping[str, float]], str]:
-    """Return the known parameters of the real episodes, one mapping per row, and their source.
+    """Return known parameters of the real episodes, in SI units by name, and a text on their origin.
+
+    Args:
+        real: the real episodes.
+        generated: the generate run that defines the axes.
+        source: a CSV file, or the folder of an identify run; None to use the values recorded with the episodes.
+        seed: seed of the draws.
+
+    Returns:
+        One mapping per real episode, or for an identify run one per draw from its distribution; and the text.
 
     Raises:
-        InputError: the file lacks episodes, or is neither a table nor a run.
+        InputError: If the file lacks episodes, or is neither a table nor an identify run.
     """
     if source is None:
         rows = [member.params for member in real.members]
@@ -174,7 +218,7 @@ def _read_parameter_table(path: Path, members: Sequence[SideEpisode]) -> list[Ma
         raise InputError(
             f"{path} does not exist. Give a CSV file with a column episode and one per parameter, in SI units."
         )
-    lines = list(csv.DictReader(io.StringIO(read_text(path, MOST_LINES_BYTES), newline="")))
+    lines = list(csv.DictReader(io.StringIO(read_text(path, MAX_LINES_BYTES), newline="")))
     if not lines or "episode" not in lines[0]:
         raise InputError(
             f"{path} has no column episode (its number or its name); it has {', '.join(lines[0] if lines else [])}."

@@ -1,4 +1,7 @@
-"""Run ``twinloop coverage``: coverage of the parameter space or of reality, and the clips nearest to a given one."""
+"""Run ``twinloop coverage``: measure the coverage of reality or of the parameter space, or find similar clips.
+
+A clip is a part of an episode of fixed length.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from twinloop.core.errors import InputError
 from twinloop.curate.neighbours import choose_encoder, find_nearest_clips, open_clip_index
 from twinloop.generate.coverage import dataset_coverage, dataset_history, summarize_coverage
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.coverage import marginal_rows, pair_matrix, range_history
+from twinloop.report.coverage import plot_marginal_rows, plot_pair_matrix, plot_range_history
 from twinloop.workflows.coverage.measured import headlines, measure, resolve_sides
 from twinloop.workflows.coverage.page import coverage_sections
 from twinloop.workflows.coverage.requests import CoverageRequest
@@ -27,10 +30,14 @@ _ROWS = 20  # printed parameters, least covered first; the page and the JSON hav
 
 
 def run_coverage(request: CoverageRequest, console: Console) -> dict[str, Any] | Outcome:
-    """Measure how much of reality or of its parameter space simulation covers, or print the clips nearest to one.
+    """Measure how well simulation covers reality or a parameter space, or print the clips nearest to a given clip.
+
+    The coverage of reality is the share of real clips that have a simulated clip nearby. The coverage of the parameter
+    space of one dataset is the share of the cells of two parameters that contain episodes.
 
     Raises:
-        InputError: a dataset alone is given together with sides to compare.
+        InputError: If a dataset for its own parameter space is given together with real or simulated episodes to
+            compare.
     """
     if request.nearest is not None:
         return run_nearest_clips(request, request.nearest, console)
@@ -46,10 +53,10 @@ def run_coverage(request: CoverageRequest, console: Console) -> dict[str, Any] |
 
 
 def run_coverage_alone(dataset: Path, request: CoverageRequest, console: Console) -> dict[str, Any]:
-    """Measure and print the coverage of a generated dataset; write a page if requested.
+    """Measure and print how well a generated dataset covers its parameter space; write a page if requested.
 
     Raises:
-        InputError: the dataset was not generated from a randomization, or no parameter was randomized.
+        InputError: If the dataset was not generated from a randomization, or no parameter was randomized.
     """
     coverage = dataset_coverage(dataset, strength=3 if request.triples else 2)
     if not coverage["axes"]:
@@ -60,16 +67,20 @@ def run_coverage_alone(dataset: Path, request: CoverageRequest, console: Console
     console.print(coverage_table(coverage))
     for line in format_coverage(coverage, history):
         console.print(line)
-    figures = {"schema": 1, "verb": "coverage", "dataset": str(dataset), **coverage, "adaptive": history}
+    result = {"schema": 1, "verb": "coverage", "dataset": str(dataset), **coverage, "adaptive": history}
     if request.output is not None:
         page = coverage_page(coverage, history, dataset)
-        figures["output"] = str(page.write(request.output))
+        result["output"] = str(page.write(request.output))
         console.print(f"Page: {request.output}")
-    return figures
+    return result
 
 
 def coverage_table(coverage: Mapping[str, Any]) -> Table:
-    """Return a table of the parameters with the lowest coverage of their range."""
+    """Return a table of the 20 parameters whose range is covered least.
+
+    Args:
+        coverage: result of `dataset_coverage`.
+    """
     table = Table(box=None, pad_edge=False)
     table.add_column("parameter", overflow="fold")
     for title in ("range", "kept", "attempted", "expected", "widest gap of kept"):
@@ -84,7 +95,12 @@ def coverage_table(coverage: Mapping[str, Any]) -> Table:
 
 
 def format_coverage(coverage: Mapping[str, Any], history: Mapping[str, Any] | None) -> list[str]:
-    """Return sentences on pairs, holes and adaptive ranges."""
+    """Return sentences on the coverage of parameter pairs, on empty regions of their ranges, and on adaptive ranges.
+
+    Args:
+        coverage: result of `dataset_coverage`.
+        history: result of `dataset_history`; None if the ranges were not adaptive.
+    """
     kept, attempted = coverage["kept"], coverage["attempted"]
     lines = [f"{kept['episodes']} episodes kept of {attempted['episodes']} attempted, {len(coverage['axes'])} axes."]
     for key, cells in (("pairs", coverage["cells"]["pair"]), ("triples", coverage["cells"]["triple"])):
@@ -109,7 +125,11 @@ def _format_ranges(ranges: Mapping[str, tuple[float, float]]) -> str:
 
 
 def format_hole(hole: Mapping[str, Any] | None) -> str:
-    """Return a sentence on the largest hole in a pair of parameters."""
+    """Return a sentence on the largest region of two parameters in which no episode of the dataset is.
+
+    Args:
+        hole: the region, from `dataset_coverage`; None if there is none.
+    """
     if hole is None:
         return "No pair of parameters has an empty cell."
     spans = " and ".join(
@@ -123,26 +143,30 @@ def format_hole(hole: Mapping[str, Any] | None) -> str:
     )
 
 
-def format_draws(figures: Mapping[str, Any]) -> list[str]:
-    """Return sentences on the draws of a generate run: acceptance, effective size, adaptive ranges, coverage."""
+def format_draws(result: Mapping[str, Any]) -> list[str]:
+    """Return sentences on the draws of a generate run: acceptance, effective sample size, adaptive ranges, coverage.
+
+    Args:
+        result: result of the run.
+    """
     lines = []
-    if "acceptance" in figures:
-        found = figures["acceptance"]
+    if "acceptance" in result:
+        found = result["acceptance"]
         low, high = found["interval"]
         lines.append(
             f"Constraints accepted {found['accepted']} of {found['candidates']} candidates "
             f"({found['rate']:.1%}, 95 % interval {low:.1%} to {high:.1%})."
         )
-    if "importance" in figures:
-        found = figures["importance"]
+    if "importance" in result:
+        found = result["importance"]
         lines.append(
             f"Importance weights: the kept episodes weigh as {found['effective_kept']:.0f} draws from the declared "
             f"distributions, largest weight {found['largest_weight']:.2f}."
         )
-    if "adaptive" in figures:
-        found = figures["adaptive"]
+    if "adaptive" in result:
+        found = result["adaptive"]
         lines.append(f"Adaptive ranges after {found['rounds']} rounds: {_format_ranges(found['ranges'])}.")
-    covered = figures["coverage"]
+    covered = result["coverage"]
     if covered["pair_occupied"] is not None:
         lines.append(
             f"Coverage: {covered['pair_occupied']:.1%} of the cells of {covered['axes']} parameters taken in pairs "
@@ -152,7 +176,13 @@ def format_draws(figures: Mapping[str, Any]) -> list[str]:
 
 
 def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None, dataset: Path) -> ReportPage:
-    """Return a page with plots and tables of the coverage."""
+    """Return a page with plots and tables of a dataset's coverage of its parameter space.
+
+    Args:
+        coverage: result of `dataset_coverage`.
+        history: result of `dataset_history`; None if the ranges were not adaptive.
+        dataset: folder of the dataset.
+    """
     kept, attempted = coverage["kept"], coverage["attempted"]
     page = ReportPage("Coverage of the parameter space", f"{dataset}, plan {coverage['plan_hash'][:12]}")
     page.key_metrics(_key_metrics(coverage))
@@ -167,7 +197,7 @@ def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None
         f"{axis['range'][0]:.3g} … {axis['range'][1]:.3g} {axis['unit'].removesuffix('1')}".strip() for axis in axes
     ]
     counts = ([row["counts"] for row in part["marginals"]] for part in (kept, attempted))
-    page.plot(marginal_rows(names, ends, *counts), "Move the pointer over a cell to see its counts.")
+    page.plot(plot_marginal_rows(names, ends, *counts), "Move the pointer over a cell to see its counts.")
     if "pairs" in kept:
         _pairs_section(page, coverage, names)
     if history is not None:
@@ -176,7 +206,9 @@ def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None
             f"A boundary moves outwards if at least {history['thresholds'][1]:.0%} of its evaluations succeeded, and "
             f"inwards below {history['thresholds'][0]:.0%}; ranges change every {history['every']} episodes.",
         )
-        page.plot(range_history(history), "Marks show the rounds in which a boundary had been evaluated often enough.")
+        page.plot(
+            plot_range_history(history), "Marks show the rounds in which a boundary had been evaluated often enough."
+        )
     return page
 
 
@@ -188,7 +220,7 @@ def _pairs_section(page: ReportPage, coverage: Mapping[str, Any], names: list[st
         f"The fraction of {cells} × {cells} cells that contain a kept episode; independent draws would visit "
         f"{pairs['expected']:.1%}. {format_hole(pairs['hole'])}",
     )
-    page.plot(pair_matrix(names, pairs["fractions"], pairs["expected_fractions"]))
+    page.plot(plot_pair_matrix(names, pairs["fractions"], pairs["expected_fractions"]))
     page.table(
         ["least covered pair", "", "visited", "expected"],
         [[*row["names"], f"{row['occupied']:.1%}", f"{row['expected']:.1%}"] for row in pairs["least"]],
@@ -197,25 +229,30 @@ def _pairs_section(page: ReportPage, coverage: Mapping[str, Any], names: list[st
 
 def _key_metrics(coverage: Mapping[str, Any]) -> list[KeyMetric]:
     short = summarize_coverage(coverage)
-    figures = [
+    result = [
         KeyMetric(label="episodes kept", value=coverage["kept"]["episodes"]),
         KeyMetric(label="attempted", value=coverage["attempted"]["episodes"]),
         KeyMetric(label="axes", value=short["axes"], source="independent numbers per episode"),
     ]
     if short["pair_occupied"] is not None:
         expected = f"independent draws: {short['pair_expected']:.1%}"
-        figures.append(KeyMetric(label="pair cells visited", value=f"{short['pair_occupied']:.1%}", source=expected))
-    return figures
+        result.append(KeyMetric(label="pair cells visited", value=f"{short['pair_occupied']:.1%}", source=expected))
+    return result
 
 
 def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, float, float, float, str, float]]:
-    """Return name, range, share of cells with kept and with attempted episodes, expected share, and the widest gap."""
+    """Return one row per parameter for `coverage_table`.
+
+    Returns:
+        Name, range as text, share of cells with kept episodes, share with attempted episodes, share expected from
+        independent draws, widest gap between kept episodes as text, and its width.
+    """
     rows = []
     parts = zip(coverage["axes"], coverage["kept"]["marginals"], coverage["attempted"]["marginals"], strict=True)
     for axis, kept, attempted in parts:
         low, high = axis["range"]
         gap = kept.get("gap")
-        said = f"{gap['low']:.3g} to {gap['high']:.3g}" if gap and gap["width"] else ""
+        gap_text = f"{gap['low']:.3g} to {gap['high']:.3g}" if gap and gap["width"] else ""
         rows.append(
             (
                 axis["name"],
@@ -223,7 +260,7 @@ def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, float, 
                 kept["occupied"],
                 attempted["occupied"],
                 kept["expected"],
-                said,
+                gap_text,
                 gap["width"] if gap else 0.0,
             )
         )
@@ -233,36 +270,44 @@ def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, float, 
 _DEFAULT = "waypoints"
 
 
-def resolve_clip(workspace: Workspace, like: str) -> tuple[str, int]:
-    """Return the episode and the frame that ``EPISODE`` or ``EPISODE:FRAME`` names.
+def resolve_clip(workspace: Workspace, clip: str) -> tuple[str, int]:
+    """Return the episode id and the frame that a text ``EPISODE`` or ``EPISODE:FRAME`` names; the default frame is 0.
 
-    An episode is the beginning of its id or ``BATCH:INDEX``, as for labels. A number after the name of a batch is an
-    index, after anything else a frame.
+    ``EPISODE`` is the beginning of an episode's id. An episode may also be given as ``BATCH:INDEX``, with the name of a
+    batch (a dataset folder in the workspace) and the index in it; its frame is 0.
 
     Raises:
-        InputError, UnknownNameError: the text has another form, or there is no such episode.
+        InputError: If the text has another form.
+        UnknownNameError: If there is no such episode.
     """
-    head, colon, tail = like.rpartition(":")
+    head, colon, tail = clip.rpartition(":")
     if colon and not tail.isdigit():
         raise InputError(
-            f"--nearest {like}: {tail!r} is not a frame number. Write EPISODE or EPISODE:FRAME, such as {head}:60."
+            f"--nearest {clip}: {tail!r} is not a frame number. Write EPISODE or EPISODE:FRAME, such as {head}:60."
         )
     batch = workspace.query("SELECT 1 FROM places WHERE batch = ? LIMIT 1", [head]).num_rows
-    name, frame = (head, int(tail)) if colon and not batch else (like, 0)
+    name, frame = (head, int(tail)) if colon and not batch else (clip, 0)
     return resolve_episodes(workspace, [name])[0], frame
 
 
-def run_nearest_clips(request: CoverageRequest, like: str, console: Console) -> dict[str, Any]:
-    """Print the clips nearest to the one that `resolve_clip` returns.
+def run_nearest_clips(request: CoverageRequest, clip: str, console: Console) -> dict[str, Any]:
+    """Print the clips of a workspace nearest to a given clip, by the distance of their embeddings.
 
-    With the default embedding, the encoder with the most stored clips is used.
+    The option ``embedding`` names the encoder that computed the embeddings. If it has its default value, the encoder
+    with the most embedded clips in the workspace is used.
+
+    Args:
+        request: the options.
+        clip: the given clip, as `resolve_clip` reads it.
+        console: output for people.
 
     Raises:
-        InputError, UnknownNameError: there are no embeddings, or no such clip.
+        InputError: If the workspace has no embeddings, or the clip is given in another form.
+        UnknownNameError: If there is no such episode.
     """
     embedding = request.sides.embedding
     with Workspace.open(request.sides.workspace) as workspace:
-        episode, frame = resolve_clip(workspace, like)
+        episode, frame = resolve_clip(workspace, clip)
         encoder_hash, encoder = choose_encoder(workspace, None if embedding == _DEFAULT else embedding)
         clips = len(open_clip_index(workspace, encoder_hash))
         began = time.perf_counter()
@@ -278,15 +323,15 @@ def run_nearest_clips(request: CoverageRequest, like: str, console: Console) -> 
                 soft_wrap=True,
             )
             rows.append({**vars(row), "batch": place.batch, "episode_index": place.index})
-    asked = {"like": like, "episode_id": episode, "frame": frame}
-    return {"schema": 1, "verb": "coverage", **asked, "encoder": encoder, "clips": clips, "nearest": rows}
+    given = {"like": clip, "episode_id": episode, "frame": frame}
+    return {"schema": 1, "verb": "coverage", **given, "encoder": encoder, "clips": clips, "nearest": rows}
 
 
 def run_coverage_of_reality(request: CoverageRequest, console: Console) -> Outcome:
-    """Measure, print and store the coverage of reality.
+    """Measure, print and store how much of reality the simulated episodes cover.
 
     Raises:
-        TwinloopError: the sides cannot be read or compared; the message states why.
+        TwinloopError: If the sides cannot be read or compared; the message states why.
     """
     sides = resolve_sides(request.sides)
     run = MeasuredRun.begin("coverage", "reality", request.output, request.fail_if, console)

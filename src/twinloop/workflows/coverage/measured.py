@@ -1,4 +1,7 @@
-"""Measure the coverage of reality: load both sides, embed clips, analyse the parameter space, find holes."""
+"""Measure how much of reality simulation covers: load both sides, compare their clips, find holes.
+
+The sides are the real and the simulated episodes. Their clips (parts of fixed length) are compared as feature vectors.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +47,10 @@ PARAMETERS = "parameters"
 
 
 def resolve_sides(sides: ComparedSides) -> ComparedSides:
-    """Return the same sides, with the nearest workspace upwards if neither side is given.
+    """Return the options, with the nearest workspace upwards if they give neither real nor simulated episodes.
 
     Raises:
-        InputError: neither side is given, and there is no workspace.
+        InputError: If they give neither, and there is no workspace.
     """
     if sides.real or sides.sim or sides.workspace:
         return sides
@@ -62,7 +65,24 @@ def resolve_sides(sides: ComparedSides) -> ComparedSides:
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageResult:
-    """Result of a coverage measurement; ``space`` is None if the plan of the simulated episodes is not known."""
+    """Result of a coverage measurement.
+
+    Attributes:
+        options: the options of the user.
+        real: the real episodes.
+        sim: the simulated episodes.
+        real_rows: feature vectors of the real clips, or if parameters are compared, one point per real episode.
+        sim_rows: feature vectors of the simulated clips or episodes.
+        coverage: shares of covered clips, with intervals.
+        holes: regions of real clips without simulated clips nearby, the most important first.
+        whitening: transformation of the feature vectors; None if parameters are compared.
+        settings: how clips were cut; None if parameters are compared.
+        encoder: name, hash and settings of the encoder, for result.json.
+        generated: generate run of the simulated episodes; None if unknown.
+        space: analysis of the parameter space; None if ``generated`` is None.
+        notes: remarks for the user.
+        projection: projection of the clips for the plot.
+    """
 
     options: ComparedSides
     real: EpisodeSide
@@ -81,10 +101,14 @@ class CoverageResult:
 
 
 def measure(options: ComparedSides, projection: Projection = "pca") -> CoverageResult:
-    """Measure the coverage in clips and in parameters.
+    """Measure the coverage of reality by clips, and by randomized parameters if the generate run is known.
+
+    Args:
+        options: the sides and how to compare them.
+        projection: projection of the clips for the plot.
 
     Raises:
-        TwinloopError: the sides cannot be read or compared; the message states why.
+        TwinloopError: If the sides cannot be read or compared; the message states why.
     """
     if options.workspace is None:
         return _measure(options, projection, None)
@@ -108,8 +132,8 @@ def _measure(options: ComparedSides, projection: Projection, workspace: Workspac
         real_rows, sim_rows, encoder = _parameter_rows(real, sim, space, why)
         whitening = settings = None
     else:
-        real_rows, sim_rows, whitening, settings, encoder, said = _embed_clips(options, real, sim, workspace)
-        notes += said
+        real_rows, sim_rows, whitening, settings, encoder, clip_notes = _embed_clips(options, real, sim, workspace)
+        notes += clip_notes
     if len(real.members) <= options.k:
         notes.append(
             f"There are only {len(real.members)} real episodes, so the neighbour number {options.k} of a clip may be "
@@ -135,14 +159,14 @@ def _measure(options: ComparedSides, projection: Projection, workspace: Workspac
 
 
 def headlines(measured: CoverageResult) -> list[HeadlineMetric]:
-    """Return the metrics that ``--fail-if`` can use."""
+    """Return the metrics that ``--fail-if`` conditions can use."""
     largest = max((hole.mass for hole in measured.holes), default=0.0)
     hole = HeadlineMetric(name="largest_hole", estimate=largest, meaning="share of reality in the largest hole")
     return [*list_headlines(measured.coverage), hole]
 
 
 def project_clips(measured: CoverageResult) -> tuple[Any, Any, tuple[str, str]]:
-    """Return both sides in two dimensions, ``(n, 2)`` each, and the names of the axes."""
+    """Return real and simulated clips in two dimensions, ``(nreal, 2)`` and ``(nsim, 2)``, and labels of both axes."""
     both = np.vstack([measured.real_rows.rows, measured.sim_rows.rows])
     names = None
     if measured.whitening is None and measured.space is not None:
@@ -167,12 +191,12 @@ def _load_sides(options: ComparedSides, workspace: Workspace | None) -> tuple[Ep
 
 
 def _require_disjoint_sides(real: EpisodeSide, sim: EpisodeSide) -> None:
-    """Refuse an episode on both sides: it would be its own neighbour."""
+    """Raise `InputError` if an episode is on both sides, because it would cover itself."""
     both = {member.episode_id for member in real.members} & {member.episode_id for member in sim.members}
     if both:
         shown = next(member.title for member in real.members if member.episode_id in both)
         raise InputError(
-            f"{len(both)} episodes are on both sides, such as {shown}: they would cover themselves. Remove them from "
+            f"{len(both)} episodes are on both sides, such as {shown}, and would cover themselves. Remove them from "
             "one side."
         )
 
@@ -180,7 +204,20 @@ def _require_disjoint_sides(real: EpisodeSide, sim: EpisodeSide) -> None:
 def _parameter_rows(
     real: EpisodeSide, sim: EpisodeSide, space: ParameterSpace | None, why: str
 ) -> tuple[ClipRows, ClipRows, dict[str, Any]]:
-    """Return episodes as points of the parameters that are known for the real episodes."""
+    """Return real and simulated episodes as points of the parameters that are known for the real episodes.
+
+    Args:
+        real: the real episodes.
+        sim: the simulated episodes.
+        space: analysis of the parameter space.
+        why: reason if ``space`` is None, for the message.
+
+    Returns:
+        The points of the real episodes, those of the simulated ones, and a description for result.json.
+
+    Raises:
+        InputError: If no parameter is known for the real episodes, or too many are.
+    """
     if space is None:
         raise InputError(f"--embedding parameters needs simulated episodes with a randomization plan, but {why}.")
     if not space.known:
@@ -212,20 +249,20 @@ def _embed_clips(
 ) -> tuple[ClipRows, ClipRows, Whitening, ClipSettings, dict[str, Any], list[str]]:
     encoder = open_clip_encoder(options.embedding)
     ranges, calibrated = find_substitute_twin(options.ranges, workspace, [*real.examples, *sim.examples])
-    settings, said = match_clip_settings(real, sim, clip_s=options.clip, ranges=ranges, camera=options.camera)
-    raw_real, raw_sim, figures = encode_sides(real, sim, encoder, settings, workspace)
+    settings, conversions = match_clip_settings(real, sim, clip_s=options.clip, ranges=ranges, camera=options.camera)
+    raw_real, raw_sim, result = encode_sides(real, sim, encoder, settings, workspace)
     fitted, rows_of = "the real clips", raw_real.rows
     if options.fit == "union":
         fitted = "the real and simulated clips together"
         rows_of = np.vstack([raw_real.rows, raw_sim.rows])
-    resolution = encoder.resolution(settings.units) if isinstance(encoder, WaypointEncoder) else None
+    resolution = encoder.get_noise_levels(settings.units) if isinstance(encoder, WaypointEncoder) else None
     whitening = fit_whitening(rows_of, fitted=fitted, resolution=resolution)
     rows = [replace(side, rows=whitening(side.rows)) for side in (raw_real, raw_sim)]
     info = {
         "name": encoder.name,
-        **figures,
+        **result,
         "settings": settings.to_json(),
         "rate_hz": settings.rate_hz,
-        "space_hash": hash_space(figures["hash"], whitening),
+        "space_hash": hash_space(result["hash"], whitening),
     }
-    return rows[0], rows[1], whitening, settings, info, [*said, *calibrated]
+    return rows[0], rows[1], whitening, settings, info, [*conversions, *calibrated]

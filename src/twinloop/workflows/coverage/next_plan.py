@@ -1,4 +1,8 @@
-"""Plan the next generate file: find holes, the parameters that reach them, and write boxes with their reasons."""
+"""Plan the next generate run (`twinloop plan`): write a generate file that fills holes of the coverage.
+
+A hole is a region of real situations without simulated episodes. The file draws parameters from boxes (ranges of some
+parameters) that lead into the holes, and from boxes in which simulated episodes fail.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,14 @@ _WIDTH = 110  # characters per line of comments
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFill:
-    """A target, the box to draw from, and the number of its episodes."""
+    """New episodes for one target (a hole, or a region of failures).
+
+    Attributes:
+        target: the target.
+        box: range of each parameter to draw from, in SI units. All targets have the same parameters: a parameter that
+            only other targets restrict has its whole range.
+        episodes: number of new episodes.
+    """
 
     target: FillTarget
     box: Mapping[str, tuple[float, float]]
@@ -53,19 +64,24 @@ class PlannedFill:
 
     @property
     def params(self) -> dict[str, list[float]]:
-        """The box in the form of a generate file."""
+        """Parameter ranges in the form of a generate file: ``[low, high]`` by parameter, in SI units."""
         return {name: list(pair) for name, pair in self.box.items()}
 
 
 def build_next_file(
     generated: GenerationSource, fills: Sequence[PlannedFill], *, base: Path | None
 ) -> tuple[str, list[str]]:
-    """Return the text of the file, and notes on the other changes of the plan.
+    """Return the text of the next generate file, and notes on settings that were removed from the base file.
 
-    The plan is compiled once, so the returned file is known to be valid.
+    Removed are settings that conflict with the new episodes. The new file is checked, so that the next run accepts it.
+
+    Args:
+        generated: the last generate run.
+        fills: the new episodes for each target.
+        base: generate file to extend; None for the configuration of ``generated``.
 
     Raises:
-        InputError: the base is not valid, or the boxes cannot be drawn under its constraints.
+        InputError: If the base file is invalid, or the boxes cannot be drawn under its constraints.
     """
     value = _load_base_plan(generated, base)
     folder = generated.folder if base is None else base.parent
@@ -78,7 +94,12 @@ def build_next_file(
 
 
 def _load_base_plan(generated: GenerationSource, base: Path | None) -> dict[str, Any]:
-    """Return the plan to extend, as plain values."""
+    """Return the generate file to extend as a dictionary, with its seed increased by one.
+
+    Args:
+        generated: the last generate run.
+        base: generate file to extend; None for the configuration of ``generated``.
+    """
     if base is not None:
         value = load_yaml(base)
         if not isinstance(value, dict) or "scene" not in value:
@@ -96,7 +117,16 @@ def _load_base_plan(generated: GenerationSource, base: Path | None) -> dict[str,
 def _insert_boxes(
     value: dict[str, Any], fills: Sequence[PlannedFill], generated: GenerationSource, folder: Path
 ) -> list[str]:
-    """Insert the boxes, and remove settings that conflict with them; return notes on the removed settings."""
+    """Insert boxes (parameter ranges of new episodes) into a generate file; return notes on removed settings.
+
+    Settings that conflict with the boxes are removed.
+
+    Args:
+        value: content of the generate file, changed in place.
+        fills: the boxes with their numbers of episodes.
+        generated: the last generate run.
+        folder: folder to which paths in the file are relative.
+    """
     section, notes = value["randomization"], []
     for key, why in (("boxes", "which belong to the run before"), ("adaptive", "which would move the ranges")):
         if key in section:
@@ -131,7 +161,15 @@ def _insert_boxes(
 def _is_feasible(
     value: dict[str, Any], fill: PlannedFill, constraint: str, generated: GenerationSource, folder: Path
 ) -> bool:
-    """Return whether a constraint allows episodes in a box; tested with a plan of that box alone."""
+    """Return whether a constraint allows episodes in a box, tested with a plan of that box alone.
+
+    Args:
+        value: content of the generate file.
+        fill: the box.
+        constraint: the constraint as written in the file.
+        generated: the last generate run.
+        folder: folder to which paths in the file are relative.
+    """
     alone = copy.deepcopy(value)
     alone["randomization"] |= {"constraints": [constraint], "boxes": [{"episodes": 1, "params": fill.params}]}
     try:
@@ -144,7 +182,7 @@ def _is_feasible(
 
 
 def _format_plan(value: Mapping[str, Any], fills: Sequence[PlannedFill], notes: Sequence[str]) -> str:
-    """Return the file with comments; the boxes come last, each below its reason."""
+    """Return the text of a generate file with comments; the boxes come last, each below the reason for it."""
     plain = {key: part for key, part in value.items() if key != "randomization"}
     section = {key: part for key, part in value["randomization"].items() if key != "boxes"}
     lines = [
@@ -160,8 +198,8 @@ def _format_plan(value: Mapping[str, Any], fills: Sequence[PlannedFill], notes: 
     for fill in fills:
         target = fill.target
         share = f"{target.mass:.1%} of reality in {target.episodes} episodes{_format_failures(target)}"
-        said = f"{target.name}: {share}; {fill.episodes} episodes of the next run. {target.why}"
-        lines += ["", *_format_comment(said, indent="    "), f"    - episodes: {fill.episodes}", "      params:"]
+        comment = f"{target.name}: {share}; {fill.episodes} episodes of the next run. {target.why}"
+        lines += ["", *_format_comment(comment, indent="    "), f"    - episodes: {fill.episodes}", "      params:"]
         lines += [f"        {name}: [{low:.6g}, {high:.6g}]" for name, (low, high) in fill.box.items()]
     return "\n".join(lines) + "\n"
 
@@ -178,13 +216,15 @@ _MOST_TARGETS = 8  # holes that are filled, largest first: with more, each would
 
 
 def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Print the holes and the parameters that reach them, and write the next generate file.
+    """Print coverage holes and the parameter ranges that lead to them, and write the next generate file.
+
+    A hole is a region of real motions without similar simulated ones.
 
     Returns:
-        The result, and 1 if there are holes but no parameter reaches any of them.
+        The result, and an exit code: 1 if there are targets but no parameter ranges are known for any of them, else 0.
 
     Raises:
-        InputError: the simulated episodes have no generate plan, or the file exists.
+        InputError: If the simulated episodes have no known generate run, the file exists, or an option is invalid.
     """
     output, episodes = request.output, request.episodes
     if output is not None and output.exists():
@@ -198,17 +238,17 @@ def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], in
     chosen = select_separate_targets(targets, most=request.holes)
     for line in (*describe_inputs(measured), *measured.notes, "", *findings(measured), "", *target_lines(targets)):
         console.print(line, soft_wrap=True)
-    figures: dict[str, Any] = {
+    result: dict[str, Any] = {
         "schema": 1,
         "verb": "plan",
-        "figures": measured.coverage.to_json(),
+        "metrics": measured.coverage.to_json(),
         "holes": [hole.to_json() for hole in measured.holes],
         "findings": findings(measured),
         "targets": [target.to_json() for target in targets],
     }
     if not chosen:
         console.print(_NOWHERE if targets else _NOTHING, soft_wrap=True)
-        return {**figures, "output": None, "episodes": 0, "boxes": []}, int(bool(targets))
+        return {**result, "output": None, "episodes": 0, "boxes": []}, int(bool(targets))
     fills = _allocate_episodes(measured, chosen, episodes)
     text, notes = build_next_file(measured.generated, fills, base=request.base)
     for line in notes:
@@ -222,7 +262,7 @@ def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], in
         )
     boxes = [{"name": fill.target.name, "episodes": fill.episodes, "box": dict(fill.box)} for fill in fills]
     plan = {"output": None if output is None else str(output), "episodes": episodes, "boxes": boxes, "notes": notes}
-    return {**figures, **plan}, 0
+    return {**result, **plan}, 0
 
 
 _NOWHERE = (
@@ -233,7 +273,11 @@ _NOTHING = "Nothing is planned: there is no hole of three or more episodes, and 
 
 
 def find_targets(measured: CoverageResult) -> list[FillTarget]:
-    """Return all targets for new episodes, largest weight first, with a box or the reason why there is none."""
+    """Return all targets for new simulated episodes, the largest weight first.
+
+    Targets are coverage holes (real motions without similar simulated ones) and regions where simulated episodes fail.
+    Each has the parameter ranges of its new episodes, or the reason why no such ranges are known.
+    """
     space = measured.space
     assert space is not None  # noqa: S101 - refused before
     failures = [_failure_target(measured, space, box) for box in space.failures]
@@ -246,7 +290,10 @@ def find_targets(measured: CoverageResult) -> list[FillTarget]:
 
 
 def target_lines(targets: Sequence[FillTarget]) -> list[str]:
-    """Return one sentence per target."""
+    """Return one numbered line per target for new episodes.
+
+    It has the target's share of the real data, its failures, and the reason for its parameter ranges or their absence.
+    """
     return [
         f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} "
         f"episodes){_format_failures(target)}. "
@@ -256,7 +303,15 @@ def target_lines(targets: Sequence[FillTarget]) -> list[str]:
 
 
 def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> FillTarget:
-    """Return a hole among clips as a target, with a box of the parameters that move clips toward it."""
+    """Return a region of real clips without simulated clips as a target for new simulated episodes.
+
+    The target has ranges of the parameters that move simulated clips toward the region.
+
+    Args:
+        measured: the coverage.
+        number: number of the hole, for its name.
+        hole: the region.
+    """
     generated = measured.generated
     assert generated is not None  # noqa: S101 - refused before
     axes = generated.axes
@@ -273,15 +328,17 @@ def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> F
         axes[column].name: _si_range(axes[column], low, high)
         for column, low, high in zip(found.columns, found.low, found.high, strict=True)
     }
-    told = ", ".join(f"{axes[c].name} ({t:.0%} explained)" for c, t in zip(found.columns, found.told, strict=True))
+    parameters = ", ".join(
+        f"{axes[c].name} ({t:.0%} explained)" for c, t in zip(found.columns, found.explained_variance, strict=True)
+    )
     distances = (
-        f"a regression predicts clips of the box {found.left:.3g} from it, and the nearest of the simulated ones "
-        f"{found.now:.3g}; its error is {found.error:.3g} on held-out episodes"
+        f"a regression predicts clips of the box {found.distance_after:.3g} from it, and the nearest of the simulated "
+        f"ones {found.distance_now:.3g}; its error is {found.error:.3g} on held-out episodes"
     )
     reason = {
         "none": f"No randomized parameter moves clips toward it: {found.reason}.",
-        "toward": f"Clips move toward it, but do not reach it, with {told}: {distances}.",
-        "reaches": f"Clips reach it with {told}: {distances}.",
+        "toward": f"Clips move toward it, but do not reach it, with {parameters}: {distances}.",
+        "reaches": f"Clips reach it with {parameters}: {distances}.",
     }[found.answer]
     return FillTarget(
         kind="clips",
@@ -297,7 +354,10 @@ def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> F
 
 
 def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
-    """Return a hole in the parameter space as a target; its outer cells are extended to the farthest real episode."""
+    """Return a parameter region that has too few simulated episodes as a target for new ones.
+
+    A region that ends at the border of the randomized range is extended to the farthest real episode beyond it.
+    """
     inside = box.contains_points(np.nan_to_num(space.real, nan=-9.0))
     success = measured.real.success if len(measured.real.success) == len(inside) else np.full(len(inside), np.nan)
     known = success[inside][~np.isnan(success[inside])]
@@ -326,14 +386,18 @@ def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: Cell
 
 
 def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
-    """Return a region of simulated failures as a target, weighted by its share of reality, if that is known."""
+    """Return a region of simulated failures as a target for new simulated episodes.
+
+    Its weight is proportional to the share of real episodes in the region. If their parameters are unknown, the share
+    of simulated episodes is used.
+    """
     judged = box.cases + box.controls
     failure = box.cases / judged
     if set(box.axes) <= set(space.known):
         inside = box.contains_points(np.nan_to_num(space.real, nan=-9.0))
-        mass, episodes, said = float(inside.mean()), int(inside.sum()), "of reality"
+        mass, episodes, reference = float(inside.mean()), int(inside.sum()), "of reality"
     else:
-        mass, episodes, said = (
+        mass, episodes, reference = (
             judged / len(space.sim),
             0,
             "of simulation, because these parameters of the real episodes are not known",
@@ -347,7 +411,7 @@ def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBo
         kind="failures",
         name=f"failures with {format_box(space.axes, box)}",
         box=ranges,
-        why=f"{box.cases} of {judged} simulated episodes fail there (p = {box.p_value:.2g}); {mass:.1%} {said}.",
+        why=f"{box.cases} of {judged} simulated episodes fail there (p = {box.p_value:.2g}); {mass:.1%} {reference}.",
         mass=mass,
         episodes=episodes,
         failure=failure,

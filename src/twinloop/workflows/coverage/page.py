@@ -1,4 +1,4 @@
-"""Sections of the report on the coverage of reality by simulation."""
+"""Write the report sections on the coverage of reality by simulation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twinloop.core.errors import TwinloopError
 from twinloop.curate.cells import PAIR_CELLS, ParameterCell, ParameterPairCell
 from twinloop.curate.coverage import CoverageHole
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.coverage import clip_map, clip_traces, success_rows
+from twinloop.report.coverage import plot_clip_map, plot_clip_traces, plot_success_rows
 from twinloop.stats import Interval
 from twinloop.workflows.coverage.axes import ParameterSpace
 from twinloop.workflows.coverage.measured import CoverageResult, project_clips
@@ -28,13 +28,13 @@ from twinloop.workflows.coverage.sides import ClipSettings, cut_episode_clips
 
 _HOLES = 5  # holes with plots (our choice)
 _CLIPS = 6  # clips of a hole in the plot
-_PICTURES = 6  # clips of a hole with images
+_IMAGES = 6  # clips of a hole with images
 _CELL_ROWS = 10  # cells of two parameters in the table
 _CELL_PLOTS = 6  # parameters with plots: those in which the sides or the success rate differ most
 
 
 def coverage_sections(page: ReportPage, measured: CoverageResult) -> None:
-    """Write the summary, the map, the holes one by one, and the parameter space."""
+    """Add to a report the summary, a map of the clips, the largest holes one by one, and the parameter space."""
     _summary(page, measured)
     _map(page, measured)
     for number, hole in enumerate(measured.holes[:_HOLES], start=1):
@@ -45,13 +45,13 @@ def coverage_sections(page: ReportPage, measured: CoverageResult) -> None:
 
 
 def _summary(page: ReportPage, measured: CoverageResult) -> None:
-    figures = measured.coverage.figures
+    metrics = measured.coverage.metrics
     page.section("How much of reality does simulation cover?", " ".join(findings(measured)))
     page.key_metrics(
         [
-            _percent_metric("of reality covered", figures.coverage),
-            _percent_metric("recall of reality", figures.recall),
-            _percent_metric("precision of simulation", figures.precision),
+            _percent_metric("of reality covered", metrics.coverage),
+            _percent_metric("recall of reality", metrics.recall),
+            _percent_metric("precision of simulation", metrics.precision),
             KeyMetric(
                 label="holes",
                 value=len(measured.holes),
@@ -80,7 +80,7 @@ def _map(page: ReportPage, measured: CoverageResult) -> None:
         "Clips that are close on this projection can be far from each other in the full space, which coverage uses.",
     )
     holes = [hole.clips.tolist() for hole in measured.holes]
-    page.plot(clip_map(real, sim, axes, holes, measured.coverage.uncovered_mask, hover))
+    page.plot(plot_clip_map(real, sim, axes, holes, measured.coverage.uncovered_mask, hover))
     page.table(
         ["hole", "% of reality", "episodes", "distance", "failing", "clip in its middle"],
         [
@@ -114,12 +114,12 @@ def _hole(page: ReportPage, measured: CoverageResult, number: int, hole: Coverag
     )
     if measured.whitening is None:
         return
-    strip = _build_image_strip(measured, hole.clips[:_PICTURES], real=True)
+    strip = _build_image_strip(measured, hole.clips[:_IMAGES], real=True)
     if strip is not None:
         page.image(strip, "The middle image of clips of this hole, the most typical first, from the robot's camera.")
-        theirs = _build_image_strip(measured, measured.coverage.nearest_sim[hole.clips[:_PICTURES]], real=False)
-        if theirs is not None:
-            page.image(theirs, "The middle image of the simulated clip nearest to each of them.")
+        nearest_strip = _build_image_strip(measured, measured.coverage.nearest_sim[hole.clips[:_IMAGES]], real=False)
+        if nearest_strip is not None:
+            page.image(nearest_strip, "The middle image of the simulated clip nearest to each of them.")
         return
     settings = measured.settings
     assert settings is not None  # noqa: S101 - clips were cut by them
@@ -130,13 +130,20 @@ def _hole(page: ReportPage, measured: CoverageResult, number: int, hole: Coverag
     time = np.arange(len(real[0])) / settings.rate_hz
     unit = settings.units[0] if len(set(settings.units)) == 1 else "unit of the channel"
     page.plot(
-        clip_traces(time, settings.channels, unit, real, sim),
+        plot_clip_traces(time, settings.channels, unit, real, sim),
         "Positions in clips of this hole and in the nearest simulated clips.",
     )
 
 
 def _clip(measured: CoverageResult, row: int, settings: ClipSettings, *, real: bool) -> NDArray[np.float64]:
-    """Return the positions of one clip ``(nframe, n)``, read again."""
+    """Read one clip again and return its joint positions ``(nframe, njoint)``.
+
+    Args:
+        measured: the coverage.
+        row: index of the clip among the clips of its side.
+        settings: how clips were cut.
+        real: True for a real clip, False for a simulated one.
+    """
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     clips = cut_episode_clips(side.members[int(rows.episode[row])], settings)
     assert clips is not None  # noqa: S101 - the clip was cut from it
@@ -145,7 +152,13 @@ def _clip(measured: CoverageResult, row: int, settings: ClipSettings, *, real: b
 
 
 def _build_image_strip(measured: CoverageResult, clips: NDArray[np.int64], *, real: bool) -> NDArray[np.uint8] | None:
-    """Return images of the middle of clips of one side, next to each other; None if there are no images."""
+    """Return the middle images of some clips next to each other; None if an image is missing.
+
+    Args:
+        measured: the coverage.
+        clips: indices of the clips among the clips of their side.
+        real: True for real clips, False for simulated ones.
+    """
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     made = []
     frames = round(measured.options.clip / 2 * measured.encoder["rate_hz"])
@@ -154,13 +167,13 @@ def _build_image_strip(measured: CoverageResult, clips: NDArray[np.int64], *, re
         if recording is None or not recording.cameras:
             return None
         camera = measured.options.camera or recording.cameras[0]
-        frame = min(int(rows.first[row]) + frames, recording.frames - 1)
+        frame = min(int(rows.first[row]) + frames, recording.frame_count - 1)
         try:
             made.append(recording.read_images(camera, [frame])[0])
         except TwinloopError:  # if images are missing, the page shows plots instead
             return None
     size = made[0].shape
-    return np.hstack([picture for picture in made if picture.shape == size])
+    return np.hstack([image for image in made if image.shape == size])
 
 
 def _parameters(page: ReportPage, measured: CoverageResult) -> None:
@@ -188,7 +201,7 @@ def _parameters(page: ReportPage, measured: CoverageResult) -> None:
 
 
 def _pairs(page: ReportPage, space: ParameterSpace) -> None:
-    """Write a table of the emptiest cells of two parameters, with the success rate in them."""
+    """Add a table of the rectangles in two parameters' ranges with the fewest episodes, and their success rates."""
 
     def span(cell: ParameterPairCell, axis: int) -> str:
         unit = f" {cell.units[axis]}" if cell.units[axis] else ""
@@ -213,7 +226,15 @@ def _pairs(page: ReportPage, space: ParameterSpace) -> None:
 
 
 def _difference_score(cells: list[ParameterCell], nreal: int, nsim: int) -> float:
-    """Return a rank of a parameter: the summed difference of both sides plus the range of success rates."""
+    """Return how much the sides or the success rate differ over a parameter's cells, to rank parameters.
+
+    The score is the summed difference of the real and simulated shares plus the range of success rates.
+
+    Args:
+        cells: the cells of one parameter.
+        nreal: number of real episodes.
+        nsim: number of simulated episodes.
+    """
     shares = sum(abs(cell.real / max(nreal, 1) - cell.sim / max(nsim, 1)) for cell in cells) if nreal else 0.0
     rates = [cell.rate for cell in cells if cell.judged]
     return shares + (max(rates) - min(rates) if rates else 0.0)
@@ -221,7 +242,7 @@ def _difference_score(cells: list[ParameterCell], nreal: int, nsim: int) -> floa
 
 def _cell_plot(cells: list[ParameterCell], nreal: int, nsim: int) -> Any:
     rate, low, high = (np.array([getattr(cell, key) for cell in cells]) for key in ("rate", "rate_low", "rate_high"))
-    return success_rows(
+    return plot_success_rows(
         cells[0].name,
         cells[0].unit,
         np.array([cells[0].low, *(cell.high for cell in cells)]),

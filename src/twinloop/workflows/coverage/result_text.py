@@ -19,7 +19,7 @@ FEW = 3  # a hole with fewer episodes may be due to chance
 
 
 def text_lines(measured: CoverageResult) -> list[str]:
-    """Return the printed summary as lines."""
+    """Return the result as lines for a terminal: inputs, findings, the five largest holes, and the parameter space."""
     lines = [*describe_inputs(measured), *measured.notes, "", *findings(measured)]
     if measured.holes:
         lines += ["", f"{'hole':<6}{'of reality':>11}{'episodes':>10}{'distance':>10}{'fails':>17}  clip in its middle"]
@@ -33,7 +33,7 @@ def text_lines(measured: CoverageResult) -> list[str]:
 
 
 def describe_inputs(measured: CoverageResult) -> list[str]:
-    """Return lines on the compared episodes and the space of the comparison."""
+    """Return lines on the compared episodes and on the feature space in which they are compared."""
     unit = "episodes" if measured.options.embedding == PARAMETERS else f"clips of {measured.options.clip:g} s"
     lines = [
         f"{side.label}: {len(side.members)} episodes, {len(rows)} {unit} ({what})"
@@ -60,19 +60,23 @@ def describe_inputs(measured: CoverageResult) -> list[str]:
 
 
 def findings(measured: CoverageResult) -> list[str]:
-    """Return the main results as sentences; each share has its interval and its value without a gap."""
-    figures = measured.coverage.figures
-    floor = figures.floor
+    """Return the main results as sentences.
+
+    Each share has its interval, and the value expected if real and simulated clips did not differ. That value is
+    computed by random permutation of the labels real and simulated.
+    """
+    metrics = measured.coverage.metrics
+    floor = metrics.floor
     return [
         (
-            f"Simulation covers {figures.coverage.percent(1)} of reality: this share of real clips has a simulated "
+            f"Simulation covers {metrics.coverage.percent(1)} of reality: this share of real clips has a simulated "
             "clip within the distance of its real neighbour number "
             f"{measured.coverage.k}{_format_floor(floor['coverage'])}."
         ),
         (
-            f"Recall of reality {figures.recall.percent(1)}{_format_floor(floor['recall'])}; precision of simulation "
-            f"{figures.precision.percent(1)}{_format_floor(floor['precision'])}; density "
-            f"{_format_interval(figures.density)}."
+            f"Recall of reality {metrics.recall.percent(1)}{_format_floor(floor['recall'])}; precision of simulation "
+            f"{metrics.precision.percent(1)}{_format_floor(floor['precision'])}; density "
+            f"{_format_interval(metrics.density)}."
         ),
         _holes_sentence(measured),
     ]
@@ -91,7 +95,7 @@ def _holes_sentence(measured: CoverageResult) -> str:
 
 
 def parameter_lines(measured: CoverageResult) -> list[str]:
-    """Return lines on the parameter space: real episodes without simulated ones, and regions of failure."""
+    """Return lines on parameter ranges with too few simulated episodes, with none, and with many failures."""
     space = measured.space
     assert space is not None  # noqa: S101 - called only if there is one
     lines = []
@@ -126,7 +130,12 @@ def parameter_lines(measured: CoverageResult) -> list[str]:
 
 
 def format_box(axes: Sequence[ParameterAxis], box: CellBox) -> str:
-    """Return a box as text, in SI units."""
+    """Return a box (ranges of one or two parameters) as text, in SI units.
+
+    Args:
+        axes: the parameters to which the indices of the box refer.
+        box: the box.
+    """
     spans = []
     for column, low, high, (first, last) in zip(box.axes, box.low, box.high, _box_bounds(axes, box), strict=True):
         axis = axes[column]
@@ -141,13 +150,18 @@ def format_box(axes: Sequence[ParameterAxis], box: CellBox) -> str:
 
 
 def _box_bounds(axes: Sequence[ParameterAxis], box: CellBox) -> list[NDArray[np.float64]]:
-    """Return the two ends of a box along each of its axes, in SI units."""
+    """Return lower and upper bound of a box along each of its axes, in SI units."""
     cells = zip(box.axes, box.low, box.high, strict=True)
     return [axes[column].to_si(np.array([low, high]) / BOX_CELLS) for column, low, high in cells]
 
 
 def _format_worst_cell(cells: Sequence[ParameterCell], rate: float) -> str:
-    """Return a sentence on the cell that is most certainly below the overall rate, or "" if there is none."""
+    """Return a sentence on the cell with the lowest success rate, or "" if none is certainly below the overall rate.
+
+    Args:
+        cells: the cells of single parameters.
+        rate: overall success rate.
+    """
     worse = [cell for cell in cells if cell.judged and cell.rate_high < rate]
     if not worse:
         return ""
@@ -159,7 +173,7 @@ def _format_worst_cell(cells: Sequence[ParameterCell], rate: float) -> str:
 
 
 def describe_hole_center(measured: CoverageResult, hole: CoverageHole) -> str:
-    """Return the clip in the middle of a hole as text; for parameters, its values in SI units."""
+    """Return the clip in the middle of a hole as text; if parameters are compared, their values in SI units."""
     row = int(hole.clips[0])
     if measured.whitening is None:
         space = measured.space
@@ -179,7 +193,12 @@ def _hole_line(measured: CoverageResult, number: int, hole: CoverageHole) -> str
 
 
 def format_failure_rate(failure: float, judged: int) -> str:
-    """Return the share of judged episodes that failed, with its interval, as text."""
+    """Return a failure rate with its 95 % interval as text; a dash if no outcome is known.
+
+    Args:
+        failure: share of the episodes with a known outcome that failed.
+        judged: number of episodes with a known outcome.
+    """
     return wilson(round(failure * judged), judged).percent() if judged else "–"
 
 
@@ -198,7 +217,7 @@ def result_to_json(measured: CoverageResult) -> dict[str, Any]:
         },
         "encoder": measured.encoder,
         "whitening": None if measured.whitening is None else measured.whitening.to_json(),
-        "figures": measured.coverage.to_json(),
+        "metrics": measured.coverage.to_json(),
         "uncovered": [
             {
                 "episode": measured.real.members[int(clips.episode[row])].episode_id

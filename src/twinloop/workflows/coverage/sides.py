@@ -1,4 +1,7 @@
-"""Load the two sides of a coverage from logs, folders or a workspace, and encode their clips in the same way."""
+"""Load the real and the simulated episodes of a coverage measurement, and encode their clips in the same way.
+
+Episodes come from logs, dataset folders or a workspace. A clip is a part of an episode of fixed length.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.episode_lookup import MOST_ROWS
+from twinloop.catalog.episode_lookup import MAX_SELECTED_EPISODES
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
@@ -33,10 +36,16 @@ MOST_EPISODES = 20_000  # per side; of more, a random sample is used, because ev
 
 @dataclass(frozen=True, kw_only=True)
 class SideEpisode:
-    """One episode of a side.
+    """One real or simulated episode of a coverage measurement.
 
-    ``episode_id`` is the id of its content, or its location; ``title`` is a readable name. ``folder`` is its dataset,
-    None for a log of another format. ``load`` reads its motion.
+    Attributes:
+        episode_id: hash of its content, or a text that locates it in its log.
+        title: readable name.
+        folder: folder of its dataset; None for a log of another format.
+        success: outcome; None if unknown.
+        params: known parameters by name, in SI units.
+        load: function that reads its motion.
+        recording: reader of its images and metadata; None for a log of another format.
     """
 
     episode_id: str
@@ -50,7 +59,13 @@ class SideEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSide:
-    """The episodes of one side with a label of their origin; ``notes`` state which episodes were omitted."""
+    """The real or the simulated episodes of a coverage measurement.
+
+    Attributes:
+        label: description of their origin.
+        members: the episodes.
+        notes: remarks on episodes that were left out.
+    """
 
     label: str
     members: tuple[SideEpisode, ...]
@@ -58,17 +73,17 @@ class EpisodeSide:
 
     @property
     def folders(self) -> list[Path]:
-        """The dataset folders, in order."""
+        """The dataset folders of the episodes, each once, in order."""
         return list(dict.fromkeys(member.folder for member in self.members if member.folder is not None))
 
     @property
     def examples(self) -> list[SideEpisode]:
-        """One episode of each folder, and one of those without a folder."""
+        """The first episode of each dataset folder, and the first of all episodes that have no folder."""
         return list({member.folder: member for member in reversed(self.members)}.values())
 
     @property
     def success(self) -> np.ndarray:
-        """Outcomes ``(n,)``: 1, 0, or NaN if unknown."""
+        """Outcomes of the episodes, shape ``(nepisode,)``: 1 for success, 0 for failure, NaN if unknown."""
         return np.array([np.nan if m.success is None else float(m.success) for m in self.members])
 
 
@@ -81,8 +96,8 @@ def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> Episo
         seed: seed of the random selection if there are too many episodes.
 
     Raises:
-        InputError: no reference is given, or there are no episodes.
-        TwinloopError: a log cannot be read.
+        InputError: If no reference is given, or there are no episodes.
+        TwinloopError: If a log cannot be read.
     """
     if not references:
         raise InputError(f"No {what} episodes were named. Give --{what} LOG, or --workspace with --{what}-where.")
@@ -91,7 +106,7 @@ def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> Episo
 
 
 def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0) -> EpisodeSide:
-    """Return the episodes of a workspace that a condition selects.
+    """Return the episodes of a workspace that meet a condition.
 
     Args:
         workspace: the workspace.
@@ -100,10 +115,10 @@ def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0
         seed: seed of the random selection if there are too many episodes.
 
     Raises:
-        InputError: the condition is wrong, or selects no episode.
+        InputError: If the condition is wrong, or no episode meets it.
     """
     sql = f"SELECT episode_id, success FROM episodes WHERE {where} ORDER BY episode_id"  # noqa: S608 - user's condition, read only
-    rows = workspace.query(sql, most_rows=MOST_ROWS).to_pylist()
+    rows = workspace.query(sql, max_rows=MAX_SELECTED_EPISODES).to_pylist()
     names = [str(row["episode_id"]) for row in rows]
     success = {str(row["episode_id"]): row["success"] for row in rows if row["success"] is not None}
     members = _locate_members(workspace, names, success, _workspace_params(workspace, names))
@@ -163,15 +178,15 @@ def _locate_members(
     success: Mapping[str, bool],
     params: Mapping[str, Mapping[str, float]],
 ) -> list[SideEpisode]:
-    wanted = set(names)
-    places: dict[str, tuple[str, int]] = {}
+    selected = set(names)
+    locations: dict[str, tuple[str, int]] = {}
     for row in workspace.query("SELECT episode_id, batch, episode_index FROM places").to_pylist():
-        if row["episode_id"] in wanted:
-            places.setdefault(row["episode_id"], (row["batch"], row["episode_index"]))
-    readers = {batch: workspace.reader(batch) for batch in dict.fromkeys(batch for batch, _ in places.values())}
+        if row["episode_id"] in selected:
+            locations.setdefault(row["episode_id"], (row["batch"], row["episode_index"]))
+    readers = {batch: workspace.reader(batch) for batch in dict.fromkeys(batch for batch, _ in locations.values())}
     members = []
     for name in names:
-        batch, index = places[name]
+        batch, index = locations[name]
         made = open_recordings(readers[batch], [index], batch=batch, episode_ids=[name], successes=success)
         members.append(_make_member(made[0], readers[batch].path, params[name]))
     return members
@@ -190,15 +205,18 @@ def _workspace_params(workspace: Workspace, names: Sequence[str]) -> dict[str, d
 def find_substitute_twin(
     named: str | None, workspace: Workspace | None, examples: Sequence[SideEpisode]
 ) -> tuple[Twin | None, list[str]]:
-    """Return the twin whose ranges replace missing calibrations, or None if not needed or available; and notes.
+    """Return the twin whose joint ranges are used for logs without calibration, and notes for the user.
+
+    The twin is None if every log is calibrated or no suitable twin is known.
 
     Args:
-        named: twin given by the user.
-        workspace: without ``named``, the twin of this workspace is used if it has the joints of the logs.
+        named: name or file of the twin from the user; None to use the twin of the workspace, if it has the joints of
+            the logs.
+        workspace: the workspace, if any.
         examples: one episode of every folder.
 
     Raises:
-        TwinloopError: an episode cannot be read, or the twin cannot be loaded.
+        TwinloopError: If an episode cannot be read, or the twin cannot be loaded.
     """
     bare = [episode for episode in (member.load() for member in examples) if not episode.units.known]
     if not bare:
@@ -212,21 +230,28 @@ def find_substitute_twin(
     twin = load_twin(str(usual))
     lacking = sorted({name for episode in bare for name in episode.joints} - set(twin.robot.joints))
     if lacking:
-        said = (
+        note = (
             f"A log has no calibration, and {twin.name}, the workspace's twin, cannot replace it: it has no joint "
             f"{', '.join(lacking)}. Name a twin that has these joints: --ranges TWIN."
         )
-        return None, [said]
-    said = f"Logs without calibration use the joint ranges of {twin.name}, the workspace's twin (or give --ranges)."
-    return twin, [said]
+        return None, [note]
+    note = f"Logs without calibration use the joint ranges of {twin.name}, the workspace's twin (or give --ranges)."
+    return twin, [note]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSettings:
-    """Settings of all clips: length, and the channels, rate and units that both sides share.
+    """How clips are cut from episodes, the same for real and simulated episodes.
 
-    ``si`` states whether positions are in rad and m; otherwise they are in the logs' own units. ``camera`` is the
-    camera of the images, ``ranges`` a twin whose joint ranges replace a missing calibration.
+    Attributes:
+        clip_s: length of a clip in s.
+        rate_hz: frame rate of the clips.
+        channels: joints that both sides have.
+        units: unit of each channel.
+        command: kind of the commands, such as positions or velocities.
+        si: True if positions are in rad and m; False if they are in the logs' own units.
+        camera: camera whose images are encoded; None for the first of each episode.
+        ranges: twin whose joint ranges replace a missing calibration; None for no replacement.
     """
 
     clip_s: float
@@ -239,7 +264,7 @@ class ClipSettings:
     ranges: Twin | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings that the vectors depend on, for a hash."""
+        """Return the settings that change the feature vectors, to compute the hash of stored vectors."""
         plain = {key: value for key, value in vars(self).items() if key not in ("ranges", "si")}
         return plain | {"ranges": "" if self.ranges is None else self.ranges.hash}
 
@@ -247,12 +272,19 @@ class ClipSettings:
 def match_clip_settings(
     real: EpisodeSide, sim: EpisodeSide, *, clip_s: float, ranges: Twin | None, camera: str | None
 ) -> tuple[ClipSettings, tuple[str, ...]]:
-    """Return settings under which clips of both sides are comparable, and notes on the necessary conversions.
+    """Return settings with which real and simulated clips are comparable, and notes on conversions of units or rate.
 
     Only one episode of every folder is read.
 
+    Args:
+        real: the real episodes.
+        sim: the simulated episodes.
+        clip_s: length of a clip in s.
+        ranges: twin whose joint ranges replace a missing calibration.
+        camera: camera whose images are encoded; None for the first of each episode.
+
     Raises:
-        LogError, UnitsError: the sides cannot be compared; the message states why.
+        LogError, UnitsError: If the sides cannot be compared; the message states why.
     """
     shown = [[_apply_ranges(member.load(), ranges) for member in side.examples] for side in (real, sim)]
     matched = match_clips(shown[0], shown[1], clip_s=clip_s)
@@ -274,7 +306,7 @@ def cut_episode_clips(member: SideEpisode, settings: ClipSettings) -> ClipBatch 
     """Return the clips of one episode; None if it is shorter than one clip.
 
     Raises:
-        LogError, UnitsError: it lacks a channel, or cannot be converted to these units.
+        LogError, UnitsError: If the episode lacks a channel, or cannot be converted to the units of the settings.
     """
     episode = _apply_ranges(member.load(), settings.ranges)
     missing = [name for name in settings.channels if name not in episode.joints]
@@ -294,7 +326,7 @@ def cut_episode_clips(member: SideEpisode, settings: ClipSettings) -> ClipBatch 
     ]
     frames = np.clip(np.searchsorted(episode.time, np.array(begins) - 1e-9), 0, len(episode) - 1)
     return ClipBatch(
-        motion=motion, first=frames[:, 0], last=frames[:, 1], pictures=_make_image_reader(member, settings.camera)
+        motion=motion, first=frames[:, 0], last=frames[:, 1], images=_make_image_reader(member, settings.camera)
     )
 
 
@@ -309,11 +341,17 @@ def _make_image_reader(member: SideEpisode, camera: str | None) -> Any:
 def encode_sides(
     real: EpisodeSide, sim: EpisodeSide, encoder: ClipEncoder, settings: ClipSettings, workspace: Workspace | None
 ) -> tuple[ClipRows, ClipRows, dict[str, Any]]:
-    """Return the vectors of both sides before whitening, and how many episodes were encoded now or before.
+    """Return the feature vectors of the clips of both sides before whitening.
+
+    If a workspace is given, vectors that it stores are reused, and new ones are stored.
+
+    Returns:
+        Vectors of the real clips, vectors of the simulated clips, and a dictionary with the hash of encoder and
+        settings and the numbers of episodes encoded now (``encoded``) and read from the workspace (``known``).
 
     Raises:
-        InputError: no episode of a side is as long as a clip.
-        TwinloopError: an episode cannot be encoded.
+        InputError: If no episode of a side is as long as a clip.
+        TwinloopError: If an episode cannot be encoded.
     """
     name = space_hash(encoder, settings.to_json())
     members = {member.episode_id: member for side in (real, sim) for member in side.members}
@@ -350,7 +388,7 @@ def _collect_clip_rows(side: EpisodeSide, encoded: Mapping[str, Encoded], clip_s
 
 
 def _load_stored_vectors(
-    workspace: Workspace, encoder_hash: str, wanted: Mapping[str, SideEpisode]
+    workspace: Workspace, encoder_hash: str, members: Mapping[str, SideEpisode]
 ) -> dict[str, Encoded]:
     table = workspace.query(
         "SELECT episode_id, first_frame, last_frame, vector FROM embeddings WHERE encoder_hash = ? "
@@ -366,7 +404,7 @@ def _load_stored_vectors(
     starts = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
     found = {}
     for begin, end in zip(starts, np.append(starts[1:], len(names)), strict=True):
-        if names[begin] in wanted:
+        if names[begin] in members:
             found[str(names[begin])] = (first[begin:end], last[begin:end], rows[begin:end])
     return found
 
@@ -386,8 +424,8 @@ def _store_vectors(workspace: Workspace, name: str, encoder_hash: str, made: Map
             "vector": pa.array(vectors, type=pa.list_(pa.float32())),
         }
     )
-    figures = {"encoder": name, "encoder_hash": encoder_hash, "episodes": len(kept), "clips": sum(counts)}
-    run_id = workspace.record_run("embed", None, figures, started, datetime.now(UTC), [])
+    result = {"encoder": name, "encoder_hash": encoder_hash, "episodes": len(kept), "clips": sum(counts)}
+    run_id = workspace.record_run("embed", None, result, started, datetime.now(UTC), [])
     workspace.append("embeddings", table, run_id=run_id)
 
 
@@ -396,7 +434,12 @@ def _apply_ranges(episode: Episode, ranges: Twin | None) -> Episode:
 
 
 def make_episode_rows(points: NDArray[np.float64], success: Sequence[float] | NDArray[np.float64]) -> ClipRows:
-    """Return points of the parameter space as rows, one per episode."""
+    """Return episodes as one feature vector each, so that points of the parameter space are compared like clips.
+
+    Args:
+        points: normalized parameter values ``(nepisode, d)`` of d parameters.
+        success: outcomes ``(nepisode,)``: 1 for success, 0 for failure, NaN if unknown.
+    """
     count = len(points)
     return ClipRows(
         rows=points,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.episode_lookup import MOST_ROWS, resolve_episodes
+from twinloop.catalog.episode_lookup import MAX_SELECTED_EPISODES, resolve_episodes
 from twinloop.catalog.label_checks import YES
 from twinloop.catalog.schema import SCORES
 from twinloop.core.console import show_progress
@@ -33,9 +33,12 @@ _FEW = 32  # smallest number of recordings for which several processes are faste
 def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Score episodes, print the findings, and store the scores.
 
+    Returns:
+        The result, and the exit code that the ``--fail-if`` conditions give.
+
     Raises:
-        InputError: there is neither a dataset nor a workspace, no episode to score, or the twin is of another robot.
-        UnknownNameError: there is no such check or twin.
+        InputError: If there is neither a dataset nor a workspace, no episode to score, or the twin is of another robot.
+        UnknownNameError: If there is no such check or twin.
     """
     if request.show:
         return show_scores(request, console)
@@ -63,22 +66,25 @@ def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any]
             label=str(dataset or (held.root if held else "")), recordings=recordings, checks=checks, scores=scores,
             where=where,
         )  # fmt: skip
-        figures = _collect_metrics(curated)
+        result = _collect_metrics(curated)
         if held is not None:
-            _store_scores(held, curated, request.output, figures, started)
+            _store_scores(held, curated, request.output, result, started)
     finally:
         if held is not None:
             held.close()
     print_result(console, curated, stored=held is not None)
-    return _write_and_judge(curated, figures, request.output, conditions, console)
+    return _write_and_judge(curated, result, request.output, conditions, console)
 
 
 def show_scores(request: CurateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Print the latest stored scores of one episode.
+    """Print the latest stored scores of the episode that ``request.show`` names.
+
+    Returns:
+        The scores, and exit code 0.
 
     Raises:
-        UnknownNameError: there is no such episode.
-        InputError: there is no such workspace, or the episode was never scored.
+        UnknownNameError: If there is no such episode.
+        InputError: If there is no such workspace, or the episode was never scored.
     """
     episode, only = request.show, _requested_checks(request)
     with Workspace.open(request.workspace) as held:
@@ -93,26 +99,32 @@ def show_scores(request: CurateRequest, console: Console) -> tuple[dict[str, Any
 
 
 def _requested_checks(request: CurateRequest) -> list[str]:
-    """Return the requested checks and families; empty means all."""
+    """Return the names of the requested checks and families of checks; an empty list means all."""
     return [word.strip() for word in request.checks.split(",") if word.strip()]
 
 
 def _select_recordings(held: Workspace, given: Sequence[RecordedEpisode], where: str) -> list[RecordedEpisode]:
-    """Return the workspace's episodes: those in ``given``, or those that meet the condition."""
+    """Return readers of the workspace's episodes that meet a condition and, if ``given`` is not empty, are also in it.
+
+    Args:
+        held: the workspace.
+        given: episodes of a dataset folder; empty to select by the condition only.
+        where: SQL condition on the view ``episodes``; empty for all episodes.
+    """
     # The user's own condition; the query is read-only.
     sql = f"SELECT episode_id, batch, episode_index FROM episodes WHERE {where or 'TRUE'}"  # noqa: S608
-    rows = held.query(f"{sql} ORDER BY batch, episode_index", most_rows=MOST_ROWS).to_pylist()
+    rows = held.query(f"{sql} ORDER BY batch, episode_index", max_rows=MAX_SELECTED_EPISODES).to_pylist()
     labels = held.query("SELECT episode_id, value FROM consensus WHERE kind = 'success' AND value IS NOT NULL")
     successes = {str(row["episode_id"]): row["value"] == YES for row in labels.to_pylist()}
     if given:
-        wanted = {recording.episode_id for recording in given}
-        rows = [row for row in rows if str(row["episode_id"]) in wanted]
+        given_ids = {recording.episode_id for recording in given}
+        rows = [row for row in rows if str(row["episode_id"]) in given_ids]
     made = []
     for batch in dict.fromkeys(str(row["batch"]) for row in rows):
-        mine = [row for row in rows if row["batch"] == batch]
+        batch_rows = [row for row in rows if row["batch"] == batch]
         made += open_recordings(
-            held.reader(batch), [int(row["episode_index"]) for row in mine], batch=batch,
-            episode_ids=[str(row["episode_id"]) for row in mine], successes=successes,
+            held.reader(batch), [int(row["episode_index"]) for row in batch_rows], batch=batch,
+            episode_ids=[str(row["episode_id"]) for row in batch_rows], successes=successes,
         )  # fmt: skip
     return made
 
@@ -140,14 +152,14 @@ def _collect_metrics(curated: CurateResult) -> dict[str, Any]:
             for score in curated.scores
         ],
         "selection": curated.selection,
-        "headline": [figure.to_json() for figure in curated.headline()],
+        "headline": [metric.to_json() for metric in curated.headline()],
     }
 
 
 def _store_scores(
-    held: Workspace, curated: CurateResult, output: Path | None, figures: Mapping[str, Any], started: datetime
+    held: Workspace, curated: CurateResult, output: Path | None, result: Mapping[str, Any], started: datetime
 ) -> None:
-    short = {key: value for key, value in figures.items() if key not in ("scores", "headline")}
+    short = {key: value for key, value in result.items() if key not in ("scores", "headline")}
     arguments = ["--checks", *(check.name for check in curated.checks), "--where", curated.where]
     run_id = held.record_run("curate", output, short, started, datetime.now(UTC), arguments)
     scores = scores_table(curated.scores, curated.checks, run_id)
@@ -155,29 +167,32 @@ def _store_scores(
 
 
 def _unreadable_rows(held: Workspace, curated: CurateResult, run_id: str) -> pa.Table:
-    """Return rows that mark earlier scores of other checks as unreadable, for episodes that cannot be read now."""
+    """Return rows that replace stored scores by the verdict ``unreadable``, for episodes that can no longer be read.
+
+    Only scores of checks that were not run now are replaced.
+    """
     reasons = {recording.episode_id: reason for recording, reason in curated.unreadable}
     names = ", ".join("?" * len(reasons))
     sql = f'SELECT DISTINCT episode_id, "check", check_hash FROM scores WHERE episode_id IN ({names})'  # noqa: S608
     found = held.query(sql, list(reasons)).to_pylist() if reasons else []
-    asked = {check.name for check in curated.checks}
+    names_of_run = {check.name for check in curated.checks}
     rows = [
         {**CheckScore(episode_id=row["episode_id"], check=row["check"], verdict="unreadable",
                  reason=reasons[row["episode_id"]]).to_json(),
          "check_hash": row["check_hash"], "run_id": run_id}
         for row in found
-        if row["check"] not in asked
+        if row["check"] not in names_of_run
     ]  # fmt: skip
     return pa.Table.from_pylist(rows, schema=SCORES.schema)
 
 
 def _write_and_judge(
-    curated: CurateResult, figures: dict[str, Any], output: Path | None, conditions: Sequence[Any], console: Console
+    curated: CurateResult, result: dict[str, Any], output: Path | None, conditions: Sequence[Any], console: Console
 ) -> tuple[dict[str, Any], int]:
     if output is not None:
         page = ReportPage("Quality of episodes", f"{curated.label}; {len(curated.recordings)} episodes")
-        figures = write_run(output, figures, page, lambda made: curate_section(made, curated), console)
-    verdict = check_conditions(conditions, {figure.name: figure for figure in curated.headline()})
+        result = write_run(output, result, page, lambda made: curate_section(made, curated), console)
+    verdict = check_conditions(conditions, {metric.name: metric for metric in curated.headline()})
     for line in verdict.lines():
         console.print(line, soft_wrap=True)
-    return {**figures, "failed": verdict.to_json()}, verdict.code
+    return {**result, "failed": verdict.to_json()}, verdict.code

@@ -17,7 +17,7 @@ from twinloop.core.errors import TwinloopError
 from twinloop.curate.check import VERDICTS, CheckScore
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.curves import score_strips
+from twinloop.report.curves import plot_score_strips
 from twinloop.workflows.curate.scores import WRONG, CurateResult, count_verdicts
 
 _SHOWN = 8  # printed episodes
@@ -25,35 +25,41 @@ _REASON = 160  # characters of a shortened reason
 _TONES = {"unreadable": "red", "bad": "red", "suspect": "yellow"}
 
 
-def print_result(console: Console, curated: CurateResult, *, stored: bool) -> None:
-    """Print the findings, the worst episodes, unknown verdicts, and how to get the rest.
+def print_result(console: Console, result: CurateResult, *, stored: bool) -> None:
+    """Print the findings, the worst episodes, unknown verdicts, and the commands that show or use the scores.
 
     Args:
         console: output for people.
-        curated: the result.
+        result: the result.
         stored: whether a workspace stores the scores.
     """
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in curated.by_verdict.items() if count)
-    console.print(f"{len(curated.recordings)} episodes of {curated.label}, {len(curated.checks)} checks: {counts}")
-    _print_unreadable(console, curated)
-    _print_findings(console, curated)
-    _print_worst(console, curated)
-    _print_unknown(console, curated)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in result.by_verdict.items() if count)
+    console.print(f"{len(result.recordings)} episodes of {result.label}, {len(result.checks)} checks: {counts}")
+    _print_unreadable(console, result)
+    _print_findings(console, result)
+    _print_worst(console, result)
+    _print_unknown(console, result)
     if stored:
         console.print(
             "\nAll scores of an episode: `twinloop curate --show BATCH:INDEX`, or a query of the view `scores`."
         )
         console.print("To select the episodes that are readable and not bad (nothing was deleted):")
-        console.print(f'  twinloop datasets freeze good --sql "{curated.selection}"', soft_wrap=True)
-    elif curated.ranked_episodes:
+        console.print(f'  twinloop datasets freeze good --sql "{result.selection}"', soft_wrap=True)
+    elif result.ranked_episodes:
         console.print("\nFor all scores give --output FOLDER, which writes report.html and result.json.")
 
 
 def print_scores(console: Console, episode_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print every score of one episode with complete reasons; ``rows`` are rows of the view ``scores``."""
-    told = [row for row in rows if row["verdict"] != "unknown"]
+    """Print every score of one episode with complete reasons.
+
+    Args:
+        console: output for people.
+        episode_id: id of the episode.
+        rows: rows of the view ``scores``.
+    """
+    decided = [row for row in rows if row["verdict"] != "unknown"]
     wrong = sum(row["verdict"] in WRONG for row in rows)
-    console.print(f"{episode_id}: {len(rows)} scores, {wrong} suspect or bad, {len(rows) - len(told)} unknown")
+    console.print(f"{episode_id}: {len(rows)} scores, {wrong} suspect or bad, {len(rows) - len(decided)} unknown")
     table = Table(Column("verdict", no_wrap=True), Column("check", overflow="fold"), "channel", "frames", "reason")
     for row in rows:
         frames = _frames(row["first_frame"], row["last_frame"], whole="")
@@ -63,7 +69,7 @@ def print_scores(console: Console, episode_id: str, rows: Sequence[Mapping[str, 
 
 
 def shorten_reason(reason: str) -> str:
-    """Return a reason for one line: complete clauses, at most 160 characters."""
+    """Shorten the reason of a score to at most 160 characters, at the end of a clause if possible."""
     if len(reason) <= _REASON:
         return reason
     cut = reason[:_REASON]
@@ -74,27 +80,27 @@ def shorten_reason(reason: str) -> str:
 
 
 def episode_name(recording: RecordedEpisode) -> str:
-    """Return the name of an episode for ``--show``."""
+    """Return ``BATCH:INDEX``, the name of an episode that ``twinloop curate --show`` accepts."""
     return f"{recording.batch}:{recording.index}"
 
 
-def _print_unreadable(console: Console, curated: CurateResult) -> None:
-    for recording, reason in curated.unreadable[:_SHOWN]:
+def _print_unreadable(console: Console, result: CurateResult) -> None:
+    for recording, reason in result.unreadable[:_SHOWN]:
         console.print(f"{episode_name(recording)} cannot be read: {reason}", style="red", soft_wrap=True)
-    if len(curated.unreadable) > _SHOWN:
-        console.print(f"  … and {len(curated.unreadable) - _SHOWN} more")
+    if len(result.unreadable) > _SHOWN:
+        console.print(f"  … and {len(result.unreadable) - _SHOWN} more")
 
 
-def _print_findings(console: Console, curated: CurateResult) -> None:
+def _print_findings(console: Console, result: CurateResult) -> None:
     found = {
         name: wrong
-        for name, said in curated.by_check.items()
+        for name, said in result.by_check.items()
         if (wrong := [score for score in said.values() if score.verdict in WRONG])
     }
     if not found:
         console.print("No check has findings.")
         return
-    names = {recording.episode_id: episode_name(recording) for recording in curated.recordings}
+    names = {recording.episode_id: episode_name(recording) for recording in result.recordings}
     rows: list[tuple[str, str, str, str]] = []
     for name, scores in sorted(found.items(), key=lambda item: -sum(s.verdict == "bad" for s in item[1])):
         counts = count_verdicts(scores)
@@ -105,25 +111,25 @@ def _print_findings(console: Console, curated: CurateResult) -> None:
     _print_lines(console, ("check", "episodes", "worst finding"), rows)
 
 
-def _print_worst(console: Console, curated: CurateResult) -> None:
-    if not curated.ranked_episodes:
+def _print_worst(console: Console, result: CurateResult) -> None:
+    if not result.ranked_episodes:
         return
     rows: list[tuple[str, str, str, str]] = []
-    for recording, scores in curated.ranked_episodes[:_SHOWN]:
+    for recording, scores in result.ranked_episodes[:_SHOWN]:
         top, more = scores[0], len(scores) - 1
-        said = f"{top.check} {_channel_prefix(top)}{shorten_reason(top.reason)}"
+        finding = f"{top.check} {_channel_prefix(top)}{shorten_reason(top.reason)}"
         rows.append(
-            (episode_name(recording), f"{top.verdict}{f', {more} more' * bool(more)}", said, _TONES[top.verdict])
+            (episode_name(recording), f"{top.verdict}{f', {more} more' * bool(more)}", finding, _TONES[top.verdict])
         )
     _print_lines(console, ("worst episodes", "verdict", "worst finding"), rows)
-    if len(curated.ranked_episodes) > _SHOWN:
-        console.print(f"  … and {len(curated.ranked_episodes) - _SHOWN} more")
+    if len(result.ranked_episodes) > _SHOWN:
+        console.print(f"  … and {len(result.ranked_episodes) - _SHOWN} more")
 
 
-def _print_unknown(console: Console, curated: CurateResult) -> None:
+def _print_unknown(console: Console, result: CurateResult) -> None:
     rows: list[tuple[str, str, str, str]] = []
-    for name, said in curated.by_check.items():
-        why = Counter(score.reason for score in said.values() if score.verdict == "unknown")
+    for name, by_episode in result.by_check.items():
+        why = Counter(score.reason for score in by_episode.values() if score.verdict == "unknown")
         if why:
             rows.append((name, str(why.total()), shorten_reason(why.most_common(1)[0][0]), ""))
     if rows:
@@ -143,16 +149,16 @@ def _channel_prefix(score: CheckScore) -> str:
     return f"{score.channel}: " if score.channel else ""
 
 
-_PICTURED, _MOMENTS = 12, 5  # episodes with images, and frames of each
+_WITH_IMAGES, _MOMENTS = 12, 5  # episodes with images, and frames of each
 _LISTED = 20
 _HEIGHT = 160  # px of a shown frame
 
 Wrong = Sequence[tuple[RecordedEpisode, Sequence[CheckScore]]]
 
 
-def curate_section(page: ReportPage, curated: CurateResult) -> None:
-    """Write the sections of the page: counts, findings, distributions, worst episodes, images, checks."""
-    scores, verdicts, wrong = curated.scores, curated.by_verdict, curated.ranked_episodes
+def curate_section(page: ReportPage, result: CurateResult) -> None:
+    """Add to a report the verdicts, findings, distances to limits, worst episodes with images, and the checks."""
+    scores, verdicts, wrong = result.scores, result.by_verdict, result.ranked_episodes
     page.key_metrics(
         KeyMetric(
             label=verdict,
@@ -164,24 +170,24 @@ def curate_section(page: ReportPage, curated: CurateResult) -> None:
         if verdicts[verdict]
     )
     page.text("The verdict of an episode is its worst verdict from any check. Nothing was deleted or changed.")
-    if curated.unreadable:
-        _unreadable_table(page, curated)
+    if result.unreadable:
+        _unreadable_table(page, result)
     if wrong:
-        _findings_table(page, curated)
+        _findings_table(page, result)
         _distributions(page, scores)
         _episodes(page, wrong)
         _images_section(page, wrong)
     else:
         page.text("No episode is suspect or bad.")
         _distributions(page, scores)
-    _checks(page, curated)
+    _checks(page, result)
 
 
-def _findings_table(page: ReportPage, curated: CurateResult) -> None:
-    """Write a table of the checks with findings, each with its worst one."""
+def _findings_table(page: ReportPage, result: CurateResult) -> None:
+    """Add a table of the checks that found bad or suspect episodes, with the worst finding of each check."""
     rows = []
-    for name, said in curated.by_check.items():
-        wrong = [score for score in said.values() if score.verdict in WRONG]
+    for name, by_episode in result.by_check.items():
+        wrong = [score for score in by_episode.values() if score.verdict in WRONG]
         if wrong:
             counts = count_verdicts(wrong)
             rows.append((name, counts["bad"], counts["suspect"], max(wrong, key=CheckScore.badness).reason))
@@ -189,11 +195,11 @@ def _findings_table(page: ReportPage, curated: CurateResult) -> None:
     page.table(("check", "bad", "suspect", "worst finding"), rows)
 
 
-def _unreadable_table(page: ReportPage, curated: CurateResult) -> None:
+def _unreadable_table(page: ReportPage, result: CurateResult) -> None:
     page.section("Unreadable episodes", "These episodes are in no selection, and no check judged them.")
-    rows = [(recording.where, reason) for recording, reason in curated.unreadable[:_LISTED]]
+    rows = [(recording.where, reason) for recording, reason in result.unreadable[:_LISTED]]
     page.table(("episode", "reason"), rows)
-    _note_omitted_episodes(page, curated.unreadable)
+    _note_omitted_episodes(page, result.unreadable)
 
 
 def _episodes(page: ReportPage, wrong: Wrong) -> None:
@@ -219,7 +225,7 @@ def _frames(first: int | None, last: int | None, *, whole: str) -> str:
 
 
 def _images_section(page: ReportPage, wrong: Wrong) -> None:
-    shown = [(recording, scores) for recording, scores in wrong if recording.cameras][:_PICTURED]
+    shown = [(recording, scores) for recording, scores in wrong if recording.cameras][:_WITH_IMAGES]
     if not shown:
         return
     page.section("Images", "Frames around the finding, from the episode's cameras.")
@@ -240,19 +246,27 @@ def _images_section(page: ReportPage, wrong: Wrong) -> None:
 def _build_image_strip(
     recording: RecordedEpisode, camera: str, score: CheckScore
 ) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return frames next to each other, from shortly before to shortly after the affected ones, and their numbers."""
+    """Return 5 frames around a finding next to each other, and their frame numbers.
+
+    The frames extend from shortly before to shortly after the affected frames, or over the whole episode.
+
+    Args:
+        recording: the episode.
+        camera: name of the camera.
+        score: the finding.
+    """
     from twinloop.dataset.media.images import resize_images
 
-    last = recording.frames - 1
+    last = recording.frame_count - 1
     first = 0 if score.first_frame is None else score.first_frame
     stop = last if score.first_frame is None else max(score.last_frame or first, first)
     around = max(3, (stop - first) // 4)
     rows = sorted({int(row) for row in np.linspace(max(first - around, 0), min(stop + around, last), _MOMENTS)})
-    pictures = recording.read_images(camera, rows)
-    height, width = pictures.shape[1:3]
-    pictures = resize_images(pictures, (_HEIGHT, max(1, round(width * _HEIGHT / height))))
+    images = recording.read_images(camera, rows)
+    height, width = images.shape[1:3]
+    images = resize_images(images, (_HEIGHT, max(1, round(width * _HEIGHT / height))))
     gap = np.full((_HEIGHT, 4, 3), 255, dtype=np.uint8)
-    parts: list[NDArray[np.uint8]] = [part for picture in pictures for part in (picture, gap)]
+    parts: list[NDArray[np.uint8]] = [part for image in images for part in (image, gap)]
     return np.concatenate(parts[:-1], axis=1), rows
 
 
@@ -260,18 +274,18 @@ def _distributions(page: ReportPage, scores: Sequence[CheckScore]) -> None:
     rows: dict[str, list[tuple[float, str, str]]] = defaultdict(list)
     for score in scores:
         if score.value is not None and score.limit:
-            said = f"{score.episode_id[:12]} {score.channel}: {score.value:.4g} {score.unit}, limit {score.limit:.4g}"
-            rows[score.check].append((score.value / score.limit, score.verdict, said))
+            hover = f"{score.episode_id[:12]} {score.channel}: {score.value:.4g} {score.unit}, limit {score.limit:.4g}"
+            rows[score.check].append((score.value / score.limit, score.verdict, hover))
     if rows:
         page.section("Metrics relative to their limits", "One point for each score that has a limit.")
-        page.plot(score_strips(rows), "Points to the right of the line are suspect or bad.")
+        page.plot(plot_score_strips(rows), "Points to the right of the line are suspect or bad.")
 
 
-def _checks(page: ReportPage, curated: CurateResult) -> None:
+def _checks(page: ReportPage, result: CurateResult) -> None:
     rows = []
-    for check in curated.checks:
-        said = curated.by_check[check.name].values()
-        why = next((score.reason for score in said if score.verdict == "unknown"), "")
-        rows.append((check.name, *count_verdicts(said).values(), check.meaning, why))
+    for check in result.checks:
+        scores = result.by_check[check.name].values()
+        why = next((score.reason for score in scores if score.verdict == "unknown"), "")
+        rows.append((check.name, *count_verdicts(scores).values(), check.meaning, why))
     page.section("Checks")
     page.table(("check", *VERDICTS, "detects", "reason for unknown"), rows)

@@ -1,4 +1,4 @@
-"""Request of ``twinloop curate``."""
+"""Define the options of ``twinloop curate``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinloop.workflows.run.request import FailIfOption, ReportedRequest, Worker
 
 @request
 class CurateRequest(FailIfOption, WorkersOption, ReportedRequest):
-    """Score the quality of every episode, with reasons: physics, recording, demonstration. Nothing is deleted.
+    """Score the quality of every episode by checks of physics, recording and demonstration. Nothing is deleted.
 
     In a workspace the scores are stored (`twinloop query "SELECT * FROM scores"`), and a query that selects the good
     episodes is printed. A dataset folder can be scored without a workspace.
@@ -28,9 +28,10 @@ class CurateRequest(FailIfOption, WorkersOption, ReportedRequest):
     """Score only the episodes of the workspace that meet a condition on the view episodes, such as "source = 'real'".
     """
     twin: str | None = None
-    """Twin for physics checks of episodes that name no twin; by default that of the workspace."""
+    """Twin for physics checks of episodes that do not record their twin; by default that of the workspace."""
     checks: str = ""
-    """Names or families of checks, comma separated (physics,recording/blur), or path/to/file.py:Class; by default all.
+    """Checks to run, as names or families separated by commas (physics,recording/blur), or path/to/file.py:Class; by
+    default all.
     """
     show: str = ""
     """Do not score; print all stored scores of one episode, given by the beginning of its id or as BATCH:INDEX."""

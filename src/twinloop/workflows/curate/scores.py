@@ -1,4 +1,4 @@
-"""Summarize scores of episodes, worst first, and choose the twin that an episode is checked with."""
+"""Summarize the scores of episodes, the worst first, and choose the twin for the physics checks of an episode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ WRONG = ("bad", "suspect")
 
 @dataclass(frozen=True, kw_only=True)
 class CurateResult:
-    """The scored episodes, the checks and their scores; ``where`` is the condition on the workspace's episodes."""
+    """Result of `twinloop curate`.
+
+    Attributes:
+        label: the scored dataset or workspace.
+        recordings: the scored episodes.
+        checks: the checks that were run.
+        scores: all scores; one check may give an episode several, for example one per joint.
+        where: SQL condition that selected the workspace's episodes; empty for all.
+    """
 
     label: str
     recordings: Sequence[RecordedEpisode]
@@ -33,12 +41,12 @@ class CurateResult:
 
     @functools.cached_property
     def by_verdict(self) -> dict[str, int]:
-        """Number of episodes by their worst verdict, worst first."""
+        """Number of episodes by verdict, worst verdict first. An episode has the worst verdict of its scores."""
         return count_verdicts(select_worst_scores(self.scores).values())
 
     @functools.cached_property
     def by_check(self) -> dict[str, dict[str, CheckScore]]:
-        """The worst score of each episode, by check."""
+        """Worst score of each episode, by name of the check and id of the episode."""
         return {
             check.name: select_worst_scores(score for score in self.scores if score.check == check.name)
             for check in self.checks
@@ -46,8 +54,14 @@ class CurateResult:
 
     @functools.cached_property
     def ranked_episodes(self) -> list[tuple[RecordedEpisode, list[CheckScore]]]:
-        """Suspect and bad episodes with their scores, worst first; findings that few episodes have come first."""
-        common = {name: sum(score.verdict in WRONG for score in said.values()) for name, said in self.by_check.items()}
+        """Suspect and bad episodes with their suspect and bad scores, episodes with most bad scores first.
+
+        Ties are sorted by how rarely a check finds suspect or bad episodes, the rarest check first.
+        """
+        common = {
+            name: sum(score.verdict in WRONG for score in by_episode.values())
+            for name, by_episode in self.by_check.items()
+        }
         wrong: dict[str, list[CheckScore]] = {}
         for score in self.scores:
             if score.verdict in WRONG:
@@ -66,7 +80,7 @@ class CurateResult:
                 if recording.episode_id in reasons]  # fmt: skip
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the metrics that ``--fail-if`` can use."""
+        """Return the metrics for ``--fail-if`` conditions: numbers of episodes by verdict, and by verdict and check."""
         share = self.by_verdict["bad"] / max(len(self.recordings), 1)
         ids = {(score.verdict, score.check, score.episode_id) for score in self.scores}
         counts = Counter(f"{verdict}/{check}" for verdict, check, _ in ids)
@@ -93,9 +107,9 @@ class CurateResult:
 
 
 def metric_names(checks: Sequence[EpisodeCheck]) -> list[str]:
-    """Return the names of the metrics of `CurateResult.headline`, before any episode is scored."""
-    told = [verdict for verdict in VERDICTS if verdict != "good"]
-    return [*told, "share_bad", *(f"{verdict}/{check.name}" for check in checks for verdict in WRONG)]
+    """Return the names of the metrics of `CurateResult.headline`, to check ``--fail-if`` before episodes are scored."""
+    verdicts = [verdict for verdict in VERDICTS if verdict != "good"]
+    return [*verdicts, "share_bad", *(f"{verdict}/{check.name}" for check in checks for verdict in WRONG)]
 
 
 def count_verdicts(scores: Iterable[CheckScore]) -> dict[str, int]:
@@ -106,54 +120,63 @@ def count_verdicts(scores: Iterable[CheckScore]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogTwins:
-    """The twin of an episode; implements `curate.registry.EpisodeTwins`.
+    """Function that returns the twin for the physics checks of an episode; implements `curate.registry.EpisodeTwins`.
 
-    For a simulated episode it is the twin named in its provenance, if it can be loaded unchanged; for any other it is
-    ``named``, a reference as `load_twin` takes it, or "" for none.
+    A simulated episode has the twin in its provenance, if that twin can be loaded unchanged. Other episodes have
+    `named`.
+
+    Attributes:
+        named: reference of a twin, as `load_twin` accepts it; empty for none.
     """
 
     named: str = ""
 
     def __call__(self, recording: RecordedEpisode) -> Twin:
-        """Return the twin; raise `InputError` if there is none."""
+        """Return the twin of an episode.
+
+        Raises:
+            InputError: If there is no twin for the episode.
+        """
         if recording.provenance is not None and recording.provenance.twin_hash:
             found = _load_generation_twin(recording.reader.path)
             if found is not None and found.hash == recording.provenance.twin_hash:
                 return found
         if not self.named:
-            raise InputError(f"{recording.where} names no twin. Give one with --twin.")
+            raise InputError(f"{recording.where} does not record its twin. Give one with --twin.")
         return _load_cached_twin(self.named)
 
 
 def require_matching_twin(reference: str, recordings: Sequence[RecordedEpisode]) -> list[str]:
-    """Return one line for each batch with joints that the twin given by the user lacks.
+    """Check that a twin has joints of the episodes; return one line for each batch with joints that the twin lacks.
 
     Args:
-        reference: the twin, as `load_twin` takes it.
+        reference: the twin, as `load_twin` accepts it.
         recordings: the episodes to score. Only the first of each batch is read, unless it is simulated or unreadable.
 
     Raises:
-        InputError: the twin has no joint of any batch.
-        UnknownNameError: there is no such twin.
+        InputError: If the twin has none of the joints of any batch.
+        UnknownNameError: If there is no such twin.
     """
     twin, firsts = _load_cached_twin(reference), {recording.batch: recording for recording in reversed(recordings)}
-    asked = {batch: joints for batch, recording in sorted(firsts.items()) if (joints := _real_joints(recording))}
+    joints_by_batch = {
+        batch: joints for batch, recording in sorted(firsts.items()) if (joints := _real_joints(recording))
+    }
     known = set(twin.robot.joints)
-    if asked and known.isdisjoint(*asked.values()):
-        batch, joints = next(iter(asked.items()))
+    if joints_by_batch and known.isdisjoint(*joints_by_batch.values()):
+        batch, joints = next(iter(joints_by_batch.items()))
         raise InputError(
             f"--twin {reference} has no joint of the data: its joints are {', '.join(twin.robot.joints)}, those of "
             f"{batch} are {', '.join(joints)}. Name the twin of that robot, or leave --twin out."
         )
     return [
         f"{reference} lacks joints of {batch}: {', '.join(lacks)}. Checks that need all joints run without the twin."
-        for batch, joints in asked.items()
+        for batch, joints in joints_by_batch.items()
         if (lacks := [joint for joint in joints if joint not in known])
     ]
 
 
 def _real_joints(recording: RecordedEpisode) -> tuple[str, ...]:
-    """Return the joints of a real episode; empty for a simulated one, and for one that cannot be read."""
+    """Return the joints of a real episode; empty if it is simulated or cannot be read."""
     with contextlib.suppress(TwinloopError):
         if recording.provenance is None or not recording.provenance.twin_hash:
             return recording.raw.joints

@@ -1,4 +1,8 @@
-"""Freeze, list, show and compare datasets of a workspace; trace them to policies and write them as folders."""
+"""Freeze, list, show and compare dataset versions of a workspace, and write them as folders.
+
+A dataset version is a named selection of episodes that never changes. `trace` finds the policies that were trained on a
+version or an episode.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from rich.table import Table
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.dataset_versions import DatasetVersion, compare_versions
-from twinloop.catalog.episode_lookup import LEAST, resolve_episodes
+from twinloop.catalog.episode_lookup import MIN_PREFIX_LENGTH, resolve_episodes
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.edit.writing import write_selection
 from twinloop.workflows.data.requests import (
@@ -47,7 +51,10 @@ _T = TypeVar("_T")
 
 
 def in_workspace(work: Callable[[_R, Workspace, Console], _T]) -> Callable[[_R, Console], _T]:
-    """Open the workspace of a request, by default the nearest one upwards, and pass it to ``work``."""
+    """Decorate a command so that it receives the opened workspace of its request as an argument.
+
+    The workspace is the requested one, or by default the nearest one upwards from the working folder.
+    """
 
     @wraps(work)
     def opened(request: _R, console: Console) -> _T:
@@ -59,7 +66,7 @@ def in_workspace(work: Callable[[_R, Workspace, Console], _T]) -> Callable[[_R, 
 
 @in_workspace
 def freeze(request: DatasetsFreezeRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Freeze a selection and print its size."""
+    """Freeze the episodes that a SQL statement selects as a dataset version, and print their number."""
     found = ws.freeze(request.name, request.sql, request.note)
     state = "frozen" if found.new else "already has exactly these episodes"
     console.print(f"{found.reference} {state}: {len(found)} episodes, hash {found.hash[:16]}")
@@ -68,7 +75,7 @@ def freeze(request: DatasetsFreezeRequest, ws: Workspace, console: Console) -> d
 
 @in_workspace
 def overview(_: DatasetsListRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """List every dataset version with the number of policies that it trained."""
+    """Print every dataset version with the number of policies that were trained on it."""
     rows = ws.query(
         "SELECT d.name, d.version, d.hash, d.episodes, d.created, d.note, count(p.policy) AS policies FROM datasets d "
         "LEFT JOIN policy_datasets p ON p.dataset = d.hash GROUP BY ALL ORDER BY d.name, d.version"
@@ -83,7 +90,7 @@ def overview(_: DatasetsListRequest, ws: Workspace, console: Console) -> dict[st
 
 @in_workspace
 def show(request: DatasetsShowRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Print the composition of a dataset, how it was selected, and which policies it trained."""
+    """Print the composition of a dataset version, the SQL that selected it, and the policies trained on it."""
     found = ws.find_dataset_version(request.dataset)
     parts = {name: _count_groups(ws, found, expression) for name, expression in _PARTS.items()}
     totals = _compute_totals(ws, found)
@@ -110,7 +117,7 @@ def show(request: DatasetsShowRequest, ws: Workspace, console: Console) -> dict[
 
 @in_workspace
 def compare(request: DatasetsDiffRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Print the episodes that only one of two datasets has."""
+    """Print the number of episodes that two dataset versions share, and the episodes that only one of them has."""
     found = compare_versions(ws, request.first, request.second)
     sides = ((found.first, found.only_first), (found.second, found.only_second))
     console.print(f"{found.both} episodes in both")
@@ -131,10 +138,11 @@ def compare(request: DatasetsDiffRequest, ws: Workspace, console: Console) -> di
 
 @in_workspace
 def trace(request: DatasetsLineageRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Print which episodes trained a policy, which policies a dataset trained, or which policies an episode trained.
+    """Print which episodes a policy was trained on, or which policies were trained on a dataset version or an episode.
 
     Raises:
-        UnknownNameError: the word names no policy, dataset or episode.
+        UnknownNameError: If no policy, dataset version or episode has the requested name.
+        InputError: If several policies have the requested name.
     """
     policy = ws.query(
         "SELECT policy, name FROM policies WHERE policy = $word OR name = $word OR "
@@ -165,13 +173,14 @@ def trace(request: DatasetsLineageRequest, ws: Workspace, console: Console) -> d
 
 @in_workspace
 def materialize(request: DatasetsMaterializeRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Write exactly the episodes of a dataset as one LeRobot v3.0 folder.
+    """Write exactly the episodes of a dataset version as one LeRobot v3.0 folder.
 
     Raises:
-        DatasetError: an episode is in no known folder; or see `dataset.edit.writing.write_selection`.
+        DatasetError: If an episode is in no known folder, or the folders cannot be merged; see
+            `dataset.edit.writing.write_selection`.
     """
     found = ws.find_dataset_version(request.dataset)
-    how = {"codec": request.codec, "same_units": request.same_units, "common": request.common}
+    how = {"codec": request.codec, "same_units": request.same_units, "common_features_only": request.common}
     made = write_selection(_locate_episodes(ws, found), request.output, **how)
     console.print(f"{found.reference}: {made.episodes} episodes, {made.frames} frames written to {request.output}")
     for note in made.notes:
@@ -221,11 +230,15 @@ def _trace_policy(ws: Workspace, rows: Sequence[Mapping[str, Any]], word: str, c
 
 
 def _resolve_episode(ws: Workspace, word: str) -> str:
-    """Return the episode that a word names; an error also lists policies and datasets with similar names."""
+    """Return the id of the episode with this reference: the beginning of its id, or BATCH:INDEX.
+
+    Raises:
+        UnknownNameError: If there is no such episode. The message also suggests similar names of policies and datasets.
+    """
     try:
-        return resolve_episodes(ws, [word], buried=True)[0]
+        return resolve_episodes(ws, [word], include_excluded=True)[0]
     except InputError as error:
-        if ":" in word or not (isinstance(error, UnknownNameError) or len(word) < LEAST):
+        if ":" in word or not (isinstance(error, UnknownNameError) or len(word) < MIN_PREFIX_LENGTH):
             raise
     rows = ws.query("SELECT name FROM policies UNION SELECT name FROM datasets").to_pylist()
     what = "policy, dataset version or episode"
@@ -256,7 +269,13 @@ def _trace_episode(ws: Workspace, episode: str, console: Console) -> dict[str, A
 
 
 def _locate_episodes(ws: Workspace, found: DatasetVersion) -> list[tuple[Path, int]]:
-    """Return folder and index of each episode, in list order: the first location whose folder is unchanged."""
+    """Return the dataset folder and the episode index of each episode, in the order of the dataset version.
+
+    If an episode is in several folders, the first folder that has not changed since it was added is used.
+
+    Raises:
+        DatasetError: If an episode is in no known folder, or all of its folders have changed.
+    """
     rows = ws.query(
         "SELECT p.episode_id, p.batch, p.episode_index FROM places p JOIN (SELECT unnest($ids) AS episode_id) l "
         "ON l.episode_id = p.episode_id ORDER BY p.batch, p.episode_index",

@@ -1,4 +1,4 @@
-"""Requests of ``twinloop edit``."""
+"""Define the flags of the ``twinloop edit`` commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EditSelectRequest(EditOutput):
 
 @request
 class EditDeleteRequest(EditOutput):
-    """Write all episodes of a dataset except some."""
+    """Write all episodes of a dataset except the given ones to a new dataset."""
 
     dataset: _One
     """Folder of a LeRobot v3.0 dataset, from twinloop or any other program."""
@@ -60,30 +60,32 @@ class EditSplitRequest(SeedOption, EditOutput):
 
 @request
 class EditMergeRequest(EditOutput):
-    """Write all episodes of several datasets into one."""
+    """Write all episodes of several datasets into one new dataset."""
 
     datasets: _Several
     """Folders of datasets with the same features, from twinloop or other programs."""
     codec: str | None = None
-    """h264, av1 or hevc, if the datasets use different codecs: videos in another codec are encoded again."""
+    """Codec of the videos: h264, av1 or hevc. Required only if the datasets use different codecs; videos in another
+    codec are encoded again.
+    """
     same_units: bool = False
     """Assume that the joint columns of all datasets have the same units, even if the datasets state other units."""
     common: bool = False
-    """Keep only the features that all datasets have; the output lists those that are left out."""
+    """Keep only the features that all datasets have. The names of all other features are printed."""
     twice: Literal["refuse", "first"] = "refuse"
     """What to do if an episode is in two datasets: refuse the merge, or keep the first."""
 
 
 @request
 class EditRetaskRequest(EditOutput):
-    """Write all episodes of a dataset, some of them with another task text."""
+    """Write all episodes of a dataset with new task texts: one text for chosen episodes, or replacements of texts."""
 
     dataset: _One
     """Folder of a LeRobot v3.0 dataset, from twinloop or any other program."""
     task: str | None = None
-    """The new task text of the chosen episodes."""
+    """The new task text of the episodes in --episodes."""
     episodes: str | None = None
-    """Numbers, ranges or ids of the episodes that change; by default all."""
+    """Numbers, ranges or ids of the episodes that get the new task text; by default all."""
     rename: Annotated[tuple[str, ...], tyro.conf.arg(metavar="OLD=NEW")] = ()
     """Instead of --task: replace old task texts by new ones."""
 
@@ -97,7 +99,9 @@ class EditReencodeRequest(EditOutput):
     codec: str = "h264"
     """Codec of the videos: h264, av1 or hevc."""
     gop: int = 2
-    """Largest distance of two key frames, in frames. 2 is best for training; larger values make smaller files."""
+    """Number of frames from one key frame to the next. 2 gives fast random access for training; larger values make
+    smaller files.
+    """
     crf: int | None = None
     """Constant rate factor: lower is better quality. By default 23 (h264), 30 (av1), 28 (hevc)."""
     size: str | None = None
@@ -106,7 +110,10 @@ class EditReencodeRequest(EditOutput):
 
 @request
 class EditRebalanceRequest(SeedOption, EditOutput):
-    """Write episodes in equal or given shares of groups; the others are left out."""
+    """Write episodes so that groups of episodes, such as tasks or outcomes, have equal or given shares.
+
+    Surplus episodes are left out.
+    """
 
     datasets: _Several
     """Folders of datasets with the same features, from twinloop or other programs."""
@@ -115,6 +122,8 @@ class EditRebalanceRequest(SeedOption, EditOutput):
     shares: _Named = ()
     """Share of each group in the result, such as true=0.7 false=0.3; by default equal shares."""
     repeat: bool = False
-    """Keep all episodes of the largest group and repeat episodes of the others, as children of their originals."""
+    """Keep all episodes of the largest group, and repeat episodes of the smaller groups. A repeated episode gets a new
+    id, and its original is recorded as its parent.
+    """
     same_units: bool = False
     """Assume that the joint columns of all datasets have the same units, even if the datasets state other units."""

@@ -1,4 +1,4 @@
-"""Run dataset edits, which write a new folder, and print their results."""
+"""Run the commands of ``twinloop edit``: write an edited copy of a dataset to a new folder, and print the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from twinloop.workflows.data.edit_requests import (
 
 
 def run_select(request: EditSelectRequest, console: Console) -> dict[str, Any]:
-    """Write some episodes, in the given order."""
+    """Write the requested episodes of a dataset, in the requested order, to a new folder."""
     return _run_edit(
         console,
         "select",
@@ -35,7 +35,7 @@ def run_select(request: EditSelectRequest, console: Console) -> dict[str, Any]:
 
 
 def run_delete(request: EditDeleteRequest, console: Console) -> dict[str, Any]:
-    """Write all episodes except some."""
+    """Write all episodes of a dataset, excluding the requested ones, to a new folder."""
     return _run_edit(
         console,
         "delete",
@@ -44,7 +44,7 @@ def run_delete(request: EditDeleteRequest, console: Console) -> dict[str, Any]:
 
 
 def run_split(request: EditSplitRequest, console: Console) -> dict[str, Any]:
-    """Write each part of a dataset to a folder."""
+    """Split a dataset, for example into training and validation data, into several folders below the output."""
     sizes = _parse_sizes(parse_pairs("--parts", request.parts))
     return _run_edit(
         console,
@@ -56,16 +56,20 @@ def run_split(request: EditSplitRequest, console: Console) -> dict[str, Any]:
 
 
 def run_merge(request: EditMergeRequest, console: Console) -> dict[str, Any]:
-    """Write all episodes of several datasets into one."""
+    """Write all episodes of several datasets to one new dataset."""
     encoding = None if request.codec is None else Encoding(codec=request.codec)
     settings = _settings(
-        request, encoding=encoding, same_units=request.same_units, common=request.common, twice=request.twice
+        request,
+        encoding=encoding,
+        same_units=request.same_units,
+        common_features_only=request.common,
+        duplicates=request.twice,
     )
     return _run_edit(console, "merge", lambda: operations.merge(request.datasets, request.output, settings=settings))
 
 
 def run_retask(request: EditRetaskRequest, console: Console) -> dict[str, Any]:
-    """Write all episodes, some of them with another task text."""
+    """Write all episodes of a dataset to a new folder, and replace the task text of the requested episodes."""
     rename = parse_pairs("--rename", request.rename) if request.rename else None
     return _run_edit(
         console,
@@ -82,7 +86,7 @@ def run_retask(request: EditRetaskRequest, console: Console) -> dict[str, Any]:
 
 
 def run_reencode(request: EditReencodeRequest, console: Console) -> dict[str, Any]:
-    """Write all episodes with their videos encoded again."""
+    """Write all episodes of a dataset to a new folder, with videos in the requested codec and image size."""
     height, width = _parse_image_size(request.size) if request.size is not None else (None, None)
     encoding = Encoding(codec=request.codec, gop=request.gop, crf=request.crf, height=height, width=width)
     return _run_edit(
@@ -93,7 +97,7 @@ def run_reencode(request: EditReencodeRequest, console: Console) -> dict[str, An
 
 
 def run_rebalance(request: EditRebalanceRequest, console: Console) -> dict[str, Any]:
-    """Write episodes in equal or given shares of groups."""
+    """Write a dataset in which groups of episodes, for example successes and failures, have the requested shares."""
     shares = {
         k: _parse_number(v, f"--shares {k}={v}") for k, v in parse_pairs("--shares", request.shares).items()
     } or None
@@ -120,21 +124,26 @@ def _settings(request: EditOutput, *, encoding: Encoding | None = None, **more: 
 
 
 def _run_edit(console: Console, verb: str, work: Callable[[], EditResult | dict[str, EditResult]]) -> dict[str, Any]:
-    """Run an edit, print its result, and return its metrics.
+    """Run an edit, print its result, and return it as a JSON-compatible dictionary.
+
+    Args:
+        console: console for the result.
+        verb: name of the edit, for the returned dictionary.
+        work: function that writes the new folder or, for a split, several folders by name.
 
     Raises:
-        TwinloopError: see `dataset.edit.operations`.
+        TwinloopError: If the edit is not possible; see `dataset.edit.operations`.
     """
     start = time.perf_counter()
     made = work()
     seconds = time.perf_counter() - start
-    figures: dict[str, Any] = {"schema": 1, "verb": f"edit {verb}", "seconds": seconds}
+    result: dict[str, Any] = {"schema": 1, "verb": f"edit {verb}", "seconds": seconds}
     if isinstance(made, EditResult):
         _print_edit(made, console)
-        return {**figures, **made.to_json()}
+        return {**result, **made.to_json()}
     for part in made.values():
         _print_edit(part, console)
-    return {**figures, "parts": {name: part.to_json() for name, part in made.items()}}
+    return {**result, "parts": {name: part.to_json() for name, part in made.items()}}
 
 
 def _print_edit(made: EditResult, console: Console) -> None:
@@ -156,10 +165,14 @@ def _groups(details: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def parse_pairs(option: str, words: Sequence[str]) -> dict[str, str]:
-    """Return the values of ``NAME=VALUE`` words by name.
+    """Parse words of the form ``NAME=VALUE``, and return the values by name.
+
+    Args:
+        option: flag to which the words belong, for error messages.
+        words: the words.
 
     Raises:
-        InputError: a word has another form, or a name occurs twice.
+        InputError: If a word has another form, or a name occurs twice.
     """
     found: dict[str, str] = {}
     for word in words:
@@ -171,9 +184,15 @@ def parse_pairs(option: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def _parse_sizes(parts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of `split` for the sizes of parts: whole numbers, shares with a decimal point, or lists.
+    """Return the keyword argument of `operations.split` that describes the sizes of the parts.
 
-    If all sizes are single whole numbers, they are counts. Write 7:8 for a list with episode 7 alone.
+    Args:
+        parts: size by name of the part. If all sizes are whole numbers, they are numbers of episodes (``counts``). If
+            all sizes have a decimal point, they are shares of the episodes (``shares``). Otherwise they are lists of
+            episodes (``lists``), such as 0:40; the list of episode 7 alone is written 7:8.
+
+    Raises:
+        InputError: If no part is given, or a share is not a number.
     """
     if not parts:
         raise InputError("Name the parts, as in --parts train=0.8 val=0.2.")
@@ -188,7 +207,7 @@ def _parse_number(text: str, where: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise InputError(f"{where}: {text!r} is no number.") from error
+        raise InputError(f"{where}: {text!r} is not a number.") from error
 
 
 def _parse_image_size(text: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Requests of ``twinloop label``."""
+"""Define the flags of the ``twinloop label`` commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import Request, Texts, WorkspaceRequest, request
+from twinloop.workflows.run.request import RepeatedFlag, Request, WorkspaceRequest, request
 
 
 @request
@@ -24,19 +24,19 @@ class LabelAddRequest(WorkspaceRequest):
     """Failure class, such as grasp_missed; labels.yaml in the workspace can add classes."""
     language: str | None = None
     """Text that describes the motion or the task."""
-    subtask: Texts = ()
+    subtask: RepeatedFlag = ()
     """A subtask as WORD:FIRST-LAST, both frames included, such as reach:0-45. Repeat the flag for each subtask.
     Together they replace your earlier subtasks.
     """
-    tag: Texts = ()
+    tag: RepeatedFlag = ()
     """A tag: any word, unless labels.yaml lists the allowed ones. Repeat the flag for each tag."""
-    number: Texts = ()
+    number: RepeatedFlag = ()
     """A number as NAME=VALUE, such as quality=4."""
     reason: str | None = None
     """Reason for the labels, in one sentence."""
     confidence: float | None = None
     """Your confidence in the labels, from 0 to 1."""
-    retract: Texts = ()
+    retract: RepeatedFlag = ()
     """Retract your labels of these kinds: success, failure, subtask, language, tag=WORD or number/NAME."""
     add: bool = False
     """Keep your earlier subtasks and texts of these episodes in addition to the new ones."""
@@ -58,7 +58,7 @@ class LabelShowRequest(WorkspaceRequest):
     """Show all labels of an episode with their authors, and the history."""
 
     episode: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="EPISODE")]]
-    """The beginning of its id, or BATCH:INDEX."""
+    """The episode: the beginning of its id, or BATCH:INDEX."""
 
 
 @request
@@ -78,7 +78,10 @@ class LabelExportRequest(WorkspaceRequest):
 
 @request
 class LabelAgreementRequest(WorkspaceRequest):
-    """Measure the agreement of people, rules and models: kappa, alpha, boundaries, and the episodes to review again."""
+    """Measure how well people, rules and models agree in their labels, and list the episodes to review again.
+
+    Prints Cohen's kappa and Krippendorff's alpha, or for subtasks the agreement of their boundaries.
+    """
 
     kind: str = "success"
     """Kind of label: success, failure, subtask or number/NAME."""
@@ -90,7 +93,7 @@ class LabelAgreementRequest(WorkspaceRequest):
 
 @request
 class LabelRulesRequest(Request):
-    """List the rules and the failure classes."""
+    """List the labelling rules, the failure classes and the subtasks."""
 
     workspace: Path | None = None
-    """Workspace whose labels.yaml is used; by default the nearest one upwards, if there is one."""
+    """Workspace whose labels.yaml is used; by default the nearest one upwards from here, if there is one."""

@@ -1,4 +1,4 @@
-"""Write labels of a workspace by hand, from a file or by rule; show, export and compare them."""
+"""Write labels of episodes by hand, from a file or by rule; show and export labels, and measure their agreement."""
 
 from __future__ import annotations
 
@@ -48,8 +48,16 @@ from twinloop.workflows.data.label_requests import (
 
 
 def open_episode_task(reader: DatasetReader, index: int) -> tuple[Task | None, str]:
-    """Return the task of an episode on its twin, or None, with the reason why it is not available."""
-    if not reader.ours or reader.is_appended(index) or reader.has_log(index):
+    """Return the task of a simulated episode on the twin that simulated it.
+
+    Args:
+        reader: reader of the dataset.
+        index: index of the episode in the dataset.
+
+    Returns:
+        The task and ""; or None and the reason why the task is not available, for example because the twin has changed.
+    """
+    if not reader.written_by_twinloop or reader.is_appended(index) or reader.has_log(index):
         return None, "it was not simulated by twinloop"
     try:
         config = read_root_config(reader).get("generate")
@@ -70,8 +78,11 @@ def _open_task(twin: str, task: str) -> tuple[Task, str]:
     return open_task(task, loaded), loaded.hash
 
 
-def list_words(request: LabelRulesRequest, console: Console) -> dict[str, Any]:
-    """Print the rules with their meanings, the failure classes, and the subtasks that rules write."""
+def list_rules(request: LabelRulesRequest, console: Console) -> dict[str, Any]:
+    """Print the labelling rules with their meanings, the failure classes, and the subtasks that rules write.
+
+    The file labels.yaml of a workspace can add failure classes and define other subtasks.
+    """
     root = Workspace.find(Path.cwd())
     if request.workspace is not None:
         with Workspace.open(request.workspace) as opened:
@@ -99,11 +110,12 @@ _ROWS = 10
 
 @in_workspace
 def run_agreement(request: LabelAgreementRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Measure and print the agreement of the authors of one kind of label.
+    """Measure and print how well the authors of one kind of label agree.
 
     Raises:
-        InputError: fewer than two authors label this kind, or no two of them label the same episodes.
-        UnknownNameError: agreement is not measured for this kind.
+        InputError: If fewer than two authors label this kind, or no two of them label the same episodes, or the
+            tolerance is negative.
+        UnknownNameError: If agreement is not measured for this kind.
     """
     if request.tolerance < 0:
         raise InputError(f"--tolerance {request.tolerance:g} is negative. Give seconds, such as 0.2.")
@@ -118,12 +130,12 @@ def run_agreement(request: LabelAgreementRequest, ws: Workspace, console: Consol
         fps = {row["episode_id"]: row["fps"] for row in rows}
         pairs, worst = measure_boundary_agreement(rows, fps, tolerance_s=request.tolerance)
         _print_boundaries(pairs, worst, console)
-        figures: dict[str, Any] = {"pairs": [pair.to_json() for pair in pairs], "disagreements": worst}
+        result: dict[str, Any] = {"pairs": [pair.to_json() for pair in pairs], "disagreements": worst}
     else:
         found = measure_agreement(rows, request.kind)
         _print_agreement(found, console)
-        figures = found.to_json()
-    return {"schema": 1, "verb": "label agreement", **figures, "kind": request.kind}
+        result = found.to_json()
+    return {"schema": 1, "verb": "label agreement", **result, "kind": request.kind}
 
 
 def _print_agreement(found: LabelAgreement, console: Console) -> None:
@@ -135,7 +147,7 @@ def _print_agreement(found: LabelAgreement, console: Console) -> None:
     table = Table("first", "second", "episodes", "same", "kappa", box=None, header_style="bold", pad_edge=False)
     for pair in found.pairs:
         beyond = "" if pair.kappa is None else _format_interval(pair.kappa)
-        beyond = f"median difference {pair.apart:+.3g}" if pair.apart is not None else beyond
+        beyond = f"median difference {pair.median_difference:+.3g}" if pair.median_difference is not None else beyond
         table.add_row(pair.first, pair.second, str(pair.episodes), _format_interval(pair.raw, share=True), beyond)
     console.print(table)
     for pair in found.pairs:
@@ -145,7 +157,7 @@ def _print_agreement(found: LabelAgreement, console: Console) -> None:
         said = ", ".join(f"{who}={value}" for who, value in row["said"].items())
         console.print(f"  {row['episode_id'][:12]}  {said}")
     if len(found.disagreements) > _ROWS:
-        console.print(f"  … {len(found.disagreements) - _SHOWN} more episodes with different labels")
+        console.print(f"  … {len(found.disagreements) - _ROWS} more episodes with different labels")
 
 
 def _confusion_table(pair: ObserverPair) -> Table:
@@ -168,7 +180,7 @@ def _print_boundaries(pairs: Sequence[BoundaryPair], worst: Sequence[dict[str, A
             str(pair.episodes),
             _format_interval(pair.f1),
             f"{pair.offset_s:+.3f} s",
-            _format_interval(pair.alike, share=True),
+            _format_interval(pair.frame_agreement, share=True),
         )
     console.print(table)
     for row in worst[:_ROWS]:
@@ -194,10 +206,10 @@ def run_add(request: LabelAddRequest, console: Console) -> dict[str, Any]:
     """Label episodes by hand, from a file or by rule.
 
     Raises:
-        InputError: no label is given, or labels are given in more than one way.
+        InputError: If no label is given, or labels are given in more than one way.
     """
-    said = _parse_labels(request)
-    _require_single_source(request, said=bool(said))
+    labels = _parse_labels(request)
+    _require_single_source(request, has_labels=bool(labels))
     with Workspace.open(request.workspace) as ws:
         if request.file is not None:
             return import_labels(ws, request.file, request, console)
@@ -209,14 +221,14 @@ def run_add(request: LabelAddRequest, console: Console) -> dict[str, Any]:
         who: dict[str, Any] = {"author": request.author or getpass.getuser(), "source": request.source or "hand"}
         if request.retract:
             return retract_and_print(ws, chosen, dict(map(_parse_retraction, request.retract)), **who, console=console)
-        return label_episodes(ws, chosen, said, add=request.add, **who, console=console)
+        return label_episodes(ws, chosen, labels, add=request.add, **who, console=console)
 
 
-def _require_single_source(request: LabelAddRequest, *, said: bool) -> None:
+def _require_single_source(request: LabelAddRequest, *, has_labels: bool) -> None:
     ways = [
         name
         for name, given in (
-            ("labels", said),
+            ("labels", has_labels),
             ("--retract", bool(request.retract)),
             ("--from", request.file is not None),
             ("--rule", request.rule is not None),
@@ -236,11 +248,11 @@ def _require_single_source(request: LabelAddRequest, *, said: bool) -> None:
 def _parse_labels(request: LabelAddRequest) -> list[dict[str, Any]]:
     more = {"reason": request.reason, "confidence": request.confidence, "author_hash": request.author_hash}
     pairs = [(kind, getattr(request, kind)) for kind in ("success", "failure", "language")]
-    said = [{"kind": kind, "value": value} for kind, value in pairs if value is not None]
-    said += [{"kind": "tag", "value": word} for word in request.tag]
-    said += [_parse_subtask(text) for text in request.subtask]
-    said += [_parse_number(text) for text in request.number]
-    return [one | more for one in said]
+    labels = [{"kind": kind, "value": value} for kind, value in pairs if value is not None]
+    labels += [{"kind": "tag", "value": word} for word in request.tag]
+    labels += [_parse_subtask(text) for text in request.subtask]
+    labels += [_parse_number(text) for text in request.number]
+    return [one | more for one in labels]
 
 
 def _parse_subtask(text: str) -> dict[str, Any]:
@@ -266,10 +278,15 @@ def _parse_retraction(text: str) -> tuple[str, str | None]:
 
 
 def select_labelled_episodes(ws: Workspace, words: Sequence[str], where: str | None) -> list[str]:
-    """Return the episodes that are named by id or selected by a condition.
+    """Return the ids of the episodes that a command names and of those that meet a condition, each once.
+
+    Args:
+        ws: the workspace.
+        words: references of episodes: beginnings of ids, or BATCH:INDEX.
+        where: SQL condition on the view ``episodes``, or a complete SELECT; None for no condition.
 
     Raises:
-        InputError: no episode is named, or no episode meets the condition.
+        InputError: If no episode is named, and no episode meets the condition.
     """
     named = resolve_episodes(ws, words)
     if where is not None:
@@ -285,16 +302,26 @@ def select_labelled_episodes(ws: Workspace, words: Sequence[str], where: str | N
 def label_episodes(
     ws: Workspace,
     episodes: Sequence[str],
-    said: Sequence[Mapping[str, Any]],
+    labels: Sequence[Mapping[str, Any]],
     *,
     author: str,
     source: Source,
     add: bool,
     console: Console,
 ) -> dict[str, Any]:
-    """Write the same labels for every episode; each item has the fields of a `Label` except episode and author."""
-    labels = [Label(episode_id=name, source=source, author=author, **fields) for name in episodes for fields in said]
-    return _print_written(ws.label(labels, add=add), len(episodes), f"{source}:{author}", console)
+    """Write the same labels for every episode, and print how many were written.
+
+    Args:
+        ws: the workspace.
+        episodes: ids of the episodes.
+        labels: the labels: fields of `Label`, without the episode, the source and the author.
+        author: author of the labels.
+        source: kind of the author: ``hand`` (a person), ``rule`` or ``model``.
+        add: whether to keep the author's earlier subtasks and texts, which are replaced otherwise.
+        console: console for the result.
+    """
+    rows = [Label(episode_id=name, source=source, author=author, **fields) for name in episodes for fields in labels]
+    return _print_written(ws.label(rows, add=add), len(episodes), f"{source}:{author}", console)
 
 
 def retract_and_print(
@@ -306,7 +333,19 @@ def retract_and_print(
     source: Source,
     console: Console,
 ) -> dict[str, Any]:
-    """Retract labels of an author; ``kinds`` maps each kind to a value, or to None for all values."""
+    """Retract labels of an author; the history keeps them.
+
+    Args:
+        ws: the workspace.
+        episodes: ids of the episodes.
+        kinds: value to retract by kind of label; None for all values of the kind.
+        author: author of the labels.
+        source: kind of the author.
+        console: console for the result.
+
+    Raises:
+        InputError: If no kind is given.
+    """
     if not kinds:
         raise InputError("--retract needs a kind: success, failure, subtask, language, tag=WORD or number/NAME.")
     taken = sum(
@@ -317,10 +356,13 @@ def retract_and_print(
 
 
 def import_labels(ws: Workspace, path: Path, request: LabelAddRequest, console: Console) -> dict[str, Any]:
-    """Write every label of a file, or none of them.
+    """Write all labels in a file or, after an error, none of them.
 
-    A line with another source, author or hash than the command is refused, so that a model's file cannot write labels
-    in the name of a person.
+    A line whose source, author or author hash (hash of the rule or model) differs from the command's flag is an error.
+    A model's file therefore cannot write labels in the name of a person.
+
+    Raises:
+        InputError: If the file cannot be read, or a line has another source, author or hash than the flags.
     """
     lines = read_labels(path)
     for number, line in enumerate(lines, start=1):
@@ -342,10 +384,16 @@ def import_labels(ws: Workspace, path: Path, request: LabelAddRequest, console: 
 
 
 def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: Console) -> dict[str, Any]:
-    """Apply a rule to episodes (by default all of the workspace) and write its labels.
+    """Apply a labelling rule to episodes, and write its labels.
+
+    Args:
+        ws: the workspace.
+        word: name of a built-in rule, FILE.py:Class or FILE.yaml.
+        episodes: ids of the episodes; None for all of the workspace.
+        console: console for the result.
 
     Raises:
-        InputError: the rule cannot be opened, or raises an exception.
+        InputError: If the rule cannot be opened, or raises an exception.
     """
     rule = open_rule(word)
     pairs = list(_apply_sql_rule(ws, rule, episodes) if isinstance(rule, SqlRule) else _apply_rule(ws, rule, episodes))
@@ -353,12 +401,12 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
     survey = ReviewRecord(source="rule", author=rule.name, episode_ids=frozenset(looked_at))
     unknown = Counter(finding.reason for _, finding in pairs if finding.value == UNKNOWN)
     labels = [_build_label(name, finding, rule) for name, finding in pairs]
-    written = ws.label(labels, survey=survey)
-    figures = _print_written(written, len({name for name, _ in pairs}), f"rule:{rule.name}", console)
+    written = ws.label(labels, review=survey)
+    result = _print_written(written, len({name for name, _ in pairs}), f"rule:{rule.name}", console)
     for reason, count in unknown.most_common(_MOST_REASONS):
         console.print(f"  undecided in {count} cases: {reason}")
     values = Counter(f"{finding.kind}={finding.value}" for _, finding in pairs)
-    return figures | {
+    return result | {
         "rule": rule.name,
         "hash": rule.hash,
         "values": dict(sorted(values.items())),
@@ -368,7 +416,11 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
 
 @in_workspace
 def show(request: LabelShowRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Print the current labels of an episode and their consensus; return these and the history."""
+    """Print the current labels of an episode and the consensus of their authors.
+
+    Returns:
+        The current labels, the consensus and all earlier labels.
+    """
     episode = resolve_episodes(ws, [request.episode])[0]
     held = ws.query("SELECT * FROM labels WHERE episode_id = ? ORDER BY kind, first_frame, source, author", [episode])
     history = ws.query("SELECT * FROM label_history WHERE episode_id = ? ORDER BY seq", [episode])
@@ -392,7 +444,7 @@ def show(request: LabelShowRequest, ws: Workspace, console: Console) -> dict[str
 
 @in_workspace
 def overview(_: LabelListRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Count the labels per kind, source, author and value."""
+    """Print the number of labels by kind, source, author and value."""
     rows = ws.query(
         "SELECT kind, source, author, CASE WHEN kind IN ('language') OR number IS NOT NULL THEN '' ELSE value END AS "
         "value, count(*) AS labels, count(DISTINCT episode_id) AS episodes FROM labels "
@@ -404,7 +456,7 @@ def overview(_: LabelListRequest, ws: Workspace, console: Console) -> dict[str, 
 
 @in_workspace
 def export(request: LabelExportRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Write the current labels to a file that `import_labels` can read."""
+    """Write the current labels to a CSV or JSON Lines file that `import_labels` can read."""
     chosen = None if request.where is None else set(select_episodes(ws, request.where))
     rows = ws.query("SELECT * FROM labels ORDER BY seq").to_pylist()
     kept = [row for row in rows if chosen is None or row["episode_id"] in chosen]
@@ -414,7 +466,7 @@ def export(request: LabelExportRequest, ws: Workspace, console: Console) -> dict
 
 
 def _apply_sql_rule(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, RuleFinding]]:
-    found = rule.read_findings(ws.query(rule.sql, most_rows=MOST_FINDINGS))
+    found = rule.read_findings(ws.query(rule.sql, max_rows=MOST_FINDINGS))
     if episodes is None:
         return found
     chosen = set(episodes)
@@ -422,28 +474,37 @@ def _apply_sql_rule(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None
 
 
 def _apply_rule(ws: Workspace, rule: LabelRule, episodes: Sequence[str] | None) -> Iterator[tuple[str, RuleFinding]]:
-    for material in iterate_rule_episodes(ws, episodes):
+    for episode in iterate_rule_episodes(ws, episodes):
         try:
-            found = list(rule.label(material))
+            found = list(rule.label(episode))
         except TwinloopError:
             raise
         except Exception as error:  # any exception of a user's rule is an error of this rule
-            which = f"The rule {rule.name} fails for episode {material.episode_id[:12]}"
+            which = f"The rule {rule.name} fails for episode {episode.episode_id[:12]}"
             raise InputError(f"{which}: {describe_error(error)}. Nothing was written.") from error
-        yield from ((material.episode_id, finding) for finding in found)
+        yield from ((episode.episode_id, finding) for finding in found)
 
 
 def iterate_rule_episodes(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[RuleEpisode]:
-    """Yield episodes as rules receive them, batch by batch; by default all that are not excluded."""
+    """Yield episodes as the input of labelling rules, sorted by dataset folder.
+
+    Args:
+        ws: the workspace.
+        episodes: ids of the episodes; None for all that are not excluded.
+    """
     table = ws.query("SELECT episode_id, batch, episode_index FROM episodes ORDER BY batch, episode_index")
     chosen = None if episodes is None else set(episodes)
     reader = functools.lru_cache(maxsize=4)(ws.reader)
     for row in table.to_pylist():
         if chosen is None or row["episode_id"] in chosen:
             opened: DatasetReader = reader(row["batch"])
-            world, missing = open_episode_task(opened, row["episode_index"])
+            task, reason = open_episode_task(opened, row["episode_index"])
             yield RuleEpisode(
-                episode_id=row["episode_id"], reader=opened, index=row["episode_index"], world=world, missing=missing
+                episode_id=row["episode_id"],
+                reader=opened,
+                index=row["episode_index"],
+                task=task,
+                missing_reason=reason,
             )
 
 

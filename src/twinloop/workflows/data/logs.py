@@ -1,4 +1,7 @@
-"""Open logs that commands name, with a label of their origin; check and import them."""
+"""Open robot logs and public data sets by path or name, check them for defects, and import them as datasets.
+
+All commands that read logs use `open_log`, so that they accept the same formats and print the same origin.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,15 @@ _SAME_RATE = 0.02  # largest relative difference of rates that count as equal, a
 
 @dataclass(frozen=True, kw_only=True)
 class LogEpisodes:
-    """Episodes of a log and their origin.
+    """Checked episodes of a log, with their origin.
 
-    ``label`` is printed with every metric computed from them; ``notes`` state the choices made in reading them.
+    Attributes:
+        name: name of the file, folder or public set.
+        label: sentence on the origin, printed with every metric that is computed from the episodes.
+        hash: SHA-256 of the files.
+        episodes: the episodes.
+        licence: licence of the data, or "".
+        notes: choices that were made while the log was read, such as a default unit.
     """
 
     name: str
@@ -60,7 +69,15 @@ class LogEpisodes:
 
 @dataclass(frozen=True, kw_only=True)
 class RawLog:
-    """A log as `LogEpisodes`, but with the unchecked episodes of its files, defects included."""
+    """Log with unchecked episodes, which still have the defects of the files.
+
+    Attributes:
+        name: name of the file, folder or public set.
+        label: sentence on the origin, printed with every metric that is computed from the episodes.
+        hash: SHA-256 of the files.
+        episodes: the unchecked episodes.
+        licence: licence of the data, or "".
+    """
 
     name: str
     label: str
@@ -68,13 +85,16 @@ class RawLog:
     episodes: tuple[RawEpisode, ...]
     licence: str = ""
 
-    def validate_episodes(self, mending: LogRepairs | None = None) -> LogEpisodes:
-        """Return the checked log, with repairs if given.
+    def validate_episodes(self, repairs: LogRepairs | None = None) -> LogEpisodes:
+        """Repair the episodes if requested, check them, and return the valid log.
+
+        Args:
+            repairs: the repairs; None for no repair.
 
         Raises:
-            LogError: an episode is invalid; the message states why.
+            LogError: If an episode is invalid.
         """
-        episodes = (mending or LogRepairs()).repair_episodes(self.episodes)
+        episodes = (repairs or LogRepairs()).repair_episodes(self.episodes)
         notes = tuple(dict.fromkeys(note for episode in self.episodes for note in episode.notes))
         return LogEpisodes(
             name=self.name,
@@ -87,20 +107,34 @@ class RawLog:
 
 
 def open_log(reference: str, reading: LogReading | None = None, *, task: str = "") -> LogEpisodes:
-    """Open the log at the path ``reference``, or the public set of this name if there is no such path.
+    """Open a log, and check its episodes.
+
+    Args:
+        reference: path of the log, or name of a public set if there is no such path.
+        reading: facts that the files do not contain, such as units.
+        task: task sentence for episodes of the log.
 
     Raises:
-        UnknownNameError, LogError, UnitsError, DatasetError: see the message.
+        UnknownNameError: If there is neither such a path nor such a public set.
+        LogError: If an episode is invalid.
+        UnitsError: If the units of the joints are unknown.
+        DatasetError: If a dataset folder cannot be read.
     """
     return open_raw(reference, reading, task=task).validate_episodes()
 
 
 def open_logs(references: Sequence[str], reading: LogReading | None = None) -> LogEpisodes:
-    """Open several logs as one, for example of normal operation and of an excitation; renumber the episodes.
+    """Open several logs as one log, for example of normal operation and of an excitation.
+
+    The episodes are numbered from 0 over all logs, and a note of the result lists the numbers of each log.
+
+    Args:
+        references: path or public name of each log.
+        reading: facts that the files do not contain, the same for all logs.
 
     Raises:
-        InputError: no log is named.
-        UnknownNameError, LogError, UnitsError, DatasetError: see the message.
+        InputError: If no log is named.
+        UnknownNameError, LogError, UnitsError, DatasetError: If `open_log` raises them for one of the logs.
     """
     if not references:
         raise InputError("No log was given. Name a log or dataset, or a public set.")
@@ -124,10 +158,13 @@ def open_logs(references: Sequence[str], reading: LogReading | None = None) -> L
 
 
 def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "") -> RawLog:
-    """Open a log as `open_log` does, but without checks: defects stay as they are.
+    """Open a log as `open_log` does, but without checks, so that its defects can be reported or repaired.
 
     Raises:
-        UnknownNameError, UnitsError, DatasetError: see the message.
+        InputError: If the path does not exist, or an option does not apply to this log.
+        UnknownNameError: If there is neither such a path nor such a public set.
+        UnitsError: If the units of the joints are unknown.
+        DatasetError: If a dataset folder cannot be read.
     """
     path, words = Path(reference), reading or LogReading()
     given = [f"--{name}" for name, value in vars(words).items() if value]
@@ -147,11 +184,11 @@ def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "
 
 
 def open_public(name: str) -> LogEpisodes:
-    """Open a public set by name.
+    """Open a public data set by name; it is downloaded at first use.
 
     Raises:
-        UnknownNameError: there is no such set.
-        RealDataUnavailableError: it is not in the data folder and cannot be downloaded.
+        UnknownNameError: If there is no such set.
+        RealDataUnavailableError: If the set is not in the data folder and cannot be downloaded.
     """
     return _open_public_raw(name).validate_episodes()
 
@@ -173,7 +210,17 @@ def _set_task(log: RawLog, task: str) -> RawLog:
 
 
 def _open_with_layout(layout: str, path: Path, task: str, given: list[str]) -> RawLog:
-    """Open a folder with the same file layout as a public set."""
+    """Open a folder that has the same file layout as a public set.
+
+    Args:
+        layout: name of the public set.
+        path: the folder.
+        task: task sentence for the episodes, or "".
+        given: flags that the user gave, for the error message.
+
+    Raises:
+        InputError: If any flag besides ``--layout`` is given.
+    """
     if others := [word for word in given if word != "--layout"]:
         raise InputError(f"With --layout {layout} the log needs no other options. Leave out {', '.join(others)}.")
     episodes = registry.read_set(layout, path, label=f"{layout} ({path.name})")
@@ -197,7 +244,11 @@ def _open_path(path: Path, words: LogReading, task: str) -> RawLog:
 
 
 def _parse_topics(words: str) -> dict[str, str]:
-    """Return the topics in ``ROLE=TOPIC,…`` by role."""
+    """Parse words ``ROLE=TOPIC,…``, and return the ROS topics by role, such as ``command``.
+
+    Raises:
+        InputError: If a word has another form.
+    """
     pairs = [word.partition("=") for word in words.split(",") if word]
     for role, sign, topic in pairs:
         if not (role and sign and topic):
@@ -206,7 +257,7 @@ def _parse_topics(words: str) -> dict[str, str]:
 
 
 def import_episodes(log: LogEpisodes, output: Path) -> dict[str, Any]:
-    """Write the episodes of a log as a LeRobot v3.0 dataset; return its metrics."""
+    """Write the episodes of a log as a LeRobot v3.0 dataset, and return the metrics of the import."""
     write_log_dataset(log.episodes, output, data_hash=log.hash, licence=log.licence)
     first, shared = log.episodes[0], find_shared_signals(log.episodes)
     rates = sorted((len(e) - 1) / (e.time[-1] - e.time[0]) for e in log.episodes if len(e) > 1)
@@ -228,7 +279,12 @@ def import_episodes(log: LogEpisodes, output: Path) -> dict[str, Any]:
 
 
 def _describe_hidden_content(episodes: Sequence[Episode], shared: Mapping[str, ReadingSpec]) -> list[str]:
-    """Return notes on content of the episodes that the LeRobot part of the dataset does not show."""
+    """Return notes on content of the episodes that programs which read only LeRobot's standard features do not see.
+
+    Args:
+        episodes: the episodes.
+        shared: signals that all episodes have and that are therefore features of the dataset.
+    """
     actions = {"torque": ["the actions are torques in N·m"], "none": ["the log has no commands: actions are 0"]}
     notes = actions.get(episodes[0].command, [])
     if alone := sorted({name for episode in episodes for name in episode.signals} - set(shared)):
@@ -239,7 +295,11 @@ def _describe_hidden_content(episodes: Sequence[Episode], shared: Mapping[str, R
 
 
 def _describe_rate_spread(rates: Sequence[float]) -> list[str]:
-    """Return a note if episodes of different rates share one nominal rate; ``rates`` in Hz, sorted."""
+    """Return a note if episodes have different frame rates, because the dataset states only one.
+
+    Args:
+        rates: frame rate of each episode in Hz, sorted.
+    """
     if not rates or rates[-1] / rates[0] - 1.0 < _SAME_RATE:
         return []
     span = f"{rates[0]:.4g} to {rates[-1]:.4g} Hz"
@@ -252,10 +312,10 @@ _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 def build_joint_expectations(twin: Twin) -> JointExpectations:
-    """Return the joints, ranges and dynamics that a log of the twin's robot should have.
+    """Return the joints, position limits and inverse dynamics of a twin, with which a log of its robot is compared.
 
     Raises:
-        InputError: the twin has no robot.
+        InputError: If the twin has no robot.
     """
     joints = [twin.model.joint(name) for name in twin.robot.joints]
     limited = np.array([bool(joint.limited[0]) for joint in joints])
@@ -270,59 +330,71 @@ def build_joint_expectations(twin: Twin) -> JointExpectations:
 
 
 def run_import(request: ImportRequest, console: Console) -> Outcome:
-    """Check the repaired log, import it, or both; a log with errors is not imported.
+    """Check a log for defects, import it as a dataset, or both; requested repairs are applied first.
+
+    Returns:
+        The metrics, and exit code 1 if the check found errors, else 0. A log with errors is not imported.
 
     Raises:
-        InputError: neither was requested.
+        InputError: If neither a check nor an output is requested.
     """
-    output, mending = request.output, build_repairs(request.mend)
+    output, repairs = request.output, build_repairs(request.mend)
     if not request.check and output is None:
         raise InputError("Nothing to do: give --output DIR to import the log, --check to look for defects, or both.")
     log, code = open_raw(request.log, request.reading, task=request.task), 0
-    figures: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if request.check:
         expectations = None if request.twin is None else build_joint_expectations(load_twin(request.twin))
-        report = check_log([mending.repair_episode(episode) for episode in log.episodes], expectations)
+        report = check_log([repairs.repair_episode(episode) for episode in log.episodes], expectations)
         console.print(f"Data: {log.label}")
         print_report(report, console)
-        figures = {"schema": 1, "verb": "import", "check": report.to_json(), "twin": request.twin, "log": log.label}
-        code = 0 if figures["check"]["passed"] else 1
+        result = {"schema": 1, "verb": "import", "check": report.to_json(), "twin": request.twin, "log": log.label}
+        code = 0 if result["check"]["passed"] else 1
         output = None if report.errors else output
     if output is not None:
-        figures |= import_episodes(log.validate_episodes(mending), output)
+        result |= import_episodes(log.validate_episodes(repairs), output)
         console.print(
-            f"{figures['episodes']} episodes, {figures['frames']} frames at {figures['fps']} Hz "
-            f"in {figures['units']}: {output}"
+            f"{result['episodes']} episodes, {result['frames']} frames at {result['fps']} Hz "
+            f"in {result['units']}: {output}"
         )
-        for note in figures["notes"]:
+        for note in result["notes"]:
             console.print(f"  {note}", style="dim")
-    return figures, code
+    return result, code
 
 
-def build_repairs(mend: LogCorrections) -> LogRepairs:
-    """Return the requested corrections as `LogRepairs`.
+def build_repairs(corrections: LogCorrections) -> LogRepairs:
+    """Convert the flags for corrections of a log to `LogRepairs`.
 
     Raises:
-        InputError: a flag has an invalid value; names the flag.
+        InputError: If a flag has an invalid value.
     """
-    if mend.quaternions not in ("wxyz", "xyzw"):
-        raise InputError(f"--quaternions {mend.quaternions}: give wxyz or xyzw.")
+    if corrections.quaternions not in ("wxyz", "xyzw"):
+        raise InputError(f"--quaternions {corrections.quaternions}: give wxyz or xyzw.")
     return LogRepairs(
-        time_scale=mend.time_scale,
-        scale=_parse_named_numbers("--scale", mend.scale),
-        quaternions_xyzw=mend.quaternions == "xyzw",
-        flip=mend.flip,
-        shift=_parse_named_numbers("--shift", mend.shift, alone=True),
-        clock_rate=mend.clock_rate,
-        unwrap=mend.unwrap,
-        drop_missing=mend.drop_missing,
-        drop_duplicates=mend.drop_duplicates,
-        resample_hz=mend.resample,
+        time_scale=corrections.time_scale,
+        scale=_parse_named_numbers("--scale", corrections.scale),
+        quaternions_xyzw=corrections.quaternions == "xyzw",
+        flip=corrections.flip,
+        shift=_parse_named_numbers("--shift", corrections.shift, alone=True),
+        clock_rate=corrections.clock_rate,
+        unwrap=corrections.unwrap,
+        drop_missing=corrections.drop_missing,
+        drop_duplicates=corrections.drop_duplicates,
+        resample_hz=corrections.resample,
     )
 
 
 def _parse_named_numbers(flag: str, words: tuple[str, ...], *, alone: bool = False) -> dict[str, float]:
-    """Return numbers by name from words ``NAME=NUMBER``; the name of a number alone is ""."""
+    """Parse words ``NAME=NUMBER``, and return the numbers by name.
+
+    Args:
+        flag: flag to which the words belong, for error messages.
+        words: the words.
+        alone: whether a number without a name is allowed; it gets the name "".
+
+    Raises:
+        InputError: If a word has another form.
+    """
     found: dict[str, float] = {}
     for word in words:
         name, _, number = word.rpartition("=")
@@ -338,6 +410,6 @@ def _parse_named_numbers(flag: str, words: tuple[str, ...], *, alone: bool = Fal
 
 
 def print_report(report: LogReport, console: Console) -> None:
-    """Print a report, with errors in red."""
+    """Print the report of a log check: errors in red, warnings in yellow, notes dimmed."""
     for line in report.format_text().splitlines():
         console.print(line, style=_TONES.get(line.partition(":")[0]), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Query the workspace; print the result as a table or write it to a file."""
+"""Run a SQL query on the workspace, and print the result or write it to a file in one of several formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.querying import convert_to_json
-from twinloop.catalog.reference import QUESTIONS
+from twinloop.catalog.reference import EXAMPLE_QUERIES
 from twinloop.catalog.workspace import FILE
 from twinloop.core.console import SafeConsole, escape_control
 from twinloop.core.documents import DocumentError
@@ -44,12 +44,12 @@ _MOST_IN_LINE = 64_000_000  # bytes of an answer that --json holds as objects an
 
 
 def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
-    """Run a query; print its result or write it.
+    """Run a SQL query on the workspace, and print the result or write it to a file.
 
     Raises:
-        UnknownNameError: there is no such table, column or predefined query.
-        InputError: the statement cannot be run, a binary format has no output file, or the output would overwrite
-            files of the workspace.
+        UnknownNameError: If there is no such table, column or predefined query.
+        InputError: If the statement cannot be run, a binary format has no output file, the result is too large for
+            ``--json``, or the output would overwrite files of the workspace.
     """
     format = request.format or (_BY_SUFFIX.get(request.output.suffix, "table") if request.output else "table")  # noqa: A001
     if format in ("parquet", "arrow") and request.output is None and (request.json or sys.stdout.isatty()):
@@ -59,19 +59,19 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
     with Workspace.open(request.workspace) as opened:
         _refuse_internal_path(request.output, opened.root)
         answer = opened.query(resolve_statement(request.sql), parse_parameters(request.params))
-    figures = {"schema": 1, "verb": "query", "rows": len(answer), "columns": answer.column_names}
+    result = {"schema": 1, "verb": "query", "rows": len(answer), "columns": answer.column_names}
     if request.output is not None:
         with atomic_open(request.output) as file:
             _write(answer, format, file)
         console.print(f"{len(answer)} rows: {request.output}")
-        return {**figures, "output": str(request.output)}
+        return {**result, "output": str(request.output)}
     if request.json:
         if answer.nbytes > _MOST_IN_LINE:
             raise InputError(
                 f"The result has {answer.nbytes / 1e6:,.0f} MB, and --json prints at most {_MOST_IN_LINE / 1e6:.0f} "
                 "MB. Write it to a file: --output FILE."
             )
-        return {**figures, "answer": replace_nonfinite(convert_to_json(answer.to_pylist()))}
+        return {**result, "answer": replace_nonfinite(convert_to_json(answer.to_pylist()))}
     if format == "table":
         console.print(_table(answer))
         more = f" (the first {_SHOWN} are shown; --format json or parquet gives all)" if len(answer) > _SHOWN else ""
@@ -82,19 +82,19 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
         sys.stdout.write(escape_control(text.getvalue().decode()))
     else:
         _write(answer, format, sys.stdout.buffer)
-    return figures
+    return result
 
 
 def resolve_statement(text: str) -> str:
-    """Return a text if it is a SQL statement, or the predefined query of this name.
+    """Return the SQL statement for a text, which is a statement or the name of a predefined query.
 
     Raises:
-        UnknownNameError: the text is one word and no predefined query has this name.
+        UnknownNameError: If the text is one word, and no predefined query has this name.
     """
     word = text.strip()
     if not word or any(letter.isspace() for letter in word):
         return text
-    named = {question.name: question.sql for question in QUESTIONS}
+    named = {question.name: question.sql for question in EXAMPLE_QUERIES}
     if word not in named:
         raise UnknownNameError(
             "query", word, named, where="the predefined queries; or give a SELECT statement in quotes"
@@ -103,10 +103,12 @@ def resolve_statement(text: str) -> str:
 
 
 def parse_parameters(params: Sequence[str]) -> dict[str, Any]:
-    """Return parameter values by name, from words ``NAME=VALUE``.
+    """Parse words of the form ``NAME=VALUE``, and return the values of the query's parameters by name.
+
+    A value is read as YAML, so that ``low=0.2`` gives a number. A value that is not valid YAML remains a text.
 
     Raises:
-        InputError: a word has another form.
+        InputError: If a word has another form.
     """
     values: dict[str, Any] = {}
     for text in params:
@@ -121,7 +123,11 @@ def parse_parameters(params: Sequence[str]) -> dict[str, Any]:
 
 
 def _refuse_internal_path(output: Path | None, root: Path) -> None:
-    """Refuse an output path among the workspace's internal files."""
+    """Refuse an output path in the folders that only the workspace's own commands write.
+
+    Raises:
+        InputError: If ``output`` is the workspace's configuration file, or in such a folder.
+    """
     if output is None:
         return
     place = output.resolve()
@@ -151,7 +157,7 @@ def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A
 
 
 def _flatten_nested(answer: pa.Table) -> pa.Table:
-    """Return the table with lists, structs and maps as JSON text, for formats without nested values."""
+    """Return the table with lists, structs and maps converted to JSON text, for formats such as CSV."""
     for at, field in enumerate(answer.schema):
         if pa.types.is_nested(field.type):
             pieces = [_json_texts(chunk) for chunk in answer.column(at).chunks]

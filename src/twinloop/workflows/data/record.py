@@ -1,4 +1,7 @@
-"""Run ``twinloop record``: move a robot through an excitation and write its log as a dataset."""
+"""Run ``twinloop record``: move a robot through an excitation plan, and write the log as a LeRobot dataset.
+
+The dataset is the input of ``twinloop identify``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,14 @@ _PATIENCE_S = 2.0  # maximum wait for an answer; a servo bus answers in millisec
 
 
 def run_record(request: RecordRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Move a robot through a plan and record it; return the metrics, and exit code 1 if the motion ended early."""
+    """Move a robot through an excitation plan and record the motion as a dataset.
+
+    Returns:
+        The metrics of the recording, and exit code 1 if the motion ended early, else 0.
+
+    Raises:
+        InputError: If the plan, the twin or the output does not fit, or nothing was recorded.
+    """
     plan = load_excitation(request.excitation)
     robot = RobotDriver(open_robot(request.robot), patience_s=_PATIENCE_S)
     try:
@@ -58,7 +68,7 @@ def _run_recording(
     if not driven.episodes:
         raise InputError(f"Nothing was recorded: {driven.reason}.")
     write_log_dataset(driven.episodes, output, name=output.name)
-    figures = {
+    result = {
         "schema": 1,
         "verb": "record",
         "dry_run": False,
@@ -70,11 +80,11 @@ def _run_recording(
         "stopped": driven.reason,
         **_motion_metrics(plan, repeat),
     }
-    write_json(output / _RECORD, {**figures, "excitation": dict(plan.made), "expected": dict(plan.expected)})
+    write_json(output / _RECORD, {**result, "excitation": dict(plan.provenance), "expected": dict(plan.expected)})
     if driven.reason:
         console.print(f"Stopped: {driven.reason}. The frames recorded before are kept and marked.", soft_wrap=True)
-    console.print(f"{figures['episodes']} episodes, {figures['frames']} frames: {output}", soft_wrap=True)
-    return figures, 0 if driven.completed else 1
+    console.print(f"{result['episodes']} episodes, {result['frames']} frames: {output}", soft_wrap=True)
+    return result, 0 if driven.completed else 1
 
 
 def _drive(
@@ -87,7 +97,7 @@ def _drive(
             robot,
             plan,
             repeat=repeat,
-            guard=GuardOptions(following=request.max_lag, temperature=request.temperature),
+            guard=GuardOptions(tracking_tolerance=request.max_lag, temperature=request.temperature),
             on_abort=request.on_abort,
             clearance=ClearanceCheck(twin, plan.limits.clearance) if plan.control == "position" else None,
             progress=lambda text: console.print(text, soft_wrap=True),
@@ -109,10 +119,10 @@ def _disconnect_robot(robot: RobotDriver) -> str:
 
 
 def _load_plan_twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:
-    """Return the twin that the plan was made with.
+    """Return the twin that the excitation plan was made with.
 
     Raises:
-        InputError: the twin has changed since, and `--force` was not given.
+        InputError: If the twin has changed since then, and ``--force`` is not given.
     """
     twin = load_twin(plan.twin)
     if twin.hash != plan.twin_hash and not request.force:
@@ -125,10 +135,10 @@ def _load_plan_twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:
 
 
 def _claim_folder(output: Path | None) -> Path:
-    """Check, before the robot moves, that the log can be written to the folder.
+    """Return the output folder, after a check that the log can be written there; called before the robot moves.
 
     Raises:
-        InputError: no folder was given, or it is not empty or not writable.
+        InputError: If no folder is given, or it is not empty, or it is not writable.
     """
     if output is None:
         raise InputError("No output folder is given. Add --output DIR; only --dry-run needs none.")
@@ -143,7 +153,10 @@ def _motion_metrics(plan: ExcitationPlan, repeat: int) -> Mapping[str, Any]:
 
 
 def _describe_motion(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
-    """Return a text with duration, range and peak speed per joint, and the monitored signals."""
+    """Return a text on a motion: duration, range and peak speed of each joint, and the watched measurements.
+
+    A watched measurement, such as the following error or temperature, stops the motion if it exceeds its limit.
+    """
     lines = [
         f"{repeat} × {plan.seconds:.1f} s at {plan.hz:g} Hz on {robot.origin}, each from rest at its first pose",
         f"{'joint':<20}{'from':>9}{'to':>9}{'limits':>18}{'peak speed':>12}{'limit':>8}",

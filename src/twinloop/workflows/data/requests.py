@@ -1,4 +1,4 @@
-"""Requests of the commands on logs, datasets and workspaces, from ``twinloop import`` to ``twinloop doctor``."""
+"""Define the flags of the commands on logs, datasets and workspaces, such as ``twinloop import`` and ``query``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LogReading:
 
 @request
 class LogCorrections:
-    """Corrections of a log during import. None is made unless requested; `--check` reports which ones are needed."""
+    """Corrections of a log during import. By default none is made; `--check` reports which corrections are needed."""
 
     drop_duplicates: bool = False
     """Leave out frames with the same time as the frame before, and frames that repeat its values while the robot moves.
@@ -47,9 +47,11 @@ class LogCorrections:
     flip: tuple[str, ...] = ()
     """Reverse the sign of a measurement (JOINT), command (action/JOINT), signal (SIGNAL) or column (SIGNAL/COLUMN)."""
     shift: tuple[str, ...] = ()
-    """Delay the measurements of all joints by SECONDS, or those of one joint or signal by NAME=SECONDS."""
+    """Delay the measurements of all joints by SECONDS, or the measurements of one joint or signal by NAME=SECONDS."""
     clock_rate: float = 1.0
-    """Multiply the times of the commands, counted from the start of the episode, by this factor."""
+    """Factor for the times of the commands, counted from the start of the episode, if the clock of the commands is too
+    fast or too slow.
+    """
     time_scale: float = 1.0
     """Seconds per time unit of the log, for example 0.001 for milliseconds."""
     scale: tuple[str, ...] = ()
@@ -67,13 +69,13 @@ class ImportRequest(Request):
     """Convert a robot's log to a LeRobot v3.0 dataset. Units that the log does not state must be given with --units."""
 
     log: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="LOG")]]
-    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, HDF5 or ROS recording, a log of a Crazyflie, or a public set's
-    name.
+    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, HDF5 or ROS recording, a log of a Crazyflie, or the name of a
+    public set.
     """
     output: Path | None = None
     """Folder of the new dataset. It may be omitted only with --check."""
     check: bool = False
-    """Check the log for defects first. With errors, nothing is imported and the exit code is 1."""
+    """Check the log for defects first. If it has errors, nothing is imported and the exit code is 1."""
     twin: str | None = None
     """The twin of the logged robot. --check then also compares the log with its joints, ranges and inverse dynamics."""
     reading: LogReading = field(default_factory=LogReading)
@@ -118,7 +120,7 @@ class RecordRequest(Request):
     output: Path | None = None
     """Folder of the new dataset. Required unless --dry-run is given."""
     repeat: int | None = None
-    """Number of repetitions, each recorded as one episode; by default the number for which the plan was made."""
+    """Number of repetitions, each recorded as one episode; by default the number in the plan."""
     dry_run: bool = False
     """Print duration, range and peak speed per joint; the robot does not move."""
     on_abort: Literal["hold", "return"] = "hold"
@@ -134,26 +136,29 @@ class RecordRequest(Request):
 
 @request
 class FetchRequest(Request):
-    """Copy a dataset from a store to a local folder, byte for byte. Repeat the command to update the folder."""
+    """Copy a dataset from an object store such as S3 to a local folder. Repeat the command to update the copy.
+
+    The copy has the same bytes as the original.
+    """
 
     address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
-    """Address that the dataset was generated to, such as s3://bucket/prefix."""
+    """Address of the dataset in the store, such as s3://bucket/prefix."""
     output: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
     """Local folder of the copy."""
 
 
 @request
 class PushRequest(Request):
-    """Upload a dataset folder to the Hugging Face Hub as one commit, with the tag that LeRobot needs."""
+    """Upload a dataset folder to the Hugging Face Hub as one commit, and set the version tag that LeRobot requires."""
 
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Folder of the dataset."""
     repo_id: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="REPO_ID")]]
     """USER/NAME of the repository; it is created if it does not exist."""
     private: bool = False
-    """Make a new repository private."""
+    """Make the repository private if it is created by this command."""
     branch: str | None = None
-    """Upload to this branch and do not move the tag."""
+    """Upload to this branch instead of main. The version tag is then not moved."""
     allow: tuple[str, ...] = ()
     """Upload only paths that match one of these patterns."""
     ignore: tuple[str, ...] = ()
@@ -217,7 +222,10 @@ class InitRequest(Request):
 
 @request
 class AddRequest(WorkspaceRequest):
-    """Add LeRobot v3.0 dataset folders to the workspace without copying them. Repeat after a folder has changed."""
+    """Add LeRobot v3.0 dataset folders to the workspace without copying them.
+
+    Repeat the command after a folder has changed.
+    """
 
     datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR")]]
     """Folders of datasets, from twinloop or any other program."""
@@ -227,25 +235,28 @@ class AddRequest(WorkspaceRequest):
 
 @request
 class FsckRequest(WorkspaceRequest):
-    """Check a workspace: part hashes, the index against the parts, and datasets against their recorded state."""
+    """Check a workspace: the hashes of its catalog files, the index of the catalog, and the state of its datasets."""
 
     deep: bool = False
     """Read every file of every dataset completely, recompute the ids of episodes without provenance, and decode the
     first and last frames of videos.
     """
     repair: bool = False
-    """Repair everything that can be repaired without loss: rebuild the index, read batches again, find moved folders,
+    """Repair everything that can be repaired without loss: rebuild the index, read datasets again, find moved folders,
     and move leftover files of interrupted writers to catalog/swept.
     """
     accept: tuple[Path, ...] = ()
-    """Files and folders of recorded runs that were changed on purpose: record their present content."""
+    """Files and folders of recorded runs that were changed on purpose. Their present content is recorded as correct."""
     compact: bool = False
-    """Afterwards, join small parts into large ones."""
+    """Afterwards, join small Parquet files of the catalog into large ones."""
 
 
 @request
 class DatasetsFreezeRequest(WorkspaceRequest):
-    """Freeze the result of a statement as a dataset version. Another list with the same name is the next version."""
+    """Freeze the episodes that a SQL statement selects as a dataset version.
+
+    If the name exists with other episodes, they become its next version.
+    """
 
     name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
     """Name of the dataset: letters, digits, '.', '_' and '-'."""
@@ -257,15 +268,18 @@ class DatasetsFreezeRequest(WorkspaceRequest):
 
 @request
 class DatasetsListRequest(WorkspaceRequest):
-    """List the dataset versions and the number of policies that each trained."""
+    """List the dataset versions, each with the number of policies that were trained on it."""
 
 
 @request
 class DatasetsShowRequest(WorkspaceRequest):
-    """Show a dataset version: sources, tasks, twins and success of its episodes, hash, SQL, and trained policies."""
+    """Show a dataset version: sources, tasks, twins and success of its episodes, and the policies trained on it.
+
+    Also shows its hash and the SQL statement that selected it.
+    """
 
     dataset: _Reference
-    """NAME, NAME@VERSION, or the beginning of its hash."""
+    """The dataset version: NAME (its newest version), NAME@VERSION, or the beginning of its hash."""
 
 
 @request
@@ -273,14 +287,14 @@ class DatasetsDiffRequest(WorkspaceRequest):
     """List the episodes that are in only one of two dataset versions."""
 
     first: _Reference
-    """NAME, NAME@VERSION, or the beginning of its hash."""
+    """The first dataset version: NAME, NAME@VERSION, or the beginning of its hash."""
     second: _Reference
-    """The other dataset, named in the same ways."""
+    """The second dataset version, given in the same ways."""
 
 
 @request
 class DatasetsLineageRequest(WorkspaceRequest):
-    """List the episodes that trained a policy, or the policies that an episode or a dataset trained."""
+    """List the episodes that a policy was trained on, or the policies that were trained on an episode or a dataset."""
 
     what: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY|EPISODE|DATASET")]]
     """Name or hash of a policy, a dataset version, or an episode (the beginning of its id, or BATCH:INDEX)."""
@@ -291,32 +305,37 @@ class DatasetsMaterializeRequest(WorkspaceRequest):
     """Write exactly the episodes of a dataset version as one LeRobot v3.0 folder."""
 
     dataset: _Reference
-    """NAME, NAME@VERSION, or the beginning of its hash."""
+    """The dataset version: NAME, NAME@VERSION, or the beginning of its hash."""
     output: Path
     """The folder to write; it must not exist."""
     codec: Literal["h264", "av1", "hevc"] | None = None
-    """Codec of all videos if the batches use different codecs; videos in another codec are encoded again."""
+    """Codec of all videos, required only if the source folders use different codecs. Videos in another codec are
+    encoded again.
+    """
     same_units: bool = False
-    """Assume that the joint columns of all batches have the same units, even if the folders state other units."""
+    """Assume that the joint columns of all source folders have the same units, even if the folders state other units.
+    """
     common: bool = False
-    """Keep only the features that all batches have; the output lists those that are left out."""
+    """Keep only the features that all source folders have. The names of all other features are printed."""
 
 
 @request
 class ApproveRequest(Request):
     """Approve code files that datasets refer to, or list the approved ones if no file is given.
 
-    Python files and TorchScript modules are approved by their content.
+    Python files and TorchScript modules are approved by the hash of their content: a changed file needs a new approval.
 
-    To approve all code of a workspace from another machine, give its folder: code that its files refer to may then run.
+    If a folder of a workspace is given, for example of one from another machine, all code that its files refer to is
+    approved and may run.
     """
 
     files: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE")]] = ()
-    """Files that you have read and that may run on this machine when a dataset refers to them, or workspace folders."""
+    """Files that you have read and that may run on this machine if a dataset refers to them, or folders of workspaces.
+    """
     revoke: bool = False
     """Withdraw the approval of these files instead."""
 
 
 @request
 class DoctorRequest(Request):
-    """Show the capabilities of this machine: renderers, validators, cores, data; and how to add missing packages."""
+    """Show the packages, renderers, cores and data of this machine, and how to install missing packages."""

@@ -1,4 +1,4 @@
-"""Transfer datasets between a local folder, a store and the Hugging Face Hub."""
+"""Transfer datasets between a local folder, an object store such as S3, and the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _NAMED = 20  # printed names of files that were left out; --json has all
 
 
 def run_fetch(request: FetchRequest, console: Console) -> dict[str, Any]:
-    """Copy a dataset from a store to a local folder."""
-    figures = fetch_dataset(request.address, request.output)
+    """Copy a dataset from an object store to a local folder, and print the number of downloaded files."""
+    result = fetch_dataset(request.address, request.output)
     console.print(
-        f"{figures['episodes']} episodes, {figures['frames']} frames; {figures['downloaded']} of "
-        f"{figures['files']} files downloaded: {request.output}"
+        f"{result['episodes']} episodes, {result['frames']} frames; {result['downloaded']} of "
+        f"{result['files']} files downloaded: {request.output}"
     )
-    _print_left_out(console, figures["left_out"])
-    return figures
+    _print_left_out(console, result["left_out"])
+    return result
 
 
 def run_push(request: PushRequest, console: Console) -> dict[str, Any]:
-    """Upload a dataset folder to the Hub as one commit."""
+    """Upload a dataset folder to the Hugging Face Hub as one commit, and print its address."""
     how = {"private": request.private, "branch": request.branch, "allow": request.allow, "ignore": request.ignore}
     done = push_dataset(request.dataset, request.repo_id, **how)
     tag = f", tag {done.tag}" if done.tag else ""
@@ -37,7 +37,7 @@ def run_push(request: PushRequest, console: Console) -> dict[str, Any]:
 
 
 def run_pull(request: PullRequest, console: Console) -> dict[str, Any]:
-    """Download a dataset from the Hub to a new folder."""
+    """Download a dataset from the Hugging Face Hub to a new folder, with a check of every file's hash."""
     how = {"revision": request.revision, "allow": request.allow, "ignore": request.ignore}
     done = pull_dataset(request.repo_id, request.output, **how)
     console.print(
@@ -49,7 +49,7 @@ def run_pull(request: PullRequest, console: Console) -> dict[str, Any]:
 
 
 def _print_left_out(console: Console, names: Sequence[str]) -> None:
-    """List the files that belong to no dataset and were not copied."""
+    """Print the names of files that were not copied because they are not part of the dataset."""
     if names:
         shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
         console.print(f"Left out {len(names)} files that belong to no dataset: {shown}")

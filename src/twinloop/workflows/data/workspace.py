@@ -1,4 +1,4 @@
-"""Create a workspace, add datasets to it, check and repair it."""
+"""Create a workspace, add datasets to it, and check and repair it."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ seed: 0
 
 
 def run_init(request: InitRequest, console: Console) -> dict[str, Any]:
-    """Create a workspace; if its robot is given, also write a first `generate.yaml`.
+    """Create a workspace and, if a built-in robot is requested, a first `generate.yaml` in it.
 
     Raises:
-        InputError: robot and twin are both given, or a workspace exists already.
-        UnknownNameError: there is no such robot or twin.
+        InputError: If both robot and twin are given, or a workspace exists already.
+        UnknownNameError: If there is no such robot or twin.
     """
     if request.robot and request.twin:
         raise InputError("--robot and --twin both name the twin. Give only one of them.")
@@ -78,11 +78,11 @@ def run_init(request: InitRequest, console: Console) -> dict[str, Any]:
 
 
 def run_add(request: AddRequest, console: Console) -> dict[str, Any]:
-    """Add dataset folders to a workspace; each folder is added completely or not at all.
+    """Add dataset folders to the catalog of a workspace; each folder is added completely or not at all.
 
     Raises:
-        InputError: no folder is given, or one name for several folders.
-        DatasetError: a folder is not a LeRobot v3.0 dataset; the folders before it stay added.
+        InputError: If no folder is given, or one name is given for several folders.
+        DatasetError: If a folder is not a LeRobot v3.0 dataset. The folders before it remain added.
     """
     if not request.datasets:
         raise InputError("No folder is given. Name folders of datasets, such as data/real.")
@@ -96,7 +96,14 @@ def run_add(request: AddRequest, console: Console) -> dict[str, Any]:
 
 
 def _add_folder(opened: Workspace, folder: Path, batch: str | None, console: Console) -> dict[str, Any]:
-    """Add one folder and print the result."""
+    """Add one dataset folder to a workspace, and print the numbers of new episodes and unreadable files.
+
+    Args:
+        opened: the workspace.
+        folder: the dataset folder.
+        batch: name of the dataset in the workspace; None for the folder's name.
+        console: console for the result.
+    """
     added = opened.add(folder, batch=batch)
     console.print(_format_added(added))
     if added.resealed:
@@ -133,17 +140,19 @@ def _added_to_json(added: AddResult, folder: Path) -> dict[str, Any]:
 
 
 def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Check a workspace, repair it if requested, and print the findings.
+    """Check the files and the catalog of a workspace, repair them if requested, and print the faults.
 
     Returns:
-        The result, and 1 if faults remain.
+        The result, and exit code 1 if faults remain, else 0.
 
     Raises:
-        InputError: there is no workspace, or a path in ``--accept`` belongs to no recorded run.
+        InputError: If there is no workspace, or a path in ``--accept`` belongs to no recorded run.
     """
     root = Workspace.find(request.workspace or Path.cwd())
     if root is None or (request.workspace is not None and root != request.workspace.absolute()):
-        raise InputError(f"{request.workspace or 'Here'} is not a workspace. Create one with `twinloop init FOLDER`.")
+        raise InputError(
+            f"{request.workspace or 'This folder'} is not a workspace. Create one with `twinloop init FOLDER`."
+        )
     at = root / "catalog" / STATE
     found, done = _check_state_file(root, at, mend=request.repair)
     notes = list[str]()
@@ -166,7 +175,7 @@ def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], in
         console.print(note)
     _print_findings(found, done, console)
     left = [finding for finding in found if finding not in done or done[finding].startswith("Not ")]
-    figures = {
+    result = {
         "schema": 1,
         "verb": "fsck",
         "workspace": str(root),
@@ -175,11 +184,20 @@ def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], in
         "notes": notes,
         "wrong": len(left),
     }
-    return figures, 1 if left else 0
+    return result, 1 if left else 0
 
 
 def _check_state_file(root: Path, at: Path, *, mend: bool) -> tuple[list[FsckFinding], dict[FsckFinding, str]]:
-    """Check the SQLite file; if ``mend``, rebuild a faulty one first, because all other checks need it."""
+    """Check the SQLite file of a workspace, and rebuild it first if it is faulty, because all other checks read it.
+
+    Args:
+        root: the workspace.
+        at: the SQLite file.
+        mend: whether to rebuild a faulty file.
+
+    Returns:
+        The faults, and the result of the repair by fault.
+    """
     found = check_state(at)
     if not found or not mend:
         return found, {}

@@ -1,4 +1,4 @@
-"""Run the loop once, end to end: from a log to a dataset, and from a failure of a policy to a better policy."""
+"""Run `twinloop demo`: every step once, from a log to a dataset, and from a policy's failure to a better policy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,13 @@ _REPLAYS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVerification:
-    """Verdicts by dataset, replays, and validators that are not installed."""
+    """Result of the checks of the demo's datasets.
+
+    Attributes:
+        verdicts: pairs of dataset name and verdict of a validator.
+        replays: comparisons of stored episodes with a repeated simulation.
+        missing: messages on validators that are not installed.
+    """
 
     verdicts: tuple[tuple[str, ValidationResult], ...]
     replays: tuple[ReplayResult, ...]
@@ -65,7 +71,7 @@ class DatasetVerification:
         return all(verdict.accepted for _, verdict in self.verdicts) and all(replay.equal for replay in self.replays)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return each check with its result."""
+        """Return pairs of a check's name and its result, for a table."""
         rows = [(f"{verdict.validator} on {name}", str(verdict)) for name, verdict in self.verdicts]
         rows += [(f"replay of {Path(r.dataset).name}", r.summary_line()) for r in self.replays]
         return rows + [("validator", text) for text in self.missing]
@@ -85,7 +91,12 @@ class DatasetVerification:
 
 
 def verify(datasets: Sequence[Path], *, seed: int) -> DatasetVerification:
-    """Check every dataset with both validators, and replay three random episodes of the first."""
+    """Check every dataset with all installed validators, and replay three random episodes of the first dataset.
+
+    Args:
+        datasets: folders of the datasets.
+        seed: seed of the choice of episodes.
+    """
     verdicts: list[tuple[str, ValidationResult]] = []
     missing: list[str] = []
     for dataset in datasets:
@@ -103,17 +114,22 @@ _EPISODES, _MOMENTS = 4, 6
 
 
 def write_images(dataset: Path, output: Path) -> Path:
-    """Write ``contact_sheet.png`` and ``episodes.mp4`` to a folder; return the path of the contact sheet."""
+    """Write images of the first four episodes as ``contact_sheet.png`` and ``episodes.mp4``; return the sheet's path.
+
+    Args:
+        dataset: folder of a dataset with images.
+        output: folder for both files.
+    """
     reader = DatasetReader(dataset)
     episodes = range(min(_EPISODES, len(reader)))
-    pictures, labels = [], []
+    images, labels = [], []
     for episode in episodes:
         for camera in reader.cameras:
             moments = np.linspace(0, reader.lengths[episode] - 1, _MOMENTS).astype(int)
-            pictures += list(reader.images(episode, camera, [int(moment) for moment in moments]))
+            images += list(reader.images(episode, camera, [int(moment) for moment in moments]))
             labels += [f"episode {episode} {camera} {moment / reader.fps:.1f} s" for moment in moments]
     sheet = output / "contact_sheet.png"
-    write_png(sheet, contact_sheet(pictures, labels, columns=_MOMENTS))
+    write_png(sheet, contact_sheet(images, labels, columns=_MOMENTS))
     write_video(output / "episodes.mp4", _concatenate_views(reader, episodes), fps=round(reader.fps))
     return sheet
 
@@ -139,14 +155,19 @@ SECOND_ORDER = (0.24, 0.81, 0.95, 0.30, 0.14, 0.71)
 
 @dataclass(kw_only=True)
 class _StepTimer:
-    """Timer of the steps; ``seconds`` has the duration of each, in seconds."""
+    """Print the steps of the demo and measure their durations.
+
+    Attributes:
+        console: output for people.
+        seconds: duration of each step by its name, in s.
+    """
 
     console: Console
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Print the name of a step and measure its duration."""
+        """Return a context manager that prints the name of a step and measures its duration."""
         self.console.print(f"\n{len(self.seconds) + 1}. {name}", style="bold")
         began = time.perf_counter()
         yield
@@ -157,8 +178,8 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     """Run the demo in a folder; return its metrics.
 
     Raises:
-        InputError: the folder contains files that the demo did not write.
-        CheckFailedError: a validator refused the dataset, or a replayed episode differed.
+        InputError: If the folder contains files that the demo did not write.
+        CheckFailedError: If a validator refused a dataset, or a replayed episode differed.
     """
     _claim_demo_folder(request.output)
     clock, workers = _StepTimer(console=console), resolve_workers(request.workers)
@@ -169,7 +190,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         console.print(found.result.text(), soft_wrap=True)
         if found.gap is not None:
             console.print("\n" + found.gap.text(), soft_wrap=True)
-        identified = write_result(request.output / "identify", found.figures())
+        identified = write_result(request.output / "identify", found.metrics())
     with clock.step("Simulation with identified parameters: pick and place, states"):
         config = _config(request.output, request.seed)
         with open_run_engine(config, "local", workers=workers) as engine:
@@ -183,7 +204,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         console.print(verified.text())
         sheet = write_images(request.output / "images", request.output)
     loop = _run_second_half(request.output, workers, clock)
-    figures = {
+    metrics = {
         "schema": 1,
         "verb": "demo",
         "data": log.describe(),
@@ -196,7 +217,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         "total_seconds": sum(clock.seconds.values()),
     }
     console.print()
-    result = write_result(request.output, figures)
+    result = write_result(request.output, metrics)
     page = ReportPage("twinloop: one pass of the loop", f"{log.label}. Twin {TWIN}, seed {request.seed}.")
     write_report(
         page,
@@ -206,7 +227,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     )
     console.print(
         f"Yield {states['yield']:.1%}, {states['timing']['episodes_per_second']:.1f} episodes/s (states), "
-        f"{images['frames_per_second']:.0f} frames/s with two cameras; {figures['total_seconds']:.0f} s in all."
+        f"{images['frames_per_second']:.0f} frames/s with two cameras; {metrics['total_seconds']:.0f} s in all."
     )
     if not verified.passed:
         raise CheckFailedError(
@@ -216,7 +237,11 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
 
 
 def _claim_demo_folder(output: Path) -> None:
-    """Create an empty folder; replace the files of an earlier demo, and refuse any others."""
+    """Create an empty folder, and first delete the folder of an earlier demo if it exists.
+
+    Raises:
+        InputError: If the path is a file, or the folder contains files that the demo did not write.
+    """
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; the demo needs a folder. Choose another --output.")
     if output.exists() and any(output.iterdir()):
@@ -272,12 +297,12 @@ def _fill_report(
 ) -> None:
     source, simulated = found.log.label, f"{TWIN}, {states['attempted']} attempts"
     shown = [] if loop is None else [transfer_metric(loop)]
-    page.key_metrics([*_joint_error_metrics(found, source), *(figure for figure in shown if figure is not None)])
+    page.key_metrics([*_joint_error_metrics(found, source), *(metric for metric in shown if metric is not None)])
     found.page(page, target=SECOND_ORDER if found.log.name == LOG else None)
     plan = load_plan(config)
     draws_section(page, plan, plan.draw(range(states["attempted"])))
     low, high = states["yield_interval"]
-    figures = [
+    metrics = [
         KeyMetric(
             label="yield", value=f"{states['yield']:.1%}", unit=f"95 %: {low:.1%} to {high:.1%}", source=simulated
         ),
@@ -292,16 +317,16 @@ def _fill_report(
             label="pixels", value=round(images["frames_per_second"]), unit="frames/s, two cameras", source="this run"
         ),
     ]
-    dataset_section(page, figures, verified.rows(), sheet)
+    dataset_section(page, metrics, verified.rows(), sheet)
     if loop is not None:
-        pictures = None
-        if loop.place >= 0:
-            pictures = render_before_after(loop.place, {"before": loop.old, "after": loop.new})
-        retraining_section(page, loop, pictures)
+        before_after = None
+        if loop.trial >= 0:
+            before_after = render_before_after(loop.trial, {"before": loop.old_policy, "after": loop.new_policy})
+        retraining_section(page, loop, before_after)
 
 
 def _run_second_half(output: Path, workers: int, clock: _StepTimer) -> FailureLoopResult | None:
-    """Train and evaluate policies, and retrain from a failure; return None without torch."""
+    """Train and evaluate policies, and retrain one from a failure; return None if torch is not installed."""
     try:
         require_torch()
     except MissingDependencyError as error:
@@ -316,5 +341,5 @@ def _joint_error_metrics(found: IdentifyOutcome, source: str) -> Sequence[KeyMet
     nominal, best = found.gap.twins["nominal"].estimate, found.gap.best.estimate
     return [
         KeyMetric(label=f"{joint}, held-out error", value=f"{before:.2f} → {after:.2f}", unit=unit, source=source)
-        for joint, before, after, unit in zip(found.gap.joints, nominal, best, found.gap.log_units, strict=True)
+        for joint, before, after, unit in zip(found.gap.channel_labels, nominal, best, found.gap.log_units, strict=True)
     ]

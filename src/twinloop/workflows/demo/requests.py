@@ -1,4 +1,4 @@
-"""Request of ``twinloop demo``."""
+"""Define the options of ``twinloop demo``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twinloop.workflows.run.request import Request, SeedOption, WorkersOption, r
 
 @request
 class DemoRequest(SeedOption, WorkersOption, Request):
-    """Run the loop once in a few minutes: real log, calibrated twin, randomized and verified dataset, report."""
+    """Run every step once in a few minutes: real log, identified twin, randomized dataset, policy, report."""
 
     output: Path = Path("demo-output")
-    """Folder for everything the demo makes."""
+    """Folder for all files of the demo. Files of an earlier demo in it are replaced."""

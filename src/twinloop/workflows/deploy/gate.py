@@ -1,4 +1,4 @@
-"""Decide about a candidate: read the gate file and its evidence, evaluate every rule, store the decision."""
+"""Run ``twinloop gate``: read the gate file and the evaluations, apply every rule, and store the decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twinloop.release.gate_config import GateConfig, read_gate
 from twinloop.release.version import read_config, read_training_record
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.page import Tone
-from twinloop.rollout.pinned_files import list_scenarios
+from twinloop.rollout.scenario_files import list_scenarios
 from twinloop.workflows.deploy.requests import GateRequest
 from twinloop.workflows.run.results import claim_output, lock_run_folder, write_report, write_result
 
@@ -34,7 +34,7 @@ _ROWS = {
 
 
 def gate_section(page: ReportPage, decision: GateDecision) -> None:
-    """Write the decision, the table of rules, and tables with their evidence."""
+    """Add a gate's decision to a report, with the table of rules and the evidence of each rule."""
     tone: Tone = "good" if decision.passed else "bad"
     page.key_metrics(
         [
@@ -45,13 +45,13 @@ def gate_section(page: ReportPage, decision: GateDecision) -> None:
             KeyMetric(label="trials on a robot", value=decision.robot_trials, source="of the candidate"),
         ]
     )
-    rows = [[rule.rule, rule.verdict, rule.asked, rule.reason] for rule in decision.rules]
+    rows = [[rule.rule, rule.verdict, rule.requirement, rule.reason] for rule in decision.rules]
     tones: dict[tuple[int, int], Tone] = {
         (number, 1): "good" if rule.verdict == "yes" else "bad"
         for number, rule in enumerate(decision.rules)
         if rule.verdict not in ("waived", "none")
     }
-    page.table(["rule", "verdict", "asked", "found"], rows, tones=tones)
+    page.table(["rule", "verdict", "requirement", "result"], rows, tones=tones)
     for rule in decision.rules:
         _details(page, rule)
     page.section(
@@ -70,7 +70,7 @@ def gate_section(page: ReportPage, decision: GateDecision) -> None:
 
 
 def _details(page: ReportPage, rule: RuleVerdict) -> None:
-    """Write a table with the evidence of a rule on several slices, effects or parameters."""
+    """Add tables with the evidence of a rule by slice (condition of a suite), physical effect or parameter."""
     for key, columns in _ROWS.items():
         rows: list[dict[str, Any]] = list(rule.evidence.get(key, ()))
         if not rows:
@@ -88,14 +88,16 @@ def _format_cell(value: Any) -> Any:
 
 
 def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Print and store a decision. In a workspace, a positive one sets the alias ``candidate``.
+    """Decide whether a candidate may replace the champion; print and store the decision.
+
+    In a workspace, a positive decision makes the policy the candidate, which `twinloop promote` accepts.
 
     Returns:
-        The decision, and 1 if it is negative.
+        The decision, and exit code 1 if it is negative, else 0.
 
     Raises:
-        InputError: the file or an evaluation is wrong, or a policy is not a folder and there is no workspace.
-        UnknownNameError: there is no such version, or no champion yet.
+        InputError: If the gate file or an evaluation is invalid, or a policy is not a folder and there is no workspace.
+        UnknownNameError: If there is no such policy version.
     """
     config = read_gate(request.file)
     if request.output is not None:
@@ -108,19 +110,25 @@ def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], in
             registry.record_decision(decision)
     for line in decision.format_lines():
         console.print(line, soft_wrap=True)
-    figures = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": request.deployment}
-    figures["workspace"] = None if root is None else str(root)
+    result = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": request.deployment}
+    result["workspace"] = None if root is None else str(root)
     if request.output is not None:
         page = ReportPage(f"Gate of {decision.candidate}", f"{request.file}, decided {decision.made}")
         with lock_run_folder(request.output):
             write_json(request.output / "decision.json", decision.to_json())
             write_report(page, lambda page: gate_section(page, decision), request.output / "report.html", console)
-            figures = write_result(request.output, figures)
-    return figures, 0 if decision.passed else 1
+            result = write_result(request.output, result)
+    return result, 0 if decision.passed else 1
 
 
 def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> GateDecision:
-    """Find the policies, read their evaluations, and apply the rules."""
+    """Find the policies of a gate file, read their evaluations, and apply the rules.
+
+    Args:
+        config: content of the gate file.
+        file: path of the gate file; policy folders are relative to its folder.
+        registry: registry of the workspace, or None without a workspace.
+    """
     mine = _load_policy_version(config.candidate, file, registry)
     theirs = None if config.champion is None else _load_champion(config.champion, file, registry)
     now = None if registry is None else registry.aliases().get("champion")
@@ -143,30 +151,38 @@ def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> 
         candidate_hash=mine.policy or "",
         champion_hash="" if theirs is None else theirs.policy or "",
         contract=mine.record.get("contract"),
-        trained=None if registry is None else read_training_record(registry.workspace, mine.policy),
-        stored=None
+        training=None if registry is None else read_training_record(registry.workspace, mine.policy),
+        stored_scenarios=None
         if registry is None
         else [path.name for path in list_scenarios(registry.workspace.root / "scenarios")],
-        spent=""
+        look_used=""
         if registry is None or config.looks == "any"
         else _find_spent_alpha(registry, mine, [*candidate, *champion]),
     )
-    return gate(named, candidate, champion, known=known)
+    return gate(named, candidate, champion, context=known)
 
 
-def _load_policy_version(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
-    """Return a version of the registry.
+def _load_policy_version(reference: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
+    """Return a policy version.
 
-    A folder is added to the registry first; without a workspace, it is returned as an unregistered version.
+    Args:
+        reference: the policy in the gate file: a folder relative to the file, or a name in the registry.
+        file: path of the gate file.
+        registry: registry, to which a folder is added first. If it is None, because there is no workspace, the policy
+            must be a folder and is not registered.
+
+    Raises:
+        InputError: If the policy is not a folder, and there is no registry.
+        UnknownNameError: If the registry has no such version.
     """
-    folder = file.parent / said
+    folder = file.parent / reference
     is_folder = (folder / "config.json").is_file()
     if registry is not None:
-        return registry.version(registry.add(folder) if is_folder else said)
+        return registry.version(registry.add(folder) if is_folder else reference)
     if not is_folder:
         raise InputError(
-            f"{said} is not the folder of a saved policy next to {file}, and there is no workspace with a registry "
-            "that may contain it. Give a folder, or --workspace."
+            f"{reference} is not the folder of a saved policy next to {file}, and there is no workspace with a "
+            "registry that may contain it. Give a folder, or --workspace."
         )
     config = read_config(folder)
     return PolicyVersion(
@@ -180,11 +196,11 @@ def _load_policy_version(said: str, file: Path, registry: PolicyRegistry | None)
     )
 
 
-def _load_champion(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
+def _load_champion(reference: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
     try:
-        return _load_policy_version(said, file, registry)
+        return _load_policy_version(reference, file, registry)
     except UnknownNameError as error:
-        if said != "champion" or registry is None:
+        if reference != "champion" or registry is None:
             raise
         raise InputError(
             f"{registry.deployment} has no champion yet. For the first champion write `champion: null` in {file}: the "
@@ -193,7 +209,11 @@ def _load_champion(said: str, file: Path, registry: PolicyRegistry | None) -> Po
 
 
 def _find_spent_alpha(registry: PolicyRegistry, candidate: PolicyVersion, evidence: list[Evaluation]) -> str:
-    """Return a reason if the one allowed look was already used for other trials, else ""."""
+    """Return a message if the only test of a gate with ``looks: once`` was already made with other trials, else "".
+
+    ``looks: once`` gives the significance level α to a single test of the candidate. A second test with more trials is
+    therefore not valid.
+    """
     hashes = tuple(one.hash for one in evidence)
     for before in registry.decisions(candidate.reference):
         if before.looks == "once" and before.is_tested and before.evidence != hashes:

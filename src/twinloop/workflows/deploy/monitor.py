@@ -1,4 +1,4 @@
-"""Run ``monitor calibrate`` and ``monitor check``: thresholds from successes, and alarms in recorded episodes."""
+"""Run ``twinloop monitor``: calibrate a monitor on successful episodes, and check recorded episodes with it."""
 
 from __future__ import annotations
 
@@ -41,38 +41,44 @@ from twinloop.workflows.deploy.monitor_episodes import build_contract, read_epis
 from twinloop.workflows.deploy.requests import MonitorCalibrateRequest, MonitorCheckRequest
 from twinloop.workflows.evaluate.evaluate import load_requested_twin
 from twinloop.workflows.run.results import claim_output, write_result, write_run
-from twinloop.workflows.scenario.places import policy_folder
+from twinloop.workflows.scenario.references import policy_folder
 
 _LISTED = 40
 
 
-def monitor_section(page: ReportPage, told: Sequence[MonitorVerdict], figures: Mapping[str, Any]) -> None:
-    """Write the number of alarms, their likely causes, the scores by signal, and the first alarms."""
-    wrong = figures["low"] > figures["promised"] or bool(figures["course"])
+def monitor_section(page: ReportPage, verdicts: Sequence[MonitorVerdict], result: Mapping[str, Any]) -> None:
+    """Add a monitor's results to a report: alarms with their likely causes, and the scores by signal.
+
+    Args:
+        page: the report page.
+        verdicts: verdict of the monitor for each episode.
+        result: metrics of the check, as in ``result.json``.
+    """
+    wrong = result["low"] > result["promised"] or bool(result["course"])
     page.key_metrics(
         [
-            KeyMetric(label="episodes", value=figures["episodes"]),
-            KeyMetric(label="with an alarm", value=figures["alarmed"], tone="bad" if wrong else None),
-            KeyMetric(label="calibrated false alarms", value=100 * figures["promised"], unit="%"),
+            KeyMetric(label="episodes", value=result["episodes"]),
+            KeyMetric(label="with an alarm", value=result["alarmed"], tone="bad" if wrong else None),
+            KeyMetric(label="calibrated false alarms", value=100 * result["promised"], unit="%"),
         ]
     )
     page.text(
-        f"Between {100 * figures['low']:.1f} and {100 * figures['high']:.1f} % of such episodes alarm (95 %, Wilson)."
+        f"Between {100 * result['low']:.1f} and {100 * result['high']:.1f} % of such episodes alarm (95 %, Wilson)."
     )
-    for said in figures["course"]:
+    for said in result["course"]:
         page.text(said)
-    if figures["causes"]:
+    if result["causes"]:
         page.section("Likely causes of the alarms")
-        page.table(["cause", "episodes"], [[cause, str(count)] for cause, count in figures["causes"].items()])
-    names = list(told[0].scores)
+        page.table(["cause", "episodes"], [[cause, str(count)] for cause, count in result["causes"].items()])
+    names = list(verdicts[0].scores)
     page.section("Signals", "The largest score of each episode, in units of the limit: a score above 1 is an alarm.")
     rows = []
     for name in names:
-        values = sorted(one.scores[name] for one in told)
+        values = sorted(one.scores[name] for one in verdicts)
         over = sum(value > 1.0 for value in values)
         rows.append([name, f"{values[len(values) // 2]:.2f}", f"{values[-1]:.2f}", str(over)])
     page.table(["signal", "median episode", "worst episode", "episodes above the limit"], rows)
-    alarmed = [one for one in told if one.alarms]
+    alarmed = [one for one in verdicts if one.alarms]
     if alarmed:
         page.section("Alarms", f"First alarms, for {min(len(alarmed), _LISTED)} of {len(alarmed)} episodes.")
         page.table(
@@ -85,11 +91,14 @@ _TRIED = 8  # episodes whose commands are simulated with each fault; a signature
 
 
 def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Calibrate a monitor on the successes of a dataset and save it in a folder.
+    """Calibrate a monitor on the successful episodes of a dataset and save it in a folder.
+
+    Returns:
+        The metrics of the calibration, and exit code 0.
 
     Raises:
-        InputError: there are too few successes for the rate, or no labels; the policy does not fit the data; or an
-            option is invalid.
+        InputError: If no outcomes are recorded, there are too few successes for the false-alarm rate, the policy does
+            not fit the data, or an option is invalid.
     """
     if not 0.0 < request.rate < 1.0:
         raise InputError(
@@ -103,10 +112,10 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
     known = np.isfinite(recorded.success)
     if not known.any():
         raise InputError(f"{request.data} does not state which episodes succeeded. Label them with `twinloop label`.")
-    good = recorded.take(recorded.success == 1.0)
+    successes = recorded.take(recorded.success == 1.0)
     contract = build_contract(request.data, model) if acting is None else acting.contract
     calibration = calibrate_monitor(
-        good,
+        successes,
         model,
         contract,
         params=row,
@@ -119,19 +128,19 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
         success_rate=float(recorded.success[known].mean()),
     )
     made = save_monitor_calibration(calibration, request.output)
-    figures = _calibration_to_json(calibration, made, request.output)
-    write_result(request.output, figures)
+    result = _calibration_to_json(calibration, made, request.output)
+    write_result(request.output, result)
     console.print(
-        f"{figures['episodes']} successes of {request.data}; {calibration.band.count} of them set the thresholds."
+        f"{result['episodes']} successes of {request.data}; {calibration.band.count} of them set the thresholds."
     )
     console.print(f"Signals: {', '.join(calibration.signals)}")
     console.print(f"Calibrated false alarms: {100 * request.rate:g} % of episodes, for all signals together.")
     console.print(f"Monitor {made[:12]}: {request.output}")
-    return figures, 0
+    return result, 0
 
 
 def calibrate_monitor(
-    good: RecordedEpisodes,
+    successes: RecordedEpisodes,
     twin: Twin,
     contract: Contract,
     *,
@@ -144,50 +153,68 @@ def calibrate_monitor(
     nthread: int = 1,
     success_rate: float | None = None,
 ) -> Calibration:
-    """Return a calibration from successful episodes, with signatures of faults simulated in the twin.
+    """Calibrate a monitor on successful episodes, and simulate faults in the twin to recognize their effects later.
+
+    Args:
+        successes: the successful episodes.
+        twin: twin of the robot.
+        contract: units and columns of observations and commands.
+        params: one row of parameters of the twin; by default nominal values.
+        policy: the policy of the episodes; if None, only robot and scene are monitored.
+        name: permanent name of the policy, recorded in the calibration.
+        cameras: cameras whose images are monitored.
+        rate: probability of a false alarm in an episode, for all signals together.
+        seed: seed of the random split of the episodes.
+        nthread: number of simulation threads; 0 uses every core.
+        success_rate: share of successes in the dataset, recorded in the calibration; None if unknown.
 
     Raises:
-        InputError: there are too few episodes for the rate.
+        InputError: If there are too few episodes for the rate, or the contract has no joint positions.
     """
-    require_enough(len(good), rate)
+    require_enough(len(successes), rate)
     table = twin.table(1) if params is None else params
-    pictures = make_references(good, cameras)
-    streams, rows = compute_rows(good, twin, contract, params=table, policy=policy, pictures=pictures, nthread=nthread)
-    first = contract.state.to_si(good.observation[STATE][:_TRIED, 0]) if contract.state else None
+    images = make_references(successes, cameras)
+    streams, rows = compute_rows(successes, twin, contract, params=table, policy=policy, images=images, nthread=nthread)
+    first = contract.state.to_si(successes.observation[STATE][:_TRIED, 0]) if contract.state else None
     if first is None:
         raise InputError("The contract of the policy has no joint positions. Add them, with units, for the monitor.")
-    sent = good.commands[:_TRIED]
+    sent = successes.commands[:_TRIED]
     sent = contract.action.to_si(sent) if contract.command == "position" else sent
     hypotheses, signature = compute_signatures(twin, table, first, sent, nthread=nthread)
-    signature = weight_load_signature(signature, hypotheses, compute_held_share(good, twin, contract), twin.control_hz)
+    signature = weight_load_signature(
+        signature, hypotheses, compute_held_share(successes, twin, contract), twin.control_hz
+    )
     origin = CalibrationOrigin(
         policy=name,
         policy_hash=getattr(policy, "hash", ""),
         twin=twin.name,
         twin_hash=twin.hash,
         contract=contract,
-        source=good.source,
+        source=successes.source,
         params={key: value for key, value in table.row(0).items() if value != twin.params[key].nominal},
         success_rate=success_rate,
     )
     return fit_calibration(
         rows,
-        good.commands,
+        successes.commands,
         origin,
         hypotheses=hypotheses,
         signature=signature,
         arm=streams.arm,
-        pictures=pictures,
+        images=images,
         rate=rate,
         seed=seed,
     )
 
 
 def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Check recorded episodes with a monitor; return 1 if too many of them alarm, or if the scores drift.
+    """Check recorded episodes with a monitor, and print the alarms with their likely causes.
+
+    Returns:
+        The metrics, and exit code 1 if significantly more episodes alarm than calibrated or the scores drift, else 0.
 
     Raises:
-        InputError: policy or twin differ from the monitor's, or an option is invalid.
+        InputError: If the policy or the twin differs from that of the calibration, or an option is invalid.
     """
     if request.output is not None:
         claim_output(request.output)
@@ -201,33 +228,33 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
         )
     check_policy(origin.policy_hash, getattr(acting, "hash", ""), where=str(request.monitor))
     require_same_policy(request.data, name, getattr(acting, "hash", ""))
-    cameras = tuple(monitor.calibration.pictures)
-    told = monitor_recorded(read_episodes(request.data, cameras=cameras), monitor, acting)
-    figures = {
-        **_summarize_verdicts(told, monitor, request.data),
+    cameras = tuple(monitor.calibration.images)
+    verdicts = monitor_recorded(read_episodes(request.data, cameras=cameras), monitor, acting)
+    result = {
+        **_summarize_verdicts(verdicts, monitor, request.data),
         "policy": name,
         "policy_hash": getattr(acting, "hash", ""),
     }
-    _print_verdicts(told, figures, console)
+    _print_verdicts(verdicts, result, console)
     if request.output is not None:
         page = ReportPage(f"Monitor check of {request.data.name}", f"monitor {monitor.hash[:12]}")
-        write_run(request.output, figures, page, lambda made: monitor_section(made, told, figures), console)
-    return figures, int(bool(figures["course"]) or figures["low"] > monitor.calibration.band.rate)
+        write_run(request.output, result, page, lambda made: monitor_section(made, verdicts, result), console)
+    return result, int(bool(result["course"]) or result["low"] > monitor.calibration.band.rate)
 
 
-def _summarize_verdicts(told: Sequence[MonitorVerdict], monitor: LiveMonitor, data: Path) -> dict[str, Any]:
-    alarmed = [one for one in told if one.alarms]
-    share = wilson(len(alarmed), len(told))
+def _summarize_verdicts(verdicts: Sequence[MonitorVerdict], monitor: LiveMonitor, data: Path) -> dict[str, Any]:
+    alarmed = [one for one in verdicts if one.alarms]
+    share = wilson(len(alarmed), len(verdicts))
     return {
         "data": str(data),
         "monitor": monitor.hash,
         "promised": monitor.calibration.band.rate,
-        "episodes": len(told),
+        "episodes": len(verdicts),
         "alarmed": len(alarmed),
         "low": float(share.low),
         "high": float(share.high),
         "causes": dict(Counter(one.cause for one in alarmed).most_common()),
-        "course": list(told[-1].course),
+        "course": list(verdicts[-1].drifts),
         "alarms": [
             {"episode": one.name, "cause": one.cause, "alarms": [alarm.to_json() for alarm in one.alarms]}
             for one in alarmed
@@ -235,16 +262,16 @@ def _summarize_verdicts(told: Sequence[MonitorVerdict], monitor: LiveMonitor, da
     }
 
 
-def _print_verdicts(told: Sequence[MonitorVerdict], figures: Mapping[str, Any], console: Console) -> None:
-    for one in told:
+def _print_verdicts(verdicts: Sequence[MonitorVerdict], result: Mapping[str, Any], console: Console) -> None:
+    for one in verdicts:
         for alarm in one.alarms[:1]:
             more = f" and {len(one.alarms) - 1} more" if len(one.alarms) > 1 else ""
             console.print(f"{one.name}: {alarm} Likely cause: {one.cause}{more}.", soft_wrap=True)
-    for said in figures["course"]:
+    for said in result["course"]:
         console.print(said, soft_wrap=True)
     console.print(
-        f"{figures['alarmed']} of {figures['episodes']} episodes alarm [{100 * figures['low']:.1f}, "
-        f"{100 * figures['high']:.1f} %]; {100 * figures['promised']:g} % was calibrated for episodes without a fault."
+        f"{result['alarmed']} of {result['episodes']} episodes alarm [{100 * result['low']:.1f}, "
+        f"{100 * result['high']:.1f} %]; {100 * result['promised']:g} % was calibrated for episodes without a fault."
     )
 
 
@@ -265,7 +292,11 @@ def _calibration_to_json(calibration: Calibration, made: str, output: Path) -> d
 
 
 def _open_named_policy(reference: str | None) -> tuple[Predictor | None, str]:
-    """Return the policy and a permanent name for it: its folder, or NAME@VERSION."""
+    """Return a policy and a permanent name for it: its folder, or NAME@VERSION instead of an alias.
+
+    Returns:
+        The policy and its name; None and "" if ``reference`` is None.
+    """
     if reference is None:
         return None, ""
     from twinloop.policies import open_policy
@@ -283,7 +314,12 @@ def _resolve_version(reference: str) -> str:
 
 
 def _load_parameters(twin: Twin, params: Path | None) -> ParamTable:
-    """Return one row of parameters: the estimates of an identify run, or nominal values."""
+    """Return one row of a twin's parameters: the estimates of an identify run, or by default nominal values.
+
+    Args:
+        twin: the twin.
+        params: folder of the identify run, or None.
+    """
     if params is None:
         return twin.table(1)
     found = ParamDistribution.from_json(read_identified(params)["distribution"]).estimate

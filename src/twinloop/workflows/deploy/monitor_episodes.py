@@ -1,4 +1,4 @@
-"""Read the episodes of a dataset for a monitor."""
+"""Read the recorded episodes of a dataset for a monitor, and check that they are from the monitored policy."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ _NOBODY = ("", "recorded")  # actors of episodes whose actor is not recorded
 
 
 def read_episodes(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpisodes:
-    """Read every episode of a LeRobot v3.0 folder.
+    """Read every episode of a LeRobot v3.0 folder, padded to the length of the longest.
+
+    Args:
+        folder: the dataset.
+        cameras: cameras whose images are also read.
 
     Raises:
-        InputError: it has no joint readings or commands, or no such camera; names the feature.
+        InputError: If the folder has no episodes, no joint readings, no commands, or no such camera.
     """
     recordings = open_recordings(folder)
     if not recordings:
@@ -38,7 +42,7 @@ def read_episodes(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpi
     return RecordedEpisodes(
         commands=columns.pop(ACTION),
         observation=columns,
-        lengths=np.array([one.frames for one in recordings]),
+        lengths=np.array([one.frame_count for one in recordings]),
         success=np.array([_success_value(one) for one in recordings]),
         names=tuple(f"{one.batch}:{one.index}" for one in recordings),
         source=str(folder),
@@ -46,14 +50,15 @@ def read_episodes(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpi
 
 
 def require_same_policy(folder: Path, policy: str, policy_hash: str) -> None:
-    """Refuse episodes that were recorded with another policy; episodes without this information are accepted.
+    """Check that recorded episodes are from a given policy; episodes without a recorded policy are accepted.
 
     Args:
-        folder: folder of the episodes.
-        policy, policy_hash: the expected policy; with an empty hash nothing is checked.
+        folder: dataset with the episodes.
+        policy: name of the given policy, for the error message.
+        policy_hash: hash of the given policy; if it is empty, nothing is checked.
 
     Raises:
-        InputError: names an episode, its actor and the given policy.
+        InputError: If an episode was recorded with another policy.
     """
     for one in open_recordings(folder) if policy_hash else []:
         record = one.provenance
@@ -70,7 +75,12 @@ def require_same_policy(folder: Path, policy: str, policy_hash: str) -> None:
 
 
 def build_contract(folder: Path, twin: Twin) -> Contract:
-    """Return the contract that describes a dataset's columns, for use without a policy."""
+    """Return a contract with the units and columns of a dataset, for a monitor that is calibrated without a policy.
+
+    Args:
+        folder: the dataset.
+        twin: twin of the robot. Its units are used if the dataset does not state units.
+    """
     reader = open_recordings(folder)[0].reader
     units = reader.units or twin.units
     names = tuple(reader.feature_names(ENVIRONMENT)) if ENVIRONMENT in reader.info["features"] else ()
@@ -89,6 +99,13 @@ def _success_value(recording: RecordedEpisode) -> float:
 
 
 def _pad_series(series: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return series of different lengths ``(T, …)`` as one array ``(m, T, …)``; their last values are repeated."""
+    """Stack series of different lengths into one array, and repeat the last value of the shorter ones.
+
+    Args:
+        series: m arrays of shape ``(T, …)``, each with its own number T of steps.
+
+    Returns:
+        Array of shape ``(m, T, …)`` with the largest T.
+    """
     longest = max(len(one) for one in series)
     return np.stack([one[np.minimum(np.arange(longest), len(one) - 1)] for one in series])

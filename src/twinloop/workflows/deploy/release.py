@@ -1,4 +1,4 @@
-"""Promote and roll back policies, and inspect the policy registry."""
+"""Run ``twinloop promote``, ``rollback`` and ``policies``: change and inspect which policy version is released."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _T = TypeVar("_T")
 
 
 def with_registry(work: Callable[[_R, PolicyRegistry, Console], _T]) -> Callable[[_R, Console], _T]:
-    """Open the registry in the workspace of a request, by default the nearest one upwards, and pass it to ``work``."""
+    """Decorate a command so that it receives the policy registry of its request's workspace as an argument.
+
+    The workspace is the requested one, or by default the nearest one upwards from the working folder.
+    """
 
     @wraps(work)
     def opened(request: _R, console: Console) -> _T:
@@ -47,10 +50,10 @@ def with_registry(work: Callable[[_R, PolicyRegistry, Console], _T]) -> Callable
 
 @with_registry
 def run_promote(request: PromoteRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """Move a version to the next stage; see `release.promote`.
+    """Move a policy version to the next stage of deployment: shadow, canary or champion; see `release.promote`.
 
     Raises:
-        InputError: there is no candidate; the message states how to get one.
+        InputError: If the alias ``candidate`` is requested, and there is no candidate.
     """
     where, _, alias = request.policy.rpartition("/")
     if alias == "candidate" and "candidate" not in (
@@ -97,7 +100,7 @@ def run_rollback(request: RollbackRequest, registry: PolicyRegistry, console: Co
 
 @with_registry
 def run_add(request: PoliciesAddRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """Copy a saved policy into the registry."""
+    """Copy a saved policy into the registry as a new version, and print its reference and hash."""
     reference = registry.add(request.folder, name=request.name)
     version = registry.version(reference)
     console.print(
@@ -109,7 +112,7 @@ def run_add(request: PoliciesAddRequest, registry: PolicyRegistry, console: Cons
 
 @with_registry
 def run_list(_: PoliciesListRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """List every version with its aliases and its stage."""
+    """Print every policy version of the registry with its aliases, its stage of deployment and its training data."""
     aliases, stages = registry.aliases(), StageTracker(registry)
     standing = {one.policy: one for one in stages.history()}
     table = Table("policy", "alias", "stage", "policy hash", "trained on", "added", "by", box=None, pad_edge=False)
@@ -143,13 +146,13 @@ def run_list(_: PoliciesListRequest, registry: PolicyRegistry, console: Console)
     if judgement is not None:
         console.print(judgement.reason)
     return {"verb": "policies list", "deployment": registry.deployment, "aliases": aliases, "policies": rows} | {
-        "now": None if judgement is None else {"reason": judgement.reason, **judgement.figures}
+        "now": None if judgement is None else {"reason": judgement.reason, **judgement.metrics}
     }
 
 
 @with_registry
 def run_show(request: PoliciesShowRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """Print the content and origin of a version, and the gate's decisions about it."""
+    """Print the content and origin of a policy version, and the gate's decisions about it."""
     version = registry.version(request.policy)
     folder = registry.folder(request.policy)
     record = version.record
@@ -187,13 +190,13 @@ def _format_short_hash(version: PolicyVersion) -> str:
 
 
 def _describe_hash(digest: str | None, of: str) -> str | None:
-    """Return a hash with the description of its content."""
+    """Return a hash with a description of the hashed content in parentheses; None if there is no hash."""
     return f"{digest} ({of})" if digest else None
 
 
 @with_registry
 def run_audit(_: PoliciesAuditRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """Print the log, oldest entry first, and the hash of its newest entry."""
+    """Print the promotion log, oldest entry first, and the hash of its newest entry."""
     log = registry.audit()
     for entry in log:
         details = {k: v for k, v in entry.details.items() if k in _TOLD and (v or k == "passed")}
@@ -209,10 +212,15 @@ def run_audit(_: PoliciesAuditRequest, registry: PolicyRegistry, console: Consol
 def run_verify(
     request: PoliciesVerifyRequest, registry: PolicyRegistry, console: Console
 ) -> tuple[dict[str, Any], int]:
-    """Check the files of every version and the chain of the log, and that a given entry is still in it.
+    """Check the files of every policy version and the hash chain of the log of releases, and print the faults.
+
+    If ``--head`` (number and hash of a known log entry) is given, also check that the log still contains this entry.
+
+    Returns:
+        The faults, and exit code 1 if there are any, else 0.
 
     Raises:
-        InputError: the given entry is not written as NUMBER:HASH.
+        InputError: If ``--head`` is not written as NUMBER:HASH.
     """
     workspace = registry.workspace
     found = [finding.what for finding in check_release(workspace.root, workspace.state)]

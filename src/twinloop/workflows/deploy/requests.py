@@ -1,4 +1,4 @@
-"""Requests of ``twinloop run``, ``serve``, ``monitor``, ``gate``, ``promote``, ``rollback`` and ``policies``."""
+"""Define the flags of ``twinloop run``, ``serve``, ``monitor``, ``gate``, ``promote``, ``rollback``, ``policies``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ class RunRequest(Request):
     episodes: int = 1
     """Number of episodes."""
     first: int = 0
-    """Number of the first episode. It determines random choices, of the policy and between champion and canary."""
+    """Number of the first episode. The random choices of the policy and the choice between champion and canary depend
+    on it.
+    """
     seconds: float | None = None
-    """Length of an episode in seconds; by default that of the task, or 20 s without a task."""
+    """Length of an episode in seconds; by default the task's length, or 20 s without a task."""
     hz: float | None = None
     """Commands per second; by default the control rate of the twin."""
     twin: str | None = None
@@ -41,7 +43,8 @@ class RunRequest(Request):
     no_home: bool = False
     """Do not move a real robot slowly to the home pose of its twin before each episode."""
     realtime: bool = False
-    """Let the time of a virtual robot continue while the policy computes, as on a real robot; otherwise its time waits.
+    """Let the time of a virtual robot continue while the policy computes, as on a real robot. By default its time stops
+    meanwhile.
     """
     stop_on_success: bool = False
     """End an episode as soon as the robot reports success."""
@@ -62,12 +65,12 @@ class RunRequest(Request):
 
 @request
 class ServeRequest(Request):
-    """Serve a policy over HTTP and WebSocket until Ctrl-C. Without a token it is served to this machine only."""
+    """Serve a policy over HTTP and WebSocket until Ctrl-C. If no token is given, only this machine can use it."""
 
     policy: str
     """Policy to serve: champion or another alias, NAME@VERSION, or the folder of a policy."""
     host: str = "127.0.0.1"
-    """Address to listen at; any address other than this machine needs a token."""
+    """Network address of the server; by default only this machine can connect. Any other address needs a token."""
     port: int = 8400
     """Port of the server; 0 chooses a free one."""
     token_file: Path | None = None
@@ -85,7 +88,8 @@ class MonitorCalibrateRequest(SeedOption, Request):
     output: Path
     """Folder for the monitor: monitor.json and monitor.npz."""
     policy: str | None = None
-    """The policy of the episodes: its folder, NAME@VERSION or an alias. Without it, only robot and scene are monitored.
+    """The policy of the episodes: its folder, NAME@VERSION or an alias. If it is not given, only robot and scene are
+    monitored.
     """
     twin: str | None = None
     """The twin of the robot; by default that of the workspace, or so101_tabletop."""
@@ -121,21 +125,24 @@ class MonitorCheckRequest(ReportedRequest):
 
 @request
 class GateRequest(Request):
-    """Decide whether a candidate may replace the champion. Exit with 1 if a rule fails or lacks evidence."""
+    """Decide whether a candidate may replace the champion. Exit with 1 if a rule fails or lacks evidence.
+
+    The candidate is the new policy, and the champion is the released one.
+    """
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """The gate file, which names the policies, the rules and the evaluations; see docs/guides/release.md."""
     output: Path | None = None
     """Folder for decision.json, result.json and report.html."""
     deployment: str = "main"
-    """The deployment whose champion is compared, if a workspace has several robots or tasks."""
+    """Deployment whose champion is the reference, if a workspace has several robots or tasks."""
     workspace: Path | None = None
     """Folder of the workspace; by default the nearest one upwards from FILE."""
 
 
 @request
 class DeploymentRequest(WorkspaceRequest):
-    """Common to commands on the policy registry."""
+    """Options of all commands on the policy registry."""
 
     deployment: str = "main"
     """The deployment that the aliases belong to, if a workspace has several robots or tasks."""
@@ -143,16 +150,19 @@ class DeploymentRequest(WorkspaceRequest):
 
 @request
 class PromoteRequest(DeploymentRequest):
-    """Promote a policy version by one stage: shadow, canary, champion, as defined in its gate file."""
+    """Promote a policy version by one stage: shadow, canary, champion, as defined in its gate file.
+
+    In shadow a policy only computes commands, in canary it acts in some episodes, and as champion in all.
+    """
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]] = "candidate"
-    """NAME@VERSION, the beginning of a hash, or an alias."""
+    """The policy version: NAME@VERSION, the beginning of a hash, or an alias."""
     to: Literal["shadow", "canary", "champion"] | None = None
     """Stage to reach; by default the next one."""
     force: bool = False
     """Promote without a gate decision and without the stages in between; the log records this."""
     reason: str = ""
-    """Reason for the log; required with --force."""
+    """Reason for the promotion log; required with --force."""
     who: str | None = None
     """Name of the person who decides; by default the current user."""
 
@@ -162,7 +172,7 @@ class RollbackRequest(DeploymentRequest):
     """Make the previous champion the champion again, after a check of all its files."""
 
     reason: str
-    """Reason for the log."""
+    """Reason for the promotion log."""
     who: str | None = None
     """Name of the person who decides; by default the current user."""
 
@@ -179,25 +189,28 @@ class PoliciesAddRequest(DeploymentRequest):
 
 @request
 class PoliciesListRequest(DeploymentRequest):
-    """List every version with its aliases and its stage."""
+    """List every policy version of the registry with its aliases and its stage of deployment."""
 
 
 @request
 class PoliciesShowRequest(DeploymentRequest):
-    """Show the content and origin of a version, after a check of all its files, and the gate's decisions about it."""
+    """Show the content and origin of a policy version, and the gate's decisions about it.
+
+    All files of the version are checked first.
+    """
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
-    """NAME@VERSION, the beginning of a hash, or an alias."""
+    """The policy version: NAME@VERSION, the beginning of a hash, or an alias."""
 
 
 @request
 class PoliciesAuditRequest(DeploymentRequest):
-    """Print the promotion log: who promoted which version on which evidence; and the hash of its newest entry."""
+    """Print the promotion log: who promoted which version with which evidence, and the hash of the newest entry."""
 
 
 @request
 class PoliciesVerifyRequest(DeploymentRequest):
-    """Check every version, the hash chain of the log and the aliases; exit with 1 if a fault is found."""
+    """Check the files of every version, the hash chain of the log, and the aliases. Exit with 1 if a fault is found."""
 
     head: str | None = None
-    """NUMBER:HASH of a log entry that you recorded earlier; the log must still contain it."""
+    """NUMBER:HASH of a log entry that you recorded earlier. It is a fault if the log no longer contains it."""

@@ -1,4 +1,7 @@
-"""Run ``twinloop run``: a policy on a robot, through the envelope; each episode is stored before the next begins."""
+"""Run ``twinloop run``: let a policy control a robot within the safety envelope, and record every episode.
+
+Each episode is stored on the disk before the next one begins.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from twinloop.core.documents import MOST_LINES_BYTES, read_text
+from twinloop.core.documents import MAX_LINES_BYTES, read_text
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.hardware.excite_guard import stop_on_signals
 from twinloop.release.promotion import rollback
@@ -26,36 +29,40 @@ from twinloop.release.running_observers import ShadowWatcher
 from twinloop.release.running_policy import HomingMove
 from twinloop.release.running_record import RunFacts, RunWriter
 from twinloop.release.running_robot import EpisodeRun, RunOptions
-from twinloop.workflows.deploy.cell import PATIENCE_S, RobotCell, episode_steps, open_cell, open_registry
+from twinloop.workflows.deploy.parts import PATIENCE_S, OpenedRun, episode_steps, open_registry, open_run_parts
 from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.run.results import claim_output
 
 _WORDS = {"1": True, "true": True, "yes": True, "y": True, "0": False, "false": False, "no": False, "n": False}
 
 
-def determine_outcome(ran: EpisodeRun, request: RunRequest) -> bool | None:
-    """Return whether an episode succeeded, or None if it is not known.
+def determine_outcome(episode: EpisodeRun, request: RunRequest) -> bool | None:
+    """Return whether an episode succeeded: from the robot, the file ``--outcome`` or a person; None if it is not known.
+
+    Args:
+        episode: the episode.
+        request: flags of the run.
 
     Raises:
-        InputError: the file of outcomes is invalid.
+        InputError: If the file of outcomes is invalid.
     """
-    if ran.success is not None:
-        return ran.success
+    if episode.success is not None:
+        return episode.success
     if request.outcome is not None:
-        return read_outcomes(request.outcome).get(ran.episode)
+        return read_outcomes(request.outcome).get(episode.episode)
     if request.ask and sys.stdin.isatty():
-        return _WORDS.get(input(f"Did episode {ran.episode} succeed? [y/n, Enter: unknown] ").strip().lower())
+        return _WORDS.get(input(f"Did episode {episode.episode} succeed? [y/n, Enter: unknown] ").strip().lower())
     return None
 
 
 def read_outcomes(path: Path) -> dict[int, bool]:
-    """Return outcomes by episode number from a CSV file with the columns ``episode`` and ``success``.
+    """Read outcomes by episode number from a CSV file with the columns ``episode`` and ``success``.
 
     Raises:
-        InputError: the file is missing, or a row is invalid; names the line.
+        InputError: If the file or a column is missing, or a row is invalid.
     """
     try:
-        table = csv.DictReader(io.StringIO(read_text(path, MOST_LINES_BYTES), newline=""))
+        table = csv.DictReader(io.StringIO(read_text(path, MAX_LINES_BYTES), newline=""))
         rows, header = list(table), [name.strip() for name in table.fieldnames or ()]
     except InputError as error:
         raise InputError(
@@ -81,17 +88,24 @@ def read_outcomes(path: Path) -> dict[int, bool]:
 
 @dataclass
 class _Stop:
-    """A person's request to stop; see `hardware.excite_guard.stop_on_signals`."""
+    """Flag that is set when a person requests to stop; see `hardware.excite_guard.stop_on_signals`.
+
+    Attributes:
+        reason: reason for the stop, or "" if no stop was requested.
+    """
 
     reason: str = ""
 
 
 def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Run a policy and record it; return the metrics, and 1 if an episode was stopped early or could not begin.
+    """Run a policy on a robot and record it as a dataset.
+
+    Returns:
+        The metrics, and exit code 1 if an episode was stopped early or the run ended early, else 0.
 
     Raises:
-        InputError: robot, twin, policy, settings or output do not fit together; nothing has moved.
-        TwinloopError: the first episode could not begin.
+        InputError: If robot, twin, policy, settings or output do not fit together, or nothing was recorded.
+        TwinloopError: If the first episode could not begin.
     """
     if request.episodes < 1 or request.first < 0:
         raise InputError("Give one episode or more (--episodes), numbered from 0 (--first).")
@@ -105,11 +119,11 @@ def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], i
         raise InputError(f"{request.output} is not an empty folder. Choose another --output.")
     with ExitStack() as held:
         registry = open_registry(held)
-        cell = open_cell(request, registry, held)
-        console.print(_describe_run(cell, request), soft_wrap=True)
-        writer = RunWriter(request.output, _run_facts(cell, request))
+        opened = open_run_parts(request, registry, held)
+        console.print(_describe_run(opened, request), soft_wrap=True)
+        writer = RunWriter(request.output, _run_facts(opened, request))
         held.callback(writer.close)
-        run = _Run(cell, request, writer, registry, console)
+        run = _Run(opened, request, writer, registry, console)
         held.enter_context(stop_on_signals(run.stop))
         try:
             run.all()
@@ -118,27 +132,38 @@ def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], i
                 raise
             run.end(str(error))
         finally:
-            figures = run.figures()
-            writer.finish({key: value for key, value in figures.items() if key != "output"})
+            result = run.metrics()
+            writer.finish({key: value for key, value in result.items() if key != "output"})
         if not writer.episodes:
             raise InputError(f"Nothing was recorded: {run.ended or 'no episode began'}.")
-    _print_summary(figures, console)
-    return figures, 1 if figures["trips"] or run.ended else 0
+    _print_summary(result, console)
+    return result, 1 if result["trips"] or run.ended else 0
 
 
 class _Run:
-    """A run in progress; ``ended`` is the reason why it ended early, or ""."""
+    """A run in progress.
+
+    Attributes:
+        stop: set when a person requests to stop.
+        ended: reason why the run ended early, or "".
+        done: recorded episodes, each with its outcome (None if unknown).
+    """
 
     def __init__(
-        self, cell: RobotCell, request: RunRequest, writer: RunWriter, registry: PolicyRegistry | None, console: Console
+        self,
+        opened: OpenedRun,
+        request: RunRequest,
+        writer: RunWriter,
+        registry: PolicyRegistry | None,
+        console: Console,
     ) -> None:
-        self._cell, self._request, self._writer, self._registry = cell, request, writer, registry
+        self._opened, self._request, self._writer, self._registry = opened, request, writer, registry
         self._console, self._connected = console, False
         self.stop, self.ended = _Stop(), ""
         self.done: list[tuple[EpisodeRun, bool | None]] = []
 
     def all(self) -> None:
-        """Run every episode, until there is a reason to end."""
+        """Run all requested episodes, then disconnect the robot; if the run ends early, set ``ended`` to the reason."""
         first = self._request.first
         try:
             for number in range(first, first + self._request.episodes):
@@ -149,7 +174,7 @@ class _Run:
                     self.ended = self.ended or self.stop.reason
                     return
         finally:
-            lost = self._cell.spoken.disconnect() if self._connected else ""
+            lost = self._opened.timed_robot.disconnect() if self._connected else ""
             if lost:
                 self.end(f"the robot could not be disconnected, switch it off by hand: {lost}")
 
@@ -157,17 +182,21 @@ class _Run:
         """Add a reason for ending early."""
         self.ended = f"{self.ended}; {reason}" if self.ended else reason
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return the metrics of the run."""
-        decider = self._cell.deciders["champion"]
-        steps = [step for ran, _ in self.done for step in ran.steps]
-        kinds = [step.ruling.kind for step in steps if step.sent]
+        decider = self._opened.deciders["champion"]
+        steps = [step for episode, _ in self.done for step in episode.steps]
+        kinds = [step.decision.kind for step in steps if step.sent]
         known = [success for _, success in self.done if success is not None]
-        trips = [{"episode": ran.episode, "kind": ran.trip, "reason": ran.reason} for ran, _ in self.done if ran.trip]
+        trips = [
+            {"episode": episode.episode, "kind": episode.end_kind, "reason": episode.reason}
+            for episode, _ in self.done
+            if episode.end_kind
+        ]
         return {
             "schema": 1,
             "verb": "run",
-            "robot": self._cell.robot.origin,
+            "robot": self._opened.robot.origin,
             "policy": decider.name,
             "policy_hash": decider.hash,
             "output": str(self._request.output),
@@ -177,15 +206,19 @@ class _Run:
             "successes": sum(known),
             "commands": {"issued": len(kinds), "failed": len(steps) - len(kinds)},
             "envelope": {kind: kinds.count(kind) for kind in ("passed", "limited", "held", "stopped")},
-            "events": sum(len(ran.events) for ran, _ in self.done),
+            "events": sum(len(episode.events) for episode, _ in self.done),
             "latency_ms": _latency_quantiles(np.array([step.latency_s for step in steps])),
             "trips": trips,
             "ended": self.ended,
         }
 
     def _prepare(self) -> None:
-        """Connect the robot (a virtual one for every episode, with a new scene), and move a real one home."""
-        spoken, virtual = self._cell.spoken, self._cell.robot.source == "sim"
+        """Prepare the robot for an episode.
+
+        A virtual robot is connected again for every episode, which gives a new scene. A real robot is connected once,
+        and moves to its home pose before each episode.
+        """
+        spoken, virtual = self._opened.timed_robot, self._opened.robot.source == "sim"
         if virtual and self._connected:
             spoken.reconnect()
         elif not self._connected:
@@ -199,54 +232,56 @@ class _Run:
             self._console.input("Set the scene, step back, then press Enter. ")
 
     def _go_home(self) -> None:
-        cell = self._cell
-        home = cell.envelope.units.from_si(cell.twin.home()[0][cell.twin.joint_qpos])
-        homing = HomingMove(cell.envelope, home, cell.offered)
-        steps = homing.count_steps(cell.spoken.read_observation().reading)
+        opened = self._opened
+        home = opened.envelope.units.from_si(opened.twin.home()[0][opened.twin.joint_qpos])
+        homing = HomingMove(opened.envelope, home, opened.robot_contract)
+        steps = homing.count_steps(opened.timed_robot.read_observation().reading)
         options = RunOptions(steps=steps, interrupted=lambda: bool(self.stop.reason))
-        ran = self._drive(Runner(cell.spoken, cell.envelope, homing), 0, options)
-        if ran.trip:
-            raise InputError(f"The robot did not reach its home pose: {ran.reason}. Check it before the next run.")
+        episode = self._drive(Runner(opened.timed_robot, opened.envelope, homing), 0, options)
+        if episode.end_kind:
+            raise InputError(f"The robot did not reach its home pose: {episode.reason}. Check it before the next run.")
 
     def _run_episode(self, number: int) -> None:
-        """Run one episode, determine its outcome, store it and print a line."""
-        cell = self._cell
-        stage = "" if cell.stages is None else cell.stages.stage
-        arm = "champion" if cell.stages is None else cell.stages.assign_arm(number)
-        ran = self._execute_episode(number, arm, shadow=stage == "shadow")
-        success = determine_outcome(ran, self._request)
-        if ran.steps:
+        """Run one episode, determine its outcome, store it and print a line about it."""
+        opened = self._opened
+        stage = "" if opened.stages is None else opened.stages.stage
+        arm = "champion" if opened.stages is None else opened.stages.assign_arm(number)
+        episode = self._execute_episode(number, arm, shadow=stage == "shadow")
+        success = determine_outcome(episode, self._request)
+        if episode.steps:
             self._writer.add(
-                ran, policy_hash=cell.deciders[arm].hash, success=success, notes={"stage": stage, "arm": arm}
+                episode, policy_hash=opened.deciders[arm].hash, success=success, notes={"stage": stage, "arm": arm}
             )
-            self.done.append((ran, success))
-        self._console.print(episode_line(ran, success), soft_wrap=True, markup=False)
-        self._report_to_stages(ran, success)
-        if cell.monitor is not None and arm == "champion":
-            for line in cell.monitor.end(success):
+            self.done.append((episode, success))
+        self._console.print(episode_line(episode, success), soft_wrap=True, markup=False)
+        self._report_to_stages(episode, success)
+        if opened.monitor is not None and arm == "champion":
+            for line in opened.monitor.end(success):
                 self._console.print(line, soft_wrap=True, markup=False)
-        if ran.trip:
-            self._handle_trip(ran)
+        if episode.end_kind:
+            self._handle_trip(episode)
 
     def _execute_episode(self, number: int, arm: str, *, shadow: bool) -> EpisodeRun:
-        cell, request = self._cell, self._request
-        slow_time = cell.robot.source == "sim" and not request.realtime
+        opened, request = self._opened, self._request
+        slow_time = opened.robot.source == "sim" and not request.realtime
         watcher = None
-        if shadow and cell.stages is not None:
+        if shadow and opened.stages is not None:
             patience = PATIENCE_S if slow_time else 0.0
-            watcher = ShadowWatcher(cell.deciders["shadow"], cell.spoken, cell.stages, patience_s=patience)
+            watcher = ShadowWatcher(opened.deciders["shadow"], opened.timed_robot, opened.stages, patience_s=patience)
         options = RunOptions(
-            steps=episode_steps(cell, request),
+            steps=episode_steps(opened, request),
             patience_s=PATIENCE_S if slow_time else None,
-            judge=cell.judge,
+            judge=opened.judge,
             stop_on_success=request.stop_on_success,
             interrupted=lambda: bool(self.stop.reason),
         )
-        watchers = [one for one in (watcher, cell.monitor if arm == "champion" else None) if one is not None]
-        ran = self._drive(Runner(cell.spoken, cell.envelope, cell.deciders[arm], tuple(watchers)), number, options)
+        watchers = [one for one in (watcher, opened.monitor if arm == "champion" else None) if one is not None]
+        episode = self._drive(
+            Runner(opened.timed_robot, opened.envelope, opened.deciders[arm], tuple(watchers)), number, options
+        )
         if watcher is not None:
-            ran.shadow = watcher.log.summary()
-        return ran
+            episode.shadow = watcher.log.summary()
+        return episode
 
     def _drive(self, runner: Runner, number: int, options: RunOptions) -> EpisodeRun:
         try:
@@ -254,79 +289,91 @@ class _Run:
         finally:
             runner.close()
 
-    def _report_to_stages(self, ran: EpisodeRun, success: bool | None) -> None:
-        """Report the outcome to the candidate's stages; an unknown outcome counts as a failure."""
-        stages = self._cell.stages
-        if stages is None or stages.current_candidate is None or ran.trip == "hand":
+    def _report_to_stages(self, episode: EpisodeRun, success: bool | None) -> None:
+        """Count the outcome in the candidate's stage; an unknown outcome counts as a failure.
+
+        Episodes that a person stopped are not counted. Print a message if the stage aborts the candidate.
+        """
+        stages = self._opened.stages
+        if stages is None or stages.current_candidate is None or episode.end_kind == "hand":
             return
-        if stages.record_outcome(ran.episode, bool(success), ran.violations, shadow=ran.shadow) == "abort":
+        if stages.record_outcome(episode.episode, bool(success), episode.violations, shadow=episode.shadow) == "abort":
             self._console.print("The candidate was aborted: it is no longer a candidate, and the champion continues.")
 
-    def _handle_trip(self, ran: EpisodeRun) -> None:
+    def _handle_trip(self, episode: EpisodeRun) -> None:
         choice = self._request.on_trip
-        if choice == "go-on" and ran.trip not in ("hand", "robot"):  # a person checks a failed robot first
+        if choice == "go-on" and episode.end_kind not in ("hand", "robot"):  # a person checks a failed robot first
             return
-        self.ended = ran.reason
-        if choice == "rollback" and ran.trip != "hand" and self._registry is not None:
-            moved = rollback(self._registry, f"episode {ran.episode} of {ran.policy} tripped: {ran.reason}")
+        self.ended = episode.reason
+        if choice == "rollback" and episode.end_kind != "hand" and self._registry is not None:
+            moved = rollback(self._registry, f"episode {episode.episode} of {episode.policy} tripped: {episode.reason}")
             self._console.print(f"Rolled back: {moved.to_json()}", soft_wrap=True, markup=False)
 
 
-def _run_facts(cell: RobotCell, request: RunRequest) -> RunFacts:
-    deciders = {arm: {"name": one.name, "hash": one.hash} for arm, one in cell.deciders.items()}
+def _run_facts(opened: OpenedRun, request: RunRequest) -> RunFacts:
+    deciders = {arm: {"name": one.name, "hash": one.hash} for arm, one in opened.deciders.items()}
     return RunFacts(
-        origin=cell.robot.origin,
-        source=cell.robot.source,
-        offered=cell.offered,
-        twin=cell.twin.name,
-        twin_hash=cell.twin.hash,
-        task=request.instruction or str(getattr(cell.task, "instruction", "")),
-        judged=cell.judge is not None,
-        success_version=str(getattr(cell.task, "success_version", "")) or "said by a person",
-        config={"policies": deciders, "envelope": cell.envelope.settings.model_dump(), "robot": cell.robot.origin},
+        origin=opened.robot.origin,
+        source=opened.robot.source,
+        contract=opened.robot_contract,
+        twin=opened.twin.name,
+        twin_hash=opened.twin.hash,
+        task=request.instruction or str(getattr(opened.task, "instruction", "")),
+        is_success_known=opened.judge is not None,
+        success_version=str(getattr(opened.task, "success_version", "")) or "said by a person",
+        config={"policies": deciders, "envelope": opened.envelope.settings.model_dump(), "robot": opened.robot.origin},
     )
 
 
 def _latency_quantiles(seconds: NDArray[np.float64]) -> dict[str, float | None]:
-    """Return quantiles of the policy's response time, in ms of real time."""
+    """Return quantiles of the policy's response time in ms of real time, by name; None if no time is known.
+
+    Args:
+        seconds: response times in s; NaN if the policy did not answer.
+    """
     known = 1e3 * seconds[np.isfinite(seconds)]
     levels = {"median": 0.5, "p99": 0.99, "max": 1.0}
     return {name: float(np.quantile(known, level)) if len(known) else None for name, level in levels.items()}
 
 
-def _describe_run(cell: RobotCell, request: RunRequest) -> str:
-    limits, settings = cell.envelope.limits, cell.envelope.settings
+def _describe_run(opened: OpenedRun, request: RunRequest) -> str:
+    limits, settings = opened.envelope.limits, opened.envelope.settings
     speed = np.rad2deg(limits.speed)
     return (
-        f"{cell.deciders['champion'].name} on {cell.robot.origin}: {request.episodes} × "
-        f"{episode_steps(cell, request) * limits.dt:.1f} s at {cell.offered.control_hz:g} Hz\n"
-        f"Envelope by {cell.twin.name}: {speed.min():.0f} to {speed.max():.0f} deg/s, links at least "
+        f"{opened.deciders['champion'].name} on {opened.robot.origin}: {request.episodes} × "
+        f"{episode_steps(opened, request) * limits.dt:.1f} s at {opened.robot_contract.control_hz:g} Hz\n"
+        f"Envelope from the twin {opened.twin.name}: {speed.min():.0f} to {speed.max():.0f} deg/s, links at least "
         f"{1e3 * settings.clearance_m:g} mm and the hand {1e3 * settings.hand_clearance_m:g} mm away from fixed "
-        f"objects, holds after {1e3 * cell.envelope.watchdog_s:.0f} ms without a command"
+        f"objects, holds after {1e3 * opened.envelope.watchdog_s:.0f} ms without a command"
     )
 
 
-def episode_line(ran: EpisodeRun, success: bool | None) -> str:
-    """Return a line on an episode: its outcome, and the actions of the envelope."""
+def episode_line(episode: EpisodeRun, success: bool | None) -> str:
+    """Return a line about an episode: outcome, number of frames, and how often the envelope changed or held commands.
+
+    Args:
+        episode: the episode.
+        success: its outcome; None if unknown.
+    """
     said = "outcome unknown" if success is None else "success" if success else "failure"
-    tail = f"; {ran.reason}" if ran.trip else ""
-    return f"episode {ran.episode}: {said}, {len(ran.steps)} frames, {_format_envelope_actions(ran)}{tail}"
+    tail = f"; {episode.reason}" if episode.end_kind else ""
+    return f"episode {episode.episode}: {said}, {len(episode.steps)} frames, {_format_envelope_actions(episode)}{tail}"
 
 
-def _format_envelope_actions(ran: EpisodeRun) -> str:
-    """Return the envelope's actions as text. Limited commands are sent within the limits; held ones are not sent."""
-    kinds = Counter(ran.ruling_counts)
+def _format_envelope_actions(episode: EpisodeRun) -> str:
+    """Return how many commands the envelope clipped to the limits, held (did not send) or stopped, as text."""
+    kinds = Counter(episode.decision_counts)
     told = {"limited": "clipped to the limits", "held": "held", "stopped": "stopped"}
     done = [f"{kinds[kind]} {words}" for kind, words in told.items() if kinds[kind]]
-    done += [f"{ran.unsent_count} not taken by the robot"] if ran.unsent_count else []
+    done += [f"{episode.unsent_count} not taken by the robot"] if episode.unsent_count else []
     return f"envelope: {', '.join(done)}" if done else "all passed by the envelope"
 
 
-def _print_summary(figures: Mapping[str, Any], console: Console) -> None:
-    known = f"{figures['successes']} of {figures['judged']} succeeded, " if figures["judged"] else ""
-    told = f"{figures['episodes']} episodes, {known}{figures['frames']} frames: {figures['output']}"
+def _print_summary(result: Mapping[str, Any], console: Console) -> None:
+    known = f"{result['successes']} of {result['judged']} succeeded, " if result["judged"] else ""
+    told = f"{result['episodes']} episodes, {known}{result['frames']} frames: {result['output']}"
     console.print(told, soft_wrap=True, markup=False)
-    if figures["commands"]["failed"]:
-        console.print(f"The robot did not take {figures['commands']['failed']} of {figures['frames']} commands.")
-    if figures["ended"]:
-        console.print(f"Ended early: {figures['ended']}", soft_wrap=True, markup=False)
+    if result["commands"]["failed"]:
+        console.print(f"The robot did not take {result['commands']['failed']} of {result['frames']} commands.")
+    if result["ended"]:
+        console.print(f"Ended early: {result['ended']}", soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""Compare two policies: run both in the same worlds until a test decides, or compare two stored evaluations."""
+"""Run ``twinloop compare``: run two policies in the same worlds until a test decides, or compare stored evaluations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.comparison import PairedComparison, compare_running, compare_stored
-from twinloop.evaluate.run import Arena, make_evaluation
+from twinloop.evaluate.run import TrialRunner, make_evaluation
 from twinloop.simulate import open_backend
 from twinloop.workflows.evaluate.evaluate import build_suite, load_requested_twin, open_candidate, record_trials
 from twinloop.workflows.evaluate.page import comparison_section
@@ -23,10 +23,16 @@ _STORED = "evaluation.json"
 
 
 def run_compare(request: CompareRequest, console: Console) -> Outcome:
-    """Compare two policies, print and store the result. For stored evaluations, options of the trials are ignored.
+    """Compare two policies or two stored evaluations; print and store the result.
+
+    For stored evaluations, the options of the trials are ignored.
+
+    Returns:
+        The metrics, and exit code 1 if a condition of ``--fail-if`` is true, else 0.
 
     Raises:
-        InputError: only one of the two is a stored evaluation, or they were not evaluated in the same conditions.
+        InputError: If only one of the two is a stored evaluation, they were not evaluated in the same conditions, or
+            alpha is not between 0 and 1.
     """
     a, b, alpha, margin = request.a, request.b, request.alpha, request.margin
     if not 0 < alpha < 1:
@@ -66,8 +72,8 @@ def run_compare(request: CompareRequest, console: Console) -> Outcome:
 def _run_comparison(request: CompareRequest, console: Console) -> tuple[PairedComparison, list[Evaluation]]:
     first, second = (open_candidate(name) for name in (request.a, request.b))
     twin = load_requested_twin(request.twin, request.output)
-    suite = build_suite(request, first if first.pictures else second, twin)
-    arena = Arena(
+    suite = build_suite(request, first if first.images else second, twin)
+    runner = TrialRunner(
         suite=suite,
         task=request.task,
         run_seed=request.seed,
@@ -79,10 +85,10 @@ def _run_comparison(request: CompareRequest, console: Console) -> tuple[PairedCo
         console.print(f"{pairs} pairs: {only_a} won by {first.name} alone, {only_b} by {second.name} alone")
 
     found, rows_a, rows_b = compare_running(
-        first, second, arena, alpha=request.alpha, margin=request.margin, most=request.max_episodes, done=tell
+        first, second, runner, alpha=request.alpha, margin=request.margin, max_pairs=request.max_episodes, done=tell
     )
     made = [
-        make_evaluation(who, arena, rows, twin=twin, latency=arena.measure_latency(who))
+        make_evaluation(who, runner, rows, twin=twin, latency=runner.measure_latency(who))
         for who, rows in ((first, rows_a), (second, rows_b))
     ]
     return found, [replace(one, policy=name) for one, name in zip(made, (found.a, found.b), strict=True)]
@@ -92,9 +98,9 @@ def _is_stored(name: str) -> bool:
     return (Path(name) / _STORED).is_file()
 
 
-def _finish_comparison(run: MeasuredRun, found: PairedComparison, figures: dict[str, Any]) -> Outcome:
+def _finish_comparison(run: MeasuredRun, found: PairedComparison, result: dict[str, Any]) -> Outcome:
     return run.end(
-        {**found.to_json(), **figures},
+        {**found.to_json(), **result},
         found.headline(),
         title=f"{found.a} against {found.b}",
         subtitle=f"{found.counts.pairs} pairs of trials in the same worlds",

@@ -1,4 +1,7 @@
-"""Evaluate a policy in a suite, or real trials; print tables, write result files, and add rows to the workspace."""
+"""Run ``twinloop evaluate``: evaluate a policy in a suite of simulated conditions, or evaluate real trials.
+
+Prints tables, writes result files, and adds the trials to the catalog of the workspace.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from twinloop.twin import Twin, load_twin
 from twinloop.workflows.evaluate.page import evaluation_section
 from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
-from twinloop.workflows.scenario.places import policy_folder
+from twinloop.workflows.scenario.references import policy_folder
 
 _SHOWN = 30  # printed slices; result.json and the page have all
 _DESCRIBED = (
@@ -49,7 +52,13 @@ _DESCRIBED = (
 
 
 def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary) -> None:
-    """Print the table of slices, worst first, and notes on invalid and omitted trials."""
+    """Print the success rate of every slice (condition of the suite), the lowest first, and notes on omitted trials.
+
+    Args:
+        console: console for the table.
+        made: the evaluation.
+        summary: its success rates by slice.
+    """
     title = f"{made.policy} in {made.suite}" + (f" ({made.domain})" if made.domain == "real" else f" on {made.twin}")
     head = ("slice", "success", f"{summary.level:.0%} exact", "progress", "time s", "smooth", "peak N", "unsafe")
     table = Table(*head, title=title, title_justify="left")
@@ -74,7 +83,7 @@ def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary
 
 
 def format_invalid(made: Evaluation, summary: EvaluationSummary) -> str:
-    """Return a sentence on the number of invalid trials, the reasons and the consequence."""
+    """Return a sentence on the number of invalid trials, the reasons, and how they are counted."""
     given = dict.fromkeys(reason for item in summary.slices for reason in item.reasons)
     reasons = "; ".join(given) or "no reason given"
     if made.domain == "sim":
@@ -95,9 +104,12 @@ def _slice_cells(item: SliceSummary) -> list[str]:
 
 
 def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
-    """Evaluate a policy in every slice of a suite, print and store the result; or evaluate real trials, or list suites.
+    """Evaluate a policy in every slice (condition) of a suite, evaluate real trials, or list suites, as requested.
 
-    If the real trials are of several policies, each has its folder in the output.
+    Real trials of several policies are stored in one folder per policy, below the output.
+
+    Returns:
+        The metrics, and exit code 1 if a rate is below ``--fail-under``, else 0.
     """
     if request.list_suites or request.show_suite is not None:
         return run_list_suites(request, console)
@@ -125,7 +137,15 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
 
 
 def run_evaluate_real(request: EvaluateRequest, path: Path, console: Console) -> Outcome:
-    """Convert real trials to evaluations; print and store them like simulated ones."""
+    """Convert real trials to evaluations; print and store them like simulated ones.
+
+    Outcomes that people gave as labels in the workspace replace those in the data.
+
+    Args:
+        request: flags of ``twinloop evaluate``.
+        path: table, dataset or folder with the trials.
+        console: console for the tables.
+    """
     output, twin = request.output, request.twin
     run = MeasuredRun.begin("evaluate", "real", output, parse_fail_under(request.fail_under), console)
     started = datetime.now(UTC)
@@ -152,9 +172,9 @@ def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
     for name, spec in builtin_suites().items():
         row: dict[str, Any] = {"name": name, "hash": spec.hash, "about": spec.about, "each": spec.episodes}
         if not spec.scenarios:
-            bare, seen = (expand_suite(spec, opened_on, made, pictures=pictures) for pictures in (False, True))
-            row |= {"slices": len(bare.slices), "episodes": bare.episodes, "slices_with_pictures": len(seen.slices)}
-        cells = [str(row.get(key, "as stored")) for key in ("slices", "episodes", "slices_with_pictures")]
+            bare, seen = (expand_suite(spec, opened_on, made, images=images) for images in (False, True))
+            row |= {"slices": len(bare.slices), "episodes": bare.episodes, "slices_with_images": len(seen.slices)}
+        cells = [str(row.get(key, "as stored")) for key in ("slices", "episodes", "slices_with_images")]
         table.add_row(name, *cells, spec.about)
         rows.append(row)
     console.print(table)
@@ -163,12 +183,12 @@ def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
 
 
 def parse_fail_under(fail_under: Sequence[str]) -> list[str]:
-    """Return ``SLICE=RATE`` as conditions on metrics.
+    """Convert the words ``SLICE=RATE`` of ``--fail-under`` to conditions such as ``success/nominal < 0.9``.
 
-    ``overall`` and ``worst`` are not slices; ``SLICE.low`` is the lower end of the interval.
+    ``overall`` and ``worst`` are metrics over all slices. ``SLICE.low`` is the lower bound of the interval.
 
     Raises:
-        InputError: a text has another form.
+        InputError: If a word has another form.
     """
     whole = {OVERALL: SUCCESS, WORST: WORST}
     return [
@@ -178,7 +198,15 @@ def parse_fail_under(fail_under: Sequence[str]) -> list[str]:
 
 
 def _split_fail_under(text: str) -> tuple[str, str, str]:
-    """Return the slice pattern of one ``SLICE=RATE``, ``.low`` if its lower bound is meant, and the rate as written."""
+    """Split one word ``SLICE=RATE`` of ``--fail-under``.
+
+    Returns:
+        The pattern of slice names, ``.low`` if the lower bound of the interval is compared (else ""), and the rate as
+        text.
+
+    Raises:
+        InputError: If the word has another form, or the rate is not from 0 to 1.
+    """
     name, sign, rate = text.rpartition("=")
     try:
         value = float(rate)
@@ -193,10 +221,14 @@ def _split_fail_under(text: str) -> tuple[str, str, str]:
 
 
 def open_candidate(policy: str, name: str = "") -> Candidate:
-    """Return the policy to evaluate: the expert, or a policy by folder, version or alias.
+    """Open the policy to evaluate.
+
+    Args:
+        policy: ``expert`` for the scripted expert of the task, a policy's folder, NAME@VERSION or an alias.
+        name: name in the results; by default derived from ``policy``.
 
     Raises:
-        InputError, UnknownNameError: there is no policy of that name.
+        InputError, UnknownNameError: If there is no such policy.
     """
     if policy == EXPERT:
         return make_candidate(EXPERT, name=name)
@@ -207,7 +239,12 @@ def open_candidate(policy: str, name: str = "") -> Candidate:
 
 
 def load_requested_twin(name: str | None, output: Path | None) -> Twin:
-    """Return the twin of that name, else that of the workspace, else the default."""
+    """Load the twin ``name``, by default the twin of the workspace or, without a workspace, so101_tabletop.
+
+    Args:
+        name: name or file of the twin, or None.
+        output: output folder of the run, above which the workspace is searched; None for the working folder.
+    """
     if name is None:
         root = Workspace.find(output or Path.cwd())
         if root is not None:
@@ -217,29 +254,49 @@ def load_requested_twin(name: str | None, output: Path | None) -> Twin:
 
 
 def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, twin: Twin) -> Suite:
-    """Return the requested suite on a twin, with the requested slices and numbers of trials."""
+    """Return the requested suite on a twin, reduced to the requested slices and numbers of trials.
+
+    Args:
+        request: flags of the command.
+        who: the policy, which determines whether images are needed.
+        twin: the twin.
+    """
     root = Workspace.find(request.output or Path.cwd())
     folder = request.scenarios or (None if root is None else root / "scenarios")
     spec, task = open_suite(request.suite), open_task(request.task, twin)
-    suite = expand_suite(spec, twin, task, pictures=who.pictures, scenarios=folder)
+    suite = expand_suite(spec, twin, task, images=who.images, scenarios=folder)
     return suite.with_episodes(getattr(request, "episodes", None)).select_slices(request.slices)
 
 
 def record_trials(
-    output: Path | None, evaluations: Sequence[Evaluation], figures: dict[str, Any], started: datetime, *, verb: str
+    output: Path | None, evaluations: Sequence[Evaluation], result: dict[str, Any], started: datetime, *, verb: str
 ) -> str | None:
-    """Write the trials of a run into the surrounding workspace; return the run's id, or None without a workspace."""
+    """Record a run and its trials in the catalog of the surrounding workspace.
+
+    Args:
+        output: output folder of the run, or None.
+        evaluations: the evaluations with the trials.
+        result: metrics of the run.
+        started: time at which the run started.
+        verb: name of the command.
+
+    Returns:
+        The id of the run; None if there is no workspace.
+    """
     root = Workspace.find(output or Path.cwd())
     if root is None:
         return None
     with Workspace.open(root) as held:
-        run_id = held.record_run(verb, output, figures, started, datetime.now(UTC), [])
+        run_id = held.record_run(verb, output, result, started, datetime.now(UTC), [])
         held.append("evaluations", pa.concat_tables([trial_rows(made) for made in evaluations]), run_id=run_id)
     return run_id
 
 
 def trial_rows(made: Evaluation) -> pa.Table:
-    """Return rows of the catalog's table ``evaluations``; an invalid trial is not a success."""
+    """Return the trials of an evaluation as rows of the catalog's table ``evaluations``.
+
+    An invalid trial is a failure in these rows.
+    """
     trials, n = made.trials, len(made)
     won = [s and v for s, v in zip(trials["success"].to_pylist(), trials["valid"].to_pylist(), strict=True)]
     return pa.table(
@@ -257,9 +314,14 @@ def trial_rows(made: Evaluation) -> pa.Table:
 
 
 def _load_labelled_outcomes(path: Path, output: Path | None) -> dict[int, bool]:
-    """Return the outcomes that people gave to the episodes of a dataset in the workspace, by ``episode_index``."""
+    """Return the outcomes that the labels in the workspace give to a dataset's episodes, by ``episode_index``.
+
+    Args:
+        path: folder of the dataset.
+        output: output folder of the run, above which the workspace is searched.
+    """
     root = Workspace.find(output or Path.cwd())
-    if root is None or not (path / layout.INFO).is_file() or not DatasetReader(path).ours:
+    if root is None or not (path / layout.INFO).is_file() or not DatasetReader(path).written_by_twinloop:
         return {}
     names = DatasetReader(path).episode_ids
     with Workspace.open(root) as held:
@@ -269,7 +331,7 @@ def _load_labelled_outcomes(path: Path, output: Path | None) -> dict[int, bool]:
 
 
 def _folder_names(made: Sequence[Evaluation]) -> list[str]:
-    """Return a folder for each evaluation: the policy's name, with unsuitable characters replaced."""
+    """Return a folder name for each evaluation, derived from the policy's name; "." if there is only one evaluation."""
     if len(made) == 1:
         return ["."]
     words = [re.sub(r"[^A-Za-z0-9_-]+", "_", one.policy).strip("_") or "policy" for one in made]
@@ -277,16 +339,23 @@ def _folder_names(made: Sequence[Evaluation]) -> list[str]:
 
 
 def _finish_evaluation(run: MeasuredRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
-    """Print and store evaluations, and check the conditions on their metrics."""
+    """Print and store evaluations, add their trials to the catalog, and check the conditions on their metrics.
+
+    Args:
+        run: the run, begun before the evaluation.
+        made: the evaluations.
+        level: confidence level of the intervals.
+        started: time at which the run started.
+    """
     summaries = [EvaluationSummary.of(one, level=level) for one in made]
     headline = []
     for one, summary, folder in zip(made, summaries, _folder_names(made), strict=True):
         print_summary(run.console, one, summary)
         of = f"/{one.policy}" if len(made) > 1 else ""
-        headline += [replace(figure, name=f"{figure.name}{of}") for figure in summary.headline()]
+        headline += [replace(metric, name=f"{metric.name}{of}") for metric in summary.headline()]
         if run.output is not None:
             one.write(run.output / folder)
-    figures: dict[str, Any] = {
+    result: dict[str, Any] = {
         "evaluations": [
             {
                 **{key: getattr(one, key) for key in _DESCRIBED},
@@ -297,15 +366,15 @@ def _finish_evaluation(run: MeasuredRun, made: list[Evaluation], level: float, s
         ],
     }
     short = {"policies": [one.policy for one in made], "suite": made[0].suite}
-    short |= {figure.name: figure.estimate for figure in headline if "/" not in figure.name}
-    figures["run_id"] = record_trials(run.output, made, short, started, verb="evaluate")
+    short |= {metric.name: metric.estimate for metric in headline if "/" not in metric.name}
+    result["run_id"] = record_trials(run.output, made, short, started, verb="evaluate")
 
     def fill(page: ReportPage) -> None:
         for one, summary in zip(made, summaries, strict=True):
             evaluation_section(page, one, summary)
 
     return run.end(
-        figures,
+        result,
         headline,
         title=f"{', '.join(one.policy for one in made)} in {made[0].suite}",
         subtitle=f"{sum(len(one) for one in made)} trials" + (f" on {made[0].twin}" if made[0].twin else ""),

@@ -1,4 +1,7 @@
-"""Compute the number of real trials that a claim needs, and the possible contribution of simulation."""
+"""Run ``twinloop evidence``: compute how many real trials a claim about the failure rate needs.
+
+Simulated trials reduce this number only under an assumption about the sim-to-real gap, which the user must give.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,15 @@ from twinloop.workflows.evaluate.requests import EvidenceRequest
 from twinloop.workflows.run.results import MeasuredRun
 
 
-def evidence_section(page: ReportPage, figures: Mapping[str, Any], simulation: Sequence[str]) -> None:
-    """Write the key metrics, the table of real trials, and a sentence for each assumption about simulation."""
-    claim, rows, seen = figures["claim"], figures["demonstrations"], figures["seen"]
+def evidence_section(page: ReportPage, result: Mapping[str, Any], simulation: Sequence[str]) -> None:
+    """Add to a report the required numbers of real trials, and sentences on the contribution of simulation.
+
+    Args:
+        page: the report page.
+        result: metrics of the command, as in ``result.json``.
+        simulation: sentences on the contribution of simulation to the claim, from `simulation_lines`.
+    """
+    claim, rows, seen = result["claim"], result["demonstrations"], result["seen"]
     shown = [
         KeyMetric(
             label="real trials without a failure",
@@ -49,42 +58,45 @@ _BETTER = (2, 5, 10)  # factors by which the true failure rate may be lower than
 
 
 def run_evidence(request: EvidenceRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Print and store the trials that a claim needs.
+    """Compute, print and store the numbers of real trials that a claim needs.
+
+    Returns:
+        The metrics, and exit code 1 if a condition of ``--fail-if`` is true, else 0.
 
     Raises:
-        InputError: an option is not a probability, or the search cannot support a claim.
+        InputError: If an option is not a probability, or the result of ``--sim`` cannot support a claim.
     """
     _check_claim(request)
     claim, run = request, MeasuredRun.begin("evidence", "claim", request.output, request.fail_if, console)
-    figures: dict[str, Any] = {
+    result: dict[str, Any] = {
         "schema": 1,
         "claim": {"failure_rate": claim.failure_rate, "confidence": claim.confidence},
         "demonstrations": _compute_trial_numbers(claim),
         "seen": _summarize_seen_trials(claim),
         "simulation": _compute_simulation_contributions(claim),
     }
-    _print_claim(claim, figures, console)
+    _print_claim(claim, result, console)
     return run.end(
-        figures,
-        _headline(figures),
+        result,
+        _headline(result),
         title=f"A failure rate of at most {claim.failure_rate:g}",
         subtitle=f"claimed with {claim.confidence:.0%} confidence",
-        fill=lambda page: evidence_section(page, figures, simulation_lines(figures["simulation"], claim.failure_rate)),
+        fill=lambda page: evidence_section(page, result, simulation_lines(result["simulation"], claim.failure_rate)),
     )
 
 
-def _headline(figures: Mapping[str, Any]) -> list[HeadlineMetric]:
-    """Return the metrics for ``--fail-if``: trials without a failure, and known rates and bounds."""
-    first = figures["demonstrations"][0]
+def _headline(result: Mapping[str, Any]) -> list[HeadlineMetric]:
+    """Return the metrics that ``--fail-if`` can use: numbers of trials, and bounds of failure rates."""
+    first = result["demonstrations"][0]
     told: dict[str, tuple[float, str, str]] = {
         "trials": (first["trials"], "trials", "real trials without a failure that the claim needs"),
         "watched_trials": (first["watched_trials"], "trials", "the same if the test is repeated after each trial"),
     }
-    if seen := figures["seen"]:
+    if seen := result["seen"]:
         told["rate_shown"] = (seen["rate_shown"], "", "upper bound of the failure rate from the trials so far")
         more = "trials without a failure that are still needed"
         told["more_without_failure"] = (seen["more_without_failure"], "trials", more)
-    if "bound" in (gap := figures["simulation"].get("gap", {})):
+    if "bound" in (gap := result["simulation"].get("gap", {})):
         told["bound"] = (gap["bound"], "", "upper bound of the simulated rate plus the assumed gap")
     return [
         HeadlineMetric(name=name, estimate=float(value), unit=unit, method="exact", meaning=meaning)
@@ -107,7 +119,11 @@ def _check_claim(claim: EvidenceRequest) -> None:
 
 
 def _compute_trial_numbers(claim: EvidenceRequest) -> list[dict[str, Any]]:
-    """Return fixed and sequential numbers of trials and the chance to pass, by number of allowed failures."""
+    """Return, for each number of allowed failures, the required number of trials and the probability to pass.
+
+    Each row has the number of trials for one test at the end (``trials``), the number for a test after every trial
+    (``watched_trials``), and the probability to pass if the true failure rate is 2, 5 or 10 times lower than claimed.
+    """
     rate, confidence = claim.failure_rate, claim.confidence
     watched = sequential_claim_trials(rate, confidence=confidence, failures=claim.failures)
     rows: list[dict[str, Any]] = []
@@ -126,7 +142,11 @@ def _compute_trial_numbers(claim: EvidenceRequest) -> list[dict[str, Any]]:
 
 
 def _summarize_seen_trials(claim: EvidenceRequest) -> dict[str, Any] | None:
-    """Return the rate that the trials so far prove, and how many more without a failure are needed."""
+    """Return the failure rate that the trials so far prove, and the number of further trials needed if none fails.
+
+    Returns:
+        The metrics, or None if no trials were made.
+    """
     if not claim.seen_trials:
         return None
     shown = failure_rate_bound(claim.seen_failures, claim.seen_trials, confidence=claim.confidence)
@@ -140,7 +160,11 @@ def _summarize_seen_trials(claim: EvidenceRequest) -> dict[str, Any] | None:
 
 
 def _compute_simulation_contributions(claim: EvidenceRequest) -> dict[str, Any]:
-    """Return the contribution of simulation under each given assumption."""
+    """Return, for each assumption of the user, the required number of trials or the bound on the failure rate.
+
+    The assumptions are a largest gap between the failure rates in simulation and reality, a correlation of their
+    outcomes, and a region of the conditions, with known probability, in which all failures of the robot occur.
+    """
     found: dict[str, Any] = {"without_assumption": 0}
     if claim.gap is not None:
         left = claim.failure_rate - claim.gap
@@ -162,10 +186,14 @@ def _compute_simulation_contributions(claim: EvidenceRequest) -> dict[str, Any]:
 
 
 def _read_search_rate(path: Path, confidence: float) -> dict[str, Any]:
-    """Return the failure rate of a `twinloop scenario search`.
+    """Read the failure rate and its interval from the result of a `twinloop scenario search`.
+
+    Args:
+        path: output folder of the search, or its ``result.json``.
+        confidence: confidence level of the claim.
 
     Raises:
-        InputError: the file has no such rate, or it is not reliable.
+        InputError: If the file has no failure rate, the rate has a warning, or the level of its interval is too low.
     """
     file = path / "result.json" if path.is_dir() else path
     if not file.is_file() or "rate" not in (value := read_json(file)) or value.get("kind") != "search":
@@ -181,27 +209,27 @@ def _read_search_rate(path: Path, confidence: float) -> dict[str, Any]:
     return {key: rate[key] for key in ("rate", "low", "high", "level", "draws")}
 
 
-def _print_claim(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> None:
+def _print_claim(claim: EvidenceRequest, result: dict[str, Any], console: Console) -> None:
     rate = claim.failure_rate
     console.print(
         f"To claim a failure rate of at most {rate:g} with {claim.confidence:.0%} confidence:", soft_wrap=True
     )
-    table = Table("failures allowed", "real trials", *_chance_headings(figures["demonstrations"][0]))
-    for row in figures["demonstrations"]:
+    table = Table("failures allowed", "real trials", *_chance_headings(result["demonstrations"][0]))
+    for row in result["demonstrations"]:
         table.add_row(str(row["failures"]), f"{row['trials']:,}", f"{row['watched_trials']:,}", *_format_chances(row))
     console.print(table)
     console.print(
         "Trials must be independent, from the conditions of real use, and judged without knowledge of the claim.",
         soft_wrap=True,
     )
-    if seen := figures["seen"]:
+    if seen := result["seen"]:
         console.print(
             f"{seen['failures']} failures in {seen['trials']:,} trials prove a failure rate of at most "
             f"{seen['rate_shown']:.3g}; {seen['more_without_failure']:,} more without a failure prove the claim.",
             soft_wrap=True,
         )
     console.print("\nWhat simulation contributes:", style="bold")
-    for line in simulation_lines(figures["simulation"], rate):
+    for line in simulation_lines(result["simulation"], rate):
         console.print(f"- {line}", soft_wrap=True)
 
 
@@ -215,7 +243,12 @@ def _format_chances(row: Mapping[str, Any]) -> list[str]:
 
 
 def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
-    """Return sentences on the contribution of simulation: none without an assumption, and one for each assumption."""
+    """Return sentences on how simulation supports a claim: one that needs no assumption, and one for each assumption.
+
+    Args:
+        found: contribution under each assumption, from ``result.json``.
+        rate: failure rate of the claim.
+    """
     lines = [
         (
             "Without an assumption on the sim-to-real gap: nothing. No number of simulated trials bounds a "

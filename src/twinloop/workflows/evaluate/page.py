@@ -1,4 +1,7 @@
-"""Report pages of evaluations and comparisons: slices worst first, a map of pairs of axes, a confidence sequence."""
+"""Add evaluations and policy comparisons to report pages.
+
+A slice is one condition of a suite, for example one value of a parameter; slices with the lowest success are first.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,24 @@ _BARS = 40  # slices in the plot; the table has all
 _LOW, _MIDDLE, _HIGH = "#c8553d", "#d9c58b", "#3a7d8c"
 
 
-def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSummary) -> None:
-    """Write an evaluation: key metrics, every slice, worst first, and the map of pairs if the suite has pairs."""
-    page.section(f"{made.policy} in {made.suite}", _describe_evaluation(made, summary))
-    page.key_metrics(_key_metrics(made, summary))
+def evaluation_section(page: ReportPage, evaluation: Evaluation, summary: EvaluationSummary) -> None:
+    """Add an evaluation to a report: key metrics, a table by slice (condition of the suite), and plots of success.
+
+    Args:
+        page: the report page.
+        evaluation: the evaluation.
+        summary: its success rates by slice.
+    """
+    page.section(f"{evaluation.policy} in {evaluation.suite}", _describe_evaluation(evaluation, summary))
+    page.key_metrics(_key_metrics(evaluation, summary))
     if len(summary.slices) > 1:
         page.plot(
             slice_bars(summary),
             f"Success of {'every slice' if len(summary.slices) <= _BARS else f'the {_BARS} worst slices'} with exact "
             f"{summary.level:.0%} intervals.",
         )
-    if pairs := made.extra.get("pairs"):
-        ends = made.extra.get("ends") or {}
+    if pairs := evaluation.extra.get("pairs"):
+        ends = evaluation.extra.get("ends") or {}
         page.plot(
             pair_map(pairs, ends, summary), "Success with two axes at these ends of their ranges at the same time."
         )
@@ -43,7 +52,7 @@ def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSu
         "high",
         "won",
         "of",
-        "invalid worlds" if made.domain == "sim" else "invalid",
+        "invalid worlds" if evaluation.domain == "sim" else "invalid",
         "progress",
         "time s",
         "smoothness",
@@ -55,12 +64,12 @@ def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSu
         "medians; unsafe is the share of trials in which a limit of joint range, speed or acceleration was exceeded, "
         "or the robot touched the table or itself.",
     )
-    if made.extra.get("left_out"):
-        page.text("Left out:\n\n" + "\n\n".join(made.extra["left_out"]))
+    if evaluation.extra.get("left_out"):
+        page.text("Left out:\n\n" + "\n\n".join(evaluation.extra["left_out"]))
 
 
 def slice_bars(summary: EvaluationSummary) -> Figure:
-    """Return a plot of the success rates of slices with their intervals, the worst on top."""
+    """Return a plot of the success rates of slices (conditions of a suite) with intervals, the lowest rate on top."""
     shown = summary.slices[:_BARS]
     rates = np.array([float(item.success.estimate) for item in shown])
     figure = new_figure()
@@ -90,7 +99,13 @@ def slice_bars(summary: EvaluationSummary) -> Figure:
 
 
 def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: EvaluationSummary) -> Figure:
-    """Return a map of the success rate of every pair of axes at every combination of their ends."""
+    """Return a heat map of success rates for pairs of axes, each axis at the low or the high end of its range.
+
+    Args:
+        pairs: the axes (single names, not pairs) in the order of the plot; every axis of a pair is listed once.
+        ends: for each slice, the end (``low`` or ``high``) of each of its two axes.
+        summary: the success rates by slice.
+    """
     labels = [f"{axis} {end}" for axis in pairs for end in ENDS]
     place = {(axis, end): 2 * at + ENDS.index(end) for at, axis in enumerate(pairs) for end in ENDS}
     values = np.full((len(labels), len(labels)), np.nan)
@@ -117,15 +132,23 @@ def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: Evaluat
     return figure
 
 
-def comparison_section(page: ReportPage, found: PairedComparison) -> None:
-    """Write a comparison: the answer, the difference over the pairs, and the slices in which the policies differ."""
-    page.section(f"{found.a} against {found.b}", found.format_sentence())
-    only_a, only_b = found.discordant_counts
-    i = found.interval
+def comparison_section(page: ReportPage, comparison: PairedComparison) -> None:
+    """Add a comparison of two policies to a report.
+
+    The section has the answer, the difference of the success rates with its confidence sequence, and a table by slice
+    (condition of the suite).
+
+    Args:
+        page: the report page.
+        comparison: the comparison.
+    """
+    page.section(f"{comparison.a} against {comparison.b}", comparison.format_sentence())
+    only_a, only_b = comparison.discordant_counts
+    i = comparison.interval
     page.key_metrics(
         [
-            KeyMetric(label="answer", value=found.answer, source=f"α = {found.alpha:g}"),
-            KeyMetric(label="pairs", value=found.counts.pairs, source=f"decided at {found.decided or '–'}"),
+            KeyMetric(label="answer", value=comparison.answer, source=f"α = {comparison.alpha:g}"),
+            KeyMetric(label="pairs", value=comparison.counts.pairs, source=f"decided at {comparison.decided or '–'}"),
             KeyMetric(label="won by only one", value=f"{only_a} : {only_b}", source="discordant pairs"),
             KeyMetric(
                 label="difference",
@@ -135,40 +158,40 @@ def comparison_section(page: ReportPage, found: PairedComparison) -> None:
         ]
     )
     page.plot(
-        _confidence_sequence_plot(found),
+        _confidence_sequence_plot(comparison),
         "Confidence sequence of the difference of success rates: it is valid at all pairs simultaneously.",
     )
-    if len(found.by_slice) > 1:
-        rows = sorted(found.by_slice.items(), key=lambda row: row[1][2] - row[1][1], reverse=True)
+    if len(comparison.by_slice) > 1:
+        rows = sorted(comparison.by_slice.items(), key=lambda row: row[1][2] - row[1][1], reverse=True)
         page.table(
-            ("slice", "pairs", f"only {found.a}", f"only {found.b}"),
+            ("slice", "pairs", f"only {comparison.a}", f"only {comparison.b}"),
             [(name, *counts) for name, counts in rows],
-            caption=f"Slices, sorted by how much more often only {found.b} succeeds.",
+            caption=f"Slices, sorted by how much more often only {comparison.b} succeeds.",
         )
 
 
-def _confidence_sequence_plot(found: PairedComparison) -> Figure:
-    figure, n = new_figure(), np.arange(1, found.counts.pairs + 1)
-    figure.add_scatter(x=n, y=found.test.high, mode="lines", line={"width": 0}, showlegend=False, hoverinfo="skip")
+def _confidence_sequence_plot(comparison: PairedComparison) -> Figure:
+    figure, n = new_figure(), np.arange(1, comparison.counts.pairs + 1)
+    figure.add_scatter(x=n, y=comparison.test.high, mode="lines", line={"width": 0}, showlegend=False, hoverinfo="skip")
     figure.add_scatter(
         x=n,
-        y=found.test.low,
+        y=comparison.test.low,
         mode="lines",
         line={"width": 0},
         fill="tonexty",
         fillcolor="rgba(58,125,140,0.25)",
-        name=f"{1 - found.alpha:.0%} confidence sequence",
+        name=f"{1 - comparison.alpha:.0%} confidence sequence",
     )
     figure.add_hline(y=0, line={"color": _LOW, "width": 1})
-    for edge in () if found.margin is None else (-found.margin, found.margin):
+    for edge in () if comparison.margin is None else (-comparison.margin, comparison.margin):
         figure.add_hline(y=edge, line={"color": _LOW, "width": 1, "dash": "dot"})
     figure.update_xaxes(title="pairs")
-    figure.update_yaxes(title=f"success of {found.a} minus {found.b}")
+    figure.update_yaxes(title=f"success of {comparison.a} minus {comparison.b}")
     set_layout(figure, height=340)
     return figure
 
 
-def _key_metrics(made: Evaluation, summary: EvaluationSummary) -> list[KeyMetric]:
+def _key_metrics(evaluation: Evaluation, summary: EvaluationSummary) -> list[KeyMetric]:
     overall, worst = summary.overall, summary.worst
     found = [
         KeyMetric(
@@ -181,14 +204,18 @@ def _key_metrics(made: Evaluation, summary: EvaluationSummary) -> list[KeyMetric
         ends = f"[{float(worst.low):.3f}, {float(worst.high):.3f}], chosen among {len(summary.slices)}"
         found.append(KeyMetric(label="worst slice", value=float(worst.estimate), source=ends))
     found.append(KeyMetric(label="invalid", value=summary.invalid, source="count as failures"))
-    if latency := made.extra.get("latency"):
+    if latency := evaluation.extra.get("latency"):
         source = f"95 % within {1e3 * latency['p95_s']:.2f} ms"
         found.append(KeyMetric(label="time per command", value=1e3 * latency["median_s"], unit="ms", source=source))
     return found
 
 
-def _describe_evaluation(made: Evaluation, summary: EvaluationSummary) -> str:
-    where = "Real trials." if made.domain == "real" else f"Simulated on {made.twin}, run seed {made.run_seed}."
+def _describe_evaluation(evaluation: Evaluation, summary: EvaluationSummary) -> str:
+    where = (
+        "Real trials."
+        if evaluation.domain == "real"
+        else f"Simulated on {evaluation.twin}, run seed {evaluation.run_seed}."
+    )
     many = len(summary.slices)
     chosen = (
         f" The worst of {many} slices is chosen from the results: its interval is derived from intervals of all slices "

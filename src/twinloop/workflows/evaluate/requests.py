@@ -1,4 +1,4 @@
-"""Requests of ``twinloop evaluate``, ``compare`` and ``evidence``."""
+"""Define the flags of ``twinloop evaluate``, ``compare`` and ``evidence``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Policy = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
 
 @request
 class TrialOptions(SeedOption):
-    """Common to commands that run trials in simulation."""
+    """Options of all commands that run trials in simulation."""
 
     scenarios: Path | None = None
     """Folder of stored scenarios for the suite failures; by default the workspace's."""
@@ -38,7 +38,7 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
     task: str = DEFAULT_TASK
     """Task that the policy is to perform."""
     episodes: int | None = None
-    """Number of trials per slice; by default the suite's own number."""
+    """Number of trials per slice (condition of the suite); by default the suite's own number."""
     slices: tuple[str, ...] = ()
     """Evaluate only slices whose names match one of these patterns, such as 'joint/*:low'."""
     name: str = ""
@@ -46,11 +46,13 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
     real: Path | None = None
     """Evaluate real trials instead: a CSV or JSON table, a LeRobot dataset with outcomes, or a folder."""
     list_suites: bool = False
-    """List the suites that exist for the twin, with their cost."""
+    """List the built-in suites for the twin, with their numbers of slices and episodes."""
     show_suite: str | None = None
     """Print a suite as YAML, as a template for your own."""
     fail_under: tuple[str, ...] = ()
-    """Exit with 1 if a success rate is lower: nominal=0.9, 'hand_*=0.5', nominal.low=0.8, overall=0.8, worst=0.3."""
+    """Exit with 1 if a success rate is lower than a value, as in nominal=0.9, 'hand_*=0.5', nominal.low=0.8 (lower
+    bound of the interval), overall=0.8 or worst=0.3.
+    """
     output: Path | None = None
     """Folder for evaluation.json, trials.parquet, result.json and report.html."""
 
@@ -65,13 +67,16 @@ class CompareRequest(FailIfOption, TrialOptions, Request):
     a: _Policy
     """First policy: its folder, NAME@VERSION, an alias, expert, or the folder of a stored evaluation."""
     b: _Policy
-    """Second policy, given in the same ways. Differences are a minus b."""
+    """Second policy, given in the same ways. Differences are the success of the first policy minus that of the second.
+    """
     suite: str = "nominal"
-    """Suite of conditions: a name or FILE.yaml. Every slice gets the same number of trials."""
+    """Suite of conditions: a name or FILE.yaml. Every slice (condition of the suite) gets the same number of trials."""
     alpha: float = 0.05
     """Probability of declaring one policy better if there is no difference, however often the test is repeated."""
     margin: float | None = None
-    """Largest difference that does not matter, such as 0.05; the test can then also find the policies equivalent."""
+    """Largest difference of success rates that does not matter, such as 0.05. If given, the test can also find that the
+    policies are equivalent.
+    """
     max_episodes: int = 1000
     """Number of pairs of episodes after which the test stops without a decision."""
     twin: str | None = None
@@ -86,7 +91,7 @@ class CompareRequest(FailIfOption, TrialOptions, Request):
 
 @request
 class EvidenceRequest(FailIfOption, ReportedRequest):
-    """Compute the number of real trials that a claim needs, and the contribution of simulation to it.
+    """Compute how many real trials a claim about the failure rate needs, and how much simulation can contribute.
 
     Example conditions of --fail-if: 'more_without_failure > 0' and 'bound > 1e-3'.
     """
@@ -96,7 +101,7 @@ class EvidenceRequest(FailIfOption, ReportedRequest):
     confidence: float = 0.95
     """Confidence level of the claim."""
     failures: int = 3
-    """Largest number of allowed failures in the table."""
+    """Largest number of allowed failures in the table of trial numbers."""
     seen_trials: int = 0
     """Number of real trials made so far."""
     seen_failures: int = 0
@@ -108,4 +113,4 @@ class EvidenceRequest(FailIfOption, ReportedRequest):
     correlation: float | None = None
     """Assumption: the correlation of real and simulated outcomes of the same trials."""
     region: float | None = None
-    """Assumption: the probability of the only region in which the robot fails."""
+    """Assumption: the robot fails only in one region of the conditions, which has this probability."""

@@ -1,4 +1,8 @@
-"""Diagnose failure classes: run all checks that the given inputs allow, and list the others."""
+"""Diagnose why a policy fails on the robot (`twinloop gap classes`): run every check that the given data allow.
+
+A failure class is a cause, such as drift since the calibration or conditions that training never covered. A check
+tests one class on one subject, for example on a joint or an environment.
+"""
 
 from __future__ import annotations
 
@@ -48,20 +52,20 @@ from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 
 def classes_section(page: ReportPage, found: FailureDiagnosis) -> None:
-    """Add the reported classes with evidence and remedy, every check, and the skipped ones."""
+    """Add to a report the failure classes that apply, with evidence and remedies, all checks, and skipped classes."""
     page.section(
         "Failure classes",
-        f"{len(found.classes)} classes fire on {len(found.checks)} checks. A check fires only on evidence that is "
-        f"significant at {ALPHA:.0%} after Holm's correction over all of them together.",
+        f"{len(found.classes)} failure classes apply, by {len(found.checks)} checks. A class applies only if the "
+        f"evidence of a check is significant at {ALPHA:.0%} after Holm's correction over all checks.",
     )
     if found.fired_checks:
         page.table(
-            ["class", "of", "evidence", "what to do"],
+            ["class", "subject", "evidence", "what to do"],
             [[MEANINGS[c.kind], c.subject, c.evidence, "; ".join(c.remedy)] for c in found.fired_checks],
         )
     if found.checks:
         page.table(
-            ["class", "of", "fires", "p (Holm)", "evidence", "what it lacks"],
+            ["class", "subject", "applies", "p (Holm)", "evidence", "missing data"],
             [
                 [
                     MEANINGS[c.kind],
@@ -88,7 +92,7 @@ _MEASURED = ("dynamics", "why")  # kinds of runs that measure the size of a gap
 
 
 def _check_request(request: GapClassesRequest) -> None:
-    """Refuse a request without data for a check, or with a share outside of 0 to 1."""
+    """Raise `InputError` if a request has no data for any check, or a threshold that is not between 0 and 1."""
     training = request.training and request.data
     if not any((training, request.trials, request.gap, request.other, request.calibrated)):
         raise InputError(
@@ -105,7 +109,11 @@ def _check_request(request: GapClassesRequest) -> None:
 
 
 def run_gap_classes(request: GapClassesRequest, console: Console) -> Outcome:
-    """Check every class that the data allow; print and store the classes that fire, with their remedies."""
+    """Check every failure class that the data allow; print and store the classes that apply, with their remedies.
+
+    Raises:
+        InputError: If the options allow no check, contradict each other, or are invalid.
+    """
     _check_request(request)
     log = None if request.data is None else open_log(request.data, request.reading)
     run = MeasuredRun.begin("gap", "classes", request.output, request.fail_if, console)
@@ -122,9 +130,13 @@ def run_gap_classes(request: GapClassesRequest, console: Console) -> Outcome:
 
 
 def classes_headline(found: FailureDiagnosis) -> list[HeadlineMetric]:
-    """Return the number of classes that fire, and for each checked class 1 if it fires, else 0."""
+    """Return the number of failure classes that apply, and for each checked class 1 if it applies, else 0."""
     why = "a count of tests that are significant after Holm has no interval"
-    rows = [HeadlineMetric(name="classes", estimate=float(len(found.classes)), method=why, meaning="classes that fire")]
+    rows = [
+        HeadlineMetric(
+            name="classes", estimate=float(len(found.classes)), method=why, meaning="failure classes that apply"
+        )
+    ]
     checked = {check.kind for check in found.checks}
     return rows + [
         HeadlineMetric(name=f"class/{kind}", estimate=float(kind in found.classes), method=why, meaning=MEANINGS[kind])
@@ -134,7 +146,18 @@ def classes_headline(found: FailureDiagnosis) -> list[HeadlineMetric]:
 
 
 def diagnose(request: GapClassesRequest, log: LogEpisodes | None) -> FailureDiagnosis:
-    """Run every check that the request allows; return the checks, and the skipped classes with reasons."""
+    """Run every check for a class of failure cause that the options and data of a request allow.
+
+    Args:
+        request: the options, with the paths of trials, runs and other logs.
+        log: the real episodes of ``request.data``; None if it is not given.
+
+    Returns:
+        The checks with p-values adjusted by Holm's method, and for each class that was not checked the missing data.
+
+    Raises:
+        InputError: If no check is possible.
+    """
     checks: list[ClassCheck] = []
     skipped: dict[Kind, str] = {}
     _check_coverage(request, log, checks, skipped)
@@ -166,10 +189,14 @@ def _check_coverage(
 
 
 def load_training_support(training: str) -> TrainingSupport:
-    """Return the states visited in a dataset, episode by episode, or the ranges of an identify run.
+    """Return the conditions and states that occurred in training, to compare real episodes with them.
+
+    Args:
+        training: a dataset or log with the training episodes, or the folder of an identify run, whose parameter ranges
+            are used.
 
     Raises:
-        InputError, DatasetError: ``training`` is neither of them.
+        InputError, DatasetError: If ``training`` is neither a readable dataset or log nor an identify run.
     """
     path = Path(training)
     run = path / "result.json"
@@ -183,7 +210,10 @@ def load_training_support(training: str) -> TrainingSupport:
 
 
 def _drawn_parameters(path: Path) -> dict[str, NDArray[np.float64]]:
-    """Return the drawn parameters of a generated dataset by name, ``(nepisode,)`` each; empty for other datasets."""
+    """Return the randomized parameters of a generated dataset by name, with one value per episode, ``(nepisode,)``.
+
+    A value is NaN if an episode does not record it. The result is empty for other datasets.
+    """
     if not (path / layout.INFO).is_file():
         return {}
     reader = DatasetReader(path)
@@ -203,16 +233,16 @@ def _check_gap_width(request: GapClassesRequest, checks: list[ClassCheck], skipp
     if result.get("kind") not in _MEASURED:
         made = f"gap {result['kind']}" if "kind" in result else str(result.get("verb", "something else"))
         raise InputError(f"{request.gap} is a run of `{made}`. Give --gap one of `gap dynamics` or `gap why`.")
-    figures = list(read_headlines(result).values())
+    metrics = list(read_headlines(result).values())
     limits = {"skill": request.min_skill, "unexplained": request.max_unexplained}
     words = f"twinloop identify --twin {request.twin or 'TWIN'} --data {request.data or 'LOG'}"
     remedy = (f"{words} --holdout last:10 --output run", f"{words} --compare --output hypotheses")
     episodes = result.get("episodes", 1)
     found = check_gap_limits(
-        figures, limits, episodes=len(episodes) if isinstance(episodes, list) else int(episodes), remedy=remedy
+        metrics, limits, episodes=len(episodes) if isinstance(episodes, list) else int(episodes), remedy=remedy
     )
     if not found:
-        names = ", ".join(figure.name for figure in figures) or "none"
+        names = ", ".join(metric.name for metric in metrics) or "none"
         skipped["gap_too_wide"] = f"{request.gap} has no metric skill/… or unexplained/…, it has {names}"
     checks += found
 
@@ -246,13 +276,24 @@ def _check_twin_errors(
 
 
 def compute_twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) -> EpisodeErrors:
-    """Return the errors of a twin, nominal or with the estimates of an identify run, relative to holding still."""
+    """Return a twin's replay errors per episode and joint, divided by those of a baseline.
+
+    The baseline predicts that each joint keeps its first position.
+
+    Args:
+        twin: the twin.
+        episodes: real episodes, which are replayed with their recorded commands.
+        params: folder of an identify run, whose estimates replace the nominal values; None for nominal values.
+
+    Raises:
+        InputError: If the twin diverges in an episode.
+    """
     logs = prepare_replay(twin, episodes)
     values = {} if params is None else ParamDistribution.from_json(read_identified(params)["distribution"]).estimate
     known = {name: value for name, value in values.items() if name in logs.twin.params}
     readings = replay(open_backend(), logs, logs.twin.table(1, known))[0]
     if np.isinf(readings).any():
-        lost = logs.numbers[int(np.argwhere(np.isinf(readings))[0, 0])]
+        lost = logs.episode_numbers[int(np.argwhere(np.isinf(readings))[0, 0])]
         raise InputError(f"The twin {twin.name} diverges in episode {lost}. Give other parameters, or leave it out.")
     names = [channel.name.removeprefix("position/") for channel in logs.channels]
     return compute_relative_errors(
@@ -261,7 +302,16 @@ def compute_twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | 
 
 
 def _first_episode_after(episodes: Sequence[Episode], calibrated: str) -> int:
-    """Return the position of the first episode after a calibration, which is given by number or date."""
+    """Return the 0-based position in ``episodes`` of the first episode after a calibration.
+
+    Args:
+        episodes: the episodes in order of time.
+        calibrated: `Episode.index` of the first episode after the calibration, or date and time of the calibration
+            (ISO 8601).
+
+    Raises:
+        InputError: If ``calibrated`` is neither a number nor a date.
+    """
     if calibrated.isdigit():
         return sum(episode.index < int(calibrated) for episode in episodes)
     try:

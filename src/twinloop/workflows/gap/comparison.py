@@ -1,4 +1,8 @@
-"""Compare two policies, compute the required number of trials, and estimate real scores with simulated trials."""
+"""Run `twinloop gap compare`, `gap power` and `gap estimate`.
+
+They compare two policies, compute the number of trials that a comparison needs, and estimate real scores from few real
+and many simulated trials.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ def _print_estimate(console: Console, found: RealEstimate) -> None:
     console.print(table)
     console.print(
         f"Real {found.measure} and {100 * found.level:g} % intervals that hold for any number of trials. Trials saved: "
-        "real trials that the simulated ones are worth as samples grow.",
+        "number of real trials that the simulated ones replace in large samples.",
         soft_wrap=True,
     )
     for row in found.policies:
@@ -91,7 +95,7 @@ def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
         request.b,
         domain=request.domain,
         measure=request.measure,
-        within=request.within,
+        margin=request.within,
         paired=request.paired or None,
         sequential=request.sequential,
         level=request.level,
@@ -112,15 +116,15 @@ def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
 
 
 def describe_comparison(found: PolicyComparison, task: TaskComparison) -> str:
-    """Return the result for a task as a sentence."""
+    """Return the result on one task as a sentence: scores of both policies, and which is better (or undecided)."""
     arms = task.arms
-    said = ", ".join(
+    scores = ", ".join(
         f"{name} " + (f"{int(x.sum())} of {len(x)}" if arms.measure == "success" else f"{x.mean():.3f} in {len(x)}")
         for name, x in ((found.a, arms.a), (found.b, arms.b))
     )
     run = task.sequential
     answer = _describe_fixed(found, task) if run is None else _describe_sequential(found, run)
-    return f"{said}{' on the same starts' if arms.paired else ''}: {answer}"
+    return f"{scores}{' on the same starts' if arms.paired else ''}: {answer}"
 
 
 def _describe_fixed(found: PolicyComparison, task: TaskComparison) -> str:
@@ -130,16 +134,17 @@ def _describe_fixed(found: PolicyComparison, task: TaskComparison) -> str:
     if task.answer == "differs":
         return f"{_better_policy(found, float(i.estimate))} is better, {p}; {ends}."
     if task.answer == "equivalent":
-        return f"equivalent within {found.within:g}, p = {task.p_equivalent:.2g}; {ends}."
-    within = found.within
-    nothing = "no difference" if within is None else f"neither a difference nor equivalence within {within:g}"
+        return f"equivalent within {found.margin:g}, p = {task.p_equivalent:.2g}; {ends}."
+    margin = found.margin
+    nothing = "no difference" if margin is None else f"neither a difference nor equivalence within {margin:g}"
     more = (
-        f" About {task.further} more trials of each would decide with a chance of 80 % if the rates are as seen."
+        f" About {task.further} more trials of each would decide with a chance of 80 % if the observed "
+        "rates are the true ones."
         if task.further
         else ""
     )
-    if found.within is None:
-        more += " That is no sign that they are equal; ask with --within what difference does not matter."
+    if found.margin is None:
+        more += " This does not show that they are equal; to test that, give a margin with --within."
     equal = "" if task.p_equivalent is None else f", equivalence p = {task.p_equivalent:.2g}"
     return f"undecided: {nothing} is shown, {p}{equal}; {ends}.{more}"
 
@@ -148,17 +153,17 @@ def _describe_sequential(found: PolicyComparison, run: SequentialComparison) -> 
     i = run.test.interval
     ends = f"difference {i.estimate:+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}] at every look"
     p = float(run.test.p_value[-1])
-    waiting = f" {run.leftover} trials wait for a partner." if run.leftover else ""
+    waiting = f" {run.leftover} trials have no pair yet." if run.leftover else ""
     if run.answer == "differs":
         at = run.test.stopped
         better = _better_policy(found, (float(i.low) + float(i.high)) / 2)
         return f"stop: {better} is better, p ≤ {p:.2g} however often one looked; decided at pair {at}; {ends}.{waiting}"
     if run.answer == "equivalent":
-        return f"stop: equivalent within {found.within:g}, p ≤ {run.p_equivalent:.2g}; {ends}.{waiting}"
+        return f"stop: equivalent within {found.margin:g}, p ≤ {run.p_equivalent:.2g}; {ends}.{waiting}"
     expected = (
-        f"{run.further} more pairs expected if the rates are as seen (median)"
+        f"{run.further} more pairs expected if the observed rates are the true ones (median)"
         if run.further is not None
-        else "more than 1000 further pairs expected if the rates are as seen"
+        else "more than 1000 further pairs expected if the observed rates are the true ones"
     )
     return f"undecided after {run.pairs} pairs, p = {p:.2g}: {expected}; {ends}.{waiting}"
 
@@ -171,31 +176,31 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
     """Compute, print and store the number of trials that a comparison of two success rates needs.
 
     Raises:
-        InputError: options contradict each other, or too many trials are needed.
+        InputError: If options contradict each other, or too many trials are needed.
     """
     run = MeasuredRun.begin("gap", "power", request.output, (), console)
-    p, alpha, within, ratio, paired = request.p, request.alpha, request.within, request.ratio, request.paired
-    if paired and within is not None:
+    p, alpha, margin, ratio, paired = request.p, request.alpha, request.within, request.ratio, request.paired
+    if paired and margin is not None:
         raise InputError("Equivalence on shared starts is not offered by --paired; give the rates and --within alone.")
     if paired and ratio != 1:
         raise InputError(
             f"With --paired every start is tried by both, so --ratio {ratio:g} has no effect. Leave it out."
         )
-    needed, at = _compute_trials_needed(p, request.power, alpha, within, ratio, paired, request.test)
-    figures: dict[str, Any] = {"p": list(p), "within": within, "needed": needed.to_json()}
+    needed, at = _compute_trials_needed(p, request.power, alpha, margin, ratio, paired, request.test)
+    result: dict[str, Any] = {"p": list(p), "within": margin, "needed": needed.to_json()}
     numbers = np.unique(np.linspace(2, 1.4 * needed.trials_a, _POINTS).astype(int))
-    figures["curve"] = sorted({int(n): at(int(n)) for n in (*numbers, needed.trials_a)}.items())
-    if not paired and within is None:
+    result["curve"] = sorted({int(n): at(int(n)) for n in (*numbers, needed.trials_a)}.items())
+    if not paired and margin is None:
         timed = sequential_power(*p, most=request.max_pairs, alpha=alpha, seed=request.seed)
-        figures["sequential"] = {
+        result["sequential"] = {
             "pairs, mean": timed.mean,
             "pairs, median": timed.quantile(0.5),
             "pairs, nine of ten end by": timed.quantile(0.9),
             "pairs, at most": request.max_pairs,
             "decided, share": timed.decided,
         }
-    figures["text"] = _describe_power(p, needed, within, paired, figures.get("sequential"))
-    console.print(figures["text"], soft_wrap=True)
+    result["text"] = _describe_power(p, needed, margin, paired, result.get("sequential"))
+    console.print(result["text"], soft_wrap=True)
     headline = [
         HeadlineMetric(
             name="trials_needed",
@@ -206,24 +211,34 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
         )
     ]
     return run.end(
-        figures,
+        result,
         headline,
         title="Trials needed",
         subtitle=f"for {'chances' if paired else 'success rates'} of {p[0]:g} and {p[1]:g}",
-        fill=lambda page: power_section(page, figures),
+        fill=lambda page: power_section(page, result),
     )
 
 
 def _compute_trials_needed(
-    p: tuple[float, float], power: float, alpha: float, within: float | None, ratio: float, only_one: bool, test: Any
+    p: tuple[float, float], power: float, alpha: float, margin: float | None, ratio: float, paired: bool, test: Any
 ) -> tuple[TrialsNeeded, Callable[[int], float]]:
-    """Return the required trials, and the power as a function of the number of trials of policy a."""
-    if only_one:
+    """Return the required trials, and a function that computes the power from the number of trials of policy a.
+
+    Args:
+        p: success rates of policies a and b; if ``paired``, the probabilities that only a, and only b, succeeds.
+        power: required probability of detecting the difference or equivalence.
+        alpha: significance level of the test.
+        margin: margin of equivalence; None to test for a difference.
+        ratio: number of trials of b for each trial of a.
+        paired: whether both policies are tried from the same initial conditions (McNemar's test).
+        test: exact test of the difference, ``barnard`` or ``fisher``.
+    """
+    if paired:
         needed = trials_for_pairs(*p, power=power, alpha=alpha)
         return needed, lambda n: power_of_pairs(*p, n, alpha=alpha)
-    if within is not None:
-        needed = trials_for_equivalence(*p, margin=within, power=power, alpha=alpha, ratio=ratio)
-        return needed, lambda n: power_of_equivalence(*p, n, max(1, round(n * ratio)), margin=within, alpha=alpha)
+    if margin is not None:
+        needed = trials_for_equivalence(*p, margin=margin, power=power, alpha=alpha, ratio=ratio)
+        return needed, lambda n: power_of_equivalence(*p, n, max(1, round(n * ratio)), margin=margin, alpha=alpha)
     needed = trials_for_rates(*p, power=power, alpha=alpha, ratio=ratio, test=test)
     return needed, lambda n: power_of_rates(*p, n, max(1, round(n * ratio)), alpha=alpha, test=test)
 
@@ -231,15 +246,15 @@ def _compute_trials_needed(
 def _describe_power(
     p: tuple[float, float],
     needed: TrialsNeeded,
-    within: float | None,
-    only_one: bool,
+    margin: float | None,
+    paired: bool,
     sequential: dict[str, float] | None,
 ) -> str:
     many = f"{needed.trials_a} and {needed.trials_b} trials"
-    if only_one:
+    if paired:
         what = f"{needed.trials_a} pairs show that chances of {p[0]:g} and {p[1]:g} that only one succeeds differ"
-    elif within is not None:
-        what = f"{many} show that rates of {p[0]:g} and {p[1]:g} are within {within:g}"
+    elif margin is not None:
+        what = f"{many} show that rates of {p[0]:g} and {p[1]:g} are within {margin:g}"
     else:
         what = f"{many} show that rates of {p[0]:g} and {p[1]:g} differ"
     words = f"{what}, with a power of {needed.power:.3f} at α = {needed.alpha:g} ({needed.test})."

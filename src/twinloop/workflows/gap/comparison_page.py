@@ -1,4 +1,4 @@
-"""Write report sections on comparisons, on power, and on real scores estimated with simulated trials."""
+"""Write the report sections of `twinloop gap compare`, `gap power` and `gap estimate`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ from twinloop.gap.policies.comparison import PolicyComparison, TaskComparison
 from twinloop.gap.policies.comparison_sequential import SequentialComparison
 from twinloop.gap.policies.estimate import RealEstimate
 from twinloop.report import ReportPage
-from twinloop.report.gap_policies import confidence_sequence, interval_rows, power_curve, wealth_curves
+from twinloop.report.gap_policies import (
+    plot_confidence_sequence,
+    plot_interval_rows,
+    plot_power_curve,
+    plot_wealth_curves,
+)
 from twinloop.stats import Interval
 
 
 def comparison_section(page: ReportPage, found: PolicyComparison, words: dict[str, str]) -> None:
-    """Write the answer, intervals and tests for each task, and the e-values of a sequential test."""
+    """Add to a report for each task the answer, its intervals and tests, and the e-values of a sequential test.
+
+    Args:
+        page: the report.
+        found: the comparison of two policies.
+        words: answer for each task as a sentence, by name of the task.
+    """
     for task in found.tasks:
         page.section(f"{found.a} against {found.b}" + (f" in {task.arms.task}" if task.arms.task else ""))
         page.text(words[task.arms.task])
@@ -38,14 +49,14 @@ def comparison_section(page: ReportPage, found: PolicyComparison, words: dict[st
 def _sequential(page: ReportPage, found: PolicyComparison, run: SequentialComparison) -> None:
     curves = {"against no difference": run.test.log_e}
     if run.above is not None and run.below is not None:
-        curves[f"against a difference ≤ -{found.within:g}"] = run.above.log_e
-        curves[f"against a difference ≥ {found.within:g}"] = run.below.log_e
+        curves[f"against a difference ≤ -{found.margin:g}"] = run.above.log_e
+        curves[f"against a difference ≥ {found.margin:g}"] = run.below.log_e
     page.plot(
-        wealth_curves(curves, alpha=1 - found.level),
+        plot_wealth_curves(curves, alpha=1 - found.level),
         f"E-value after each of {run.pairs} pairs of trials; the test may stop where a curve passes the dashed line.",
     )
     page.plot(
-        confidence_sequence(run.test.low, run.test.high, run.seen, within=found.within),
+        plot_confidence_sequence(run.test.low, run.test.high, run.running_difference, margin=found.margin),
         f"Difference {found.a} − {found.b}; the band holds the true difference at all pairs at once with "
         f"{100 * found.level:g} % confidence.",
     )
@@ -58,11 +69,11 @@ def _intervals(page: ReportPage, found: PolicyComparison, task: TaskComparison) 
     if task.sequential is not None:
         rows.append((task.sequential.test.interval.method, task.sequential.test.interval))
     page.plot(
-        interval_rows(
+        plot_interval_rows(
             [name for name, _ in rows],
             *([float(getattr(interval, end)) for _, interval in rows] for end in ("estimate", "low", "high")),
             title=f"{task.arms.measure}: {found.a} − {found.b}",
-            within=found.within,
+            margin=found.margin,
             zero=True,
         ),
         f"Intervals of {100 * found.level:g} % of the difference; dotted lines are zero and the margin.",
@@ -71,31 +82,43 @@ def _intervals(page: ReportPage, found: PolicyComparison, task: TaskComparison) 
     page.table(
         ["policy", "trials", "mean", "low", "high", "interval"],
         [[name, n, float(i.estimate), float(i.low), float(i.high), i.method] for name, i, n in sides],
-        caption=f"{task.arms.measure} of each by itself, {found.domain}",
+        caption=f"{task.arms.measure} of each policy, {found.domain}",
     )
     tests = [[task.test, task.p_value], *([name, p] for name, p in task.others.items())]
     if task.equivalence is not None:
-        tests.append([f"equivalence within {found.within:g}: {task.equivalence.method}", task.equivalence.p_value])
+        tests.append([f"equivalence within {found.margin:g}: {task.equivalence.method}", task.equivalence.p_value])
     page.table(["test", "p-value"], tests, caption="Tests at this number of trials, not adjusted for other tasks")
 
 
-def power_section(page: ReportPage, figures: dict[str, Any]) -> None:
-    """Write the required trials, the power curve, and the number of pairs of the sequential test."""
-    needed = figures["needed"]
-    page.section("Trials needed", figures["text"])
-    curve = np.array(figures["curve"])
+def power_section(page: ReportPage, result: dict[str, Any]) -> None:
+    """Add to a report the required trials, the power curve, and the number of pairs of the sequential test.
+
+    Args:
+        page: the report.
+        result: result of `run_gap_power`: ``needed`` (required trials), ``text``, ``curve`` and optionally
+            ``sequential``.
+    """
+    needed = result["needed"]
+    page.section("Trials needed", result["text"])
+    curve = np.array(result["curve"])
     page.plot(
-        power_curve(curve[:, 0], curve[:, 1], wished=needed["wished"], needed=needed["trials_a"], name=needed["test"]),
+        plot_power_curve(
+            curve[:, 0],
+            curve[:, 1],
+            required_power=needed["wished"],
+            required_trials=needed["trials_a"],
+            name=needed["test"],
+        ),
         "The probability that the test detects the difference, by summing over all possible outcomes. It is not "
         "monotonic because counts are integers; from the orange line on it stays above the required power.",
     )
-    if figures.get("sequential"):
-        rows = [[name, value] for name, value in figures["sequential"].items()]
+    if result.get("sequential"):
+        rows = [[name, value] for name, value in result["sequential"].items()]
         page.table(["sequential test, looked at after every pair", "value"], rows)
 
 
 def estimate_section(page: ReportPage, found: RealEstimate) -> None:
-    """Add real scores with and without simulation, and the saved trials."""
+    """Add to a report the real scores estimated with and without simulated trials, and the saved real trials."""
     page.section(
         "Real scores, with and without simulation",
         "The same starts were tried on the robot and in simulation, and many more in simulation only. The agreement "
@@ -108,7 +131,7 @@ def estimate_section(page: ReportPage, found: RealEstimate) -> None:
             groups.append(word)
             intervals.append(interval)
     page.plot(
-        interval_rows(
+        plot_interval_rows(
             names,
             *([float(getattr(interval, end)) for interval in intervals] for end in ("estimate", "low", "high")),
             title=f"real {found.measure}",
@@ -125,7 +148,7 @@ def estimate_section(page: ReportPage, found: RealEstimate) -> None:
             ]
             for row in found.policies
         ],
-        caption="Saved: further real trials that the simulated ones are worth as samples grow. For this width: real "
+        caption="Saved: number of real trials that the simulated ones replace in large samples. For this width: real "
         "trials more that would make the interval without simulation as narrow as the one with it; negative where "
         "simulation did not help.",
     )  # fmt: skip

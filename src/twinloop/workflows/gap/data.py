@@ -1,4 +1,7 @@
-"""Compare real trajectories with simulated ones, with replays by a twin, or one half with the other."""
+"""Compare real trajectories with simulated trajectories or a twin's replays, as distributions (`twinloop gap data`).
+
+If neither is given, one half of the real episodes is compared with the other half: the result without any gap.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,17 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.core.units import UnitMap, require_joints
-from twinloop.gap.trajectories.measure import SIDES, StatesGap, format_verdict, list_differences, measure_states
+from twinloop.core.units import UnitMap, find_joint_columns
+from twinloop.gap.trajectories.measure import (
+    SIDES,
+    TrajectoryGap,
+    format_verdict,
+    list_differences,
+    measure_trajectories,
+)
 from twinloop.randomize import read_identified
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.gap_plots import feature_histograms, feature_map, group_auc
+from twinloop.report.gap_plots import plot_feature_histograms, plot_feature_map, plot_group_auc
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -33,19 +42,26 @@ from twinloop.workflows.run.results import MeasuredRun, Outcome
 _DRAWN = 6
 
 
-def data_section(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
-    """Add the compared sets, whether they are distinguishable, the deciding features, and each feature's shift."""
+def data_section(page: ReportPage, gap: TrajectoryGap, real: str, sim: str) -> None:
+    """Add to a report whether two sets of trajectories can be distinguished, and by which features.
+
+    Args:
+        page: the report.
+        gap: the measured differences.
+        real: label of the first set, such as the name of the real log.
+        sim: label of the second set.
+    """
     _summary(page, gap, real, sim)
     _groups(page, gap)
     _features(page, gap)
     _distances(page, gap)
 
 
-def _summary(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
+def _summary(page: ReportPage, gap: TrajectoryGap, real: str, sim: str) -> None:
     mine, other = gap.sides
     unit = "pairs of the same trials" if gap.paired else "episodes"
     page.section(
-        f"Can {other} trajectories be told from {mine} ones?",
+        f"Can {other} trajectories be distinguished from {mine} ones?",
         f"{real} ({mine}) against {sim}. Episodes were cut into clips of {gap.clip_s:g} s at {gap.rate_hz:.4g} Hz, and "
         f"every clip described by {len(gap.features)} numbers: positions, velocities and jerk of the joints, "
         "and the error and delay of following their commands. A small classifier was trained on some episodes to find "
@@ -72,9 +88,9 @@ def _summary(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
         page.text(note)
 
 
-def _groups(page: ReportPage, gap: StatesGap) -> None:
+def _groups(page: ReportPage, gap: TrajectoryGap) -> None:
     page.section(
-        "What gives it away",
+        "Which features differ",
         "The same classifier with the features of one channel alone, and of one kind of feature alone. Bars are "
         f"{gap.level:.0%} intervals over episodes; p-values are adjusted for the number of rows.",
     )
@@ -90,7 +106,7 @@ def _group_plot(
 ) -> None:
     intervals = [test.auc for test in groups.values()]
     page.plot(
-        group_auc(
+        plot_group_auc(
             list(groups),
             [i.estimate for i in intervals],
             [i.low for i in intervals],
@@ -101,7 +117,7 @@ def _group_plot(
     )
 
 
-def _features(page: ReportPage, gap: StatesGap) -> None:
+def _features(page: ReportPage, gap: TrajectoryGap) -> None:
     channels = list(dict.fromkeys(feature.channel for feature in gap.features))
     kinds = list(dict.fromkeys(feature.kind for feature in gap.features))
     table = gap.columns
@@ -116,21 +132,21 @@ def _features(page: ReportPage, gap: StatesGap) -> None:
             f"<br>p = {table.p_adjusted[row]:.2g}, adjusted"
         )
     page.section(
-        "How far every feature was moved",
+        "Difference of each feature",
         f"W₁ is how far the {gap.sides[1]} values must be moved on average to make the {gap.sides[0]} ones; here over "
-        "the feature's own standard deviation. Point at a cell for the figure in its unit, with its interval.",
+        "the feature's own standard deviation. Move the pointer over a cell to see its unit and interval.",
     )
-    page.plot(feature_map(channels, kinds, effect, hover))
+    page.plot(plot_feature_map(channels, kinds, effect, hover))
     order = np.argsort(-table.distance.estimate / gap.scale)[:_DRAWN]
     titles = [f"{gap.features[i].channel}: {gap.features[i].kind.replace('_', ' ')}" for i in order]
     units = [gap.features[i].unit for i in order]
     page.plot(
-        feature_histograms(titles, units, gap.real_rows[:, order], gap.sim_rows[:, order], names=gap.sides),
-        "The features that were moved furthest: shares of clips over their values.",
+        plot_feature_histograms(titles, units, gap.real_rows[:, order], gap.sim_rows[:, order], names=gap.sides),
+        "The features with the largest difference: shares of clips over their values.",
     )
 
 
-def _distances(page: ReportPage, gap: StatesGap) -> None:
+def _distances(page: ReportPage, gap: TrajectoryGap) -> None:
     page.section(
         "Distances",
         "MMD² and the energy distance are zero on average if both sets come from one source, with positive and "
@@ -179,9 +195,14 @@ _HALVES = ("half A", "half B")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonTarget:
-    """The ``sim`` episodes that real ones are compared with, paired if they are replays; ``label`` names them.
+    """The two sets of episodes to compare.
 
-    ``sides`` are the names of the two sets.
+    Attributes:
+        real: the real episodes.
+        sim: the episodes that they are compared with: simulated episodes, replays, or the other half of the real ones.
+        paired: True if ``sim`` are replays of ``real``, in the same order.
+        label: description of ``sim`` for the user.
+        sides: short names of the two sets, such as real and simulated.
     """
 
     real: Sequence[Episode]
@@ -192,7 +213,7 @@ class ComparisonTarget:
 
 
 def run_gap_data(request: GapDataRequest, console: Console) -> Outcome:
-    """Open the logs and compare them; see `compare_logs`."""
+    """Open the logs that a request gives, compare them with `compare_logs`, and print and store the result."""
     real = open_log(request.real, request.reading)
     return compare_logs(request, real, None if request.sim is None else open_log(request.sim), console)
 
@@ -203,17 +224,18 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
     Args:
         request: the options.
         real: the recorded episodes.
-        sim: the simulated episodes; None to replay with a twin or to compare two halves.
+        sim: the simulated episodes. None compares with replays in the twin of the request, or if it has no twin, one
+            half of ``real`` with the other.
         console: output for people.
 
     Raises:
-        InputError: both ``sim`` and ``twin`` are given, or ``params`` without ``twin``.
+        InputError: If both ``sim`` and a twin are given, or the request has ``params`` but no twin.
     """
     run = MeasuredRun.begin("gap", "data", request.output, request.fail_if, console)
     against = _choose_target(real, sim, request.twin, request.params, request.seed)
     if request.ranges is not None:
         against = apply_twin_ranges(against, load_twin(request.ranges))
-    gap = measure_states(
+    gap = measure_trajectories(
         against.real,
         against.sim,
         clip_s=request.clip,
@@ -226,7 +248,7 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
     headline = headline_metrics(gap)
     for line in text_lines(real.label, against, gap):
         console.print(line, soft_wrap=True)
-    figures: dict[str, Any] = {
+    result: dict[str, Any] = {
         **gap.to_json(),
         "data": real.describe(),
         "real": real.describe(),
@@ -235,7 +257,7 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
         "findings": list_differences(gap),
     }
     return run.end(
-        figures,
+        result,
         headline,
         title=f"States and actions: {' against '.join(against.sides)}",
         subtitle=f"{real.label} against {against.label}",
@@ -243,13 +265,13 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
     )
 
 
-def headline_metrics(gap: StatesGap) -> list[HeadlineMetric]:
-    """Return the metrics that ``--fail-if`` and the history use."""
+def headline_metrics(gap: TrajectoryGap) -> list[HeadlineMetric]:
+    """Return the metrics of a trajectory gap that ``--fail-if`` conditions and `twinloop gap history` can use."""
     around = gap.neighbours
     mine, other = gap.sides
-    told = f"share of pairs of held-out clips, one {mine} and one {other}, in the right order; 0.5 is chance"
+    auc_meaning = f"share of pairs of held-out clips, one {mine} and one {other}, in the right order; 0.5 is chance"
     return [
-        gap.classifier.auc.headline("auc", meaning=told),
+        gap.classifier.auc.headline("auc", meaning=auc_meaning),
         gap.mmd.distance.headline("mmd", meaning="squared maximum mean discrepancy of all features"),
         gap.energy.distance.headline("energy", meaning="energy distance of all features, in standard deviations"),
         around.coverage.headline(
@@ -262,8 +284,14 @@ def headline_metrics(gap: StatesGap) -> list[HeadlineMetric]:
     ]
 
 
-def text_lines(label: str, against: ComparisonTarget, gap: StatesGap) -> list[str]:
-    """Return the result as lines for a terminal."""
+def text_lines(label: str, against: ComparisonTarget, gap: TrajectoryGap) -> list[str]:
+    """Return the result of a comparison as lines for a terminal.
+
+    Args:
+        label: label of the real log.
+        against: the compared episodes.
+        gap: the measured differences.
+    """
     kind = "pairs, replays of the same trials" if gap.paired else "unpaired"
     lines = [
         f"{label}: {gap.classifier.nreal} episodes, {gap.real_clips} clips of {gap.clip_s:g} s",
@@ -281,12 +309,10 @@ def text_lines(label: str, against: ComparisonTarget, gap: StatesGap) -> list[st
     )
     for name in ("precision", "recall", "density", "coverage"):
         floor = gap.neighbours.floor[name]
-        beside = (
-            ""
-            if np.isnan(floor)
-            else f"   {floor:.2f} where there is no gap{_format_p_value(gap.neighbours.p_value[name])}"
+        suffix = (
+            "" if np.isnan(floor) else f"   {floor:.2f} without a gap{_format_p_value(gap.neighbours.p_value[name])}"
         )
-        lines.append(f"{name:<16}{_format_interval(getattr(gap.neighbours, name))}{beside}")
+        lines.append(f"{name:<16}{_format_interval(getattr(gap.neighbours, name))}{suffix}")
     lines += ["", f"{'channel':<22}{'AUC alone':<24}p (Holm)"]
     lines += [
         f"{n:<22}{_format_interval(t.auc):<24}{_format_value(gap.p_channel[n])}" for n, t in gap.by_channel.items()
@@ -299,19 +325,25 @@ def text_lines(label: str, against: ComparisonTarget, gap: StatesGap) -> list[st
 def replay_episodes(
     twin: Twin, episodes: Sequence[Episode], values: dict[str, float], backend: Backend
 ) -> list[Episode]:
-    """Replay the recorded commands in a twin; return episodes of the same numbers with the simulated positions.
+    """Replay recorded commands in a twin; return episodes with the same numbers and the simulated joint positions.
 
     Each episode is replayed open loop from its first frame, until the motors were switched off.
 
+    Args:
+        twin: the twin.
+        episodes: the recorded episodes.
+        values: parameter values in SI units; other parameters are nominal.
+        backend: runs the replays.
+
     Raises:
-        LogError: the episodes do not fit the twin.
-        InputError: a replay diverges.
+        LogError: If the episodes do not fit the twin, for example because a joint is missing.
+        InputError: If a replay diverges.
     """
     logs = prepare_replay(twin, episodes)
     readings = replay(backend, logs, logs.twin.table(1, values))[0][..., : len(logs.joints)]
     by_number = {episode.index: episode for episode in episodes}
     made = []
-    for row, number in enumerate(logs.numbers):
+    for row, number in enumerate(logs.episode_numbers):
         episode, count = by_number[number], int(logs.lengths[row])
         state = readings[row, :count]
         if not np.isfinite(state).all():
@@ -337,10 +369,12 @@ def replay_episodes(
 
 
 def apply_twin_ranges(against: ComparisonTarget, twin: Twin) -> ComparisonTarget:
-    """Return both sides with the twin's joint ranges in place of a missing calibration; the label records it.
+    """Return the comparison, in which logs without calibration use the twin's joint ranges.
+
+    The label of the comparison also states this.
 
     Raises:
-        LogError: a log lacks a joint of the twin.
+        LogError: If a log lacks a joint of the twin.
     """
     sides = [[apply_joint_ranges(episode, twin) for episode in side] for side in (against.real, against.sim)]
     label = f"{against.label}; logs without calibration use the joint ranges of {twin.name}"
@@ -348,10 +382,10 @@ def apply_twin_ranges(against: ComparisonTarget, twin: Twin) -> ComparisonTarget
 
 
 def apply_joint_ranges(episode: Episode, twin: Twin) -> Episode:
-    """Return the episode with the twin's joint ranges if its log has no calibration; else unchanged."""
+    """Return the episode with the twin's joint ranges as calibration if its log has none, else the episode itself."""
     if episode.units.known:
         return episode
-    columns = require_joints(twin.robot.joints, episode.joints, where=episode.origin or "The log")
+    columns = find_joint_columns(twin.robot.joints, episode.joints, where=episode.origin or "The log")
     known = twin.unit_map([episode.units.joints[column].unit for column in columns])
     joints = list(episode.units.joints)
     for column, unit in zip(columns, known.joints, strict=True):
@@ -398,7 +432,7 @@ def _make_replay_target(real: LogEpisodes, reference: str, params: Path | None) 
 
 
 def _first_frames(episode: Episode, count: int) -> Episode:
-    """Return the first ``count`` frames of an episode."""
+    """Return the first ``count`` frames of an episode; a shortened episode has no sensor signals."""
     if len(episode) == count:
         return episode
     return replace(

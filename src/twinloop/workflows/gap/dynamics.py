@@ -1,4 +1,4 @@
-"""Measure the gap between a twin and a log: metrics, result.json, report."""
+"""Measure the gap between a twin and real logs (`twinloop gap dynamics`): metrics, result.json and report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twinloop.gap.dynamics.film_strips import FilmStrip, film_strips
 from twinloop.randomize import read_identified
 from twinloop.render import contact_sheet
 from twinloop.report import ReportPage
-from twinloop.report.gap_plots import ErrorCurve, clip_series, error_over_horizon
+from twinloop.report.gap_plots import ErrorCurve, plot_clip_series, plot_error_over_horizon
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.stats import Interval
@@ -37,7 +37,10 @@ Camera = Callable[[int, NDArray[np.float64]], list[NDArray[np.uint8]]]
 
 
 def horizon_section(page: ReportPage, gap: GapReport) -> None:
-    """Write the error over the time since the start of a window, with the baselines and the noise floor."""
+    """Add to a report the plot of the error over the time since a window began, with baselines and noise floor.
+
+    A window is a part of an episode that is replayed from a measured state.
+    """
     floor = "" if gap.floor is None else (
         " The dashed dark line is the noise floor from repeated motions: a prediction that is the same for "
         "all repeats cannot be closer on average."
@@ -46,13 +49,13 @@ def horizon_section(page: ReportPage, gap: GapReport) -> None:
         "How the error grows",
         "Root mean square error against the time since a window began, at the measured state: an accurate twin "
         "stays low, a non-physics baseline does not, and the worse ones soon leave their panel. Bands are "
-        "intervals; point at a curve for its values." + floor,
+        "intervals. Move the pointer over a curve to see its values." + floor,
     )
     twins = [_curve(f"twin, {name}", gap.curves[name]) for name in gap.names]
     baselines = [_curve(name, gap.curves[name]) for name in gap.meanings]
     known = None if gap.floor is None else _curve("real against real", gap.floor.curve)
     page.plot(
-        error_over_horizon(gap.joints, gap.log_units, gap.edges, twins, baselines, known),
+        plot_error_over_horizon(gap.channel_labels, gap.log_units, gap.edges, twins, baselines, known),
         "; ".join(f"{name}: {meaning}" for name, meaning in gap.meanings.items()),
     )
 
@@ -67,7 +70,7 @@ def clips_section(
     options: ReplayOptions | None = None,
     camera: Camera | None = None,
 ) -> None:
-    """Add the worst clips: images of measurement and twin, and the channel with the largest error.
+    """Add to a report the clips (parts of episodes) with the largest errors: images, and the channel that differs most.
 
     Args:
         page: the report.
@@ -75,8 +78,9 @@ def clips_section(
         twin: the twin.
         episodes: the episodes of the clips.
         params: parameters of the evaluated twin; None for nominal values.
-        options: replay options of the measured gap.
-        camera: images of the robot, shown in a row above the rendered ones; None for no such row.
+        options: replay options with which the gap was measured.
+        camera: function that returns recorded images of the robot, shown in a row above the rendered images; None for
+            no such row.
     """
     page.section(
         "The worst clips",
@@ -101,22 +105,32 @@ def clips_section(
 
 
 def open_recorded_camera(episodes: Sequence[Episode], *, height: int = 180, width: int = 240) -> Camera | None:
-    """Return the images of a dataset's first camera at any times, scaled for a strip; None without a camera."""
+    """Return a function that reads images of a dataset's first camera at given times.
+
+    Args:
+        episodes: the episodes; all must be from one dataset folder.
+        height: height of the returned images, in pixels.
+        width: width of the returned images, in pixels.
+
+    Returns:
+        A function that maps an episode number and times in s to the nearest images, one per time. It returns no images
+        for an episode without any. None if the episodes are not from one folder, or the folder has no images.
+    """
     folder = Path(episodes[0].origin)
     if not folder.is_dir() or any(episode.origin != episodes[0].origin for episode in episodes):
         return None
     try:
-        pictures = {row.name: row for row in open_images(folder).episodes}
+        images = {row.name: row for row in open_images(folder).episodes}
     except InputError:
         return None
-    known = {episode.index: episode for episode in episodes if f"episode {episode.index}" in pictures}
+    known = {episode.index: episode for episode in episodes if f"episode {episode.index}" in images}
 
     def taken(number: int, times: NDArray[np.float64]) -> list[NDArray[np.uint8]]:
         if number not in known:
             return []
         rows = np.abs(known[number].time[None] - times[:, None]).argmin(axis=1)
         chosen, back = np.unique(rows, return_inverse=True)
-        frames = pictures[f"episode {number}"].read(chosen.tolist())
+        frames = images[f"episode {number}"].read(chosen.tolist())
         small = [np.asarray(Image.fromarray(frame).resize((width, height))) for frame in frames]
         return [small[place] for place in back]
 
@@ -127,19 +141,19 @@ def _add_clip(page: ReportPage, number: int, strip: FilmStrip, judged: str, came
     clip = strip.clip
     times = [f"{time:.2f} s" for time in strip.times]
     rows = {"measured": strip.measured, "simulated": strip.simulated, "both": strip.blended_images}
-    seen = [] if camera is None else camera(clip.episode, strip.times)
-    if seen:
-        rows = {"camera": seen, **rows}
-    pictures = [picture for row in rows.values() for picture in row]
+    recorded = [] if camera is None else camera(clip.episode, strip.times)
+    if recorded:
+        rows = {"camera": recorded, **rows}
+    images = [image for row in rows.values() for image in row]
     labels = [f"{name}, {time}" for name in rows for time in times]
     end = clip.begin + clip.length
     page.image(
-        contact_sheet(pictures, labels, columns=len(times)),
+        contact_sheet(images, labels, columns=len(times)),
         f"{number}. Episode {clip.episode}, {clip.begin:.2f} to {end:.2f} s: {clip.channel} is off by {clip.error:.3g} "
         f"{clip.unit} (RMS) in the {judged} twin.",
     )
     at = clip.begin + np.arange(len(strip.series["measured"])) / strip.hz
-    page.plot(clip_series(at, strip.series, clip.channel, clip.unit))
+    page.plot(plot_clip_series(at, strip.series, clip.channel, clip.unit))
 
 
 def _curve(name: str, values: Interval) -> ErrorCurve:
@@ -149,8 +163,9 @@ def _curve(name: str, values: Interval) -> ErrorCurve:
 def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
     """Print and store the gap between a twin and a log.
 
-    With ``params`` from a run on the same log, only that run's held-out episodes are measured, and unless
-    ``no_why`` is set the nominal twin's error is attributed to groups of parameters.
+    If the option ``params`` names an identify run on the same log, only the episodes that were held out from that run
+    are measured. If ``params`` is given and ``no_why`` is not set, the nominal twin's error is also attributed to
+    groups of parameters.
     """
     log = open_logs(request.data, request.reading)
     started = MeasuredRun.begin("gap", "dynamics", request.output, request.fail_if, console)
@@ -170,10 +185,10 @@ def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
     )
     console.print(f"{log.label}; {split.note}", soft_wrap=True)
     console.print(report.text(), soft_wrap=True)
-    reason, unsaid = None, ""
+    causes, why_missing = None, ""
     if distribution is not None and not request.no_why:
         try:
-            reason = explain(
+            causes = explain(
                 twin,
                 split.measured,
                 distribution,
@@ -183,16 +198,16 @@ def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
                 names=(request.twin, log.name),
             )
         except (InputError, LogError) as error:  # the gap is reported without attribution
-            unsaid = f"The attribution of the error is missing: {error}"
-        console.print("\n" + (reason.text() if reason else unsaid), soft_wrap=True)
+            why_missing = f"The attribution of the error is missing: {error}"
+        console.print("\n" + (causes.text() if causes else why_missing), soft_wrap=True)
     return started.end(
         {**report.to_json(), "twin": name_and_hash(twin), "data": log.describe(), "note": split.note}
         | {"params": None if request.params is None else request.params.name}
-        | {"why": None if reason is None else reason.to_json(), "why_not": unsaid or None},
-        [*report.headline(), *(reason.headline() if reason else [])],
+        | {"why": None if causes is None else causes.to_json(), "why_not": why_missing or None},
+        [*report.headline(), *(causes.headline() if causes else [])],
         title=f"Gap of {twin.name}",
         subtitle=f"{log.label}; {split.note}",
-        fill=lambda page: _fill_report(page, report, twin, split.measured, distribution, options, reason, unsaid),
+        fill=lambda page: _fill_report(page, report, twin, split.measured, distribution, options, causes, why_missing),
     )
 
 
@@ -203,15 +218,15 @@ def _fill_report(
     episodes: Sequence[Episode],
     params: ParamDistribution | None,
     options: ReplayOptions,
-    why: GapCauses | None,
-    unsaid: str,
+    causes: GapCauses | None,
+    why_missing: str,
 ) -> None:
     gap_section(page, report, twin, episodes, params, options=options)
     horizon_section(page, report)
-    if why is not None:
-        why_section(page, why.sentences(), why.attribution, why.where, why.moved)
-    elif unsaid:
-        page.text(unsaid)
+    if causes is not None:
+        why_section(page, causes.sentences(), causes.attribution, causes.unexplained, causes.sensitivity)
+    elif why_missing:
+        page.text(why_missing)
     camera = open_recorded_camera(episodes)
     clips_section(page, report, twin, episodes, params, options=options, camera=camera)
     gap_tables_section(page, report)

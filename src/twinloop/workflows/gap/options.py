@@ -1,4 +1,4 @@
-"""Resolve options of gap commands: replay, selected episodes, and the real and simulated log."""
+"""Resolve options that several `twinloop gap` commands share: replays, measured episodes, real and simulated log."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ WINDOW = 1.0  # s
 def build_replay_options(comparing: ComparisonOptions, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
     """Return the replay options for a twin and a log.
 
+    Args:
+        comparing: the user's flags on windows, compared channels and contacts.
+        twin: the twin.
+        episodes: episodes of the log; their median duration decides the default length of windows.
+
     Raises:
-        InputError: a window or stride is not a valid duration, a stride has no window, or a condition is invalid.
+        InputError: If a window or stride is not a valid duration, a stride is given for whole episodes, or a value of
+            ``--condition`` is not written as PARAMETER=CONDITION.
     """
     window, stride = _resolve_window(comparing.window, episodes), comparing.stride
     if stride is not None and (window is None or not stride > 0):
@@ -52,18 +58,22 @@ def _resolve_window(window: float | None, episodes: Sequence[Episode]) -> float 
 
 
 def _find_pose_errors(twin: Twin, episode: Episode) -> tuple[str, ...]:
-    """Return the pose-error channels of the free bodies whose poses the log contains."""
+    """Return the channels ``pose_error/BODY`` of the twin's free bodies whose poses an episode contains.
+
+    Raises:
+        InputError: If the episode contains no such pose.
+    """
     model = twin.model
     free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
     bodies = [model.body(int(model.jnt_bodyid[joint])).name for joint in free]
-    seen = tuple(f"pose_error/{body}" for body in bodies if f"pose/{body}" in episode.signals)
-    if not seen:
-        has, wanted = ", ".join(episode.signals) or "none", ", ".join(f"pose/{body}" for body in bodies) or "none"
+    channels = tuple(f"pose_error/{body}" for body in bodies if f"pose/{body}" in episode.signals)
+    if not channels:
+        available, wanted = ", ".join(episode.signals) or "none", ", ".join(f"pose/{body}" for body in bodies) or "none"
         raise InputError(
             f"The twin {twin.name} has no robot, and the log no pose of its free bodies ({wanted}; signals of the log: "
-            f"{has}). Name the channels with --compare."
+            f"{available}). Name the channels with --compare."
         )
-    return seen
+    return channels
 
 
 def _parse_conditions(words: Sequence[str]) -> Mapping[str, str]:
@@ -78,7 +88,14 @@ def _parse_conditions(words: Sequence[str]) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSplit:
-    """The measured episodes, and those from which the delay of the baseline may be chosen."""
+    """Which episodes of a log a gap is measured on.
+
+    Attributes:
+        measured: the episodes to measure.
+        training: the episodes from which the delay of the delayed-command baseline may be estimated; None to use
+            ``measured``.
+        note: description of the choice for the user.
+    """
 
     measured: Sequence[Episode]
     training: Sequence[Episode] | None
@@ -86,12 +103,17 @@ class EpisodeSplit:
 
 
 def name_and_hash(twin: Twin) -> dict[str, str]:
-    """Return the name and the hash of the twin that a metric belongs to."""
+    """Return the name and the hash of a twin for result.json."""
     return {"name": twin.name, "hash": twin.hash}
 
 
 def held_out_split(log: LogEpisodes, run: dict[str, Any] | None) -> EpisodeSplit:
-    """Return the held-out episodes of an identify run on the same log; without such a run, all episodes."""
+    """Choose the held-out episodes of an identify run on the same log, or all episodes if there is no such run.
+
+    Args:
+        log: the log.
+        run: result.json of an identify run; None for nominal parameters.
+    """
     if run is None or run.get("data", {}).get("hash") != log.hash:
         return EpisodeSplit(measured=log.episodes, training=None, note=f"all {len(log.episodes)} episodes")
     held, trained = set(run["holdout"]), set(run["training"])
@@ -107,16 +129,16 @@ def held_out_split(log: LogEpisodes, run: dict[str, Any] | None) -> EpisodeSplit
 
 
 def require_two_sides(real: LogEpisodes, sim: LogEpisodes) -> None:
-    """Refuse arguments of --real and --sim that contradict their logs.
+    """Check that the logs of --real and --sim are different and not interchanged.
 
-    Two real logs, or two simulated ones, may be compared: not every log declares its source.
+    Two real logs, or two simulated ones, may be compared, because not every log declares its source.
 
     Raises:
-        InputError: both are the same log, or the real one declares itself as simulated and the simulated one as real.
+        InputError: If both are the same log, or --real is marked as simulated and --sim as real.
     """
     if real.hash and real.hash == sim.hash:
         raise InputError(
-            f"--real and --sim are the same log, {real.name}: nothing can differ. Give simulated episodes as --sim."
+            f"--real and --sim are the same log, {real.name}, so they cannot differ. Give simulated episodes as --sim."
         )
     sources = [{episode.source for episode in log.episodes} for log in (real, sim)]
     if sources == [{"sim"}, {"real"}]:

@@ -1,4 +1,8 @@
-"""Compare policies in simulation and reality, and measure how well simulation predicts real scores."""
+"""Compare policies in simulation and reality (`twinloop gap policies`, `gap predictivity`).
+
+`gap policies` measures differences of success and score; `gap predictivity` measures how well simulated scores predict
+real ones.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from twinloop.gap.policies.predictivity import (
     scores_by_task,
 )
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.gap_policies import gap_rows, score_scatter
+from twinloop.report.gap_policies import plot_gap_rows, plot_score_scatter
 from twinloop.stats import Interval
 from twinloop.stats.ranking import PolicyScores
 from twinloop.workflows.gap.requests import GapPoliciesRequest, GapPredictivityRequest
@@ -33,7 +37,7 @@ _KEY = ("pearson", "mmrv", "pairwise_accuracy", "bias")
 
 
 def predictivity_section(page: ReportPage, report: PredictivityReport) -> None:
-    """Write key metrics, the scatter of scores, all metrics with both intervals, and pairs in the wrong order."""
+    """Add to a report key metrics, a scatter plot of scores, all metrics with intervals, and wrongly ordered pairs."""
     main = report.main
     page.section(
         "Does a better score in simulation mean a better score in reality?",
@@ -53,7 +57,7 @@ def _task_section(page: ReportPage, task: TaskPredictivity, *, alone: bool) -> N
         page.section(task.name[:1].upper() + task.name[1:])
     scores = task.scores
     page.plot(
-        score_scatter(
+        plot_score_scatter(
             scores.policies,
             scores.real.mean,
             scores.sim.mean,
@@ -70,17 +74,17 @@ def _task_section(page: ReportPage, task: TaskPredictivity, *, alone: bool) -> N
         + ". An orange line joins two policies that simulation puts in the wrong order.",
     )
     page.table(
-        ["figure", "value", "without noise of trials", "of these policies", "of such policies", "meaning"],
+        ["metric", "value", "without noise of trials", "of these policies", "of such policies", "meaning"],
         [
             [
                 format_label(f.name),
                 f.estimate,
                 f.corrected,
-                _format_interval(f.these),
-                _format_interval(f.others),
+                _format_interval(f.evaluated),
+                _format_interval(f.population),
                 f.reason or f.meaning,
             ]
-            for f in task.result.figures
+            for f in task.result.metrics
         ],
         caption=f"Intervals at {task.real.level:.0%}.",
     )
@@ -111,14 +115,14 @@ def _explain_intervals(page: ReportPage, report: PredictivityReport) -> None:
 
 
 def _predictivity_metric(task: TaskPredictivity, name: str) -> KeyMetric:
-    figure = task.result[name]
-    interval = figure.others if np.isfinite(figure.others.low) else figure.these
+    metric = task.result[name]
+    interval = metric.population if np.isfinite(metric.population.low) else metric.evaluated
     return KeyMetric(
         label={"pearson": "correlation (Pearson)", "bias": "simulated − real"}.get(
-            figure.name, format_label(figure.name)
+            metric.name, format_label(metric.name)
         ),
-        value=figure.estimate,
-        source=figure.reason or f"{interval.level:.0%} of such policies: {_format_interval(interval)}",
+        value=metric.estimate,
+        source=metric.reason or f"{interval.level:.0%} of such policies: {_format_interval(interval)}",
     )
 
 
@@ -136,14 +140,19 @@ def _format_interval(interval: Interval) -> str:
 
 
 def policies_section(page: ReportPage, gaps: Sequence[MeasureGap]) -> None:
-    """Write for each measure the overall difference, its causes, and rows by policy, condition and both."""
+    """Add to a report the difference between simulated and real scores: overall, by policy, by condition, and by both.
+
+    Args:
+        page: the report.
+        gaps: the differences, one for each measure (success or score).
+    """
     for gap in gaps:
         word = "success rate" if gap.measure == "success" else "score"
         page.section(
             f"Does simulation show the same {word} as reality?",
-            f"The same policies were tried in both. A difference above zero means that simulation flatters: policies "
-            f"look better there than on the robot. Differences are taken within conditions, so that it does not matter "
-            f"how often each was tried. {format_drivers(gap)}",
+            f"The same policies were tried in both. A difference above zero means that simulation is too easy: "
+            f"policies look better there than on the robot. Differences are taken within conditions, so that it does "
+            f"not matter how often each was tried. {format_drivers(gap)}",
         )
         page.key_metrics([_overall_metric(gap, word), *_differing_conditions_metric(gap)])
         for rows, title in ((gap.conditions, "By condition"), (gap.policies, "By policy")):
@@ -179,11 +188,11 @@ def _differing_conditions_metric(gap: MeasureGap) -> list[KeyMetric]:
 
 
 def _rows_plot(rows: Sequence[GapRow], word: str) -> Any:
-    return gap_rows(
+    return plot_gap_rows(
         [row.name for row in rows],
         [float(row.difference.estimate) for row in rows],
         ([float(row.difference.low) for row in rows], [float(row.difference.high) for row in rows]),
-        marked=[row.p_holm <= ALPHA for row in rows],
+        significant=[row.p_holm <= ALPHA for row in rows],
         unit=word,
     )
 
@@ -229,7 +238,7 @@ def run_gap_policies(request: GapPoliciesRequest, console: Console) -> Outcome:
     """Compare simulated and real trials of policies; print and store the differences.
 
     Raises:
-        InputError: no trials are given, or no policy was tried in both domains.
+        InputError: If trials of a domain are missing, or no policy was tried in both domains.
     """
     if request.trials is None and (request.real is None or request.sim is None):
         raise InputError("Two sets of trials are compared. Give --real FILE --sim FILE, or one table with both.")
@@ -241,7 +250,7 @@ def run_gap_policies(request: GapPoliciesRequest, console: Console) -> Outcome:
     console.print("\n\n".join(format_policies(gap) for gap in gaps), soft_wrap=True, highlight=False)
     return run.end(
         {"schema": 1, "measures": [gap.to_json() for gap in gaps], "data": known.origin, "seed": request.seed},
-        [figure for gap in gaps for figure in gap.headlines()],
+        [metric for gap in gaps for metric in gap.headlines()],
         title="Policies in simulation and in reality",
         subtitle=f"{len(known.real)} real and {len(known.sim)} simulated trials from {known.origin}",
         fill=lambda page: policies_section(page, gaps),
@@ -249,21 +258,24 @@ def run_gap_policies(request: GapPoliciesRequest, console: Console) -> Outcome:
 
 
 def list_measures(trials: Trials) -> tuple[Measure, ...]:
-    """Return the comparable measures: success if all trials have it, scores if they contain more than success."""
+    """Return the measures to compare.
+
+    They are success if every trial has an outcome, and the score if it differs from success.
+    """
     if not trials.has_outcomes:
         return ("score",)
-    same = np.array_equal(trials.score, trials.values("success"))
+    same = np.array_equal(trials.score, trials.select_measure("success"))
     return ("success",) if same else ("success", "score")
 
 
-Asked = Literal["auto", "success", "score"]
+RequestedMeasure = Literal["auto", "success", "score"]
 
 
 def run_gap_predictivity(request: GapPredictivityRequest, console: Console) -> Outcome:
     """Measure how well simulated scores predict real ones; print and store the result.
 
     Raises:
-        InputError: no scores are given, a table cannot be read, or there are too few policies.
+        InputError: If no scores are given, a table cannot be read, or there are too few policies.
     """
     run = MeasuredRun.begin("gap", "predictivity", request.output, request.fail_if, console)
     tables, notes, data = _read_scores(request.scores, request.real, request.sim, request.measure)
@@ -278,15 +290,20 @@ def run_gap_predictivity(request: GapPredictivityRequest, console: Console) -> O
     )
 
 
-def choose_measure(trials: Trials, asked: Asked) -> Measure:
-    """Return the measure to compare; by default success if every trial has it."""
-    if asked != "auto":
-        return asked
+def choose_measure(trials: Trials, requested: RequestedMeasure) -> Measure:
+    """Return the measure to compare.
+
+    Args:
+        trials: the trials.
+        requested: the requested measure; ``auto`` chooses success if every trial has an outcome, else the score.
+    """
+    if requested != "auto":
+        return requested
     return "success" if trials.has_outcomes else "score"
 
 
 def _read_scores(
-    scores: Path | None, real: Path | None, sim: Path | None, asked: Asked
+    scores: Path | None, real: Path | None, sim: Path | None, measure: RequestedMeasure
 ) -> tuple[tuple[PolicyScores, ...], tuple[str, ...], str]:
     if scores is None and real is None and sim is None:
         raise InputError("There is nothing to compare. Give a table of scores, or --real FILE --sim FILE.")
@@ -294,8 +311,8 @@ def _read_scores(
         rows = read_rows(scores)
         if is_score_table(rows):
             if real is not None or sim is not None:
-                raise InputError(f"{scores} holds means of both domains already. Leave --real and --sim out.")
+                raise InputError(f"{scores} already contains means of both domains. Leave --real and --sim out.")
             return rows_to_scores(rows, where=str(scores)), (), str(scores)
     trials = read_both_domains(real, sim, scores)
-    tables, notes = scores_by_task(trials, choose_measure(trials, asked))
+    tables, notes = scores_by_task(trials, choose_measure(trials, measure))
     return tables, notes, trials.origin

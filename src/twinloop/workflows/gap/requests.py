@@ -1,4 +1,4 @@
-"""Requests of ``twinloop gap``, one per measurement."""
+"""Define the options of the ``twinloop gap`` commands, one class per measurement."""
 
 from __future__ import annotations
 
@@ -16,38 +16,42 @@ _Trials = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="TRIALS")]]
 
 @request
 class ComparisonOptions:
-    """Windows of a log, compared channels, and simulated effects."""
+    """Flags of a replay: time windows, compared channels, contacts, source of the torques, and values per episode."""
 
     window: float | None = None
-    """Length of the replayed windows in seconds, each from a measured state; by default 1, or whole episodes if half of
-    them are shorter. 0 replays whole episodes."""
+    """Length of the replayed windows in seconds. Each window starts from a measured state. By default 1, or whole
+    episodes if half of the episodes are shorter than 1 s. 0 replays whole episodes.
+    """
     stride: float | None = None
     """Seconds from the start of a window to that of the next; by default the length of a window."""
     compare: tuple[str, ...] = ()
-    """Kinds of measurement: position, velocity, pose/BODY, pose_error/BODY (distance and angle), twist/BODY,
-    acceleration/SITE, angular_velocity/SITE. By default joint positions, or pose errors if the twin has no robot."""
+    """Channels to compare: position, velocity, pose/BODY, pose_error/BODY (distance and angle), twist/BODY,
+    acceleration/SITE, angular_velocity/SITE. By default joint positions, or pose errors if the twin has no robot.
+    """
     contacts: bool = False
-    """Simulate contacts and joint stops, which a log of joint positions alone does not determine; always on for a twin
-    without a robot. Errors are then reported separately by contact.
+    """Simulate contacts and joint stops, although a log of joint positions alone does not determine them; always on for
+    a twin without a robot. Errors with and without contact are then reported separately.
     """
     measured_torque: bool = False
     """Drive a torque-controlled twin with the measured torques instead of the commanded ones."""
     condition: tuple[str, ...] = ()
-    """PARAMETER=CONDITION if every episode states a parameter's value, as in
-    actuator/pendulum/firmware_gain=firmware_kp."""
+    """PARAMETER=CONDITION sets a parameter in each episode to the value that the episode records as this condition,
+    such as actuator/pendulum/firmware_gain=firmware_kp.
+    """
 
 
 @request
 class GapDynamicsRequest(FailIfOption, ReportedRequest):
     """Measure the gap between a twin and real logs: error over time, delay, skill, and noise floor.
 
-    Example conditions of --fail-if: 'skill < 0.5' and 'delay/elbow_flex > 0.02'.
+    The skill is 1 − (RMSE of the twin) / (RMSE of the best baseline); 1 is perfect. The noise floor is the error
+    between real repeats of one motion. Example conditions of --fail-if: 'skill < 0.5' and 'delay/elbow_flex > 0.02'.
     """
 
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     data: tuple[str, ...]
-    """Logs, datasets or names of public sets; the episodes of several are numbered consecutively."""
+    """Logs, datasets or names of public sets. If several are given, their episodes are numbered consecutively."""
     params: Path | None = None
     """Folder of an identify run, whose estimates replace the twin's nominal values. If it was fitted to the same log,
     only its held-out episodes are measured."""
@@ -56,16 +60,17 @@ class GapDynamicsRequest(FailIfOption, ReportedRequest):
     comparing: ComparisonOptions = field(default_factory=ComparisonOptions)
     repeats: str = "auto"
     """Episodes that repeat one motion, for the noise floor: auto (equal commands), task (episodes of one task), none,
-    or numbers such as 0-9,12/20-24, with slashes between groups."""
+    or episode numbers such as 0-9,12/20-24, where a slash separates groups of repeats.
+    """
     reading: LogReading = field(default_factory=LogReading)
 
 
 @request
 class AttributionOptionsRequest(SeedOption):
-    """Groups of parameters that the error is attributed to, and options of the attribution."""
+    """Groups of parameters to which the error is attributed, and options of the attribution."""
 
     by: Literal["quantity", "joint", "quantity and joint", "parameter"] = "quantity"
-    """Grouping of the parameters that differ from nominal: by quantity, by joint, by both, or each parameter alone."""
+    """How to group the parameters that differ from nominal: by quantity, by joint, by both, or each parameter alone."""
     group: tuple[str, ...] = ()
     """Your own groups, NAME=PATTERN,PATTERN; the remaining parameters are grouped by --by."""
     groups: Path | None = None
@@ -73,7 +78,9 @@ class AttributionOptionsRequest(SeedOption):
     draws: int = 12
     """Number of draws of the identified parameters, to include their uncertainty; 0 uses the estimate alone."""
     over: Literal["identified", "ranges", "none"] = "identified"
-    """Distribution for the sensitivity of the predictions: identified, the default ranges, or none to skip it."""
+    """Distribution of the parameters for the sensitivity of the predictions: the identified one, or the twin's default
+    ranges; none skips the sensitivity.
+    """
 
 
 @request
@@ -86,7 +93,7 @@ class GapWhyRequest(FailIfOption, ReportedRequest):
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     data: tuple[str, ...]
-    """Logs, datasets or names of public sets; the episodes of several are numbered consecutively."""
+    """Logs, datasets or names of public sets. If several are given, their episodes are numbered consecutively."""
     params: Path
     """Folder of an identify run. If it was fitted to the same log, only its held-out episodes are used."""
     attributing: AttributionOptionsRequest = field(default_factory=AttributionOptionsRequest)
@@ -106,7 +113,7 @@ class GapSensorsRequest(FailIfOption, ReportedRequest):
     sim: str
     """The simulated log or dataset, such as a generated dataset with `rollout: {sensors: all}`."""
     twin: str | None = None
-    """Twin of the simulated log; with its nominal values, the recommended parameter values are exact."""
+    """Twin that generated the simulated log. With its nominal values, the recommended parameter values are exact."""
     same: tuple[str, ...] = ()
     """REAL=SIM for a signal with different names in the two logs, such as acceleration/imu=acceleration/tool_imu."""
     reading: LogReading = field(default_factory=LogReading)
@@ -123,19 +130,19 @@ class GapVisionRequest(FailIfOption, SeedOption, ReportedRequest):
     real: str
     """A LeRobot dataset with images, or a folder with one folder of images (or one array) for each episode."""
     sim: str
-    """The simulated images in the same forms, such as the output of `twinloop render`."""
+    """The simulated images in one of the same forms, such as the output of `twinloop render`."""
     camera: str | None = None
-    """Camera, as in observation.images.NAME; optional if there is only one."""
+    """Name of the camera, as in observation.images.NAME; optional if there is only one."""
     sim_camera: str | None = None
     """Camera of the simulated images, if it has another name."""
     embedding: str = "classical"
-    """classical, onnx:FILE, torch:FILE (TorchScript), policy:FOLDER, or my_file.py:Encoder."""
+    """Image encoder: classical, onnx:FILE, torch:FILE (TorchScript), policy:FOLDER, or my_file.py:Encoder."""
     frames: int = 8
     """Maximum number of images per episode, selected at random with --seed."""
     size: str | None = None
-    """WIDTHxHEIGHT to which all images are scaled; by default both sides must have the same size."""
+    """WIDTHxHEIGHT in pixels to which all images are scaled; by default both sides must have the same size."""
     twin: str | None = None
-    """The twin with the sensor of the simulated images, if the dataset does not record it."""
+    """Twin whose camera sensor made the simulated images, if the dataset does not record it."""
     draws: int = 4999
     """Number of permutations of the episode labels for each test."""
 
@@ -158,9 +165,9 @@ class GapDataRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     params: Path | None = None
     """Folder of an identify run, whose estimates replace the twin's nominal values."""
     ranges: str | None = None
-    """A twin whose joint ranges replace the calibration of a log without one, as for identify."""
+    """Twin whose joint ranges replace the calibration of a log that has none, as for identify."""
     clip: float = 2.0
-    """Length of a clip in seconds; every clip becomes one row of features."""
+    """Length in seconds of the clips into which episodes are cut; every clip becomes one feature vector."""
     draws: int = 999
     """Number of permutations of the episode labels for each test; 0 for distances without tests."""
     reading: LogReading = field(default_factory=LogReading)
@@ -174,11 +181,12 @@ class GapPoliciesRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest)
     """
 
     trials: Annotated[Path | None, tyro.conf.Positional] = None
-    """Trials of both domains in one table: policy,domain,success,score,task,condition,pair (CSV or JSON)."""
+    """One table with real and simulated trials, CSV or JSON: policy,domain,success,score,task,condition,pair."""
     real: Path | None = None
-    """Real trials: a table, a LeRobot dataset with recorded outcomes, or a folder with one of these per policy."""
+    """Real trials: a table, a LeRobot dataset with recorded outcomes, or a folder with one table or dataset per policy.
+    """
     sim: Path | None = None
-    """Simulated trials, in the same forms."""
+    """Simulated trials, in one of the same forms."""
 
 
 @request
@@ -191,16 +199,17 @@ class GapPredictivityRequest(FailIfOption, LevelOption, SeedOption, ReportedRequ
     scores: Annotated[Path | None, tyro.conf.Positional] = None
     """CSV or JSON: trials (policy,domain,success…), counts (…,successes,trials), or means (policy,real,sim,trials)."""
     real: Path | None = None
-    """Real trials, if they are separate from the simulated ones: a table, a dataset or a folder of them."""
+    """Real trials, if they are not in the same table as the simulated trials: a table, a dataset or a folder of them.
+    """
     sim: Path | None = None
-    """Simulated trials."""
+    """Simulated trials, in one of the same forms."""
     measure: Literal["auto", "success", "score"] = "auto"
     """Compared measure; by default success if every trial has it, else the score."""
 
 
 @request
 class GapClassesRequest(FailIfOption, ReportedRequest):
-    """Diagnose why policies fail on the robot: failure classes by rule, with evidence and the commands that help.
+    """Diagnose why policies fail on the robot: causes (failure classes) by rule, with evidence and commands that help.
 
     Example conditions of --fail-if: 'classes > 0' and 'class/drift > 0'.
     """
@@ -210,21 +219,21 @@ class GapClassesRequest(FailIfOption, ReportedRequest):
     twin: str | None = None
     """The calibrated twin: a built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     params: Path | None = None
-    """Folder of the identify run that calibrated it."""
+    """Folder of the identify run that calibrated the twin."""
     training: str | None = None
     """Training data of the policy: a dataset, or the folder of the identify run whose ranges were used."""
     trials: tuple[Path, ...] = ()
-    """Scored trials, real and simulated: tables or datasets with policy, domain, success and condition."""
+    """Real and simulated trials: tables or datasets with policy, domain, success and condition."""
     gap: Path | None = None
-    """Folder of a run of `twinloop gap`."""
+    """Folder of a run of `twinloop gap dynamics` or `twinloop gap why`."""
     other: str | None = None
     """A real log of another environment, such as one in which the policy fails."""
     calibrated: str | None = None
     """Number of the first episode of --data after the calibration, or its date (2026-03-01T08:00)."""
     min_skill: float = 0.5
-    """Skill below which a gap is too wide."""
+    """Skill of the twin (1 minus its error divided by the best baseline's error) below which the gap is too wide."""
     max_unexplained: float = 0.25
-    """Unexplained share above which a gap is too wide."""
+    """Share of the error that no parameter explains above which the gap is too wide."""
     min_success: float = 0.5
     """Success rate in simulation below which a policy is weak."""
     reading: LogReading = field(default_factory=LogReading)
@@ -238,7 +247,9 @@ class GapCompareRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     """
 
     trials: _Trials
-    """CSV or JSON with policy, domain, success or score (and task, condition, pair), a dataset, or a folder of them."""
+    """CSV or JSON table with policy, domain, success or score (and task, condition, pair), a dataset, or a folder of
+    these.
+    """
     a: str
     """Name of the first policy."""
     b: str
@@ -248,29 +259,33 @@ class GapCompareRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     measure: Literal["auto", "success", "score"] = "auto"
     """Compared measure; by default success if every trial has it, else the score."""
     within: float | None = None
-    """Margin of equivalence, such as 0.1: also test whether the policies are equivalent within it."""
+    """Margin of equivalence, such as 0.1: also test whether the policies differ by less than this."""
     paired: bool = False
-    """Require trials with common starts (column pair); if all have them, they are paired anyway."""
+    """Require trials with common initial conditions (column pair). If all trials have them, they are paired anyway."""
     sequential: bool = False
-    """Test after every pair of trials, in their order; valid however often you look and whenever you stop."""
+    """Test after every pair of trials, in their order. The result is valid however often you look and whenever you
+    stop.
+    """
 
 
 @request
 class GapPowerRequest(SeedOption, ReportedRequest):
-    """Compute the number of trials that a comparison of two success rates needs."""
+    """Compute the number of trials with which a comparison of two success rates has the required power."""
 
     p: tuple[float, float]
-    """The success rates, such as 0.56 0.92; with --paired the probabilities that only a, and only b, succeeds."""
+    """Success rates of the two policies, such as 0.56 0.92; with --paired the probabilities that only the first, and
+    only the second, succeeds.
+    """
     power: float = 0.9
     """Required probability of detecting the difference."""
     alpha: float = 0.05
     """Probability of a false detection."""
     within: float | None = None
-    """Show that the rates are equivalent within this margin, instead of different."""
+    """Compute the trials to show that the rates differ by less than this margin, instead of that they differ."""
     ratio: float = 1.0
-    """Number of trials of b for each trial of a."""
+    """Number of trials of the second policy for each trial of the first."""
     paired: bool = False
-    """Both policies are tried from the same starts: use McNemar's test."""
+    """Both policies are tried from the same initial conditions, so use McNemar's test."""
     test: Literal["barnard", "fisher"] = "barnard"
     """Exact test; Barnard's needs fewer trials."""
     max_pairs: int = 500
@@ -285,7 +300,7 @@ class GapEstimateRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest)
     """
 
     trials: _Trials
-    """Real and simulated trials; trials from the same start have the same name in the column pair."""
+    """Real and simulated trials. Trials with the same initial conditions have the same name in the column pair."""
     measure: Literal["auto", "success", "score"] = "auto"
     """Estimated measure; by default success if every trial has it, else the score."""
 

@@ -1,4 +1,4 @@
-"""Compare the sensors of a real log with those of a simulated one: metrics, result.json, report."""
+"""Compare the sensors of a real log with those of a simulated log (`twinloop gap sensors`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from twinloop.core.errors import InputError
 from twinloop.gap.sensors.measure import ALPHA, SensorDifference, SensorGap, measure_sensors
 from twinloop.report import ReportPage
-from twinloop.report.gap_sensors import allan_pair, spectra_pair
+from twinloop.report.gap_sensors import plot_allan_pair, plot_spectra_pair
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import open_log
 from twinloop.workflows.gap.options import require_two_sides
@@ -23,57 +23,66 @@ _MOST_PLOTS = 8  # plotted spectra; channels with significant differences come f
 
 
 def sensors_section(page: ReportPage, gap: SensorGap) -> None:
-    """Write the significant differences with remedies, spectra, noise at rest, and every metric."""
+    """Add to a report the significant differences with remedies, spectra, noise at rest, and every metric."""
     tested = [row for row in gap.differences if not math.isnan(row.p_value)]
     page.section(
-        "What differs between real and simulated readings",
+        "Differences between real and simulated readings",
         f"{len(gap.significant_differences)} of {len(tested)} metrics differ significantly: {gap.episodes[0]} real "
         f"and {gap.episodes[1]} "
-        f"simulated episodes, Welch's test of each figure, Holm's correction over all of them at {ALPHA:.0%}.",
+        f"simulated episodes, Welch's test of each metric, Holm's correction over all of them at {ALPHA:.0%}.",
     )
     if gap.significant_differences:
         page.table(
-            ["channel", "figure", "real", "simulated", "unit", "real − simulated, 95 %", "p (Holm)", "what closes it"],
             [
-                [*_difference_cells(row), remedy_text(row) or "no parameter of a twin does"]
+                "channel",
+                "metric",
+                "real",
+                "simulated",
+                "unit",
+                "real − simulated, 95 %",
+                "p (Holm)",
+                "recommended change",
+            ],
+            [
+                [*_difference_cells(row), remedy_text(row) or "none: no parameter of a twin has this effect"]
                 for row in gap.significant_differences
             ],
         )
     chosen = _select_channels(gap)
     page.section("Spectra", "The median over episodes; the band holds the middle half of them.")
     for name in chosen:
-        real, sim = gap.figures[name]
+        real, sim = gap.metrics[name]
         higher = [band for band in gap.bands if band.channel == name and band.p_value <= ALPHA]
         words = "; ".join(
             f"{band.low:.3g} to {band.high:.3g} Hz: {float(band.level.estimate):+.1f} dB "
             f"[{float(band.level.low):+.1f}, {float(band.level.high):+.1f}]"
             for band in higher
         )
-        page.plot(spectra_pair(real.spectra, sim.spectra, gap.units[name]), f"{name}. {_describe_bands(words)}")
-    at_rest = [name for name in chosen if any(side.allan is not None for side in gap.figures[name])]
+        page.plot(plot_spectra_pair(real.spectra, sim.spectra, gap.units[name]), f"{name}. {_describe_bands(words)}")
+    at_rest = [name for name in chosen if any(side.allan is not None for side in gap.metrics[name])]
     if at_rest:
         page.section(
             "Noise at rest", "Allan deviations of the longest stretch in which no joint moved, with intervals."
         )
         for name in at_rest:
-            real, sim = gap.figures[name]
-            page.plot(allan_pair(real.allan, sim.allan, gap.units[name]), name)
+            real, sim = gap.metrics[name]
+            page.plot(plot_allan_pair(real.allan, sim.allan, gap.units[name]), name)
     page.section(
-        "Every figure",
+        "All metrics",
         "Real | simulated, means over episodes. Noise is the standard deviation of white noise with the density "
         "in the upper half of the common band; lag is relative to the command, for velocities relative to the slope of "
         "the position; missing samples are those that a regular clock would have in addition, repeated ones equal the "
         "previous one although the channel moves; a step is the size of one count. A dash: unknown; a star: differs.",
     )
-    page.table(["channel", "unit", *_SHOWN], [_channel_row(gap, name) for name in gap.figures])
+    page.table(["channel", "unit", *_SHOWN], [_channel_row(gap, name) for name in gap.metrics])
 
 
 def remedy_text(row: SensorDifference) -> str:
-    """Return the recommended change as a text; "" without one."""
+    """Return the recommended change of a twin's parameter as a text; empty if there is none."""
     if row.remedy is None:
         return ""
     value = "" if math.isnan(row.remedy.value) else f" = {row.remedy.value:.4g}"
-    return f"{row.remedy.parameter}{value}" + (f" ({row.remedy.how})" if row.remedy.how else "")
+    return f"{row.remedy.parameter}{value}" + (f" ({row.remedy.remark})" if row.remedy.remark else "")
 
 
 def _describe_bands(words: str) -> str:
@@ -99,12 +108,16 @@ def _format_pair(row: SensorDifference | None) -> str:
 
 
 def _select_channels(gap: SensorGap) -> list[str]:
-    """Return the channels to plot; those with significant differences come first."""
-    return list(dict.fromkeys([*(row.channel for row in gap.significant_differences), *gap.figures]))[:_MOST_PLOTS]
+    """Return the names of at most 8 channels to plot; channels with significant differences come first."""
+    return list(dict.fromkeys([*(row.channel for row in gap.significant_differences), *gap.metrics]))[:_MOST_PLOTS]
 
 
 def run_gap_sensors(request: GapSensorsRequest, console: Console) -> Outcome:
-    """Compare simulated sensors with real ones; print and store the differences."""
+    """Compare simulated sensors with real ones; print and store the differences.
+
+    Raises:
+        InputError: If both logs are the same, are interchanged, or a pair in ``same`` has the wrong form.
+    """
     real, sim = open_log(request.real, request.reading), open_log(request.sim)
     run = MeasuredRun.begin("gap", "sensors", request.output, request.fail_if, console)
     require_two_sides(real, sim)
@@ -133,13 +146,13 @@ def _parse_name_pairs(words: Sequence[str]) -> Mapping[str, str]:
 def _print_gap(console: Console, gap: SensorGap) -> None:
     tested = [row for row in gap.differences if not math.isnan(row.p_value)]
     console.print(
-        f"{len(gap.significant_differences)} of {len(tested)} metrics of {len(gap.figures)} channels differ "
+        f"{len(gap.significant_differences)} of {len(tested)} metrics of {len(gap.metrics)} channels differ "
         "significantly "
         f"({gap.episodes[0]} real, {gap.episodes[1]} simulated episodes)."
     )
     if gap.significant_differences:
         table = Table(
-            Column("channel", no_wrap=True), "figure", "real", "simulated", "unit", "real − simulated", "p (Holm)"
+            Column("channel", no_wrap=True), "metric", "real", "simulated", "unit", "real − simulated", "p (Holm)"
         )
         for row in gap.significant_differences:
             ends = f"{float(row.difference.estimate):.3g} [{float(row.difference.low):.3g}, "
@@ -158,5 +171,5 @@ def _print_gap(console: Console, gap: SensorGap) -> None:
             f"{unknown[0].reason}.",
             soft_wrap=True,
         )
-    if gap.lacking:
-        console.print(f"Not in the simulated log: {', '.join(gap.lacking)}.", soft_wrap=True)
+    if gap.missing_channels:
+        console.print(f"Not in the simulated log: {', '.join(gap.missing_channels)}.", soft_wrap=True)

@@ -1,4 +1,8 @@
-"""Locate a twin's unexplained error by replays, and read earlier comparisons of nested models."""
+"""Locate the error that no parameter of a twin explains, and load or compute comparisons of nested models.
+
+The error is located by replays of held-out episodes: at which events it arises and on which states it depends. A
+comparison of nested models fits the twin with and without an additional physical effect (model structure).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ from twinloop.identify.config import FitConfig
 from twinloop.identify.structures import select_structures
 from twinloop.randomize import read_identified
 from twinloop.report import ReportPage
-from twinloop.report.gap_attribution import share_bars, share_forest
+from twinloop.report.gap_attribution import plot_share_bars, plot_share_forest
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import change_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
@@ -52,70 +56,81 @@ def locate_unexplained_error(
     floor: NDArray[Any] | None = None,
     physics_hz: float = 240.0,
     steps: float = 2e6,
-    part: ThinnedLog | None = None,
+    replayed_part: ThinnedLog | None = None,
     level: float = 0.95,
     seed: int = 0,
 ) -> UnexplainedResult:
-    """Measure the identified twin's remaining share of the nominal one's error, by events and states.
+    """Measure how much of the nominal twin's error remains after identification, and at which events and states.
 
     Every parameter is perturbed once, so the number of replays is the number of parameters plus two.
 
     Args:
         twin: the twin.
-        episodes: held out from the fit of ``params``.
+        episodes: episodes that were held out from the fit of ``params``.
         backend: runs the replays.
         params: the identified parameters, with the noise of the fit if it is known.
         options: windows of episodes and compared channels.
-        floor: mean square of real-against-real repeats, halved, by channel.
+        floor: half the mean squared difference between real repeats of one motion, by channel, ``(nchannel,)``.
         physics_hz: rate of the physics, at most the twin's; by default that of a fit and of an attribution.
-        steps: physics steps of all replays together; of a longer log a part is replayed, evenly spaced.
-        part: the replayed part instead, so that shares are those of an attribution to the same part.
+        steps: limit on the physics steps of all replays together; of a longer log an evenly spaced part is replayed.
+        replayed_part: part of the log to replay, instead of one chosen by ``steps``. With the part that an attribution
+            replayed, the shares of the error can be compared with the shares of the attribution.
         level: confidence level of the intervals.
         seed: seed of the resampling.
 
     Raises:
-        LogError: the episodes do not fit the twin.
-        InputError: a replay diverges.
+        LogError: If the episodes do not fit the twin.
+        InputError: If a replay diverges.
     """
-    coarse, asked = change_physics_rate(twin, physics_hz), options or ReplayOptions()
+    coarse, replay_options = change_physics_rate(twin, physics_hz), options or ReplayOptions()
     known = {name: value for name, value in params.estimate.items() if name in coarse.params}
-    moved = _perturb_by_standard_error(params, known)
-    part = part or thin_log(coarse, episodes, asked, worlds=2 + len(moved), steps=steps)
-    logs = prepare_replay(coarse, part.episodes, part.options)
+    perturbed = _perturb_by_standard_error(params, known)
+    replayed_part = replayed_part or thin_log(coarse, episodes, replay_options, worlds=2 + len(perturbed), steps=steps)
+    logs = prepare_replay(coarse, replayed_part.episodes, replayed_part.options)
     nominal = replay(backend, logs, logs.twin.table(1))[0]
-    best, tangents = replay_with_tangents(backend, logs, known, moved)
+    best, tangents = replay_with_tangents(backend, logs, known, perturbed)
     noise = params.noise if params.noise is not None and params.noise.hz == logs.twin.control_hz else None
     found = measure_unexplained(
         logs, best, values=known, nominal=nominal, noise=noise, floor=floor, tangents=tangents, level=level, seed=seed
     )
-    return replace(found, part=part.why)
+    return replace(found, replayed_part=replayed_part.description)
 
 
 def replay_with_tangents(
-    backend: Backend, logs: ReplayLogs, values: Mapping[str, float], moved: Mapping[str, float]
+    backend: Backend, logs: ReplayLogs, values: Mapping[str, float], perturbed: Mapping[str, float]
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return readings ``(nwindow, nframe, nchannel)``, and their changes if one parameter at a time is changed.
-
-    The changes are ``(nparam, nwindow, nframe, nchannel)``, 0 for diverged replays; None if ``moved`` is empty.
+    """Replay windows with given parameters, and once more for each parameter with that parameter changed.
 
     Args:
         backend: runs the replays.
         logs: the windows to replay.
         values: the unchanged parameters, in SI units.
-        moved: the changed value of each parameter, in SI units.
+        perturbed: the changed value of each parameter, in SI units.
+
+    Returns:
+        The readings ``(nwindow, nframe, nchannel)`` with the unchanged parameters, and the change of the readings by
+        each parameter ``(nparam, nwindow, nframe, nchannel)``, which is 0 where a replay diverged. The change is None
+        if ``perturbed`` is empty.
     """
-    table = logs.twin.table(1 + len(moved), {name: np.full(1 + len(moved), value) for name, value in values.items()})
+    table = logs.twin.table(
+        1 + len(perturbed), {name: np.full(1 + len(perturbed), value) for name, value in values.items()}
+    )
     rows = table.values.copy()
-    for row, (name, value) in enumerate(moved.items(), start=1):
+    for row, (name, value) in enumerate(perturbed.items(), start=1):
         rows[row, table.names.index(name)] = value
     readings = replay(backend, logs, ParamTable(names=table.names, values=rows))
-    if not moved:
+    if not perturbed:
         return readings[0], None
     return readings[0], np.where(np.isinf(readings[1:]), 0.0, readings[1:] - readings[:1])
 
 
 def _perturb_by_standard_error(params: ParamDistribution, known: Mapping[str, float]) -> dict[str, float]:
-    """Return every parameter moved by one standard error from its estimate, within its bounds."""
+    """Return each parameter's estimate plus one standard error, or minus it if that exceeds the upper bound; SI units.
+
+    Args:
+        params: the identified distribution.
+        known: estimates by name, in SI units; other parameters, and those with no standard error, are left out.
+    """
     off = {}
     for i, name in enumerate(params.names):
         sd = math.sqrt(max(float(params.covariance[i, i]), 0.0))
@@ -128,9 +143,16 @@ def _perturb_by_standard_error(params: ParamDistribution, known: Mapping[str, fl
 
 @dataclass(frozen=True, kw_only=True)
 class NestedModel:
-    """One structure of a comparison: improvement of the held-out error with its interval, and the verdict.
+    """Result of adding one model structure (optional physical effect) to the twin.
 
-    ``p_value`` is adjusted by Holm over all that were compared.
+    Attributes:
+        name: name of the structure.
+        meaning: description of the physical effect.
+        improvement: share of the held-out error that the structure removes.
+        low: lower bound of the interval of ``improvement``.
+        high: upper bound of the interval of ``improvement``.
+        p_value: p-value of an improvement, adjusted by Holm's method over all compared structures.
+        verdict: conclusion as a text.
     """
 
     name: str
@@ -143,13 +165,20 @@ class NestedModel:
 
     @property
     def missing(self) -> bool:
-        """True if the structure is reported as missing from the base fit."""
+        """True if the twin lacks this physical effect, and no other compared effect improves the fit more."""
         return self.verdict.startswith("MISSING")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NestedModels:
-    """Results of nested models of the twin on held-out episodes; ``skipped`` has reasons of those not compared."""
+    """Comparison of model structures (optional physical effects) of a twin on held-out episodes.
+
+    Attributes:
+        twin: name of the twin.
+        rows: results of the compared structures.
+        skipped: reasons by name of the structures that were not compared.
+        source: origin of the comparison, such as the folder of an identify run.
+    """
 
     twin: str
     rows: tuple[NestedModel, ...]
@@ -157,15 +186,15 @@ class NestedModels:
     source: str
 
     def sentences(self) -> list[str]:
-        """Return sentences on missing physics, on other helpful structures, or that none is missing."""
+        """Return a sentence on each structure that reduces the error significantly; one sentence if none does."""
         found = [row for row in self.rows if row.p_value <= ALPHA and row.improvement >= LEAST_GAIN]
         if not found:
             names = ", ".join(row.name for row in self.rows) or "none"
-            return [f"Nested models: none of {len(self.rows)} structures takes error away on new episodes ({names})."]
+            return [f"Nested models: none of {len(self.rows)} structures reduces the error on new episodes ({names})."]
         order = sorted(found, key=lambda row: (not row.missing, -row.improvement))
         return [
-            f"Nested models: {row.name} ({row.meaning}) takes {row.improvement:.0%} ({row.low:.0%} to {row.high:.0%}) "
-            f"of the held-out error away, Holm p {row.p_value:.2g}: {row.verdict}."
+            f"Nested models: {row.name} ({row.meaning}) removes {row.improvement:.0%} "
+            f"({row.low:.0%} to {row.high:.0%}) of the held-out error, Holm p {row.p_value:.2g}: {row.verdict}."
             for row in order
         ]
 
@@ -182,10 +211,13 @@ class NestedModels:
 
 
 def read_nested(path: Path) -> NestedModels:
-    """Return the comparison of structures that an earlier ``twinloop identify --compare`` stored.
+    """Return the comparison of model structures that an earlier ``twinloop identify --compare`` stored.
+
+    Args:
+        path: folder of the identify run.
 
     Raises:
-        InputError: there is no such run, or it has no comparison.
+        InputError: If there is no such run, or it has no comparison.
     """
     found = parse_nested(read_identified(path), str(path))
     if found is None:
@@ -197,7 +229,14 @@ def read_nested(path: Path) -> NestedModels:
 
 
 def parse_nested(run: Mapping[str, Any], source: str) -> NestedModels | None:
-    """Return the comparison of structures in the result of an identify run; None if it has none."""
+    """Return the comparison of nested models in the result of an identify run; None if it has none.
+
+    Nested models are the twin with and without a physical effect.
+
+    Args:
+        run: content of the run's result.json.
+        source: origin of the run, copied into the result.
+    """
     compared = run.get("structures")
     return _build_nested(compared, source) if compared else None
 
@@ -211,7 +250,16 @@ def compare_nested(
     config: FitConfig | None = None,
     folds: int = 3,
 ) -> NestedModels:
-    """Fit alternative structures, each with and without its physics, and compare them on held-out folds."""
+    """Fit a twin with and without each named model structure, and compare the fits by cross-validation over episodes.
+
+    Args:
+        twin: the twin.
+        episodes: the recorded episodes.
+        names: names of the structures; all if empty.
+        backend: runs the fits.
+        config: configuration of the fits.
+        folds: number of folds.
+    """
     found = compare_structures(
         twin, episodes, backend=backend, structures=select_structures(names), folds=folds, config=config
     )
@@ -241,19 +289,19 @@ _MOST_ROWS = 24  # rows of a forest plot: significant ones, then the largest
 
 
 def unexplained_section(page: ReportPage, found: UnexplainedResult) -> None:
-    """Write shares, model terms to try first, events, states, and the worst moments."""
+    """Add to a report the shares of the error, model terms to try first, events, states, and the worst moments."""
     names = [channel.removeprefix("position/") for channel in found.channels]
     page.section(
-        "What no parameter explains",
+        "Error that no parameter explains",
         f"The mean squared error of the {found.reference} twin by channel: the part removed by the identified "
         f"parameters, noise ({found.noise_source}), and the unexplained rest. Over {found.episodes} episodes.",
     )
     page.plot(
-        share_bars(
+        plot_share_bars(
             names,
             {
                 "explained by parameters": np.maximum(found.explained.estimate, 0.0),
-                "explained by nothing in the twin": found.unexplained.estimate,
+                "not explained by the twin": found.unexplained.estimate,
                 "noise": found.noise.estimate,
             },
         )
@@ -262,14 +310,14 @@ def unexplained_section(page: ReportPage, found: UnexplainedResult) -> None:
         page.text(sentence)
     rows = [[name, *_format_shares(found, i)] for i, name in enumerate(names)]
     page.table(
-        ["channel", "error left (RMS)", "unit", "explained", "unexplained", "noise", "predictable from states"],
+        ["channel", "remaining error (RMS)", "unit", "explained", "unexplained", "noise", "predictable from states"],
         rows,
         caption="In parentheses the 95 % interval over episodes. Predictable is the part of the rest that the "
         "states below predict on held-out episodes: a better model could remove that much.",
     )
     if found.hints:
         page.table(
-            ["channel", "where", "model term to try", "behind it", "evidence", "the test of it"],
+            ["channel", "where", "model term to try", "share", "evidence", "command that tests it"],
             [
                 [h.channel, h.rule.where, h.term, f"{h.share:.0%}", "; ".join(h.evidence), h.command()]
                 for h in found.hints
@@ -282,10 +330,10 @@ def unexplained_section(page: ReportPage, found: UnexplainedResult) -> None:
 
 
 def nested_section(page: ReportPage, nested: NestedModels) -> None:
-    """Add the results of nested models on held-out episodes."""
-    page.section("What nested models say", " ".join(nested.sentences()))
+    """Add to a report the comparison of model structures on held-out episodes."""
+    page.section("Nested models on held-out episodes", " ".join(nested.sentences()))
     page.table(
-        ["structure", "physics", "error it takes away", "p (Holm)", "verdict"],
+        ["structure", "physics", "removed error", "p (Holm)", "verdict"],
         [
             [r.name, r.meaning, f"{r.improvement:+.1%} ({r.low:+.1%} to {r.high:+.1%})", f"{r.p_value:.2g}", r.verdict]
             for r in nested.rows
@@ -307,19 +355,19 @@ def _format_shares(found: UnexplainedResult, i: int) -> list[str]:
 
 
 def _events(page: ReportPage, found: UnexplainedResult) -> None:
-    tested = [place for place in found.places if place.ratio is not None]
+    tested = [place for place in found.events if place.ratio is not None]
     if not tested:
         return
     tested.sort(key=lambda place: (not is_relevant(place), -_ratio_bounds(place)[0]))
     shown = tested[:_MOST_ROWS]
     page.section(
-        "When it arises",
-        f"New error per frame inside an event over that outside. {len(found.places)} events and channels and "
+        "Events at which it arises",
+        f"New error per frame inside an event over that outside. {len(found.events)} events and channels and "
         f"{len(found.states)} states are tested together (Holm, {LEVEL:.0%}).",
     )
     ends = np.array([_ratio_bounds(place) for place in shown])
     page.plot(
-        share_forest(
+        plot_share_forest(
             [f"{place.channel.removeprefix('position/')}: {place.event}" for place in shown],
             ends[:, 0],
             (ends[:, 1], ends[:, 2]),
@@ -336,13 +384,13 @@ def _states(page: ReportPage, found: UnexplainedResult) -> None:
         return
     rows = sorted(found.states, key=lambda s: (not _is_significant(s), -float(s.share.estimate)))[:_MOST_ROWS]
     page.section(
-        "What it depends on",
+        "States on which it depends",
         "Part of the rest that functions of a state predict on held-out "
         "episodes; `linear` is the part of the whole residual that slightly different parameters would explain.",
     )
     ends = 100 * np.array([[float(part) for part in (s.share.estimate, s.share.low, s.share.high)] for s in rows])
     page.plot(
-        share_forest(
+        plot_share_forest(
             [f"{s.channel.removeprefix('position/')}: {s.state}" for s in rows],
             ends[:, 0],
             (ends[:, 1], ends[:, 2]),
@@ -357,7 +405,7 @@ def _states(page: ReportPage, found: UnexplainedResult) -> None:
 def _moments(page: ReportPage, found: UnexplainedResult) -> None:
     unit = dict(zip(found.channels, found.units, strict=True))
     page.table(
-        ["channel", "episode", "time / s", "new error", "unit", "what happens then"],
+        ["channel", "episode", "time / s", "new error", "unit", "events"],
         [
             [m.channel, m.episode, round(m.time, 2), m.error, unit[m.channel], ", ".join(m.events) or "–"]
             for m in found.moments

@@ -1,4 +1,7 @@
-"""Generate from a YAML file: states, then images if requested; results for people and programs."""
+"""Run ``twinloop generate`` and ``replay``: simulate a dataset from a YAML file, and repeat a stored episode.
+
+A first pass simulates states; a second pass renders images if they are requested.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +56,15 @@ STEPS = {
 
 
 def profile_metrics(profile: Profile, *, seconds: float, workers: int, attempted: int) -> dict[str, Any]:
-    """Return seconds, share of all processes' time and milliseconds per attempted episode, by step.
+    """Return the time of each step of a run in s, as a share of the total time, and in ms per attempted episode.
 
     Args:
-        profile: of the writing process, with the workers' measurements.
-        seconds: wall time.
-        workers: processes besides the writing one.
-        attempted: episodes attempted in this time.
+        profile: times of the writing process, which include those measured by the worker processes.
+        seconds: duration of the run in s of real time.
+        workers: number of worker processes, excluding the writing process.
+        attempted: number of episodes attempted in this time.
     """
-    elsewhere = dict(profile.elsewhere)
+    elsewhere = dict(profile.other_process_seconds)
     if workers:
         elsewhere["idle"] = max(0.0, seconds * workers - sum(elsewhere.values()))
     total = sum(profile.seconds.values()) + sum(elsewhere.values())
@@ -82,13 +85,13 @@ def profile_metrics(profile: Profile, *, seconds: float, workers: int, attempted
     return {"seconds": seconds, "processes": workers + 1, "episodes": attempted, "steps": rows}
 
 
-def profile_table(figures: dict[str, Any]) -> Table:
-    """Return the profile as a table; steps with at least a tenth of the time are bold."""
-    title = f"{figures['seconds']:.1f} s on {figures['processes']} processes, {figures['episodes']} episodes attempted"
+def profile_table(metrics: dict[str, Any]) -> Table:
+    """Return the metrics of `profile_metrics` as a table, with steps of at least a tenth of the time in bold."""
+    title = f"{metrics['seconds']:.1f} s on {metrics['processes']} processes, {metrics['episodes']} episodes attempted"
     table = Table("step", title=title)
     for name in ("writer, s", "workers, s", "share", "ms per episode"):
         table.add_column(name, justify="right")
-    for row in figures["steps"]:
+    for row in metrics["steps"]:
         style = "bold" if row["share"] >= 0.1 else ""
         table.add_row(
             row["step"],
@@ -105,7 +108,11 @@ _NOTHING = {"attempted": 0, "episodes": 0, "frames": 0}  # counts before a run t
 
 
 def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
-    """Generate a dataset from a YAML file and print the result."""
+    """Generate a dataset from a YAML file, render its images if requested, and print the result.
+
+    Raises:
+        CheckFailedError: If no attempt succeeded, so that the dataset has no episode.
+    """
     names = ("episodes", "seed", "keep", "backend", "randomize_from")
     config = read_config(request.file, **{name: getattr(request, name) for name in names})
     ranges = (
@@ -115,49 +122,60 @@ def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
         console.print(f"Ranges: {line}", soft_wrap=True)
     images = _images_folder(config, request.output, resume=request.resume)
     with open_run_engine(config, request.engine, workers=request.workers) as place:
-        figures = run_states_pass(
+        metrics = run_states_pass(
             config, request.output, place, resume=request.resume, profile=Profile() if request.profile else None
         )
-    console.print(format_states(figures, request.output))
-    for line in format_draws(figures):
+    console.print(format_states(metrics, request.output))
+    for line in format_draws(metrics):
         console.print(line)
     if request.profile:
-        console.print(profile_table(figures["profile"]))
-    if not figures["episodes"]:
+        console.print(profile_table(metrics["profile"]))
+    if not metrics["episodes"]:
         raise CheckFailedError(
-            f"None of {figures['attempted']} attempts succeeded, so {request.output} holds no episode. Look at some "
+            f"None of {metrics['attempted']} attempts succeeded, so {request.output} holds no episode. Look at some "
             "with --keep all, narrow the randomization, or check the twin with `twinloop twin check`."
         )
     if config.render is not None and images is not None:
-        figures["render"] = run_images_pass(
+        metrics["render"] = run_images_pass(
             local_path(request.output), images, config.render, workers=request.workers, resume=request.resume
         )
-        console.print(format_rendering(figures["render"]))
-    return {**figures, "ranges": ranges} if ranges else figures
+        console.print(format_rendering(metrics["render"]))
+    return {**metrics, "ranges": ranges} if ranges else metrics
 
 
 def _images_folder(config: GenerateConfig, output: str, *, resume: bool) -> Path | None:
-    """Return the folder of the images, after checking that they can be rendered; None if none are requested."""
+    """Return the folder for the images, after a check that they can be rendered; None if no images are requested.
+
+    Args:
+        config: content of the generate file.
+        output: folder or address of the dataset.
+        resume: whether an interrupted run is continued, for which the folder may exist.
+
+    Raises:
+        InputError: If the output is an address in a store, or the folder exists.
+    """
     if config.render is None:
         return None
     if is_address(output):
         raise InputError(
-            f"Pixels are made from a local dataset, not from {output}. Leave out `render:`, bring the states here with "
-            "`twinloop fetch`, or choose a local --output."
+            f"Images are rendered from a local dataset, not from {output}. Leave out `render:`, copy the states here "
+            "with `twinloop fetch`, or choose a local --output."
         )
     check_render(config.render, load_twin(config.twin))
     folder = local_path(output)
     images = folder.with_name(f"{folder.name}-images")
     if images.exists() and not resume:
-        raise InputError(f"{images} is there already, and would take the pixels. Move it, or choose another --output.")
+        raise InputError(
+            f"{images} exists already, and the images would be written there. Move it, or choose another --output."
+        )
     return images
 
 
 def resolve_workers(workers: int) -> int:
-    """Return the number of processes to use; 0 means every core.
+    """Return the number of processes to use: ``workers``, or the number of cores for 0.
 
     Raises:
-        InputError: the number is negative.
+        InputError: If the number is negative.
     """
     if workers < 0:
         raise InputError(f"--workers {workers}: give a number of processes, or 0 for every core.")
@@ -165,7 +183,13 @@ def resolve_workers(workers: int) -> int:
 
 
 def open_run_engine(config: GenerateConfig, engine: str, *, workers: int) -> WorkEngine:
-    """Return the engine of a run; a local one has no more processes than the run has batches."""
+    """Open the engine that runs the worlds of a run; a local engine gets at most one process per batch of worlds.
+
+    Args:
+        config: content of the generate file.
+        engine: ``local``, ``ray`` or ``ray:HOST:PORT``.
+        workers: number of processes; 0 for every core.
+    """
     if engine == "local":
         workers = min(resolve_workers(workers), count_batches(config))
     return open_engine(engine, workers=workers)
@@ -179,7 +203,21 @@ def run_states_pass(
     resume: bool = False,
     profile: Profile | None = None,
 ) -> dict[str, Any]:
-    """Run the first pass, and write its timing to ``OUTPUT.log.jsonl`` (in a store to ``log/``), not into the data."""
+    """Simulate the episodes of a dataset and store their states, without images; measure the duration.
+
+    The duration is written to ``OUTPUT.log.jsonl`` (in a store to ``log/``), so that the dataset itself stays
+    reproducible.
+
+    Args:
+        config: content of the generate file.
+        output: folder or address of the dataset.
+        engine: engine that runs the worlds.
+        resume: whether to continue an interrupted run.
+        profile: profile that collects the time of each step, or None.
+
+    Returns:
+        The metrics of the run. Rates exclude episodes that were written before a resumed run.
+    """
     began, workers = time.perf_counter(), engine.workers
     before = _count_committed(output) if resume else _NOTHING
     result = generate_states(config, output, engine=engine, resume=resume, profile=profile)
@@ -191,54 +229,65 @@ def run_states_pass(
         "frames_per_second": (result["frames"] - before["frames"]) / seconds,
     }
     _append_log(output, {"verb": "generate", **timing})
-    figures = {**result, "output": str(output), "timing": timing}
+    metrics = {**result, "output": str(output), "timing": timing}
     if profile is not None:
         attempted = max(1, result["attempted"] - before["attempted"])
-        figures["profile"] = profile_metrics(
-            profile, seconds=seconds, workers=workers if engine.elsewhere else 0, attempted=attempted
+        metrics["profile"] = profile_metrics(
+            profile, seconds=seconds, workers=workers if engine.in_other_processes else 0, attempted=attempted
         )
-    return figures
+    return metrics
 
 
-def format_states(figures: Mapping[str, Any], output: Path | str) -> str:
-    """Return the result of a states pass as one line."""
-    low, high = figures["yield_interval"]
-    timing = figures["timing"]
+def format_states(metrics: Mapping[str, Any], output: Path | str) -> str:
+    """Return one line on a states pass: yield (share of successful attempts), invalid worlds, episodes and speed."""
+    low, high = metrics["yield_interval"]
+    timing = metrics["timing"]
     return (
-        f"{figures['success']} of {figures['attempted']} attempts succeeded "
-        f"(yield {figures['yield']:.1%}, 95 % interval {low:.1%} to {high:.1%}), {_format_invalid(figures)}; "
-        f"{figures['episodes']} episodes, {figures['frames']} frames kept, "
+        f"{metrics['success']} of {metrics['attempted']} attempts succeeded "
+        f"(yield {metrics['yield']:.1%}, 95 % interval {low:.1%} to {high:.1%}), {_format_invalid(metrics)}; "
+        f"{metrics['episodes']} episodes, {metrics['frames']} frames kept, "
         f"{timing['episodes_per_second']:.1f} episodes/s, "
         f"{timing['frames_per_second']:.0f} frames/s on {timing['workers']} workers: {output}"
     )
 
 
-def _format_invalid(figures: Mapping[str, Any]) -> str:
-    """Return the number of invalid worlds, with the reasons, as text."""
-    reasons = ", ".join(f"{reason} {count}" for reason, count in figures["reasons"].items())
-    return f"{figures['invalid']} invalid" + (f" and stored apart ({reasons})" if reasons else "")
+def _format_invalid(metrics: Mapping[str, Any]) -> str:
+    """Return the number of invalid worlds, and how many were invalid for each reason, as text."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in metrics["reasons"].items())
+    return f"{metrics['invalid']} invalid" + (f" and stored apart ({reasons})" if reasons else "")
 
 
-def format_rendering(figures: Mapping[str, Any]) -> str:
-    """Return the result of a rendering pass as one line."""
+def format_rendering(metrics: Mapping[str, Any]) -> str:
+    """Return one line on a rendering pass: renderer, cameras, image sizes and speed."""
     return (
-        f"{figures['episodes']} episodes rendered by {figures['renderer']}: {_format_views(figures)}; "
-        f"{figures['pictures_per_second']:.3g} images/s ({figures['frames_per_second']:.3g} frames/s): "
-        f"{figures['output']}"
+        f"{metrics['episodes']} episodes rendered by {metrics['renderer']}: {_format_views(metrics)}; "
+        f"{metrics['images_per_second']:.3g} images/s ({metrics['frames_per_second']:.3g} frames/s): "
+        f"{metrics['output']}"
     )
 
 
-def _format_views(figures: Mapping[str, Any]) -> str:
-    """Return the rendered cameras with their sizes, and those whose images were copied, as text."""
-    made = ", ".join(f"{camera} {size.replace('x', '×')}" for camera, size in figures["sizes"].items())
-    kept = f", and {', '.join(figures['carried'])} as before" if figures["carried"] else ""
+def _format_views(metrics: Mapping[str, Any]) -> str:
+    """Return the rendered cameras with their image sizes, and the cameras whose images were copied, as text."""
+    made = ", ".join(f"{camera} {size.replace('x', '×')}" for camera, size in metrics["sizes"].items())
+    kept = f", and {', '.join(metrics['carried'])} as before" if metrics["carried"] else ""
     return made + kept
 
 
 def run_images_pass(
     source: Path, target: Path, settings: RenderConfig, *, workers: int, resume: bool
 ) -> dict[str, Any]:
-    """Run and time the second pass; its rates exclude blocks that were committed before a resumed run."""
+    """Render the images of a dataset into a new dataset and measure the time.
+
+    Args:
+        source: dataset with states.
+        target: folder of the new dataset.
+        settings: settings of the renderer.
+        workers: number of processes; 0 for every core.
+        resume: whether to continue an interrupted run.
+
+    Returns:
+        The metrics of the run. Rates exclude images that were committed before a resumed run.
+    """
     began = time.perf_counter()
     before = _count_committed(target) if resume else _NOTHING
     rendered = render_dataset(source, target, settings, workers=resolve_workers(workers), resume=resume)
@@ -249,13 +298,13 @@ def run_images_pass(
         "output": str(target),
         "seconds": seconds,
         "frames_per_second": frames,
-        "pictures_per_second": frames * len(rendered["cameras"]),
+        "images_per_second": frames * len(rendered["cameras"]),
         "episodes_per_second": (rendered["episodes"] - before["episodes"]) / seconds,
     }
 
 
 def _count_committed(output: Path | str) -> dict[str, int]:
-    """Return the counts that an interrupted run has committed."""
+    """Return the numbers of attempts, episodes and frames that an interrupted run has already written."""
     progress = read_committed_progress(output)
     attempted = sum(entry.outcome.get("attempted", 0) for entry in progress.blocks)
     return {"attempted": attempted, "episodes": progress.episodes, "frames": progress.frames}
@@ -274,7 +323,11 @@ def _append_log(output: Path | str, entry: Mapping[str, Any]) -> None:
 
 
 def run_replay(request: ReplayRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Simulate a stored episode again and compare; return 1 if equality was required and does not hold."""
+    """Simulate a stored episode again, and compare its states with the stored ones.
+
+    Returns:
+        The result, and exit code 1 if ``--verify`` is given and the states differ, else 0.
+    """
     result = (replay_invalid_attempt if request.invalid else replay_episode)(request.dataset, request.episode)
     console.print(result.summary_line())
     return result.to_json(), 1 if request.verify and not result.equal else 0

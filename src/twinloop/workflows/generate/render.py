@@ -1,4 +1,4 @@
-"""Render stored episodes again: by another renderer, from more cameras, in other sizes, or with a sensor model."""
+"""Run ``twinloop render``: render stored episodes again, with another renderer, camera, image size or sensor model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from twinloop.workflows.generate.requests import RenderRequest
 
 
 def run_render(request: RenderRequest, console: Console) -> dict[str, Any]:
-    """Render a dataset into a new one and print the result; by default next to the source."""
+    """Render a dataset into a new one, by default next to the source, and print the result."""
     settings = build_render_settings(request)
     target = request.output or request.dataset.with_name(f"{request.dataset.resolve().name}-{_suffix(settings)}")
-    figures = run_images_pass(request.dataset, target, settings, workers=request.workers, resume=request.resume)
-    console.print(format_rendering(figures))
-    return figures
+    result = run_images_pass(request.dataset, target, settings, workers=request.workers, resume=request.resume)
+    console.print(format_rendering(result))
+    return result
 
 
 def _suffix(settings: RenderConfig) -> str:
@@ -31,10 +31,10 @@ def _suffix(settings: RenderConfig) -> str:
 
 
 def build_render_settings(request: RenderRequest) -> RenderConfig:
-    """Return the settings of a request.
+    """Convert the flags of ``twinloop render`` to render settings.
 
     Raises:
-        InputError: names the invalid word.
+        InputError: If a flag has an invalid value.
     """
     values: dict[str, Any] = {
         "renderer": request.renderer,
@@ -59,11 +59,22 @@ def build_render_settings(request: RenderRequest) -> RenderConfig:
         raise InputError(
             f"--sensors {' '.join(request.sensors)}: give one word for all cameras, or CAMERA=DEVICE for each."
         )
-    return render_config(values, where="what is asked for")
+    return render_config(values, where="The settings of the images")
 
 
 def _split_pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]]:
-    """Return words with an equals sign as a mapping, and the others; refuse two values for one name."""
+    """Split words into pairs ``KEY=VALUE`` and single words.
+
+    Args:
+        words: the words.
+        option: flag to which the words belong.
+
+    Returns:
+        The values of the pairs by key, and the single words.
+
+    Raises:
+        InputError: If a key occurs twice, or there is more than one single word.
+    """
     parts = [word.partition("=") for word in words]
     said = [key if sign else "" for key, sign, _ in parts]
     if (option != "--quality" and said.count("") > 1) or any(key and said.count(key) > 1 for key in said):
@@ -72,7 +83,7 @@ def _split_pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], lis
 
 
 def _parse_scalar(text: str) -> bool | int | float | str:
-    """Return a text as a Boolean or a number, if it is one, else unchanged."""
+    """Convert a text to a Boolean, an integer or a float if it has that form, else return it unchanged."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

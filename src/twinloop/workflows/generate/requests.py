@@ -1,4 +1,4 @@
-"""Requests of ``twinloop generate``, ``render`` and ``replay``."""
+"""Define the flags of ``twinloop generate``, ``render`` and ``replay``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from twinloop.workflows.run.request import Request, WorkersOption, request
 
 @request
 class GenerateRequest(WorkersOption, Request):
-    """Generate a randomized dataset of an expert's successful episodes from a YAML file."""
+    """Generate a dataset in randomized worlds from a YAML file; successful episodes of the task's expert are kept."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """The generate file, with the sections scene, randomization, rollout, and optionally render."""
     output: str
     """Folder of the dataset, or an address such as s3://bucket/prefix; images, if requested, go to OUTPUT-images."""
     episodes: int | None = None
-    """Number of attempts, instead of parallel_envs × episodes_per_env; the successes among them are kept."""
+    """Number of attempts, instead of the file's parallel_envs × episodes_per_env. Only successful attempts are kept,
+    unless --keep all is given.
+    """
     seed: int | None = None
     """Run seed, instead of the file's."""
     randomize_from: Path | None = None
@@ -28,7 +30,7 @@ class GenerateRequest(WorkersOption, Request):
     resume: bool = False
     """Continue an interrupted run."""
     keep: Literal["success", "all"] = "success"
-    """Keep the successful episodes only, or all episodes with their outcome."""
+    """Keep only the successful episodes, or all episodes with their outcome."""
     engine: str = "local"
     """Engine that runs the worlds: local, ray (this machine, or the cluster of RAY_ADDRESS) or ray:HOST:PORT."""
     backend: str | None = None
@@ -39,7 +41,7 @@ class GenerateRequest(WorkersOption, Request):
 
 @request
 class RenderRequest(WorkersOption, Request):
-    """Render stored episodes again from their states into a new dataset: another renderer, camera, size, or sensor."""
+    """Render stored episodes again from their states, with another renderer, camera, image size or sensor model."""
 
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Folder of a generated dataset, with or without images."""
@@ -62,7 +64,7 @@ class RenderRequest(WorkersOption, Request):
     annotations: str = ""
     """Annotations, separated by commas, or all: see docs/guides/annotations.md."""
     sensors: tuple[str, ...] = ("clean",)
-    """clean: without a sensor model; device: with the sensor models of the twin; or CAMERA=DEVICE for each."""
+    """clean: no sensor model; device: the sensor models of the twin; or CAMERA=DEVICE for each camera."""
     subframes: int = 16
     """Maximum number of renderings for one sensor image with motion; 1 gives no motion blur and no rolling shutter."""
 
@@ -74,7 +76,7 @@ class ReplayRequest(Request):
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
     """Folder of a generated dataset."""
     episode: tyro.conf.Positional[Annotated[int, tyro.conf.arg(metavar="EPISODE")]]
-    """Its index in the dataset (episode_index)."""
+    """Index of the episode in the dataset (episode_index)."""
     invalid: bool = False
     """EPISODE is the number of an attempt whose world became invalid."""
     verify: bool = False

@@ -1,4 +1,4 @@
-"""Identify a twin from a log: fit, ranges, alternative structures, drift, result.json and report."""
+"""Identify a twin from logs (`twinloop identify`): fit, ranges, model structures, drift, result.json and report."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _LEAST_REFITS = 40  # with 40, one refit is beyond each end of a 95 % interval
 
 
 def read_fit_config(path: Path) -> FitConfig:
-    """Return the configuration in a YAML file; missing keys keep their default.
+    """Return the fit configuration in a YAML file; missing keys keep their default.
 
     Raises:
-        InputError: the file is missing, is not YAML, or a value has the wrong type; names the key.
-        UnknownNameError: a key does not exist; names the nearest.
+        InputError: If the file is missing or is not YAML, or a value has the wrong type.
+        UnknownNameError: If a key does not exist; the message suggests the most similar key.
     """
     value = load_yaml(path)
     if not isinstance(value, Mapping):
@@ -58,10 +58,12 @@ def read_fit_config(path: Path) -> FitConfig:
 
 
 def build_fit_config(fitting: FitOptions) -> FitConfig:
-    """Return the configuration in a file, or the default one, with the flags applied.
+    """Return the fit configuration in a file, or the default one, with the command line's flags applied.
 
     Raises:
-        InputError: the window is not longer than 0, there are too few refits, or as `read_fit_config`.
+        InputError: If the window is not longer than 0, there are too few bootstrap refits, or the file is invalid (see
+            `read_fit_config`).
+        UnknownNameError: If a key of the file does not exist.
     """
     config = FitConfig() if fitting.fit is None else read_fit_config(fitting.fit)
     if fitting.window is not None:
@@ -71,7 +73,7 @@ def build_fit_config(fitting: FitOptions) -> FitConfig:
     if fitting.bootstrap:
         if fitting.bootstrap < _LEAST_REFITS:
             raise InputError(
-                f"--bootstrap {fitting.bootstrap}: percentiles take at least {_LEAST_REFITS} refits. Give as many, or "
+                f"--bootstrap {fitting.bootstrap}: percentiles need at least {_LEAST_REFITS} refits. Give as many, or "
                 "leave it out."
             )
         config = replace(config, bootstrap=fitting.bootstrap)
@@ -83,7 +85,17 @@ def build_fit_config(fitting: FitOptions) -> FitConfig:
 
 
 def _check_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str = "") -> None:
-    """Refuse keys that are not fields of a dataclass, or of a dataclass nested in it."""
+    """Check that all keys of a mapping are fields of a dataclass, also in nested mappings and dataclasses.
+
+    Args:
+        kind: the dataclass.
+        value: the mapping.
+        where: path of the file, for the message.
+        prefix: names of the outer keys, each followed by a dot.
+
+    Raises:
+        UnknownNameError: If a key is not a field.
+    """
     hints = get_type_hints(kind)
     for key, item in value.items():
         if key not in hints:
@@ -99,7 +111,7 @@ def _check_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str
 
 
 def _find_dataclass(hint: Any) -> type | None:
-    """Return the dataclass in a type annotation, or None."""
+    """Return the first dataclass in a type annotation, such as in ``dict[str, X]``; None if there is none."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return hint
     return next((found for part in get_args(hint) if (found := _find_dataclass(part))), None)
@@ -114,9 +126,20 @@ def _is_mapping(hint: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifyOutcome:
-    """A fit, its ranges and, with held-out episodes, the gap on them before and after.
+    """Result of an identification.
 
-    ``compared``, ``drifted`` and ``learned`` (a posterior) exist if they were requested.
+    Attributes:
+        twin: the twin.
+        log: the log.
+        config: configuration of the fit.
+        result: the fit.
+        ranges: calibrated ranges for randomization; None if the data determine no parameter.
+        gap: gap on the held-out episodes with nominal and identified parameters; None if nothing was held out.
+        training: episodes of the fit.
+        held_out: held-out episodes.
+        structures: comparison of model structures, if requested.
+        drift: test for change of parameters over time, if requested.
+        posterior: posterior from simulation-based inference, if requested.
     """
 
     twin: Twin
@@ -127,17 +150,20 @@ class IdentifyOutcome:
     gap: GapReport | None
     training: Sequence[Episode]
     held_out: Sequence[Episode]
-    compared: StructureComparison | None = None
-    drifted: Drift | None = None
-    learned: PosteriorDraws | None = None
+    structures: StructureComparison | None = None
+    drift: Drift | None = None
+    posterior: PosteriorDraws | None = None
 
     @property
     def distribution(self) -> ParamDistribution:
-        """The identified distribution, with noise and calibration if any parameter was determined."""
+        """The identified distribution.
+
+        Residual noise and calibration are included only if the data determine any parameter.
+        """
         return self.result.distribution if self.ranges is None else self.ranges.distribution
 
-    def figures(self) -> dict[str, Any]:
-        """Return the metrics for result.json as a JSON-compatible dictionary, wall-clock seconds included."""
+    def metrics(self) -> dict[str, Any]:
+        """Return the content of result.json as a JSON-compatible dictionary, wall-clock seconds included."""
         return {
             **self.result.to_json(),
             "distribution": self.distribution.to_json(),
@@ -146,20 +172,25 @@ class IdentifyOutcome:
             "data": self.log.describe(),
             "gap": None if self.gap is None else self.gap.to_json(),
             "ranges": None if self.ranges is None else self.ranges.to_json(),
-            "structures": None if self.compared is None else self.compared.to_json(),
-            "drift": None if self.drifted is None else self.drifted.to_json(),
-            "posterior": None if self.learned is None else self.learned.to_json(),
+            "structures": None if self.structures is None else self.structures.to_json(),
+            "drift": None if self.drift is None else self.drift.to_json(),
+            "posterior": None if self.posterior is None else self.posterior.to_json(),
         }
 
     def text(self) -> str:
         """Return all results as text for a terminal."""
         parts = [self.result.text()]
-        beyond = (self.ranges, self.gap, self.compared, self.drifted, self.learned)
+        beyond = (self.ranges, self.gap, self.structures, self.drift, self.posterior)
         parts += [part.text() for part in beyond if part is not None]
         return "\n\n".join(parts)
 
     def page(self, report: ReportPage, *, target: Sequence[float] | None = None) -> None:
-        """Add the sections of a fit; ``target`` is an error per joint to compare with."""
+        """Add the sections of an identification to a report.
+
+        Args:
+            report: the report.
+            target: error per joint of another method, in log units, drawn for comparison; None for no comparison.
+        """
         if self.gap is not None:
             options = self.config.replay
             gap_section(report, self.gap, self.twin, self.held_out, self.distribution, target=target, options=options)
@@ -167,10 +198,10 @@ class IdentifyOutcome:
         identify_section(report, self.result, self.twin, self.training, self.config)
         if self.ranges is not None:
             ranges_section(report, self.ranges, self.twin, self.held_out, self.config)
-        if self.compared is not None:
-            structures_section(report, self.compared)
-        if self.drifted is not None:
-            drift_section(report, self.drifted)
+        if self.structures is not None:
+            structures_section(report, self.structures)
+        if self.drift is not None:
+            drift_section(report, self.drift)
 
 
 def fit(
@@ -181,13 +212,22 @@ def fit(
     *,
     calibration: str | None = None,
 ) -> IdentifyOutcome:
-    """Fit the training episodes, calibrate ranges on those of ``calibration``, and measure the held-out ones."""
+    """Fit the training episodes, calibrate ranges for randomization, and measure the gap on the held-out episodes.
+
+    Args:
+        twin: the twin.
+        log: the log.
+        holdout: selection of the held-out episodes, such as ``last:10``; None for none.
+        config: configuration of the fit; None for the default.
+        calibration: selection of the episodes for the calibration, among those not held out; None for none. They are
+            not fitted.
+    """
     config, backend = config or FitConfig(), open_backend()
     training, widening, held = split_log(log.episodes, holdout, calibration)
     numbers = tuple(episode.index for episode in held)
     spec = HoldoutSpec(kind="list", numbers=numbers) if held else HoldoutSpec(kind="none")
-    seen = [episode for episode in log.episodes if episode not in widening]
-    result = identify(twin, seen, backend=backend, holdout=spec, config=config)
+    fitted = [episode for episode in log.episodes if episode not in widening]
+    result = identify(twin, fitted, backend=backend, holdout=spec, config=config)
     gap = ranges = None
     if held:
         gap = measure_gap(
@@ -218,10 +258,15 @@ def fit(
 def split_log(
     episodes: Sequence[Episode], holdout: str | None, calibration: str | None
 ) -> tuple[list[Episode], list[Episode], list[Episode]]:
-    """Return training, calibration and held-out episodes; ``calibration`` selects among those not held out.
+    """Return training, calibration and held-out episodes.
+
+    Args:
+        episodes: all episodes.
+        holdout: selection of the held-out episodes, such as ``last:10``; None for none.
+        calibration: selection of the calibration episodes among those not held out; None for none.
 
     Raises:
-        InputError: see `HoldoutSpec`; or no training episode is left.
+        InputError: If a selection is invalid (see `HoldoutSpec`), or no training episode remains.
     """
     rest, held = HoldoutSpec.parse(holdout).split([episode.index for episode in episodes])
     if calibration is None:
@@ -236,10 +281,10 @@ def split_log(
 
 
 def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
-    """Identify a twin from a log; or plan the recording of one.
+    """Identify a twin from a log, or plan the identification if ``--plan`` is given.
 
     Raises:
-        InputError: a flag has no effect, or data or output are missing.
+        InputError: If an option has no effect, or data or output are missing.
     """
     planning = request.planning
     if planning.plan:
@@ -258,66 +303,68 @@ def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
 
 
 def _refuse_with_plan(request: IdentifyRequest) -> None:
-    """Refuse options of a fit together with --plan, which fits nothing."""
+    """Raise `InputError` if options of a fit are given together with --plan, which does not fit."""
     of_fit = {**vars(request.ranging), "holdout": request.holdout}
     of_fit |= {name: getattr(request.fitting, name) for name in ("bootstrap", "profile")}
     usual = {**vars(PostFitAnalyses()), "holdout": None, "bootstrap": 0, "profile": ()}
-    said = [f"--{name.replace('_', '-')}" for name, value in of_fit.items() if value != usual[name]]
-    if said:
-        raise InputError(f"--plan fits nothing, so {', '.join(said)} would do nothing. Leave out one or the other.")
+    flags = [f"--{name.replace('_', '-')}" for name, value in of_fit.items() if value != usual[name]]
+    if flags:
+        raise InputError(
+            f"--plan makes no fit, so {', '.join(flags)} would have no effect. Leave out one or the other."
+        )
 
 
 def identify_log(
     request: IdentifyRequest, log: LogEpisodes, output: Path, config: FitConfig, console: Console
 ) -> dict[str, Any]:
-    """Fit a log, run the requested analyses, and print and store the result."""
-    asked, holdout = request.ranging, request.holdout
-    if (asked.structures or asked.structure_file) and not asked.compare:
+    """Fit a log, run the requested analyses after the fit, and print and store the result."""
+    analyses, holdout = request.ranging, request.holdout
+    if (analyses.structures or analyses.structure_file) and not analyses.compare:
         raise InputError("--structures and --structure-file select the structures of --compare. Add --compare.")
     twin = load_twin(request.twin)
     claim_output(output)
-    _check_analyses(log, asked, holdout)
-    found = fit(twin, log, holdout, config, calibration=asked.calibrate)
-    found = _run_analyses(found, asked, holdout, console)
+    _check_analyses(log, analyses, holdout)
+    found = fit(twin, log, holdout, config, calibration=analyses.calibrate)
+    found = _run_analyses(found, analyses, holdout, console)
     console.print(f"Data: {log.label}")
     console.print(found.text(), soft_wrap=True)
     page = ReportPage(f"Identification of {found.twin.name}", log.label)
-    return write_run(output, found.figures(), page, found.page, console)
+    return write_run(output, found.metrics(), page, found.page, console)
 
 
-def _check_analyses(log: LogEpisodes, asked: PostFitAnalyses, holdout: str | None) -> None:
+def _check_analyses(log: LogEpisodes, analyses: PostFitAnalyses, holdout: str | None) -> None:
     """Check the options of the analyses after the fit, so that errors are raised before it."""
-    if asked.compare:
-        select_structures(asked.structures, asked.structure_file)
-        held_out_splits([episode.index for episode in log.episodes], HoldoutSpec.parse(holdout), asked.folds)
-    if asked.drift is not None:
-        group_episodes(log.episodes, asked.drift)
-    if asked.posterior is not None:
+    if analyses.compare:
+        select_structures(analyses.structures, analyses.structure_file)
+        held_out_splits([episode.index for episode in log.episodes], HoldoutSpec.parse(holdout), analyses.folds)
+    if analyses.drift is not None:
+        group_episodes(log.episodes, analyses.drift)
+    if analyses.posterior is not None:
         require_sbi()
 
 
 def _run_analyses(
-    found: IdentifyOutcome, asked: PostFitAnalyses, holdout: str | None, console: Console
+    found: IdentifyOutcome, analyses: PostFitAnalyses, holdout: str | None, console: Console
 ) -> IdentifyOutcome:
-    """Compare model structures, test for drift and learn a posterior, as requested."""
-    compared = drifted = None
+    """Compare model structures, test for drift and learn a posterior, each if requested; return the extended result."""
+    structures = drift = None
     backend, episodes = open_backend(), found.log.episodes
-    if asked.compare:
-        compared = compare_structures(
+    if analyses.compare:
+        structures = compare_structures(
             found.twin,
             episodes,
             backend=backend,
-            structures=select_structures(asked.structures, asked.structure_file),
+            structures=select_structures(analyses.structures, analyses.structure_file),
             holdout=HoldoutSpec.parse(holdout),
-            folds=asked.folds,
+            folds=analyses.folds,
             config=found.config,
             progress=lambda what: console.print(f"Comparing structures, {what}"),
         )
-    if asked.drift is not None:
-        groups = group_episodes(episodes, asked.drift)
-        drifted = detect_drift(found.twin, episodes, groups, backend=backend, config=found.config)
-    learned = None
-    if asked.posterior is not None:
-        console.print("Simulating for a posterior")
-        learned = sample_posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
-    return replace(found, compared=compared, drifted=drifted, learned=learned)
+    if analyses.drift is not None:
+        groups = group_episodes(episodes, analyses.drift)
+        drift = detect_drift(found.twin, episodes, groups, backend=backend, config=found.config)
+    posterior = None
+    if analyses.posterior is not None:
+        console.print("Simulating to learn a posterior")
+        posterior = sample_posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
+    return replace(found, structures=structures, drift=drift, posterior=posterior)

@@ -1,4 +1,4 @@
-"""Write the report of an identification: estimates, correlations, residuals, ranges, structures, drift."""
+"""Write the report of an identification: estimates, correlations, residuals, ranges, model structures, drift."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from twinloop.identify.conformal import CalibratedRanges
 from twinloop.identify.drift import Drift
 from twinloop.report import ReportPage
 from twinloop.report.identification import (
-    correlation_map,
-    coverage_curve,
-    drift_panels,
-    predicted_band,
-    prior_and_posterior,
-    profile_curves,
-    residual_correlation,
-    structure_gains,
+    plot_correlation_map,
+    plot_coverage_curve,
+    plot_drift_panels,
+    plot_predicted_band,
+    plot_prior_and_posterior,
+    plot_profile_curves,
+    plot_residual_correlation,
+    plot_structure_gains,
 )
-from twinloop.report.plots import parameter_forest
+from twinloop.report.plots import plot_parameter_forest
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -41,7 +41,15 @@ _DRIFTS = 8  # plotted parameters, the most significant changes first
 def identify_section(
     page: ReportPage, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
 ) -> None:
-    """Add estimates with intervals and nominal values, unidentifiable parameters, and the residual."""
+    """Add to a report the estimates with intervals and nominal values, their correlations, and the residuals.
+
+    Args:
+        page: the report.
+        result: the fit.
+        twin: the twin.
+        training: episodes of the fit, which are replayed to compute residuals.
+        config: configuration of the fit.
+    """
     known = sum(estimate.determined for estimate in result.estimates)
     page.section(
         "Parameters identified from the log",
@@ -51,7 +59,7 @@ def identify_section(
     )
     rows = result.estimates
     nan = float("nan")
-    figure = parameter_forest(
+    figure = plot_parameter_forest(
         [row.name for row in rows],
         [row.value for row in rows],
         [nan if row.low is None else row.low for row in rows],
@@ -72,18 +80,18 @@ def identify_section(
 
 
 def _identifiability(page: ReportPage, result: IdentifyResult) -> None:
-    """Add prior and estimate of each parameter, their correlations, and undetermined directions."""
+    """Add prior and estimate of each parameter, correlations, and combinations that the data do not determine."""
     found = result.distribution
     rows = np.flatnonzero(np.isfinite(found.prior_sd)) if len(found.prior_sd) else np.zeros(0, dtype=int)
     worst = max(result.condition, default=math.nan)
     page.section(
         "Priors, correlation, identifiability",
-        f"Condition number of the scaled normal equations: {worst:.3g}. Directions that the data leave open: "
+        f"Condition number of the scaled normal equations: {worst:.3g}. Directions that the data do not determine: "
         f"{len(result.directions)}.",
     )
     if len(rows):
         sd, error = found.prior_sd[rows], np.sqrt(np.diag(found.covariance)[rows])
-        figure = prior_and_posterior(
+        figure = plot_prior_and_posterior(
             [found.names[i] for i in rows],
             (found.mean[rows] - found.prior_mean[rows]) / sd,
             error / sd,
@@ -104,7 +112,7 @@ def _correlations(page: ReportPage, found: ParamDistribution) -> None:
     size = np.sqrt(variance[known])
     correlation = found.covariance[np.ix_(known, known)] / np.outer(size, size)
     page.plot(
-        correlation_map([found.names[i] for i in known], correlation),
+        plot_correlation_map([found.names[i] for i in known], correlation),
         "Correlation of the estimates that the data determine.",
     )
 
@@ -113,10 +121,10 @@ def _profiles(page: ReportPage, result: IdentifyResult) -> None:
     profiles = result.profiles
     if not profiles:
         return
-    figure = profile_curves(
+    figure = plot_profile_curves(
         *([getattr(profile, key) for profile in profiles] for key in ("name", "unit", "values", "rise", "limit"))
     )
-    page.plot(figure, "Profile likelihood: each parameter held elsewhere, the others fitted again.")
+    page.plot(figure, "Profile likelihood: each parameter is fixed at several values, and the others are fitted again.")
     for profile in profiles:
         page.text(f"{profile.text()}.")
 
@@ -124,7 +132,7 @@ def _profiles(page: ReportPage, result: IdentifyResult) -> None:
 def _residuals(
     page: ReportPage, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
 ) -> None:
-    """Write the autocorrelation of the training residuals."""
+    """Replay the training episodes, and add a plot of the residuals' autocorrelation to the page."""
     logs = prepare_replay(twin, training, config.replay)
     table = logs.twin.table(1, {**config.fixed, **result.values})
     residual = replay(open_backend(), logs, table)[0] - logs.measured
@@ -141,11 +149,11 @@ def _residuals(
     ]
     frames = int(np.mean(logs.lengths))
     page.section(
-        "What is left over",
+        "Residuals",
         "Autocorrelation of training residuals. White noise would be in the grey band; longer correlation "
         "is physics that the twin lacks, or a disturbance that the log does not record.",
     )
-    figure = residual_correlation(
+    figure = plot_residual_correlation(
         np.arange(lags + 1) / logs.twin.control_hz,
         np.stack(curves, axis=-1),
         [channel.name for channel in logs.channels],
@@ -161,7 +169,11 @@ def _is_long_enough(clip: np.ndarray, lags: int) -> bool:
 def ranges_section(
     page: ReportPage, ranges: CalibratedRanges, twin: Twin, held_out: Sequence[Episode], config: FitConfig
 ) -> None:
-    """Write κ with its calibration, residual noise, the coverage curve, and held-out clips in their ranges."""
+    """Add to a report the calibrated ranges for randomization, residual noise, and held-out clips with their ranges.
+
+    The ranges are the identified distribution with its covariance multiplied by kappa, a factor chosen so that the
+    ranges cover real clips as often as stated.
+    """
     found = ranges.distribution
     calibration, noise = found.calibration, found.noise
     assert calibration is not None  # noqa: S101 - the calibration has set both
@@ -184,12 +196,12 @@ def ranges_section(
                 noise.channels, noise.sd, noise.units, noise.rho, noise.structured, ranges.parameter_share, strict=True
             )
         ],
-        caption="Residual noise of the training clips; what repeats with the motion is no noise but missing physics.",
+        caption="Residual noise of the training clips; error that repeats with the motion is missing physics.",
     )
     if ranges.curve is not None:
         curve = ranges.curve
         page.plot(
-            coverage_curve(curve.levels, curve.plain, curve.calibrated, curve.low, curve.high),
+            plot_coverage_curve(curve.levels, curve.plain, curve.calibrated, curve.low, curve.high),
             f"Share of {curve.clips} test clips that are completely inside the ranges.",
         )
     if held_out and not math.isnan(ranges.within):
@@ -207,7 +219,7 @@ def _held_out_clips(
         clips = ahead.clips(twin, [episode])
         frames = int(logs.lengths[0])
         measured = logs.measured[0, :frames]
-        figure = predicted_band(
+        figure = plot_predicted_band(
             np.arange(frames) / logs.twin.control_hz,
             [channel.name for channel in logs.channels],
             measured,
@@ -219,24 +231,24 @@ def _held_out_clips(
 
 
 def structures_section(page: ReportPage, compared: StructureComparison) -> None:
-    """Add the comparison of structures: missing physics, and terms without improvement."""
+    """Add to a report the comparison of model structures: physical effects that the twin lacks or does not need."""
     rows = [row for row in compared.results if row.improvement is not None and row.error is not None]
     how = f"cross-fitted over {compared.folds} folds" if compared.folds > 1 else "on the held-out part"
     page.section(
-        "Which physics is missing",
-        f"Every structure against the same fit without it, judged on {compared.episodes} episodes that neither had "
-        f"seen, {how}. Intervals and p-values by paired bootstrap over episodes, p-values adjusted by Holm.",
+        "Missing physics",
+        f"Every model structure is compared with the same fit without it, on {compared.episodes} episodes that neither "
+        f"fit used, {how}. Intervals and p-values by paired bootstrap over episodes, p-values adjusted by Holm.",
     )
     if rows:
         gains = [row.improvement for row in rows if row.improvement is not None]
-        figure = structure_gains(
+        figure = plot_structure_gains(
             [row.name for row in rows],
             [float(gain.estimate) for gain in gains],
             [float(gain.low) for gain in gains],
             [float(gain.high) for gain in gains],
             ["MISSING" in row.verdict or row.verdict.startswith("needed") for row in rows],
         )
-        page.plot(figure, "Part of the held-out error that a structure takes away, with its 95 % interval.")
+        page.plot(figure, "Part of the held-out error that a model structure removes, with its 95 % interval.")
     page.table(
         ["structure", "physics", "added parameters", "improvement each", "p (Holm)", "verdict"],
         [
@@ -254,16 +266,16 @@ def structures_section(page: ReportPage, compared: StructureComparison) -> None:
 
 
 def drift_section(page: ReportPage, found: Drift) -> None:
-    """Write the parameters that changed while the log was recorded."""
+    """Add to a report the parameters that changed while the log was recorded."""
     order = {name: place for place, name in enumerate(found.drifting)}
     shown = sorted(found.params, key=lambda p: (order.get(p.name, len(order)), p.p_change))[:_DRIFTS]
-    said = f"{', '.join(found.drifting)} changed." if found.drifting else "No parameter changed that these data show."
+    summary = f"{', '.join(found.drifting)} changed." if found.drifting else "These data show no change of a parameter."
     page.section(
         "Drift",
-        f"{said} Tested for change between {len(found.groups)} groups of episodes and for a trend along their order, "
-        "by permutation of episodes, adjusted by Holm over parameters and both tests.",
+        f"{summary} Tested for change between {len(found.groups)} groups of episodes and for a trend along their "
+        "order, by permutation of episodes, adjusted by Holm over parameters and both tests.",
     )
-    figure = drift_panels(
+    figure = plot_drift_panels(
         found.groups, *([getattr(param, key) for param in shown] for key in ("name", "estimates", "errors", "unit"))
     )
     page.plot(figure, "Estimates of each group with 95 % intervals from the spread of episodes within groups.")

@@ -1,4 +1,4 @@
-"""Request of ``twinloop identify``."""
+"""Define the options of ``twinloop identify``."""
 
 from __future__ import annotations
 
@@ -19,23 +19,27 @@ class FitOptions:
     window: float | None = None
     """Length in seconds of windows that are replayed from measured states, instead of whole episodes."""
     free: tuple[str, ...] = ()
-    """Parameters to fit, as patterns such as 'joint/*/damping'; by default the robot's, if a log can determine them."""
+    """Parameters to fit, as patterns such as 'joint/*/damping'; by default those of the robot that a log can determine.
+    """
     bootstrap: int = 0
-    """Number of fits to resampled episodes (or blocks of time), for the intervals."""
+    """Number of fits to resampled episodes (or blocks of time) from which intervals are computed; 0 for none."""
     profile: tuple[str, ...] = ()
-    """Parameters with a profile likelihood: the increase of the error if each is held at other values."""
+    """Parameters for which to compute the profile likelihood: how much the error rises if each is fixed at other
+    values.
+    """
     measured_torque: bool = False
     """Drive a torque-controlled twin with the measured torques instead of the commanded ones."""
 
 
 @request
 class PlanOptions:
-    """Analysis before a fit: parameters that the data determine, and a motion that determines the others."""
+    """Analysis before a fit: which parameters the data determine, and a motion that determines the others."""
 
     plan: bool = False
-    """Report how well the data, or none, determine each parameter, without a fit. Needs neither --data nor --output."""
+    """Report how well the data determine each parameter, without a fit. Needs neither --data nor --output."""
     excitation: Path | None = None
-    """With --plan: write a motion that determines the other parameters, within the robot's limits, to this .yaml."""
+    """With --plan: write to this .yaml file a motion that determines the other parameters, within the robot's limits.
+    """
     duration: float = 30.0
     """Duration of one pass of that motion, in seconds."""
     repeat: int = 4
@@ -43,29 +47,33 @@ class PlanOptions:
     optimal: Literal["D", "A", "E"] = "D"
     """Criterion to minimize: determinant (D), trace (A) or largest eigenvalue (E) of the parameters' covariance."""
     speed_share: float = 0.6
-    """Share of the servos' no-load speed, and of the acceleration by their torque, that the motion may use."""
+    """Share (0 to 1) of the servos' no-load speed, and of the acceleration by their torque, that the motion may use."""
     plan_seed: int = 0
-    """Seed of the drawn parameters and of the search."""
+    """Seed of the parameter values for which the analysis is made, and of the search for a motion."""
 
 
 @request
 class PostFitAnalyses:
-    """Analyses after the fit: ranges that cover real clips, missing physics, change over time."""
+    """Analyses after the fit: calibrated ranges, missing physics, change over time, posterior."""
 
     calibrate: str | None = None
-    """Additional clips that widen the ranges to their nominal coverage: last:K of those not held out, every:K, or
-    numbers.
+    """Episodes with which the ranges are widened until they cover real clips as often as stated: last:K of the episodes
+    not held out, every:K, or episode numbers. These episodes are not fitted.
     """
     compare: bool = False
-    """Fit alternative structures (delay, backlash, Stribeck friction, …) and report missing physics."""
+    """Fit with alternative model structures (delay, backlash, Stribeck friction, …) and report missing physics."""
     structures: tuple[str, ...] = ()
-    """Names of the structures to compare; by default all."""
+    """Names of the model structures to compare; by default all."""
     structure_file: Path | None = None
-    """YAML file with your own structures (docs/guides/identify.md)."""
+    """YAML file with your own model structures (docs/guides/identify.md)."""
     folds: int = 3
-    """Number of folds for cross-fitting of structures; with --holdout they are tested on those episodes instead."""
+    """Number of cross-validation folds for the model structures; with --holdout they are tested on those episodes
+    instead.
+    """
     drift: str | None = None
-    """Test for change between groups of episodes: a number of groups in order, hour, day, or a condition's name."""
+    """Test for change of parameters between groups of episodes: a number of groups in order, hour, day, or a
+    condition's name.
+    """
     posterior: Literal["sbi"] | None = None
     """Also learn a posterior by simulation-based inference, and check it (docs/concepts/uncertainty.md)."""
 
@@ -80,7 +88,7 @@ class IdentifyRequest(ReportedRequest):
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     data: tuple[str, ...] = ()
-    """Logs, datasets or names of public sets; the episodes of several are numbered consecutively."""
+    """Logs, datasets or names of public sets. If several are given, their episodes are numbered consecutively."""
     holdout: str | None = None
     """Held-out episodes: last:K, every:K, or episode numbers separated by commas; by default none, with a warning."""
     fitting: FitOptions = field(default_factory=FitOptions)

@@ -1,4 +1,7 @@
-"""Record commands in their workspace, and add the datasets that they made."""
+"""Record each finished command in the catalog of its workspace, and add the datasets that it wrote to the workspace.
+
+The command line calls `record_command` after every command, so that the commands themselves do not need a workspace.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +29,44 @@ _MOST_BYTES = 4096  # per recorded metric; result.json has larger ones
 def record_command(
     record: Record | None,
     words: Sequence[str],
-    figures: Mapping[str, Any],
+    metrics: Mapping[str, Any],
     code: int,
     *,
     started: datetime,
     ended: datetime,
 ) -> str | None:
-    """Record a command in its workspace, and seal the files that it wrote; return lines for people."""
+    """Record a command in its workspace, and store the hashes of the files that it wrote.
+
+    Args:
+        record: what the workspace records: ``measures`` (metrics), ``makes`` (metrics and new datasets), ``stores``
+            (hashes of files only), or None (nothing).
+        words: words of the command line.
+        metrics: the result of the command.
+        code: exit code of the command.
+        started: time at which the command started.
+        ended: time at which the command ended.
+
+    Returns:
+        Lines to print, or None.
+    """
     lines = [
-        _record_in_workspace(record, words, figures, code, started=started, ended=ended),
-        _seal_files(words, figures) if record else None,
+        _record_in_workspace(record, words, metrics, code, started=started, ended=ended),
+        _seal_files(words, metrics) if record else None,
     ]
     return "\n".join(line for line in lines if line) or None
 
 
-def _seal_files(words: Sequence[str], figures: Mapping[str, Any]) -> str | None:
-    """Seal the files that a command wrote into a workspace, so that `fsck` notices changes."""
-    written = _find_output_folder(words, figures)
+def _seal_files(words: Sequence[str], metrics: Mapping[str, Any]) -> str | None:
+    """Store the hashes of the files that a command wrote into a workspace, so that `fsck` notices later changes.
+
+    Args:
+        words: words of the command line.
+        metrics: the result of the command.
+
+    Returns:
+        A line to print if this fails, else None.
+    """
+    written = _find_output_folder(words, metrics)
     if written is None or not any((folder / "twinloop.yaml").is_file() for folder in written.parents):
         return None
     from twinloop.catalog import Workspace
@@ -61,24 +85,25 @@ def _seal_files(words: Sequence[str], figures: Mapping[str, Any]) -> str | None:
 def _record_in_workspace(
     record: Record | None,
     words: Sequence[str],
-    figures: Mapping[str, Any],
+    metrics: Mapping[str, Any],
     code: int,
     *,
     started: datetime,
     ended: datetime,
 ) -> str | None:
-    """Record a command in its workspace, and add the dataset that it made.
+    """Record a command in its workspace, and add the datasets that it made.
 
-    The workspace is the nearest folder with a ``twinloop.yaml`` upwards from the command's output or, without one, from
-    the working folder; without a workspace nothing happens. A failure here does not affect the command's result.
+    The workspace is the nearest folder with a ``twinloop.yaml`` upwards from the command's output. A command without an
+    output uses the workspace in its result, or the working folder. Nothing happens outside of a workspace. A failure
+    here does not affect the result of the command.
 
     Returns:
-        A line for people: the added dataset, or why the run was not recorded.
+        Lines to print on the added datasets, or the reason why the run was not recorded; None for nothing to print.
     """
-    if record not in ("measures", "makes") or figures.get("run_id"):
+    if record not in ("measures", "makes") or metrics.get("run_id"):
         return None
-    written = _find_output_folder(words, figures)
-    place = written or Path(str(figures.get("workspace") or Path.cwd()))
+    written = _find_output_folder(words, metrics)
+    place = written or Path(str(metrics.get("workspace") or Path.cwd()))
     if not any((folder / "twinloop.yaml").is_file() for folder in (place, *place.parents)):
         return None  # outside of a workspace the catalog is not imported
     from twinloop.catalog import Workspace
@@ -87,7 +112,7 @@ def _record_in_workspace(
     assert root is not None  # noqa: S101 - the line above found it
     try:
         with Workspace.open(root) as workspace:
-            result = {**_select_small_metrics(replace_nonfinite(figures)), "exit_code": code}
+            result = {**_select_small_metrics(replace_nonfinite(metrics)), "exit_code": code}
             run = workspace.record_run(words[0], written, result, started, ended, list(words))
             added = [workspace.add(path, run_id=run) for path in _find_datasets(written if record == "makes" else None)]
     except (TwinloopError, OSError, sqlite3.Error) as error:
@@ -97,9 +122,9 @@ def _record_in_workspace(
     return "\n".join(lines) or None
 
 
-def _find_output_folder(words: Sequence[str], figures: Mapping[str, Any]) -> Path | None:
-    """Return the local folder that a command wrote, or None."""
-    output = figures.get("output") or figures.get("stored")
+def _find_output_folder(words: Sequence[str], metrics: Mapping[str, Any]) -> Path | None:
+    """Return the local folder that a command wrote, from its result or its flag ``--output``; None if there is none."""
+    output = metrics.get("output") or metrics.get("stored")
     if output is None:  # measuring commands do not return it
         said = [word.removeprefix("--output=") for word in words if word.startswith("--output=")]
         said += [word for before, word in pairwise(words) if before == "--output"]
@@ -111,7 +136,11 @@ def _find_output_folder(words: Sequence[str], figures: Mapping[str, Any]) -> Pat
 
 
 def _find_datasets(folder: Path | None) -> list[Path]:
-    """Return the datasets that a command made: its output, parts of it, and the images next to it."""
+    """Return the dataset folders that a command made.
+
+    These are the output folder and the folder of its images or, if neither is a dataset, the datasets in the output
+    folder.
+    """
     if folder is None:
         return []
     parts = sorted(path for path in folder.iterdir() if path.is_dir())
@@ -120,6 +149,6 @@ def _find_datasets(folder: Path | None) -> list[Path]:
     return found or [path for path in parts if (path / layout.INFO).is_file()]
 
 
-def _select_small_metrics(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that are small enough for the catalog."""
-    return {key: value for key, value in figures.items() if len(dumps(value)) <= _MOST_BYTES}
+def _select_small_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of at most 4096 bytes as JSON, which are small enough for the catalog."""
+    return {key: value for key, value in metrics.items() if len(dumps(value)) <= _MOST_BYTES}

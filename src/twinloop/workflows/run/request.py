@@ -1,7 +1,8 @@
-"""Requests: one dataclass per command, which defines its flags and is passed to its workflow.
+"""Define the base classes of requests: one dataclass per command, which defines the command's flags.
 
-A field is a flag, with its name, type, default and docstring. Modules of requests import nothing heavy, because the
-command line reads all of them before it selects the command.
+A field is a flag, with its name, type, default and docstring. The request is passed to the function that runs the
+command. Modules of requests import nothing heavy, because the command line reads all of them before it selects the
+command.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import tyro
 _T = TypeVar("_T")
 _NO_VALUE = ("None", "False", "", "''")  # defaults that the help does not print
 _DEFAULT = tyro.conf.arg(help_behavior_hint=lambda value: "" if value in _NO_VALUE else f"(default: {value})")
-Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
-"""Texts that are given one by one: the flag is repeated for each."""
+RepeatedFlag = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+"""Type of a flag that is repeated for each of its texts."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def request(cls: type[_T]) -> type[_T]:
-    """Make a class a request: a frozen, keyword-only dataclass whose own fields come before the common ones."""
+    """Convert a class to a request: a frozen, keyword-only dataclass whose own fields come before inherited ones."""
     hints, own = get_type_hints(cls, include_extras=True), inspect.get_annotations(cls)
     cls.__annotations__ = {name: Annotated[hints[name], _DEFAULT] for name in own}
     made: Any = dataclass(frozen=True, kw_only=True)(cls)
@@ -33,7 +34,7 @@ def request(cls: type[_T]) -> type[_T]:
 
 @request
 class Request:
-    """Common to all commands."""
+    """Options of all commands."""
 
     json: bool = False
     """End with one line of JSON on standard output."""
@@ -41,7 +42,7 @@ class Request:
 
 @request
 class WorkspaceRequest(Request):
-    """Common to commands that need a workspace."""
+    """Options of all commands that need a workspace."""
 
     workspace: Path | None = None
     """Folder of the workspace; by default the nearest one upwards from here."""
@@ -49,7 +50,7 @@ class WorkspaceRequest(Request):
 
 @request
 class ReportedRequest(Request):
-    """Common to commands that write a result and a report."""
+    """Options of all commands that write a result and a report."""
 
     output: Path | None = None
     """Folder for result.json and report.html."""
@@ -57,23 +58,23 @@ class ReportedRequest(Request):
 
 @request
 class ScenarioFolderRequest(Request):
-    """Common to commands on stored scenarios."""
+    """Options of all commands on stored scenarios."""
 
     scenarios: Path | None = None
-    """Folder of scenarios; by default that of the workspace, or the folder scenarios here."""
+    """Folder of scenarios; by default that of the workspace or, without a workspace, the folder scenarios here."""
 
 
 @request
 class SeedOption:
-    """Common to commands with random draws."""
+    """Options of all commands with random draws."""
 
     seed: int = 0
-    """Run seed. The same seed gives the same draws, and the same worlds for everything that is compared."""
+    """Run seed. The same seed gives the same random draws, so that compared policies or twins get the same worlds."""
 
 
 @request
 class WorkersOption:
-    """Common to commands that compute in several processes."""
+    """Options of all commands that compute in several processes."""
 
     workers: int = 0
     """Number of processes; 0 uses every core. The result does not depend on it."""
@@ -81,7 +82,7 @@ class WorkersOption:
 
 @request
 class LevelOption:
-    """Common to commands that report intervals."""
+    """Options of all commands that report intervals."""
 
     level: float = 0.95
     """Confidence level of intervals; the significance level of tests is one minus this value."""
@@ -89,8 +90,9 @@ class LevelOption:
 
 @request
 class FailIfOption:
-    """Common to commands whose metrics can fail a build."""
+    """The flag --fail-if, for commands whose exit code can depend on their metrics."""
 
     fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a metric meets one of these conditions, each as 'NAME > VALUE'; NAME.low and NAME.high are the
-    ends of its interval."""
+    """Exit with 1 if a metric meets one of these conditions, each as 'NAME > VALUE'. NAME.low and NAME.high are the
+    bounds of its interval.
+    """

@@ -1,4 +1,7 @@
-"""Begin and end every run: its folder, ``result.json``, its report, conditions on metrics, and its exit code."""
+"""Begin and end the run of a command: lock its folder, write its result and report, and determine its exit code.
+
+The exit code is 1 if a metric meets a condition of the flag ``--fail-if``.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from twinloop.report import ReportPage
 
 
 def replace_nonfinite(value: Any) -> Any:
-    """Return the same JSON-compatible value with null for NaN and infinity, which JSON cannot represent."""
+    """Return a JSON-compatible value in which NaN and infinity, which JSON cannot represent, are replaced by None."""
     if isinstance(value, Mapping):
         return {str(key): replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -41,10 +44,10 @@ def replace_nonfinite(value: Any) -> Any:
 
 
 def claim_output(folder: Path) -> None:
-    """Refuse a run's folder before the work begins if it could not be written afterwards.
+    """Check, before the work of a run begins, that its results can be written to a folder afterwards.
 
     Raises:
-        InputError: it has an earlier run, is in a dataset, or is below something that is not a folder or not writable.
+        InputError: If the folder contains an earlier run or a dataset, is inside a dataset, or cannot be written.
     """
     if (folder / "result.json").exists():
         forget_locks(folder)
@@ -53,7 +56,7 @@ def claim_output(folder: Path) -> None:
         raise InputError(f"{folder} holds a dataset. Choose another --output, or move that one away.")
     for above in folder.resolve().parents:
         if (above / layout.INFO).is_file():
-            raise InputError(f"{folder} lies in the dataset {above}. Choose an --output outside it.")
+            raise InputError(f"{folder} is inside the dataset {above}. Choose an --output outside it.")
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise InputError(f"{folder} cannot be made: {existing} is no folder to write to. Choose another --output.")
@@ -61,11 +64,15 @@ def claim_output(folder: Path) -> None:
 
 @contextlib.contextmanager
 def lock_run_folder(folder: Path, purpose: str = "") -> Generator[None]:
-    """Lock a run's folder while its files are written; nested blocks need a different ``purpose`` each.
+    """Return a context manager that locks a run's folder while its files are written.
+
+    Args:
+        folder: the folder of the run.
+        purpose: name of the lock; nested blocks for one folder need different names.
 
     Raises:
-        DatasetLockedError: another process writes there.
-        InputError: another process has finished a run there since this one began.
+        DatasetLockedError: If another process is writing to the folder.
+        InputError: If another process has finished a run in the folder since this run began.
     """
     with hold_folder_lock(folder, purpose):
         claim_output(folder)
@@ -77,7 +84,12 @@ _COMMAND: ContextVar[tuple[str, Any] | None] = ContextVar("command", default=Non
 
 @contextlib.contextmanager
 def record_request(command: str, request: Any) -> Generator[None]:
-    """Store a command and its request, all defaults included, in the folders that are written within the block."""
+    """Return a context manager that sets the current command, which `write_request` stores in the folders of results.
+
+    Args:
+        command: name of the command.
+        request: its request, stored with all defaults.
+    """
     token = _COMMAND.set((command, request))
     try:
         yield
@@ -86,7 +98,7 @@ def record_request(command: str, request: Any) -> Generator[None]:
 
 
 def write_request(folder: Path) -> None:
-    """Store the request of the current command, if there is one, as ``FOLDER/request.json``."""
+    """Write the request of the current command to ``FOLDER/request.json``; do nothing outside of `record_request`."""
     if (made := _COMMAND.get()) is not None:
         form = {
             "schema": 1,
@@ -97,20 +109,30 @@ def write_request(folder: Path) -> None:
         write_json(folder / "request.json", form)
 
 
-def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Store a run's request and then its metrics, without credentials, as ``FOLDER/result.json``.
+def write_result(folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the request and then the metrics of a run, without credentials, to ``request.json`` and ``result.json``.
 
     Returns:
         The metrics as stored.
     """
     write_request(folder)
-    stored = redact_values(replace_nonfinite(dict(figures)))
+    stored = redact_values(replace_nonfinite(dict(metrics)))
     write_json(folder / "result.json", stored)
     return stored
 
 
 def write_report(page: ReportPage, fill: Callable[[ReportPage], None], path: Path, console: Console) -> Path | None:
-    """Fill and write a page; if a package for it is missing, print its name and return None."""
+    """Fill a report page and write it to a file.
+
+    Args:
+        page: the empty page.
+        fill: function that adds the sections to the page.
+        path: the HTML file.
+        console: console on which the path is printed or, if a package for reports is missing, the name of the package.
+
+    Returns:
+        The path; None if a package is missing.
+    """
     try:
         fill(page)
         page.write(path)
@@ -122,16 +144,26 @@ def write_report(page: ReportPage, fill: Callable[[ReportPage], None], path: Pat
 
 
 def write_run(
-    folder: Path, figures: Mapping[str, Any], page: ReportPage, fill: Callable[[ReportPage], None], console: Console
+    folder: Path, metrics: Mapping[str, Any], page: ReportPage, fill: Callable[[ReportPage], None], console: Console
 ) -> dict[str, Any]:
-    """Write a run's report and then its metrics; return the metrics as stored.
+    """Write the report of a run, and then its metrics.
 
-    ``result.json`` is written last: a folder that has it is complete. A run that was killed, or whose disk was full,
-    can therefore be repeated in the same folder.
+    ``result.json`` is written last, so that a folder with this file is complete. A run that was killed, or whose disk
+    was full, can therefore be repeated in the same folder.
+
+    Args:
+        folder: the folder of the run.
+        metrics: metrics of the run.
+        page: the empty report page.
+        fill: function that adds the sections to the page.
+        console: console on which the path of the report is printed.
+
+    Returns:
+        The metrics as stored.
     """
     with lock_run_folder(folder):
         write_report(page, fill, folder / "report.html", console)
-        return write_result(folder, figures)
+        return write_result(folder, metrics)
 
 
 _WHY = ("unexplained", "unexplained/*", "share/*")
@@ -150,12 +182,15 @@ _SCORES = (
 
 
 def _add_item_patterns(*names: str) -> tuple[str, ...]:
-    """Return the names of metrics, and the patterns of the same metrics per joint, task or policy."""
+    """Return names of metrics and, for each, a pattern for the same metric of each item, such as ``rmse/*``.
+
+    Items are, for example, joints, tasks or policies.
+    """
     return (*names, *(f"{name}/*" for name in names))
 
 
 # Metrics by verb and kind; * matches a name from the data: a joint, a task, a policy, a signal.
-_FIGURES: Mapping[tuple[str, str], tuple[str, ...]] = {
+_METRICS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("gap", "dynamics"): (*_add_item_patterns("skill", "gap_ratio"), "nrmse", "rmse/*", "delay/*", *_WHY),
     ("gap", "why"): _WHY,
     ("gap", "sensors"): ("sensors_differ", "*/*"),
@@ -177,13 +212,16 @@ _FIGURES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def list_metric_names(verb: str, kind: str) -> tuple[str, ...]:
-    """Return the metric names for conditions on a command; empty if only the command itself can determine them.
+    """Return the names of a command's metrics, so that a wrong name in ``--fail-if`` is refused before the work begins.
 
     Args:
-        verb: the command.
-        kind: its subcommand or variant.
+        verb: the command, such as ``gap``.
+        kind: its subcommand or variant, such as ``dynamics``.
+
+    Returns:
+        Names in which ``*`` matches a name from the data; empty if the names are known only during the command.
     """
-    return _FIGURES.get((verb, kind)) or _FIGURES.get((verb, ""), ())
+    return _METRICS.get((verb, kind)) or _METRICS.get((verb, ""), ())
 
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
@@ -197,9 +235,15 @@ _PATTERN = re.compile(r"^\s*(?P<name>[^<>]+?)(?:\.(?P<end>low|high))?\s*(?P<sign
 
 @dataclass(frozen=True, kw_only=True)
 class FailCondition:
-    """A condition ``text``; it compares the estimate of metrics ``name``, or an ``end`` of their intervals.
+    """Condition on a metric, such as ``skill.low < 0.5``, that makes a command fail.
 
-    Characters that a metric's name cannot have (spaces, =) may be written, and match the underscore in it.
+    Attributes:
+        text: the condition as the user wrote it.
+        name: name of the metric, or a pattern of names. Characters that a metric's name cannot have, such as spaces,
+            are replaced by underscores.
+        end: ``low`` or ``high`` for a bound of the metric's interval, "" for the estimate.
+        sign: ``<``, ``<=``, ``>`` or ``>=``.
+        number: the limit.
     """
 
     text: str
@@ -208,36 +252,39 @@ class FailCondition:
     sign: str
     number: float
 
-    def matches(self, figures: Mapping[str, HeadlineMetric]) -> list[HeadlineMetric]:
+    def matches(self, metrics: Mapping[str, HeadlineMetric]) -> list[HeadlineMetric]:
         """Return the metrics that the condition names.
 
+        Args:
+            metrics: metrics of the run by name.
+
         Raises:
-            UnknownNameError: there is none.
+            UnknownNameError: If no metric has the name.
         """
-        found = [figure for name, figure in figures.items() if name == self.name or fnmatchcase(name, self.name)]
+        found = [metric for name, metric in metrics.items() if name == self.name or fnmatchcase(name, self.name)]
         if not found:
-            raise UnknownNameError("figure", self.name, list(figures), where=f"--fail-if '{self.text}'")
+            raise UnknownNameError("metric", self.name, list(metrics), where=f"--fail-if '{self.text}'")
         return found
 
-    def holds(self, figure: HeadlineMetric) -> bool:
+    def holds(self, metric: HeadlineMetric) -> bool:
         """Return whether the condition is true for a metric.
 
         Raises:
-            InputError: the metric is unknown, or has no interval although the condition names an end of it.
+            InputError: If the metric is NaN, or has no interval although the condition is on a bound of it.
         """
-        value = getattr(figure, self.end or "estimate")
+        value = getattr(metric, self.end or "estimate")
         if math.isnan(value):
-            reason = f" ({figure.method})" if figure.method else ""
-            what = f"The interval of {figure.name}" if self.end else figure.name
+            reason = f" ({metric.method})" if metric.method else ""
+            what = f"The interval of {metric.name}" if self.end else metric.name
             raise InputError(f"--fail-if '{self.text}' cannot be decided: {what} is not known{reason}.")
         return _COMPARE[self.sign](value, self.number)
 
 
 def parse_conditions(texts: Sequence[str]) -> tuple[FailCondition, ...]:
-    """Parse conditions, before the work begins.
+    """Parse the conditions of ``--fail-if``.
 
     Raises:
-        InputError: a condition has another form than NAME < NUMBER or NAME.low < NUMBER.
+        InputError: If a condition has another form than NAME < NUMBER or NAME.low < NUMBER.
     """
     return tuple(_parse_condition(text) for text in texts)
 
@@ -247,8 +294,8 @@ def _parse_condition(text: str) -> FailCondition:
     number = _parse_number(found["number"]) if found else math.nan
     if found is None or math.isnan(number):
         raise InputError(
-            f"--fail-if '{text}' is no condition. Write NAME < NUMBER, with <, <=, > or >=, such as 'skill < 0.5', or "
-            "an end of the interval: 'skill.low < 0.5'."
+            f"--fail-if '{text}' is not a condition. Write NAME < NUMBER, with <, <=, > or >=, such as 'skill < 0.5', "
+            "or a bound of the interval: 'skill.low < 0.5'."
         )
     return FailCondition(
         text=text, name=format_metric_name(found["name"]), end=found["end"] or "", sign=found["sign"], number=number
@@ -262,27 +309,34 @@ def _parse_number(text: str) -> float:
         return math.nan
 
 
-def check_names(conditions: Sequence[FailCondition], figures: Sequence[str]) -> None:
-    """Refuse a condition on a metric that a command never has, before the work begins.
+def check_names(conditions: Sequence[FailCondition], metrics: Sequence[str]) -> None:
+    """Check, before the work begins, that conditions are on metrics that a command has.
 
     Args:
-        conditions: the user's conditions.
-        figures: names of metrics; ``*`` matches names from the data, such as a joint's.
+        conditions: conditions of the user.
+        metrics: names of the metrics; ``*`` matches names from the data, such as the name of a joint.
 
     Raises:
-        UnknownNameError: a condition names none of them.
+        UnknownNameError: If no metric can have the name in a condition.
     """
-    names = [format_metric_name(name) for name in figures]
+    names = [format_metric_name(name) for name in metrics]
     for condition in conditions:
         if not any(_patterns_overlap(condition.name, name) for name in names):
-            raise UnknownNameError("figure", condition.name, names, where=f"--fail-if '{condition.text}'")
+            raise UnknownNameError("metric", condition.name, names, where=f"--fail-if '{condition.text}'")
 
 
-def _patterns_overlap(asked: str, told: str) -> bool:
-    """Return whether two patterns may match one name; of two with wildcards only the beginnings are compared."""
-    if asked == told or fnmatchcase(asked, told) or fnmatchcase(told, asked):
+def _patterns_overlap(wanted: str, available: str) -> bool:
+    """Return whether two patterns with ``*`` may match the same name.
+
+    If both have wildcards, only the texts before the first wildcard are compared.
+
+    Args:
+        wanted: name or pattern in a condition.
+        available: name or pattern of a metric.
+    """
+    if wanted == available or fnmatchcase(wanted, available) or fnmatchcase(available, wanted):
         return True
-    both = [re.split(r"[*?\[]", text, maxsplit=1) for text in (asked, told)]
+    both = [re.split(r"[*?\[]", text, maxsplit=1) for text in (wanted, available)]
     begins = [parts[0] for parts in both]
     return all(len(parts) > 1 for parts in both) and (
         begins[0].startswith(begins[1]) or begins[1].startswith(begins[0])
@@ -291,7 +345,11 @@ def _patterns_overlap(asked: str, told: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class FailVerdict:
-    """The true conditions, each with its metric; empty if the run passed."""
+    """Result of the conditions of a run.
+
+    Attributes:
+        failed: the true conditions, each with its metric; empty if the run passed.
+    """
 
     failed: tuple[tuple[FailCondition, HeadlineMetric], ...]
 
@@ -301,30 +359,39 @@ class FailVerdict:
         return 1 if self.failed else 0
 
     def lines(self) -> list[str]:
-        """Return a line for each true condition."""
+        """Return a line to print for each true condition."""
         return [
-            f"FAILED {condition.text}: {figure.name} is "
-            f"{figure.estimate:.4g}{_format_interval(figure)}{_format_unit(figure)}"
-            for condition, figure in self.failed
+            f"FAILED {condition.text}: {metric.name} is "
+            f"{metric.estimate:.4g}{_format_interval(metric)}{_format_unit(metric)}"
+            for condition, metric in self.failed
         ]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return a JSON-compatible list for files."""
-        return [{"condition": condition.text, "figure": figure.name} for condition, figure in self.failed]
+        """Return the true conditions and their metrics as a JSON-compatible list."""
+        return [{"condition": condition.text, "metric": metric.name} for condition, metric in self.failed]
 
 
-def check_conditions(conditions: Sequence[FailCondition], figures: Mapping[str, HeadlineMetric]) -> FailVerdict:
-    """Evaluate every condition on every metric that it names."""
-    tried = [(condition, figure) for condition in conditions for figure in condition.matches(figures)]
-    return FailVerdict(failed=tuple((condition, figure) for condition, figure in tried if condition.holds(figure)))
+def check_conditions(conditions: Sequence[FailCondition], metrics: Mapping[str, HeadlineMetric]) -> FailVerdict:
+    """Evaluate every condition on every metric that it names.
+
+    Args:
+        conditions: the conditions.
+        metrics: metrics of the run by name.
+
+    Raises:
+        UnknownNameError: If a condition names no metric.
+        InputError: If a condition cannot be decided, because the metric or its interval is unknown.
+    """
+    tried = [(condition, metric) for condition in conditions for metric in condition.matches(metrics)]
+    return FailVerdict(failed=tuple((condition, metric) for condition, metric in tried if condition.holds(metric)))
 
 
-def _format_interval(figure: HeadlineMetric) -> str:
-    return "" if math.isnan(figure.low) else f" [{figure.low:.4g}, {figure.high:.4g}]"
+def _format_interval(metric: HeadlineMetric) -> str:
+    return "" if math.isnan(metric.low) else f" [{metric.low:.4g}, {metric.high:.4g}]"
 
 
-def _format_unit(figure: HeadlineMetric) -> str:
-    return f" {figure.unit}" if figure.unit else ""
+def _format_unit(metric: HeadlineMetric) -> str:
+    return f" {metric.unit}" if metric.unit else ""
 
 
 Outcome = tuple[dict[str, Any], int]
@@ -332,9 +399,14 @@ Outcome = tuple[dict[str, Any], int]
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """One run of a measuring command. ``kind`` is the word after ``twinloop`` ``verb``, or its variant.
+    """One run of a measuring command: it checks the output folder, stores the results and determines the exit code.
 
-    Without ``output`` nothing is stored.
+    Attributes:
+        verb: name of the command, such as ``gap``.
+        kind: its subcommand or variant, such as ``dynamics``.
+        output: folder for the results; if None, nothing is stored.
+        conditions: conditions of ``--fail-if``.
+        console: console of the command.
     """
 
     verb: str
@@ -345,11 +417,18 @@ class MeasuredRun:
 
     @classmethod
     def begin(cls, verb: str, kind: str, output: Path | None, fail_if: Sequence[str], console: Console) -> MeasuredRun:
-        """Claim the folder and read the conditions, before any computation.
+        """Check the output folder and the conditions of ``--fail-if`` before any computation, and return the new run.
+
+        Args:
+            verb: name of the command.
+            kind: its subcommand or variant.
+            output: folder for the results, or None.
+            fail_if: conditions as texts.
+            console: console of the command.
 
         Raises:
-            InputError: the folder is taken, or a condition cannot be read.
-            UnknownNameError: a condition is on a metric that this command never has.
+            InputError: If the folder cannot be used, or a condition cannot be parsed.
+            UnknownNameError: If a condition is on a metric that this command never has.
         """
         run = cls(verb=verb, kind=kind, output=output, conditions=parse_conditions(fail_if), console=console)
         run.expect(list_metric_names(verb, kind))
@@ -357,58 +436,66 @@ class MeasuredRun:
             claim_output(output)
         return run
 
-    def expect(self, figures: Sequence[str]) -> None:
-        """Check the conditions against the metric names as soon as these are known, ``*`` for names from the data.
+    def expect(self, metrics: Sequence[str]) -> None:
+        """Check that the ``--fail-if`` conditions are on metrics of this run, as soon as the metrics' names are known.
+
+        Args:
+            metrics: names of the metrics; ``*`` matches a part, such as a joint's name, that depends on the data.
 
         Raises:
-            UnknownNameError: a condition names none of them.
+            UnknownNameError: If no metric can have the name in a condition.
         """
-        if figures:
-            check_names(self.conditions, figures)
+        if metrics:
+            check_names(self.conditions, metrics)
 
     def lock_output(self) -> AbstractContextManager[None]:
-        """Lock the folder while a command writes its own files there, before `end` writes the others.
+        """Return a context manager that locks the output folder while a command writes its own files there.
+
+        Call `end` inside the same ``with`` block, so that its files are written before the lock is released.
 
         Raises:
-            DatasetLockedError: another process writes there.
-            InputError: another process has finished a run there since this one began.
+            DatasetLockedError: If another process is writing to the folder.
+            InputError: If another process has finished a run in the folder since this run began.
         """
         return nullcontext() if self.output is None else lock_run_folder(self.output, "run")
 
     def end(
         self,
-        figures: Mapping[str, Any],
+        metrics: Mapping[str, Any],
         headline: Sequence[HeadlineMetric],
         *,
         title: str = "",
         subtitle: str = "",
         fill: Callable[[ReportPage], None] | None = None,
     ) -> Outcome:
-        """Store result.json and report.html, evaluate the conditions, and return the metrics and the exit code.
+        """Write result.json and report.html, evaluate the conditions of ``--fail-if``, and return the result.
 
         Args:
-            figures: the result, JSON-compatible.
-            headline: the metrics for conditions and the history.
-            title: title of the page.
-            subtitle: subtitle of the page.
-            fill: adds the sections of the page; None for no page.
+            metrics: the result, JSON-compatible.
+            headline: the metrics for the conditions and for the history of runs.
+            title: title of the report.
+            subtitle: subtitle of the report.
+            fill: function that adds the sections to the report; None for no report.
+
+        Returns:
+            The result with the true conditions, and exit code 1 if a condition is true, else 0.
 
         Raises:
-            UnknownNameError: a condition names a metric that the data did not give; the result is stored before.
+            UnknownNameError: If a condition names a metric that the data did not give. The result is stored before.
         """
         result: dict[str, Any] = {
-            **figures,
+            **metrics,
             "verb": self.verb,
             "kind": self.kind,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "headline": [figure.to_json() for figure in headline],
+            "headline": [metric.to_json() for metric in headline],
         }
         if self.output is not None:  # stored before the conditions are evaluated, which may raise
             with lock_run_folder(self.output):
                 if fill is not None:  # result.json is written last, see `write_run`
                     write_report(ReportPage(title, subtitle), fill, self.output / "report.html", self.console)
                 result = write_result(self.output, result)
-        verdict = check_conditions(self.conditions, {figure.name: figure for figure in headline})
+        verdict = check_conditions(self.conditions, {metric.name: metric for metric in headline})
         for line in verdict.lines():
             self.console.print(line, soft_wrap=True)
         return {**result, "failed": verdict.to_json()}, verdict.code

@@ -1,4 +1,4 @@
-"""Write sections of reports, with plots of the printed metrics."""
+"""Add sections to reports on gaps, randomization and datasets, with plots of the metrics that the commands print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twinloop.gap import GapReport
 from twinloop.gap.dynamics.report import format_estimate, gap_tables
 from twinloop.randomize import Plan
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.plots import episode_series, error_by_joint, parameter_draws
+from twinloop.report.plots import plot_episode_series, plot_error_by_joint, plot_parameter_draws
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
@@ -35,25 +35,36 @@ def gap_section(
     options: ReplayOptions | None = None,
     target: Sequence[float] | None = None,
 ) -> None:
-    """Write skill, mean absolute errors with the baselines, and one episode."""
+    """Add the sim-to-real gap of a twin to a report: skill, errors per joint with baselines, and a plot of one episode.
+
+    Args:
+        page: the report page.
+        gap: the measured gap.
+        twin: the twin.
+        episodes: the recorded episodes; the first one is plotted.
+        params: identified parameters, for a second simulated curve of the episode; None for nominal values only.
+        options: options of the replay with which the gap was measured.
+        target: mean absolute error per joint of a reference model to compare with (a second-order fit to the same log);
+            None for none.
+    """
     cut = "whole episodes" if gap.windows == len(gap.episodes) else f"{gap.windows} windows of {gap.length:.3g} s"
     page.section(
-        "How far the twin is from the recorded robot",
+        "Difference between the twin and the recorded robot",
         f"{len(gap.episodes)} episodes ({gap.source}), replayed open loop: {cut}, each from its first frame on driven "
-        f"by the recorded commands alone. Intervals: {gap.drawn}.",
+        f"by the recorded commands alone. Intervals: {gap.interval_method}.",
     )
     page.key_metrics(_key_metrics(gap))
     everything = {**gap.baselines, **{f"twin, {name}": interval for name, interval in gap.twins.items()}}
     drawn = {name: interval for name, interval in everything.items() if name in _DRAWN or name.startswith("twin")}
     page.plot(
-        error_by_joint(
-            gap.joints,
+        plot_error_by_joint(
+            gap.channel_labels,
             {name: interval.estimate for name, interval in drawn.items()},
             intervals={name: (interval.low, interval.high) for name, interval in drawn.items()},
             target=target,
             unit="log units",
         ),
-        "Mean absolute error. Hold and constant velocity are in the table only: they would flatten the rest.",
+        "Mean absolute error. Hold and constant velocity are in the table only: because their errors are much larger.",
     )
     rows = [[name, *(f"{value:.3f}" for value in interval.estimate)] for name, interval in everything.items()]
     best = gap.best
@@ -61,35 +72,39 @@ def gap_section(
     if target is not None:
         rows.append(["to beat: second-order fit", *(f"{value:.2f}" for value in target)])
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in gap.meanings.items())
-    page.table(["mean absolute error", *gap.joints], rows, caption=meanings)
+    page.table(["mean absolute error", *gap.channel_labels], rows, caption=meanings)
     if "position" in (options or ReplayOptions()).compare:
         _episode_plot(page, twin, episodes[0], params, options or ReplayOptions())
 
 
 def gap_tables_section(page: ReportPage, gap: GapReport) -> None:
-    """Write every metric: RMSE and skill, change, horizons, delay, contact, the worst clips."""
-    page.section("Every figure", "Estimates with their intervals in brackets, in the units of each channel.")
+    """Add tables of all metrics of a gap to a report: RMSE, skill, horizons, delays, contacts and the worst clips."""
+    page.section("All metrics", "Estimates with their intervals in brackets, in the units of each channel.")
     for head, body, caption in gap_tables(gap):
         page.table(head, body, caption=caption)
 
 
 def _key_metrics(gap: GapReport) -> list[KeyMetric]:
-    """Return skill, scaled error and gap ratio as key metrics."""
+    """Return the skill, the normalized RMSE and, for repeated motions, the gap ratio as key metrics of a report.
+
+    The skill is 1 for a perfect twin and 0 for one that is as good as the best baseline. The gap ratio is the error
+    divided by the spread of repeated recordings of one motion.
+    """
     rival, scaled = (
-        "1 perfect, 0 as good as each channel's best baseline",
-        "RMSE over each channel's scale, mean of them",
+        "1 is perfect, 0 is as good as the best baseline of each channel",
+        "RMSE divided by the scale of each channel, mean over channels",
     )
-    figures = [
+    metrics = [
         KeyMetric(label="skill", value=format_estimate(gap.overall_skill, digits=2), source=rival),
         KeyMetric(label="error", value=format_estimate(gap.nrmse[gap.evaluated_twin]), source=scaled),
     ]
     if gap.floor is not None:
         value, source = (
             format_estimate(gap.floor.overall[gap.evaluated_twin], digits=2),
-            "error over the spread of repeats about their mean",
+            "error divided by the spread of repeated recordings about their mean",
         )
-        figures.append(KeyMetric(label="gap ratio", value=value, source=source))
-    return figures
+        metrics.append(KeyMetric(label="gap ratio", value=value, source=source))
+    return metrics
 
 
 def _episode_plot(
@@ -103,23 +118,39 @@ def _episode_plot(
         series["identified twin"] = replay(open_backend(), logs, logs.twin.table(1, params.estimate))[0, 0]
     units = [unit.unit for unit in logs.units.joints]
     time = np.arange(logs.measured.shape[1]) / logs.twin.control_hz
-    page.plot(episode_series(time, logs.joints, series, units=units), f"Episode {episode.index} of {episode.origin}.")
+    page.plot(
+        plot_episode_series(time, logs.joints, series, units=units), f"Episode {episode.index} of {episode.origin}."
+    )
 
 
 def draws_section(page: ReportPage, plan: Plan, table: ParamTable) -> None:
-    """Write which parameters the generated worlds drew, and their values within the ranges."""
+    """Add the drawn parameter values of the generated worlds to a report.
+
+    Args:
+        page: the report page.
+        plan: plan of the randomization.
+        table: parameter values, one row per world.
+    """
     names = [name for name in table.names if np.ptp(table[name]) > 0]
     page.section(
-        "What varied between worlds",
-        f"{len(names)} parameters were drawn in {table.nworld} attempts; a row per parameter, darker where more fell.",
+        "Parameters drawn for the worlds",
+        f"{len(names)} parameters were drawn in {table.nworld} attempts; one row per parameter, "
+        "darker where more worlds have the value.",
     )
     values = np.stack([table[name] for name in names], axis=-1)
     units = [plan.twin.params[name].unit for name in names]
-    page.plot(parameter_draws(names, values, values.min(axis=0), values.max(axis=0), units=units))
+    page.plot(plot_parameter_draws(names, values, values.min(axis=0), values.max(axis=0), units=units))
 
 
-def dataset_section(page: ReportPage, figures: Sequence[Any], rows: Sequence[Sequence[Any]], sheet: Path) -> None:
-    """Write yield, speed, verdicts, and a contact sheet."""
-    page.section("The dataset").key_metrics(list(figures))
+def dataset_section(page: ReportPage, metrics: Sequence[Any], rows: Sequence[Sequence[Any]], sheet: Path) -> None:
+    """Add a dataset to a report: key metrics such as yield and speed, verdicts of checks, and a contact sheet.
+
+    Args:
+        page: the report page.
+        metrics: the key metrics.
+        rows: pairs of a check and its verdict.
+        sheet: image file with frames of several episodes.
+    """
+    page.section("The dataset").key_metrics(list(metrics))
     page.table(["check", "verdict"], [list(row) for row in rows])
     page.image(sheet, "Both cameras, several episodes, at the same moments.")

@@ -1,4 +1,7 @@
-"""Generate demonstrations around a failure, from a generate file with a box around the scenario."""
+"""Generate demonstrations near a failure, in worlds whose parameters are drawn from a box around the scenario.
+
+The demonstrations are training data with which a policy can learn to avoid the failure.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 from twinloop.dataset.lerobot import layout
 from twinloop.generate.config import MAX_BATCH, make_plan, resolve_config
-from twinloop.rollout.pinned import PinnedWorld
+from twinloop.rollout.scenario import Scenario
 from twinloop.scenario.target_box import WIDTH, TargetBox, make_target_box
 from twinloop.tasks.protocol import has_tracked_values
 from twinloop.workflows.generate.generate import run_generate
 from twinloop.workflows.generate.requests import GenerateRequest
 from twinloop.workflows.run.results import claim_output
-from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.requests import AugmentRequest
 
 _FILE, _DATA = "generate.yaml", "data"
@@ -28,16 +31,16 @@ _WRAP = 110
 
 
 def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
-    """Write ``OUTPUT/generate.yaml`` and run it into ``OUTPUT/data``.
+    """Write ``OUTPUT/generate.yaml`` for worlds near a scenario, and generate the dataset ``OUTPUT/data`` from it.
 
     Raises:
-        InputError: the scenario has only nominal parameters, or the box cannot be drawn from.
-        CheckFailedError: no attempt succeeded.
+        InputError: If the scenario has only nominal parameters, or no worlds can be drawn from the ranges around it.
+        CheckFailedError: If no attempt succeeded.
     """
     claim_output(request.output)
-    _, pinned = places.open_scenario(request.name, request.scenarios)
+    _, scenario = references.open_scenario(request.name, request.scenarios)
     file, box = write_plan(
-        pinned,
+        scenario,
         request.output / _FILE,
         episodes=request.episodes,
         width=request.width,
@@ -46,10 +49,10 @@ def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
     )
     ranged = len(box.ranges) - len(box.fixed)
     console.print(f"{file}: {ranged} parameters drawn around the scenario, {len(box.fixed)} kept at its values.")
-    figures: dict[str, Any] = {
+    result: dict[str, Any] = {
         "verb": "scenario",
         "kind": "augment",
-        "scenario": pinned.name,
+        "scenario": scenario.name,
         "file": str(file),
         "ranges": {key: list(pair) for key, pair in box.ranges.items()},
         "fixed": list(box.fixed),
@@ -57,7 +60,7 @@ def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
     }
     if request.plan_only:
         console.print(f"Run it with `twinloop generate {file} --output {request.output / _DATA}`.")
-        return figures
+        return result
     made = run_generate(
         GenerateRequest(
             file=file,
@@ -71,7 +74,7 @@ def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
         console=console,
     )
     return {
-        **figures,
+        **result,
         "data": str(request.output / _DATA),
         "attempted": made["attempted"],
         "episodes": made["episodes"],
@@ -84,22 +87,33 @@ def _is_incomplete(data: Path) -> bool:
 
 
 def write_plan(
-    pinned: PinnedWorld, file: Path, *, episodes: int, width: float = WIDTH, only: Sequence[str] = (), seed: int = 0
+    scenario: Scenario, file: Path, *, episodes: int, width: float = WIDTH, only: Sequence[str] = (), seed: int = 0
 ) -> tuple[Path, TargetBox]:
-    """Write the generate file of a box around a scenario, after a check that its plan can be compiled.
+    """Write a generate file with a box (ranges of parameters) around a scenario, after a check that its plan is valid.
 
     Parameters outside the box are drawn from the twin's default ranges.
 
+    Args:
+        scenario: the scenario.
+        file: the generate file to write.
+        episodes: number of attempts.
+        width: half the width of the box, as a fraction of each parameter's default range.
+        only: patterns of the parameters in the box; by default all that differ from nominal values.
+        seed: run seed.
+
+    Returns:
+        The file and the box.
+
     Raises:
-        InputError: fewer than one episode is requested, or the box cannot be drawn from.
+        InputError: If fewer than one episode is requested, or the box cannot be drawn from.
     """
     if episodes < 1:
         raise InputError(f"--episodes {episodes}: give at least one.")
-    twin, task = pinned.open()
-    box = make_target_box(pinned, twin, width=width, only=only)
+    twin, task = scenario.open()
+    box = make_target_box(scenario, twin, width=width, only=only)
     worlds = next(n for n in range(min(episodes, MAX_BATCH), 0, -1) if episodes % n == 0)
     value = {
-        "scene": {"twin": _absolute_reference(pinned.twin), "task": pinned.task},
+        "scene": {"twin": _absolute_reference(scenario.twin), "task": scenario.task},
         "seed": seed,
         "rollout": {
             "parallel_envs": worlds,
@@ -112,7 +126,7 @@ def write_plan(
         },
     }
     make_plan(resolve_config(value, where=str(file), folder=Path.cwd()), twin)
-    said = f"Made by `twinloop scenario augment {pinned.name}`: demonstrations around a failure. {pinned.reason}"
+    said = f"Made by `twinloop scenario augment {scenario.name}`: demonstrations around a failure. {scenario.reason}"
     comment = "\n".join(f"# {line}" for line in textwrap.wrap(said, _WRAP))
     write_text(file, f"{comment}\n{yaml.safe_dump(value, sort_keys=False, allow_unicode=True)}")
     return file, box

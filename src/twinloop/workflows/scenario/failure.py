@@ -1,4 +1,4 @@
-"""Rebuild the world of a failed episode, run it again in simulation, and store it as a scenario."""
+"""Rebuild the world of a failed episode, repeat the failure in simulation, and store the world as a scenario."""
 
 from __future__ import annotations
 
@@ -19,29 +19,34 @@ from twinloop.generate.replay import read_root_config
 from twinloop.label.rule import UNKNOWN, RuleEpisode
 from twinloop.label.rules_builtin import FailureFromStates
 from twinloop.randomize.sources import read_identified
-from twinloop.rollout.pinned import PinnedWorld, WorldOrigin
-from twinloop.rollout.pinned_files import check_free, check_name, write_pinned
+from twinloop.rollout.scenario import Scenario, WorldOrigin
+from twinloop.rollout.scenario_files import check_free, check_name, write_scenario
 from twinloop.scenario.rebuild import TABLE, LoggedEpisode, scenario_from_log
-from twinloop.scenario.regress import format_expectation
+from twinloop.scenario.regress import format_stored_outcomes
 from twinloop.scenario.trials import TrialOutcomes, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend, rollout
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
-from twinloop.workflows.scenario import places
-from twinloop.workflows.scenario.places import DatasetEpisode
+from twinloop.workflows.scenario import references
+from twinloop.workflows.scenario.references import DatasetEpisode
 from twinloop.workflows.scenario.requests import FromFailureRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltWorld:
-    """A world with its twin and task.
+    """World of a failed episode, rebuilt in simulation.
 
-    ``exact`` is True if the stored states were reproduced bit for bit, None for a log, which has none. ``parameters``
-    is the source of the parameters; ``lines`` are output for people. ``policy_hash`` is that of the actor, if
-    the episode records it.
+    Attributes:
+        world: the world, with the commands of the episode.
+        twin: its twin.
+        task: its task.
+        exact: whether the stored states were reproduced bit for bit; None for a robot's log, which has no states.
+        parameters: source of the parameter values, as text.
+        lines: lines to print for the user.
+        policy_hash: hash of the policy that acted, or "" if it is not recorded.
     """
 
-    world: PinnedWorld
+    world: Scenario
     twin: Twin
     task: Task
     exact: bool | None
@@ -51,9 +56,17 @@ class RebuiltWorld:
 
 
 def is_simulated(located: DatasetEpisode) -> bool:
-    """Return whether an episode is simulated and has its states; runs on a robot, also a virtual one, are logs."""
+    """Return whether an episode was simulated and its states are stored.
+
+    An episode of `twinloop run` is a log, even if its robot is virtual.
+    """
     reader, index = located.reader, located.index
-    if not reader.ours or reader.is_appended(index) or reader.has_log(index) or not reader.provenance(index).twin:
+    if (
+        not reader.written_by_twinloop
+        or reader.is_appended(index)
+        or reader.has_log(index)
+        or not reader.provenance(index).twin
+    ):
         return False
     try:
         return len(reader.states(index)) > 0
@@ -61,11 +74,16 @@ def is_simulated(located: DatasetEpisode) -> bool:
         return False
 
 
-def rebuild_from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
-    """Rebuild the world of a simulated episode from its provenance.
+def rebuild_from_provenance(located: DatasetEpisode, request: FromFailureRequest, backend: Backend) -> RebuiltWorld:
+    """Rebuild the world of a simulated episode from its provenance (the facts from which it can be simulated again).
+
+    Args:
+        located: the episode.
+        request: flags of the command.
+        backend: backend that simulates the world, to compare the states.
 
     Raises:
-        InputError: it succeeded, its twin and task are not recorded, or its dataset or twin has changed.
+        InputError: If the episode succeeded, its twin and task are not recorded, or its dataset or twin has changed.
     """
     reader, index = located.reader, located.index
     record = reader.provenance(index)
@@ -86,19 +104,23 @@ def rebuild_from_provenance(located: DatasetEpisode, asked: FromFailureRequest, 
         provenance=record,
     )
     found, why = _find_failure_class(reader, index, task)
-    world = PinnedWorld.of_episode(
+    world = Scenario.of_episode(
         episode,
         twin,
         task,
-        name=asked.name or _make_default_name(located, found),
+        name=request.name or _make_default_name(located, found),
         twin_reference=str(config["twin"]),
-        reason=asked.reason or (f"{found}: {why}" if found else ""),
-        meaning=asked.meaning,
+        reason=request.reason or (f"{found}: {why}" if found else ""),
+        meaning=request.meaning,
         origin=_origin(located, record.actor, record.source),
     )
     world = replace(world, task=str(config["task"]))
     exact = _is_reproduced_exactly(world, twin, task, episode, backend)
-    said = "equal bit for bit" if exact else "NOT equal bit for bit: another MuJoCo or processor made them"
+    said = (
+        "equal bit for bit"
+        if exact
+        else "NOT equal bit for bit: another version of MuJoCo or another processor computed them"
+    )
     lines = [f"Rebuilt from its provenance: {world.nstep} frames {said}."]
     lines += [f"Why it failed: {world.reason}."] if world.reason else []
     return RebuiltWorld(
@@ -112,7 +134,7 @@ def rebuild_from_provenance(located: DatasetEpisode, asked: FromFailureRequest, 
     )
 
 
-def _is_reproduced_exactly(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode, backend: Backend) -> bool:
+def _is_reproduced_exactly(world: Scenario, twin: Twin, task: Task, episode: SimEpisode, backend: Backend) -> bool:
     """Return whether the rebuilt world with the stored commands reproduces the stored states bit for bit."""
     begun = world.make_worlds(twin=twin, task=task)
     ran = rollout(backend, twin, begun.params, begun.initial, episode.commands[None], len(episode.commands))
@@ -120,43 +142,55 @@ def _is_reproduced_exactly(world: PinnedWorld, twin: Twin, task: Task, episode: 
 
 
 def _find_failure_class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
-    """Return the failure class by the task's rule, and its sentence; empty if no rule decides."""
-    material = RuleEpisode(episode_id="", reader=reader, index=index, world=task)
-    found = [one for one in FailureFromStates().label(material) if one.value != UNKNOWN]
+    """Return the failure class of an episode and a sentence on the reason, from the built-in label rule.
+
+    Both are "" if the rule cannot decide.
+
+    Args:
+        reader: reader of the dataset.
+        index: index of the episode.
+        task: task of the episode.
+    """
+    rule_episode = RuleEpisode(episode_id="", reader=reader, index=index, task=task)
+    found = [one for one in FailureFromStates().label(rule_episode) if one.value != UNKNOWN]
     return (found[0].value, found[0].reason) if found else ("", "")
 
 
-def rebuild_from_log(located: DatasetEpisode, asked: FromFailureRequest) -> RebuiltWorld:
+def rebuild_from_log(located: DatasetEpisode, request: FromFailureRequest) -> RebuiltWorld:
     """Rebuild the world of a robot's log in a twin.
 
+    Args:
+        located: the episode.
+        request: flags of the command, which name the twin and the task.
+
     Raises:
-        InputError: it succeeded, has no object poses, or does not fit the twin.
+        InputError: If the episode succeeded, has no object poses, or does not fit the twin.
     """
-    twin = load_twin(asked.twin)
-    task = open_task(asked.task, twin)
-    distribution, said = _load_distribution(asked.identified)
+    twin = load_twin(request.twin)
+    task = open_task(request.task, twin)
+    distribution, said = _load_distribution(request.identified)
     world = scenario_from_log(
         _read_log(located, twin),
         twin,
         task,
-        name=asked.name or _make_default_name(located, ""),
-        twin_reference=asked.twin,
+        name=request.name or _make_default_name(located, ""),
+        twin_reference=request.twin,
         identified=distribution,
-        ndraw=max(asked.tries - 1, 1),
-        seed=asked.seed,
-        reason=asked.reason,
-        meaning=asked.meaning,
+        ndraw=max(request.tries - 1, 1),
+        seed=request.seed,
+        reason=request.reason,
+        meaning=request.meaning,
     )
     lay = ", ".join(
         f"{key.removeprefix('object/')} {value:.4g}"
-        for key, value in world.departures.items()
+        for key, value in world.non_nominal_values.items()
         if twin.params[key].quantity.stage == "reset"
     )
-    rise = world.departures.get(TABLE, 0.0) if distribution is None else 0.0
+    rise = world.non_nominal_values.get(TABLE, 0.0) if distribution is None else 0.0
     table = f" on a table {1e3 * rise:+.1f} mm from the twin's" if rise else ""
     lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}{table}.", f"Parameters: {said}.")
     return RebuiltWorld(
-        world=replace(world, task=asked.task),
+        world=replace(world, task=request.task),
         twin=twin,
         task=task,
         exact=None,
@@ -195,7 +229,11 @@ def _read_log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:
 
 
 def _read_joint_feature(reader: DatasetReader, index: int, feature: str, twin: Twin) -> NDArray[np.float64]:
-    """Return a feature of the robot's joints, ``(nframe, njoint)``."""
+    """Return a feature with one column per robot joint, shape ``(nframe, njoint)``, in the units of the dataset.
+
+    Raises:
+        InputError: If the number of columns differs from the number of joints of the twin.
+    """
     values = reader.array(index, feature)
     if values.ndim != 2 or values.shape[1] != len(twin.robot.joints):
         raise InputError(
@@ -216,8 +254,8 @@ def _origin(located: DatasetEpisode, actor: str, source: Any) -> WorldOrigin:
 
 
 def _policy_hash(located: DatasetEpisode) -> str:
-    """Return the hash of the policy that acted, as `twinloop run` records it; "" if it is not recorded."""
-    if not located.reader.ours:
+    """Return the hash of the policy that acted in an episode of `twinloop run`; "" if it is not recorded."""
+    if not located.reader.written_by_twinloop:
         return ""
     extra = located.reader.provenance(located.index).extra
     run = extra.get("run")
@@ -225,69 +263,84 @@ def _policy_hash(located: DatasetEpisode) -> str:
 
 
 def _make_default_name(located: DatasetEpisode, failure: str) -> str:
-    """Return a default name of a scenario from its failure class, dataset and episode index."""
+    """Return the default name of a scenario: failure class, name of the dataset folder, and episode index."""
     letters = Path(located.reader.path).resolve().name
     stem = "".join(letter if letter.isalnum() else "-" for letter in letters).strip("-")
     return f"{failure.replace('_', '-') or 'failure'}-{stem or 'data'}-{located.index}"[:80]
 
 
-def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: int = 0) -> tuple[dict[str, Any], int]:
-    """Rebuild a failed episode, run it again and store it as a scenario.
+def run_from_failure(request: FromFailureRequest, console: Console, *, nthread: int = 0) -> tuple[dict[str, Any], int]:
+    """Rebuild a failed episode, measure how often it fails again, and store it as a scenario.
+
+    Args:
+        request: flags of the command.
+        console: console for the result.
+        nthread: number of simulation threads; 0 uses every core.
 
     Returns:
-        The result, and exit code 1 if the failure does not happen again and is not stored.
+        The result, and exit code 1 if the failure does not happen again and is not stored, else 0.
 
     Raises:
-        InputError: the episode did not fail, cannot be rebuilt, or the name is taken.
+        InputError: If the episode did not fail, cannot be rebuilt, or the name of the scenario is taken.
     """
-    if asked.name:
-        check_free(places.scenarios_folder(asked.scenarios) / check_name(asked.name))
-    if asked.tries < 1:
-        raise InputError(f"--tries {asked.tries}: give at least one.")
-    if not 0 < asked.min_share <= 1:
-        raise InputError(f"--min-share {asked.min_share:g} is no share of the tries; give one above 0, at most 1.")
+    if request.name:
+        check_free(references.scenarios_folder(request.scenarios) / check_name(request.name))
+    if request.tries < 1:
+        raise InputError(f"--tries {request.tries}: give at least one.")
+    if not 0 < request.min_share <= 1:
+        raise InputError(
+            f"--min-share {request.min_share:g} is not a share of the tries. Give a number above 0 and at most 1."
+        )
     backend = open_backend(nthread=nthread)
-    rebuilt = _rebuild_world(asked, backend)
+    rebuilt = _rebuild_world(request, backend)
     for line in rebuilt.lines:
         console.print(line, soft_wrap=True)
-    reference, told = (asked.policy, f"Actor: {asked.policy}, as requested.") if asked.policy else find_actor(rebuilt)
+    reference, told = (
+        (request.policy, f"Actor: {request.policy}, as requested.") if request.policy else find_actor(rebuilt)
+    )
     console.print(told, soft_wrap=True)
-    open_loop, closed = _run_trials(rebuilt, reference, asked.tries, backend)
-    again = bool(rebuilt.exact) or float((closed or open_loop).failure_rate().estimate) >= asked.min_share
-    evidence = _evidence(rebuilt, open_loop, closed, reference, again=again, least=asked.min_share)
+    open_loop, closed = _run_trials(rebuilt, reference, request.tries, backend)
+    again = bool(rebuilt.exact) or float((closed or open_loop).failure_rate().estimate) >= request.min_share
+    evidence = _evidence(rebuilt, open_loop, closed, reference, again=again, least=request.min_share)
     for line in _describe_trials(rebuilt, open_loop, closed, reference, again=again):
         console.print(line, soft_wrap=True)
     world = replace(rebuilt.world, evidence=evidence)
-    figures = {"verb": "scenario", "kind": "from-failure", "scenario": world.name, **evidence}
-    if not again and not asked.force:
+    result = {"verb": "scenario", "kind": "from-failure", "scenario": world.name, **evidence}
+    if not again and not request.force:
         console.print(
-            "Not stored: where a failure does not happen again, the twin lacks what made it. Look for it with "
-            "`twinloop gap`, identify the twin and give --identified, or keep it with --force.",
+            "Not stored: the failure does not happen again, so the twin lacks its cause. Measure the difference with "
+            "`twinloop gap`, identify the twin and give --identified, or store the scenario anyway with --force.",
             soft_wrap=True,
         )
-        return {**figures, "stored": None}, 1
-    folder = write_pinned(world, places.scenarios_folder(asked.scenarios) / world.name)
+        return {**result, "stored": None}, 1
+    folder = write_scenario(world, references.scenarios_folder(request.scenarios) / world.name)
     console.print(f"Stored: {folder}", soft_wrap=True)
-    return {**figures, "stored": str(folder)}, 0
+    return {**result, "stored": str(folder)}, 0
 
 
-def _rebuild_world(asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
-    located = places.locate_episode(asked.episode)
+def _rebuild_world(request: FromFailureRequest, backend: Backend) -> RebuiltWorld:
+    located = references.locate_episode(request.episode)
     return (
-        rebuild_from_provenance(located, asked, backend) if is_simulated(located) else rebuild_from_log(located, asked)
+        rebuild_from_provenance(located, request, backend)
+        if is_simulated(located)
+        else rebuild_from_log(located, request)
     )
 
 
 def find_actor(rebuilt: RebuiltWorld) -> tuple[str, str]:
-    """Return the episode's actor, if it is available, else ""; and a sentence about that."""
+    """Find the policy or expert that acted in the failed episode.
+
+    Returns:
+        A reference for `references.open_actor`, "" if the actor is not available; and a sentence about it for the user.
+    """
     actor = rebuilt.world.origin.actor
     if actor == rebuilt.task.expert_version:
-        return places.EXPERT, "Actor: the task's expert, as in the episode."
+        return references.EXPERT, "Actor: the task's expert, as in the episode."
     name = actor.removeprefix("policy:")
     if name == actor:
         return "", "The episode does not record a policy as its actor."
     for reference in (rebuilt.policy_hash, name):
-        if reference and places.is_available(reference, rebuilt.policy_hash):
+        if reference and references.is_available(reference, rebuilt.policy_hash):
             return reference, f"Actor: the policy {name}, as recorded in the episode; --policy selects another."
     digest = f" ({rebuilt.policy_hash[:12]})" if rebuilt.policy_hash else ""
     return "", f"The episode records the policy {name}{digest} as its actor, which is not available here."
@@ -296,12 +349,24 @@ def find_actor(rebuilt: RebuiltWorld) -> tuple[str, str]:
 def _run_trials(
     rebuilt: RebuiltWorld, reference: str, tries: int, backend: Backend
 ) -> tuple[TrialOutcomes, TrialOutcomes | None]:
-    """Return outcomes with the commands of the episode, and with the actor (None without an actor)."""
+    """Repeat the failed episode in similar worlds: with its recorded commands, and with its actor.
+
+    The actor is the policy or scripted expert that controlled the episode.
+
+    Args:
+        rebuilt: the rebuilt world.
+        reference: name or folder of the actor, or "" for none.
+        tries: number of worlds.
+        backend: backend that simulates the worlds.
+
+    Returns:
+        Outcomes with the recorded commands, and outcomes with the actor; the latter are None if there is no actor.
+    """
     world, twin, task = rebuilt.world, rebuilt.twin, rebuilt.task
     open_loop = try_commands(world, twin, task, tries, backend=backend)
     if not reference:
         return open_loop, None
-    return open_loop, try_actor(world, twin, task, places.open_actor(reference, twin, task), tries, backend=backend)
+    return open_loop, try_actor(world, twin, task, references.open_actor(reference, twin, task), tries, backend=backend)
 
 
 def _evidence(
@@ -319,7 +384,7 @@ def _evidence(
         "bit_for_bit": rebuilt.exact,
         "parameters": rebuilt.parameters,
         "open_loop": open_loop.to_json(),
-        **({} if closed is None else {"expected": format_expectation(reference, closed)}),
+        **({} if closed is None else {"expected": format_stored_outcomes(reference, closed)}),
     }
 
 
@@ -329,14 +394,16 @@ def _describe_trials(
     rows = [(open_loop, "the commands of the episode")] + ([(closed, reference)] if closed is not None else [])
     lines = [f"Under {who}: {format_failure_rate(tried)}." for tried, who in rows]
     if closed is None:
-        lines.append("No actor was run: name one with --policy, so that `scenario regress` can compare.")
+        lines.append(
+            "No actor was run. Name one with --policy, so that `twinloop scenario regress` can compare with it."
+        )
     if not again:
-        return [*lines, "It does NOT happen again: a gap, not a scenario."]
-    return [*lines, "It happens again, exactly." if rebuilt.exact else "It happens again."]
+        return [*lines, "The failure does NOT happen again: the twin differs from the robot (sim-to-real gap)."]
+    return [*lines, "The failure happens again, exactly." if rebuilt.exact else "The failure happens again."]
 
 
 def format_failure_rate(tried: TrialOutcomes) -> str:
-    """Return the failure rate of trials as text, with its exact interval."""
+    """Return the failure rate of trials with its exact (Clopper-Pearson) interval, as text."""
     rate = tried.failure_rate()
     return (
         f"fails in {tried.failures} of {tried.trials} worlds, {float(rate.estimate):.0%} "

@@ -1,4 +1,7 @@
-"""Run counterfactuals (one parameter changed) and ablations (one physical effect switched off) of a scenario."""
+"""Measure which parameters and physical effects cause the failure of a scenario (one stored world with its policy).
+
+A counterfactual changes one parameter of the scenario; an ablation switches off one physical effect.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.params import ParamTable
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.scenario import dose_response, term_bars
-from twinloop.rollout.pinned import PinnedWorld
+from twinloop.report.scenario import plot_dose_response, plot_term_bars
+from twinloop.rollout.scenario import Scenario
 from twinloop.scenario.ablate import AblationResult, TermEffect, ablate, find_terms
 from twinloop.scenario.counterfactual import (
     Attempt,
@@ -31,17 +34,24 @@ from twinloop.simulate import open_backend
 from twinloop.stats import clopper_pearson
 from twinloop.twin import Twin
 from twinloop.workflows.run.results import MeasuredRun
-from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.failure import format_failure_rate
 from twinloop.workflows.scenario.requests import AblateRequest, CounterfactualRequest
 
 _SHOWN = 6
 
 
-def scenario_section(page: ReportPage, pinned: PinnedWorld, base: TrialOutcomes, level: float) -> None:
-    """Write the meaning of a scenario, and its failure rate without changes."""
+def scenario_section(page: ReportPage, scenario: Scenario, base: TrialOutcomes, level: float) -> None:
+    """Add a scenario to a report: its meaning, its actor, and its failure rate without changes.
+
+    Args:
+        page: the report page.
+        scenario: the scenario.
+        base: outcomes without changes.
+        level: confidence level of the interval.
+    """
     rate = base.failure_rate(level)
-    page.section(pinned.name, pinned.meaning or pinned.reason)
+    page.section(scenario.name, scenario.meaning or scenario.reason)
     page.key_metrics(
         [
             KeyMetric(
@@ -49,81 +59,102 @@ def scenario_section(page: ReportPage, pinned: PinnedWorld, base: TrialOutcomes,
                 value=f"{float(rate.estimate):.0%}",
                 source=f"{base.failures} of {base.trials} worlds, {float(rate.low):.0%} to {float(rate.high):.0%}",
             ),
-            KeyMetric(label="own parameters", value=len(pinned.departs), source="in which it departs from its twin"),
+            KeyMetric(
+                label="own parameters",
+                value=len(scenario.non_nominal),
+                source="that differ from the nominal values of the twin",
+            ),
         ]
     )
-    page.text(f"Actor: {base.actor}; task {pinned.task} on {pinned.twin}.")
+    page.text(f"Actor: {base.actor}; task {scenario.task} on {scenario.twin}.")
 
 
 def doses_section(
     page: ReportPage,
-    whats: Sequence[ParameterChange],
-    contrasts: Sequence[CounterfactualEffect],
-    crossings: Sequence[HalfSuccessDose],
+    changes: Sequence[ParameterChange],
+    effects: Sequence[CounterfactualEffect],
+    half_success_doses: Sequence[HalfSuccessDose],
     base: TrialOutcomes,
     level: float,
 ) -> None:
-    """Write a dose-response plot for each change with several doses, and a table of all changes."""
-    found = {one.what: one for one in crossings}
+    """Add counterfactual changes to a report: a table, and a plot of the success rate against the size of each change.
+
+    Args:
+        page: the report page.
+        changes: the changes; each is plotted if it was tried with several sizes (doses).
+        effects: effect of each change of one size on the success rate.
+        half_success_doses: for a change, the two neighbouring sizes between which the success rate crosses one half.
+        base: outcomes without changes.
+        level: confidence level of the intervals.
+    """
+    found = {one.change: one for one in half_success_doses}
     rate = float(base.success_rate(level).estimate)
     page.section(
-        "What if it had been different?",
-        "Every change was tried in the same worlds with the same chance as none, so that a world that turns does so "
-        "because of the change.",
+        "Effect of each change",
+        "Every change was tried in the same worlds and with the same random numbers as the unchanged scenario. If the "
+        "outcome of a world differs, the change is the cause.",
     )
-    for what in whats:
-        rows = effect_series(contrasts, what.text, level)
+    for change in changes:
+        rows = effect_series(effects, change.text, level)
         if len(rows) < 2:
             continue
-        cross = found.get(what.text)
+        cross = found.get(change.text)
         page.plot(
-            dose_response(
+            plot_dose_response(
                 rows[:, 0],
                 rows[:, 1],
                 (rows[:, 2], rows[:, 3]),
                 base=rate,
-                title=f"{what.pattern} {'× its own' if what.op == 'scale' else ''}",
+                title=f"{change.pattern} {'× its own value' if change.op == 'scale' else ''}",
                 crossing=None if cross is None else (cross.low, cross.high),
-                by_ratio=what.op == "scale" and bool((rows[:, 0] > 0).all()),
+                by_ratio=change.op == "scale" and bool((rows[:, 0] > 0).all()),
             ),
             f"Bars are exact {level:.0%} intervals."
-            + ("" if cross is None else f" Half of the worlds turn between {cross.low:.4g} and {cross.high:.4g}."),
+            + ("" if cross is None else f" Half of the worlds succeed between {cross.low:.4g} and {cross.high:.4g}."),
         )
     page.table(
         ["change", "success", "gained", "lost", "difference", f"{level:.0%} interval", "p (Holm)"],
         [
             [
-                f"{one.what}{one.dose:.4g}",
-                one.tried.success_rate(level).percent(),
+                f"{one.change}{one.dose:.4g}",
+                one.changed_outcomes.success_rate(level).percent(),
                 one.pairs.only_a,
                 one.pairs.only_b,
                 float(one.difference.estimate),
                 f"{float(one.difference.low):+.2f} to {float(one.difference.high):+.2f}",
                 one.p_adjusted,
             ]
-            for one in contrasts
+            for one in effects
         ],
-        caption="Gained and lost count worlds that turn; the interval of the paired difference is Tango's, p McNemar's "
-        "exact one, adjusted for all changes on this page.",
+        caption="Gained and lost are the numbers of worlds whose outcome changed to success and to failure. The "
+        "interval of the paired difference is Tango's. p is the p-value of McNemar's exact test, adjusted (Holm) for "
+        "all changes on this page.",
     )
 
 
 def terms_section(page: ReportPage, ablation: AblationResult, level: float) -> None:
-    """Write the physical terms, ranked by how much the failure needs them."""
+    """Add an ablation to a report: the physical effects, sorted by how much the failure needs them.
+
+    Args:
+        page: the report page.
+        ablation: the ablation.
+        level: confidence level of the intervals.
+    """
     rows = ablation.terms
-    bare = ablation.bare.success_rate(level).percent()
+    all_off = ablation.all_off.success_rate(level).percent()
     page.section(
-        "Which term of the physics does the failure need?",
-        f"With all of these terms switched off {bare} of the worlds succeed. A term that the failure needs gains "
-        "success when it alone is switched off; one that is enough loses it when all others are.",
+        "Which physical effects does the failure need?",
+        f"With all of these effects (terms) switched off, {all_off} of the worlds succeed. If the failure needs a "
+        "term, success rises when this term alone is switched off. If a term alone is enough for the failure, success "
+        "falls when only this term is left on.",
     )
     page.plot(
-        term_bars(
+        plot_term_bars(
             [row.term.name for row in rows],
             [row.gain_without for row in rows],
             (
-                [float(row.without.difference.low) for row in rows],
-                [float(row.without.difference.high) for row in rows],
+                [float(row.term_off.difference.low) for row in rows],
+                [float(row.term_off.difference.high) for row in rows],
             ),
             [row.loss_alone for row in rows],
         ),
@@ -137,8 +168,8 @@ def terms_section(page: ReportPage, ablation: AblationResult, level: float) -> N
                 row.term.meaning,
                 row.gain_without,
                 row.loss_alone,
-                row.without.p_adjusted,
-                row.alone.p_adjusted,
+                row.term_off.p_adjusted,
+                row.only_term_on.p_adjusted,
                 row.verdict(),
                 _format_names(row.parameters),
             ]
@@ -146,8 +177,8 @@ def terms_section(page: ReportPage, ablation: AblationResult, level: float) -> N
         ],
         caption="P-values are exact and adjusted (Holm) over all terms.",
     )
-    if ablation.idle:
-        page.text(f"Neutral in this world, and not tried: {', '.join(ablation.idle)}.")
+    if ablation.untested:
+        page.text(f"Not tried, because they have no effect in this world: {', '.join(ablation.untested)}.")
 
 
 def _format_names(names: Sequence[str]) -> str:
@@ -156,149 +187,180 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScenarioQuestion:
-    """A scenario with its actor, number of worlds and randomness, as counterfactuals and ablations use it."""
+class ScenarioExperiment:
+    """Scenario that is ready for counterfactuals or ablations.
 
-    pinned: PinnedWorld
+    Attributes:
+        scenario: the scenario.
+        twin: its twin.
+        attempt: function that runs all worlds with changed parameter values, given by name, and returns their outcomes.
+        images: whether the actor uses camera images.
+        own: parameters of the unchanged worlds, one row per world.
+        level: confidence level of intervals.
+    """
+
+    scenario: Scenario
     twin: Twin
     attempt: Attempt
-    pictures: bool
+    images: bool
     own: ParamTable
     level: float
 
     @classmethod
-    def begin(cls, request: CounterfactualRequest | AblateRequest) -> ScenarioQuestion:
-        """Open the scenario and find its actor, without a run.
+    def begin(cls, request: CounterfactualRequest | AblateRequest) -> ScenarioExperiment:
+        """Open the scenario and its actor; nothing is simulated yet.
 
         Raises:
-            InputError: no actor is given and none was stored, or there are too few tries.
+            InputError: If no actor is given and none was stored, or the number of tries is below 1.
         """
-        tries, chance, level = request.tries, request.random_numbers, request.level
+        tries, random_numbers, level = request.tries, request.random_numbers, request.level
         if tries < 1:
             raise InputError(f"--tries {tries}: give at least one.")
-        _, pinned = places.open_scenario(request.name, request.scenarios)
-        twin, task = pinned.open()
-        actor = places.open_actor(resolve_actor(pinned, request.policy), twin, task)
+        _, scenario = references.open_scenario(request.name, request.scenarios)
+        twin, task = scenario.open()
+        actor = references.open_actor(resolve_actor(scenario, request.policy), twin, task)
         backend = open_backend()
 
         def attempt(values: Mapping[str, Any]) -> TrialOutcomes:
-            return try_actor(pinned, twin, task, actor, tries, chance=chance, values=values, backend=backend)
+            return try_actor(
+                scenario, twin, task, actor, tries, random_numbers=random_numbers, values=values, backend=backend
+            )
 
-        own = pinned.make_worlds(tries, twin=twin, task=task, chance=chance).params
-        pictures = getattr(actor, "photograph", None) is not None
-        return cls(pinned=pinned, twin=twin, attempt=attempt, pictures=pictures, own=own, level=level)
+        own = scenario.make_worlds(tries, twin=twin, task=task, random_numbers=random_numbers).params
+        images = getattr(actor, "render_images", None) is not None
+        return cls(scenario=scenario, twin=twin, attempt=attempt, images=images, own=own, level=level)
 
     @functools.cached_property
     def base(self) -> TrialOutcomes:
-        """Outcomes of the scenario without changes."""
+        """Outcomes of the scenario without changes; simulated at the first access."""
         return self.attempt({})
 
 
-def resolve_actor(pinned: PinnedWorld, policy: str) -> str:
-    """Return the reference of the actor: the given one, or the one stored with the scenario.
+def resolve_actor(scenario: Scenario, policy: str) -> str:
+    """Return the reference of the actor (policy or expert) for a scenario.
+
+    Args:
+        scenario: the scenario.
+        policy: the requested actor, or "" for the actor stored with the scenario.
 
     Raises:
-        InputError: there is neither.
+        InputError: If no actor is requested, and none was stored.
     """
-    stored = pinned.evidence.get("expected")
+    stored = scenario.evidence.get("expected")
     reference = policy or (str(stored.get("reference", "")) if isinstance(stored, dict) else "")
     if not reference:
-        raise InputError(f"No actor is stored in the scenario {pinned.name}. Name a policy or the expert: --policy.")
+        raise InputError(f"No actor is stored in the scenario {scenario.name}. Name a policy or the expert: --policy.")
     return reference
 
 
 def run_counterfactual(request: CounterfactualRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Measure success with and without each change, in the same worlds with the same randomness."""
+    """Measure the success rate of a scenario with and without each change of a parameter, and print the differences.
+
+    Both rates are from the same worlds with the same random numbers.
+
+    Returns:
+        The metrics, and exit code 1 if a condition of ``--fail-if`` is true, else 0.
+    """
     if not request.change:
         raise InputError("Give the change: --change 'object/cube/mass=0.05,0.1'.")
     run = MeasuredRun.begin("scenario", "counterfactual", request.output, request.fail_if, console)
-    asking = ScenarioQuestion.begin(request)
-    whats = [parse_change(text, asking.twin) for text in request.change]
+    experiment = ScenarioExperiment.begin(request)
+    changes = [parse_change(text, experiment.twin) for text in request.change]
     run.expect(
-        [f"{one.text}{dose:.4g}" for one in whats for dose in one.doses]
-        + [f"{w.text}*" for w in whats if request.refine]
+        [f"{one.text}{dose:.4g}" for one in changes for dose in one.doses]
+        + [f"{w.text}*" for w in changes if request.refine]
     )
-    contrasts, crossings = compare_doses(
-        asking.attempt, asking.base, asking.own, whats, refine=request.refine, level=request.level
+    effects, half_success_doses = compare_doses(
+        experiment.attempt, experiment.base, experiment.own, changes, refine=request.refine, level=request.level
     )
-    console.print(f"Without changes: {format_failure_rate(asking.base)}.", soft_wrap=True)
-    console.print(_contrasts_table(contrasts, request.level))
-    for one in crossings:
+    console.print(f"Without changes: {format_failure_rate(experiment.base)}.", soft_wrap=True)
+    console.print(_contrasts_table(effects, request.level))
+    for one in half_success_doses:
+        rates = " and ".join(_format_rate(rate, experiment.base.trials, request.level) for rate in one.rates)
         console.print(
-            f"{one.what}: half of the worlds turn between {one.low:.4g} and {one.high:.4g} "
-            f"(success {' and '.join(_format_rate(rate, asking.base.trials, request.level) for rate in one.rates)}).",
+            f"{one.change}: half of the worlds succeed between {one.low:.4g} and {one.high:.4g} (success {rates}).",
             soft_wrap=True,
         )
 
     def fill(page: ReportPage) -> None:
-        scenario_section(page, asking.pinned, asking.base, request.level)
-        doses_section(page, whats, contrasts, crossings, asking.base, request.level)
+        scenario_section(page, experiment.scenario, experiment.base, request.level)
+        doses_section(page, changes, effects, half_success_doses, experiment.base, request.level)
 
-    figures = {
-        **_scenario_facts(asking),
-        "contrasts": [one.to_json(request.level) for one in contrasts],
-        "crossings": [vars(one) | {"rates": list(one.rates)} for one in crossings],
+    result = {
+        **_scenario_facts(experiment),
+        "contrasts": [one.to_json(request.level) for one in effects],
+        "crossings": [_crossing_to_json(one) for one in half_success_doses],
     }
     return run.end(
-        figures,
+        result,
         [
-            _difference_metric(f"{one.what}{one.dose:.4g}", one, "success with the change less that without")
-            for one in contrasts
+            _difference_metric(f"{one.change}{one.dose:.4g}", one, "success with the change less that without")
+            for one in effects
         ],
-        title=f"What if: {asking.pinned.name}",
-        subtitle=_subtitle(asking),
+        title=f"What if: {experiment.scenario.name}",
+        subtitle=_subtitle(experiment),
         fill=fill,
     )
 
 
 def run_ablate(request: AblateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Measure success with each physical term switched off, and with all others switched off."""
+    """Measure the success rate of a scenario with each physical effect switched off, and with each one alone left on.
+
+    Returns:
+        The metrics, and exit code 1 if a condition of ``--fail-if`` is true, else 0.
+    """
     run = MeasuredRun.begin("scenario", "ablate", request.output, request.fail_if, console)
-    asking = ScenarioQuestion.begin(request)
-    chosen = find_terms(asking.twin, request.term, pictures=asking.pictures)
-    run.expect([term.name for term in chosen if term.active_parameters(asking.own)])
-    found = ablate(asking.attempt, asking.base, asking.own, chosen, level=request.level)
+    experiment = ScenarioExperiment.begin(request)
+    chosen = find_terms(experiment.twin, request.term, images=experiment.images)
+    run.expect([term.name for term in chosen if term.active_parameters(experiment.own)])
+    found = ablate(experiment.attempt, experiment.base, experiment.own, chosen, level=request.level)
     console.print(
-        f"Without changes: {format_failure_rate(asking.base)}; without these terms: {format_failure_rate(found.bare)}.",
+        f"Without changes: {format_failure_rate(experiment.base)}; without these terms: "
+        f"{format_failure_rate(found.all_off)}.",
         soft_wrap=True,
     )
     console.print(_terms_table(found.terms))
     console.print(_describe_top_term(found.terms[0]), soft_wrap=True)
 
     def fill(page: ReportPage) -> None:
-        scenario_section(page, asking.pinned, asking.base, request.level)
+        scenario_section(page, experiment.scenario, experiment.base, request.level)
         terms_section(page, found, request.level)
 
-    figures = {
-        **_scenario_facts(asking),
-        "bare": found.bare.to_json(request.level),
+    result = {
+        **_scenario_facts(experiment),
+        "bare": found.all_off.to_json(request.level),
         "terms": [row.to_json(request.level) for row in found.terms],
-        "idle": list(found.idle),
+        "idle": list(found.untested),
     }
     return run.end(
-        figures,
+        result,
         [
-            _difference_metric(row.term.name, row.without, "success without the term less that with it")
+            _difference_metric(row.term.name, row.term_off, "success without the term less that with it")
             for row in found.terms
         ],
-        title=f"Ablation: {asking.pinned.name}",
-        subtitle=_subtitle(asking),
+        title=f"Ablation: {experiment.scenario.name}",
+        subtitle=_subtitle(experiment),
         fill=fill,
     )
 
 
-def _scenario_facts(asking: ScenarioQuestion) -> dict[str, Any]:
+def _crossing_to_json(crossing: HalfSuccessDose) -> dict[str, Any]:
+    return {"what": crossing.change, "low": crossing.low, "high": crossing.high, "rates": list(crossing.rates)}
+
+
+def _scenario_facts(experiment: ScenarioExperiment) -> dict[str, Any]:
     return {
-        "scenario": asking.pinned.name,
-        "twin": asking.pinned.twin,
-        "twin_hash": asking.pinned.twin_hash,
-        "base": asking.base.to_json(asking.level),
-        "level": asking.level,
+        "scenario": experiment.scenario.name,
+        "twin": experiment.scenario.twin,
+        "twin_hash": experiment.scenario.twin_hash,
+        "base": experiment.base.to_json(experiment.level),
+        "level": experiment.level,
     }
 
 
-def _subtitle(asking: ScenarioQuestion) -> str:
-    return f"{asking.base.trials} worlds, {asking.pinned.task} on {asking.pinned.twin} {asking.pinned.twin_hash[:12]}"
+def _subtitle(experiment: ScenarioExperiment) -> str:
+    scenario = experiment.scenario
+    return f"{experiment.base.trials} worlds, {scenario.task} on {scenario.twin} {scenario.twin_hash[:12]}"
 
 
 def _difference_metric(name: str, one: CounterfactualEffect, meaning: str) -> HeadlineMetric:
@@ -309,12 +371,12 @@ def _format_rate(rate: float, trials: int, level: float) -> str:
     return clopper_pearson(round(rate * trials), trials, level=level).percent()
 
 
-def _contrasts_table(contrasts: Sequence[CounterfactualEffect], level: float) -> Table:
+def _contrasts_table(effects: Sequence[CounterfactualEffect], level: float) -> Table:
     table = Table("change", "success", "gained", "lost", "difference", f"{level:.0%} interval", "p")
-    for one in contrasts:
+    for one in effects:
         table.add_row(
-            f"{one.what}{one.dose:.4g}",
-            one.tried.success_rate(level).percent(),
+            f"{one.change}{one.dose:.4g}",
+            one.changed_outcomes.success_rate(level).percent(),
             str(one.pairs.only_a),
             str(one.pairs.only_b),
             f"{float(one.difference.estimate):+.2f}",
@@ -325,15 +387,18 @@ def _contrasts_table(contrasts: Sequence[CounterfactualEffect], level: float) ->
 
 
 def _describe_top_term(first: TermEffect) -> str:
-    """Return a sentence on the term that the failure needs most."""
+    """Return a sentence on the physical effect that the failure needs most."""
     if first.gain_without <= 0:
         return (
-            "No single term is needed: without any one of them it fails as often. Ask for several with counterfactual."
+            "No single effect is needed: with any one of them switched off, the scenario fails as often as before. "
+            "Switch off several at the same time with `twinloop scenario counterfactual`."
         )
     said = f"The failure needs {first.term.name} most ({first.term.meaning}): {first.verdict()}"
-    shown = first.without.p_adjusted <= 0.05
+    shown = first.term_off.p_adjusted <= 0.05
     return (
-        f"{said}." if shown else f"{said}; {first.without.pairs.pairs} worlds are too few for significance; try more."
+        f"{said}."
+        if shown
+        else f"{said}. This is not significant with {first.term_off.pairs.pairs} worlds; repeat it with more --tries."
     )
 
 
@@ -341,6 +406,6 @@ def _terms_table(rows: Sequence[TermEffect]) -> Table:
     table = Table("term", "gained without", "lost alone", "p without", "p alone", "verdict")
     for row in rows:
         gains = (f"{gain:+.2f}" for gain in (row.gain_without, row.loss_alone))
-        chances = (f"{one.p_adjusted:.2g}" for one in (row.without, row.alone))
+        chances = (f"{one.p_adjusted:.2g}" for one in (row.term_off, row.only_term_on))
         table.add_row(row.term.name, *gains, *chances, row.verdict())
     return table

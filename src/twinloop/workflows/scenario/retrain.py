@@ -1,4 +1,7 @@
-"""Retrain a policy from a failure: targeted demonstrations, training, trials before and after, and the gate."""
+"""Retrain a policy from a failure: generate demonstrations near it, train, and evaluate the policy before and after.
+
+A gate then decides whether the failure is fixed and nothing else got worse.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,28 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import list_scenarios
+from twinloop.rollout.scenario import Scenario
+from twinloop.rollout.scenario_files import list_scenarios
 from twinloop.simulate import open_backend
 from twinloop.stats import Interval, clopper_pearson
 from twinloop.stats.matched_trials import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.workflows.run.results import MeasuredRun
-from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.augment import run_augment
-from twinloop.workflows.scenario.requests import AugmentRequest, LoopRequest
+from twinloop.workflows.scenario.requests import AugmentRequest, RetrainRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioChange:
-    """Success in one suite or scenario before and after retraining, on the same trials."""
+    """Success in one slice (suite condition or stored scenario) before and after retraining, in the same trials.
+
+    Attributes:
+        name: name of the slice.
+        before: success rate before, with its exact interval.
+        after: success rate after, with its exact interval.
+        pairs: counts of the trials by both outcomes. ``only_a`` counts successes only after retraining, ``only_b``
+            successes only before it.
+    """
 
     name: str
     before: Interval
@@ -39,7 +50,13 @@ class ScenarioChange:
 
     @classmethod
     def of(cls, name: str, before: Evaluation, after: Evaluation) -> ScenarioChange:
-        """Return the change in the slice ``name``, over the trials that both evaluations have."""
+        """Return the change of the success rate in one slice, from the trials that both evaluations have.
+
+        Args:
+            name: name of the slice (suite condition or stored scenario).
+            before: evaluation of the old policy.
+            after: evaluation of the new policy.
+        """
         old, new = _outcomes(before, name), _outcomes(after, name)
         counts = Counter((new[trial], old[trial]) for trial in old if trial in new)
         pairs = PairedCounts(
@@ -57,7 +74,7 @@ class ScenarioChange:
 
     @property
     def difference(self) -> Interval:
-        """Success after less success before, with Tango's interval."""
+        """Success rate after retraining minus success rate before, with Tango's interval for paired trials."""
         return paired_difference_interval(self.pairs)
 
     def to_json(self) -> dict[str, Any]:
@@ -79,12 +96,17 @@ def _outcomes(made: Evaluation, name: str) -> dict[str, bool]:
     return {trial: bool(success and valid) for part, trial, success, valid in rows if part == name}
 
 
-def changes_table(changes: Sequence[ScenarioChange], pinned: PinnedWorld) -> Table:
-    """Return a table with a row for each slice that both policies were tried in."""
+def changes_table(changes: Sequence[ScenarioChange], scenario: Scenario) -> Table:
+    """Return a table of success before and after retraining, with one row for each slice (condition or scenario).
+
+    Args:
+        changes: the changes.
+        scenario: the scenario that was trained for; its row is marked.
+    """
     table = Table("trials", "before", "after", "gained", "lost", "difference", "95% interval", "p")
     for one in changes:
         table.add_row(
-            f"{one.name} (this one)" if one.name == pinned.name else one.name,
+            f"{one.name} (this one)" if one.name == scenario.name else one.name,
             one.before.percent(),
             one.after.percent(),
             str(one.pairs.only_a),
@@ -98,13 +120,21 @@ def changes_table(changes: Sequence[ScenarioChange], pinned: PinnedWorld) -> Tab
 
 def changes_section(
     page: ReportPage,
-    pinned: PinnedWorld,
+    scenario: Scenario,
     changes: Sequence[ScenarioChange],
     decision: GateDecision,
     augmented: Mapping[str, Any],
 ) -> None:
-    """Write success before and after, the changes, and whether the failure is fixed."""
-    page.section(pinned.name, pinned.meaning or pinned.reason)
+    """Add a retraining to a report: success before and after, and the gate's decision.
+
+    Args:
+        page: the report page.
+        scenario: the scenario near which the new demonstrations were generated.
+        changes: success before and after, for each suite condition and stored scenario.
+        decision: decision of the gate.
+        augmented: metrics of the generated demonstrations.
+    """
+    page.section(scenario.name, scenario.meaning or scenario.reason)
     page.key_metrics(
         [
             KeyMetric(
@@ -119,9 +149,9 @@ def changes_section(
     page.section("What was done")
     page.text(
         f"{augmented['episodes']} of {augmented['attempted']} demonstrations around the failure succeeded and were "
-        "mixed with what the policy was trained on before; training went on from its weights."
+        "mixed with what the policy was trained on before; training continued from its weights."
     )
-    page.section("What changed", "Both policies were tried in the same worlds with the same chance.")
+    page.section("What changed", "Both policies were tried in the same worlds with the same random numbers.")
     page.table(
         ["trials", "before", "after", "gained", "lost", "difference", "p"],
         [
@@ -136,13 +166,16 @@ def changes_section(
             ]
             for one in changes
         ],
-        caption="p is McNemar's exact one.",
+        caption="p is the p-value of McNemar's exact test.",
     )
     page.section(
         f"Failure fixed, nothing else lost: {'yes' if decision.passed else 'no'}",
-        "This decides on the scenario alone and is no release gate.",
+        "This decides on the scenario alone and is not the release gate.",
     )
-    page.table(["rule", "verdict", "asked", "found"], [[r.rule, r.verdict, r.asked, r.reason] for r in decision.rules])
+    page.table(
+        ["rule", "verdict", "requirement", "result"],
+        [[r.rule, r.verdict, r.requirement, r.reason] for r in decision.rules],
+    )
 
 
 # Training continues from the champion at a tenth of its learning rate: the preset of fine-tuning without forgetting
@@ -152,21 +185,23 @@ _RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
 _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
 
 
-def run_loop(request: LoopRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Generate data, retrain, evaluate, apply the gate; ``OUTPUT/policy`` gets the new policy for any decision.
+def run_retrain(request: RetrainRequest, console: Console) -> tuple[dict[str, Any], int]:
+    """Generate demonstrations near a failure, retrain the policy, evaluate both policies, and apply the gate.
+
+    The new policy is in ``OUTPUT/policy``, also if the gate's decision is no.
 
     Returns:
-        The result, and exit code 1 if the gate decided no.
+        The result, and exit code 1 if the gate's decision is no, else 0.
 
     Raises:
-        InputError: the scenario or the policy cannot be opened, or the policy's training data are unknown.
+        InputError: If the scenario or the policy cannot be opened, or the policy's training data are unknown.
     """
     output, scenarios = request.output, request.scenarios
     run = MeasuredRun.begin("scenario", "loop", output, (), console)
-    _, pinned = places.open_scenario(request.name, scenarios)
-    folder = places.policy_folder(request.policy)
+    _, scenario = references.open_scenario(request.name, scenarios)
+    folder = references.policy_folder(request.policy)
     sources = _training_sources(request, folder)
-    console.print(f"1. Demonstrations around {pinned.name}", soft_wrap=True)
+    console.print(f"1. Demonstrations around {scenario.name}", soft_wrap=True)
     augmented = run_augment(
         AugmentRequest(
             name=request.name,
@@ -180,17 +215,21 @@ def run_loop(request: LoopRequest, console: Console) -> tuple[dict[str, Any], in
         ),
         console=console,
     )
-    console.print(f"2. Training on from {request.policy}: {request.share:.0%} of every batch around the failure")
+    console.print(
+        f"2. Training of {request.policy}, continued: {request.share:.0%} of every batch are "
+        "demonstrations near the failure",
+        soft_wrap=True,
+    )
     trained = _train(request, folder, sources, Path(augmented["data"]), output / "policy")
     console.print(f"3. Trials of both: {request.trials} nominal, {request.tries} of each stored scenario")
-    home = places.scenarios_folder(scenarios)
-    before, after = (_evaluate_policy(request, pinned, one, home, output) for one in (folder, output / "policy"))
+    home = references.scenarios_folder(scenarios)
+    before, after = (_evaluate_policy(request, scenario, one, home, output) for one in (folder, output / "policy"))
     changes = [
         ScenarioChange.of(name, old, new)
         for old, new in zip(before, after, strict=True)
         for name in dict.fromkeys(old.trials["slice"].to_pylist())
     ]
-    console.print(changes_table(changes, pinned))
+    console.print(changes_table(changes, scenario))
     here = scenario_slice(request.name)
     decision = _decide_gate(
         request,
@@ -198,13 +237,15 @@ def run_loop(request: LoopRequest, console: Console) -> tuple[dict[str, Any], in
         _add_scenario_suite(before, here),
         [path.name for path in list_scenarios(home)],
     )
-    console.print(f"4. Failure fixed, nothing else lost: {'yes' if decision.passed else 'no'}. It is no release gate.")
+    console.print(
+        f"4. Failure fixed, nothing else lost: {'yes' if decision.passed else 'no'}. This is not the release gate."
+    )
     for rule in decision.rules:
         console.print(f"  {rule.format_line()}", soft_wrap=True, markup=False)
     if decision.passed:
-        console.print(f"For the champion's place: `twinloop policies add {output / 'policy'}`, then `twinloop gate`.")
-    figures = {
-        "scenario": pinned.name,
+        console.print(f"To propose it as champion: `twinloop policies add {output / 'policy'}`, then `twinloop gate`.")
+    metrics = {
+        "scenario": scenario.name,
         "champion": request.policy,
         "policy": str(output / "policy"),
         "augmented": augmented,
@@ -213,17 +254,21 @@ def run_loop(request: LoopRequest, console: Console) -> tuple[dict[str, Any], in
         "gate": {"passed": decision.passed, "rules": [rule.to_json() for rule in decision.rules]},
     }
     result, _ = run.end(
-        figures,
+        metrics,
         [one.difference.headline(one.name, better="higher", meaning="success gained") for one in changes],
-        title=f"From a failure: {pinned.name}",
-        subtitle=f"{request.policy} trained on for {request.steps} steps",
-        fill=lambda page: changes_section(page, pinned, changes, decision, augmented),
+        title=f"From a failure: {scenario.name}",
+        subtitle=f"{request.policy} trained for {request.steps} more steps",
+        fill=lambda page: changes_section(page, scenario, changes, decision, augmented),
     )
     return result, int(not decision.passed)
 
 
-def _training_sources(request: LoopRequest, folder: Path) -> list[dict[str, Any]]:
-    """Return the policy's training data: the given ones, or those in its result."""
+def _training_sources(request: RetrainRequest, folder: Path) -> list[dict[str, Any]]:
+    """Return the data sources to train on again: those in the request, or those recorded in the policy's folder.
+
+    Raises:
+        InputError: If no source is known, or the share of targeted data is not between 0 and 1.
+    """
     if not 0 < request.share < 1:
         raise InputError(f"--share {request.share:g}: give a part of every batch, between 0 and 1.")
     if request.data:
@@ -237,16 +282,27 @@ def _training_sources(request: LoopRequest, folder: Path) -> list[dict[str, Any]
 
 
 def _read_training_config(folder: Path) -> dict[str, Any]:
-    """Return the training configuration of a policy; empty if its folder has none."""
+    """Return the training configuration that is stored in a policy's folder; empty if it is not stored."""
     file = folder / _RESULT
     said = read_json(file) if file.is_file() else {}
     return said.get("config", {}) if isinstance(said, dict) else {}
 
 
 def _train(
-    request: LoopRequest, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
+    request: RetrainRequest, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
 ) -> dict[str, Any]:
-    """Continue training from the champion's weights with old and targeted data in the given shares."""
+    """Continue training from the champion's weights, with its old data and the demonstrations near the failure.
+
+    Args:
+        request: flags of the command.
+        folder: folder of the champion.
+        sources: the old data.
+        targeted: dataset of the demonstrations.
+        output: folder for the new policy.
+
+    Returns:
+        The metrics of the training.
+    """
     from twinloop.policies import open_policy
     from twinloop.train import TrainConfig
     from twinloop.train.run import train
@@ -270,24 +326,34 @@ def _train(
         },
         where="the training of scenario loop",
     )
-    return train(config, output, base=champion).figures
+    return train(config, output, base=champion).metrics
 
 
 def _evaluate_policy(
-    request: LoopRequest, pinned: PinnedWorld, policy: Path, home: Path, output: Path
+    request: RetrainRequest, scenario: Scenario, policy: Path, home: Path, output: Path
 ) -> list[Evaluation]:
-    """Evaluate a policy in the nominal suite and in every stored scenario, on the same trials; store the results."""
+    """Evaluate a policy in the nominal suite and in every stored scenario, and store the evaluations.
+
+    The trials are the same for every policy.
+
+    Args:
+        request: flags of the command.
+        scenario: the scenario, which names twin and task.
+        policy: folder of the policy.
+        home: folder of the stored scenarios.
+        output: folder for the evaluations.
+    """
     from twinloop.evaluate.candidates import make_candidate
     from twinloop.evaluate.run import evaluate
     from twinloop.policies import open_policy
 
     who, made = make_candidate(open_policy(policy), name=str(policy)), list[Evaluation]()
-    twin, _ = pinned.open()
+    twin, _ = scenario.open()
     for suite, episodes in ((_NOMINAL, request.trials), ("failures", request.tries)):
         one = evaluate(
             who,
             twin,
-            pinned.task,
+            scenario.task,
             suite,
             episodes=episodes,
             run_seed=request.seed,
@@ -300,19 +366,33 @@ def _evaluate_policy(
 
 
 def _add_scenario_suite(made: Sequence[Evaluation], name: str) -> list[Evaluation]:
-    """Return the evaluations plus one with the trials of one scenario, for a rule on its effect besides regressions."""
+    """Return the evaluations and an additional one, which has only the trials of the retrained scenario.
+
+    The gate's rule on the improvement uses the additional evaluation; its rule on regressions uses all scenarios.
+
+    Args:
+        made: evaluations of a policy, the last one in all scenarios.
+        name: name of the scenario's slice.
+    """
     failures = made[-1]
     chosen = pc.equal(failures.trials["slice"], name)  # pyright: ignore[reportAttributeAccessIssue]
     return [*made, replace(failures, suite=_THIS, trials=failures.trials.filter(chosen))]
 
 
 def _decide_gate(
-    request: LoopRequest, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
+    request: RetrainRequest, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
 ) -> GateDecision:
-    """Decide: not worse nominally, better at the failure, and no other stored failure lost.
+    """Decide whether the failure is fixed and nothing else got worse.
 
-    Nothing is promoted. The release gate checks floor, invariants, latency, context and trials on a robot, without any
-    exception for a policy from here.
+    The new policy must be better in the scenario, must not be worse in nominal trials, and must not regress in any
+    other stored scenario. Nothing is promoted. The release gate makes no exception for a retrained policy: it also
+    checks minimum success, invariants, latency, the environment of the deployment and trials on a robot.
+
+    Args:
+        request: flags of the command.
+        after: evaluations of the new policy.
+        before: evaluations of the old policy.
+        names: names of the stored scenarios.
     """
     from twinloop.release.gate import GateContext, gate
     from twinloop.release.gate_config import parse_gate
@@ -333,10 +413,12 @@ def _decide_gate(
         },
         where="the gate of scenario loop",
     )
-    known = GateContext(candidate_hash=after[0].policy_hash, champion_hash=before[0].policy_hash, stored=tuple(names))
-    return gate(config, list(after), list(before), known=known)
+    known = GateContext(
+        candidate_hash=after[0].policy_hash, champion_hash=before[0].policy_hash, stored_scenarios=tuple(names)
+    )
+    return gate(config, list(after), list(before), context=known)
 
 
 def scenario_slice(name: str) -> str:
-    """Return the slice of a scenario in the suite of failures: the name of its folder."""
+    """Return the name of a scenario's slice in the suite ``failures``, which is the name of its folder."""
     return Path(name).name

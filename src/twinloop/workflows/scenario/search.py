@@ -1,4 +1,4 @@
-"""Search for rare failures: their rate, their region, and the most probable ones stored as scenarios."""
+"""Search for rare failures of a policy: estimate their rate, map where they occur, and store the most probable ones."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from twinloop.core.console import track
 from twinloop.core.headline import HeadlineMetric
 from twinloop.generate.config import load_plan, read_config
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.scenario import failure_map
-from twinloop.rollout.pinned import PinnedWorld, WorldOrigin
-from twinloop.rollout.pinned_files import write_pinned
+from twinloop.report.scenario import plot_failure_map
+from twinloop.rollout.scenario import Scenario, WorldOrigin
+from twinloop.rollout.scenario_files import write_scenario
 from twinloop.scenario.rare_failures import (
     CELLS,
     FailureMap,
@@ -31,7 +31,7 @@ from twinloop.scenario.search import PlanSearch, simplify_failures
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.workflows.run.results import MeasuredRun
-from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.requests import ScenarioSearchRequest
 
 _NAMED = 6  # shown parameters of a failure: those farthest from the middle of their distribution
@@ -40,7 +40,7 @@ _OFF = 1.0  # standard deviations from the middle below which a parameter is not
 
 
 class _CountedSearch:
-    """A search that shows its progress and counts its worlds."""
+    """Simulator of a search that shows the progress, and counts the simulated worlds in ``worlds``."""
 
     def __init__(self, search: PlanSearch) -> None:
         self._search, self.worlds = search, 0
@@ -52,27 +52,31 @@ class _CountedSearch:
         return ScoredPoints.concatenate_points(done)
 
 
-def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Search, print the result, and store the most probable failures."""
-    run = MeasuredRun.begin("scenario", "search", asked.output, asked.fail_if, console)
-    config = read_config(asked.file, seed=None, keep="all")
+def run_search(request: ScenarioSearchRequest, console: Console) -> tuple[dict[str, Any], int]:
+    """Search for rare failures of a policy, print the result, and store the most probable failures as scenarios.
+
+    Returns:
+        The metrics, and exit code 1 if a condition of ``--fail-if`` is true, else 0.
+    """
+    run = MeasuredRun.begin("scenario", "search", request.output, request.fail_if, console)
+    config = read_config(request.file, seed=None, keep="all")
     plan = load_plan(config)
     task = open_task(config.task, plan.twin)
-    actor = places.open_actor(asked.policy, plan.twin, task)
+    actor = references.open_actor(request.policy, plan.twin, task)
     backend = open_backend(config.file.rollout.backend)
     worlds = PlanSearch(plan, task, actor, backend)
-    try_ = _CountedSearch(worlds)
+    simulate = _CountedSearch(worlds)
     search = SearchOptions(
-        round_size=asked.worlds, rounds=asked.rounds, modes=asked.modes, draws=asked.draws, seed=asked.seed
+        round_size=request.worlds, rounds=request.rounds, modes=request.modes, draws=request.draws, seed=request.seed
     )
-    found = estimate_failure_rate(try_, len(worlds.axes), search, level=asked.level)
-    archive = _build_failure_map(asked, found, worlds, try_)
-    plain = _simplify_failures(asked, archive, try_)
-    figures = _collect_metrics(asked, found, archive, plain, worlds, actor.name) | {"worlds": try_.worlds}
-    _print_search(figures, console)
-    figures["kept"] = _store_failures(asked, plain, worlds, plan.twin, task, config.twin)
-    for folder in figures["kept"]:
-        console.print(f"Kept {folder}", soft_wrap=True)
+    found = estimate_failure_rate(simulate, len(worlds.axes), search, level=request.level)
+    archive = _build_failure_map(request, found, worlds, simulate)
+    plain = _simplify_failures(request, archive, simulate)
+    result = _collect_metrics(request, found, archive, plain, worlds, actor.name) | {"worlds": simulate.worlds}
+    _print_search(result, console)
+    result["kept"] = _store_failures(request, plain, worlds, plan.twin, task, config.twin)
+    for folder in result["kept"]:
+        console.print(f"Stored: {folder}", soft_wrap=True)
     rate = found.rate.interval
     headline = [
         HeadlineMetric(
@@ -84,67 +88,77 @@ def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str
             better="lower",
         )
     ]
-    subtitle = f"{asked.file.name}, {asked.policy}, {figures['worlds']} worlds"
+    subtitle = f"{request.file.name}, {request.policy}, {result['worlds']} worlds"
     return run.end(
-        figures,
+        result,
         headline,
         title="Search for rare failures",
         subtitle=subtitle,
-        fill=lambda page: _fill_report(page, figures, archive, worlds),
+        fill=lambda page: _fill_report(page, result, archive, worlds),
     )
 
 
 def _build_failure_map(
-    asked: ScenarioSearchRequest, found: SearchResult, worlds: PlanSearch, try_: _CountedSearch
+    request: ScenarioSearchRequest, found: SearchResult, worlds: PlanSearch, simulate: _CountedSearch
 ) -> FailureMap:
-    axes = choose_map_axes(worlds.axes, asked.by, found.proposal, found.seen)
-    archive = FailureMap.of(axes, found.seen)
-    if asked.illuminate and found.seen.failed.any():
-        rng = np.random.default_rng([asked.seed, 1])
-        size = asked.worlds
-        rounds = -(-asked.illuminate // size)
-        extend_failure_map(archive, try_, active_axes(found.proposal), worlds=size, rounds=rounds, rng=rng)
+    axes = choose_map_axes(worlds.axes, request.by, found.proposal, found.points)
+    archive = FailureMap.of(axes, found.points)
+    if request.illuminate and found.points.failed.any():
+        rng = np.random.default_rng([request.seed, 1])
+        size = request.worlds
+        rounds = -(-request.illuminate // size)
+        extend_failure_map(archive, simulate, active_axes(found.proposal), worlds=size, rounds=rounds, rng=rng)
     return archive
 
 
-def _simplify_failures(asked: ScenarioSearchRequest, archive: FailureMap, try_: _CountedSearch) -> ScoredPoints:
-    """Return the failures to show and store, most probable first, without unnecessary deviations of parameters."""
-    rows = archive.failures[: max(asked.keep, _SHOWN)]
-    shown = _select_rows(archive.seen, rows)
-    if not rows or not asked.simplify:
+def _simplify_failures(request: ScenarioSearchRequest, archive: FailureMap, simulate: _CountedSearch) -> ScoredPoints:
+    """Return the failures to show and store, most probable first, after simplification.
+
+    The simplification moves parameters that a failure does not need back towards the centre of their distribution.
+
+    Args:
+        request: flags of the command.
+        archive: failures of the search, by cell of a map.
+        simulate: simulator of the search.
+    """
+    rows = archive.failures[: max(request.keep, _SHOWN)]
+    shown = _select_rows(archive.points, rows)
+    if not rows or not request.simplify:
         return shown
-    rng = np.random.default_rng([asked.seed, 2])
-    best, tried = simplify_failures(try_, shown.z, rounds=asked.simplify, rng=rng)
-    known = ScoredPoints.concatenate_points([tried, archive.seen])
+    rng = np.random.default_rng([request.seed, 2])
+    best, tried = simplify_failures(simulate, shown.z, rounds=request.simplify, rng=rng)
+    known = ScoredPoints.concatenate_points([tried, archive.points])
     order = np.argsort(-log_density(best), kind="stable")
     rows = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
     return _select_rows(known, list(dict.fromkeys(rows)))  # different failures may have become equal
 
 
-def _select_rows(seen: ScoredPoints, rows: list[int]) -> ScoredPoints:
-    return ScoredPoints(z=seen.z[rows], score=seen.score[rows], failed=seen.failed[rows], lost=seen.lost[rows])
+def _select_rows(points: ScoredPoints, rows: list[int]) -> ScoredPoints:
+    return ScoredPoints(
+        z=points.z[rows], score=points.score[rows], failed=points.failed[rows], invalid=points.invalid[rows]
+    )
 
 
 def _collect_metrics(
-    asked: ScenarioSearchRequest,
+    request: ScenarioSearchRequest,
     found: SearchResult,
     archive: FailureMap,
     plain: ScoredPoints,
     worlds: PlanSearch,
     actor: str,
 ) -> dict[str, Any]:
-    fresh = found.seen.failed[-found.fresh :]
+    final = found.points.failed[-found.estimate_draws :]
     return {
         "schema": 1,
-        "file": str(asked.file),
-        "policy": asked.policy,
+        "file": str(request.file),
+        "policy": request.policy,
         "actor": actor,
         "axes": len(worlds.axes),
         "depends_on": [name for name, moved in zip(worlds.axes, _influential_axes(found), strict=True) if moved],
         "rate": found.rate.to_json(),
         "levels": [list(level) for level in found.levels],
-        "lost": int(archive.seen.lost.sum()),
-        "failing_share_of_final_draws": float(fresh.mean()),
+        "lost": int(archive.points.invalid.sum()),
+        "failing_share_of_final_draws": float(final.mean()),
         "map": [worlds.axes[axis] for axis in archive.axes],
         "cells_with_failures": len(archive.failures),
         "cells_reached": len(archive.rows),
@@ -170,22 +184,22 @@ def _failure_to_json(plain: ScoredPoints, row: int, worlds: PlanSearch) -> dict[
     }
 
 
-def _print_search(figures: dict[str, Any], console: Console) -> None:
-    rate = figures["rate"]
+def _print_search(result: dict[str, Any], console: Console) -> None:
+    rate = result["rate"]
     console.print(
         f"Failure rate {rate['rate']:.2g} ({rate['low']:.2g} to {rate['high']:.2g}, {rate['level']:.0%}) from "
-        f"{rate['draws']} weighted draws, as narrow as {rate['plain_draws']:,.0f} plain ones; {figures['worlds']} "
-        "worlds in all.",
+        f"{rate['draws']} weighted draws, with an interval as narrow as from "
+        f"{rate['plain_draws']:,.0f} unweighted draws; {result['worlds']} worlds in all.",
         soft_wrap=True,
     )
     if rate["warning"]:
         console.print(rate["warning"], style="yellow", soft_wrap=True, markup=False)
-    named = ", ".join(figures["depends_on"]) or "no parameter that the search could identify"
+    named = ", ".join(result["depends_on"]) or "no parameter that the search could identify"
     console.print(f"It depends on {named}.", soft_wrap=True)
     table = Table(
         "failure", "progress", "distance", "farthest from the centre of the distribution, in standard deviations"
     )
-    for number, failure in enumerate(figures["failures"]):
+    for number, failure in enumerate(result["failures"]):
         said = ", ".join(f"{name} {value:+.1f}" for name, value in failure["deviations"].items())
         table.add_row(
             str(number), f"{failure['progress']:.2f}", f"{failure['distance']:.1f}", said or "nothing beyond 1"
@@ -194,27 +208,27 @@ def _print_search(figures: dict[str, Any], console: Console) -> None:
 
 
 def _store_failures(
-    asked: ScenarioSearchRequest, plain: ScoredPoints, worlds: PlanSearch, twin: Any, task: Any, reference: str
+    request: ScenarioSearchRequest, plain: ScoredPoints, worlds: PlanSearch, twin: Any, task: Any, reference: str
 ) -> list[str]:
     kept: list[str] = []
-    for number in range(min(asked.keep, len(plain))):
-        name = f"searched-{asked.file.stem}-{number}"
-        pinned = PinnedWorld.of_episode(
+    for number in range(min(request.keep, len(plain))):
+        name = f"searched-{request.file.stem}-{number}"
+        scenario = Scenario.of_episode(
             worlds.episode(plain.z[number]),
             twin,
             task,
             name=name,
             twin_reference=reference,
             reason="found by search",
-            origin=WorldOrigin(source="sim", place=str(asked.file), actor=asked.policy),
+            origin=WorldOrigin(source="sim", place=str(request.file), actor=request.policy),
         )
-        kept.append(str(write_pinned(pinned, places.scenarios_folder(asked.scenarios) / name)))
+        kept.append(str(write_scenario(scenario, references.scenarios_folder(request.scenarios) / name)))
     return kept
 
 
-def _fill_report(page: ReportPage, figures: dict[str, Any], archive: FailureMap, worlds: PlanSearch) -> None:
-    rate = figures["rate"]
-    page.section("How often?", rate["warning"])
+def _fill_report(page: ReportPage, result: dict[str, Any], archive: FailureMap, worlds: PlanSearch) -> None:
+    rate = result["rate"]
+    page.section("Failure rate", rate["warning"])
     page.key_metrics(
         [
             KeyMetric(
@@ -222,18 +236,19 @@ def _fill_report(page: ReportPage, figures: dict[str, Any], archive: FailureMap,
                 value=f"{rate['rate']:.2g}",
                 source=f"{rate['low']:.2g} to {rate['high']:.2g}, {rate['level']:.0%}",
             ),
-            KeyMetric(label="worlds run", value=figures["worlds"], source="search, estimate and map"),
+            KeyMetric(label="worlds run", value=result["worlds"], source="search, estimate and map"),
             KeyMetric(
-                label="plain draws for the same interval", value=round(rate["plain_draws"]), source="by its width"
+                label="unweighted draws for the same interval", value=round(rate["plain_draws"]), source="by its width"
             ),
         ]
     )
     page.section(
-        "Where?",
-        f"Each of {CELLS} × {CELLS} cells is as probable as any other. Its number is ½ z² of its likeliest failure, "
-        "over all that is drawn: how far that is from the middle. Empty cells: no failure was found.",
+        "Map of failures",
+        f"The map has {CELLS} × {CELLS} equally probable cells. The number in a cell is ½ ‖z‖² of its most probable "
+        "failure, where z are all drawn parameters in standard deviations from the middle of their distribution. A "
+        "larger number is less probable. In an empty cell no failure was found.",
     )
-    page.plot(failure_map(archive.log_density_drop, [worlds.axes[axis] for axis in archive.axes]))
+    page.plot(plot_failure_map(archive.log_density_drop, [worlds.axes[axis] for axis in archive.axes]))
     page.table(
         ["failure", "progress", "distance from the middle", "farthest parameters (standard deviations)"],
         [
@@ -243,6 +258,6 @@ def _fill_report(page: ReportPage, figures: dict[str, Any], archive: FailureMap,
                 failure["distance"],
                 ", ".join(f"{name} {value:+.1f}" for name, value in failure["deviations"].items()),
             ]
-            for number, failure in enumerate(figures["failures"])
+            for number, failure in enumerate(result["failures"])
         ],
     )

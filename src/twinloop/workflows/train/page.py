@@ -1,4 +1,4 @@
-"""Write the report on a training run: its data, its loss, held-out errors, and adaptation."""
+"""Write the report on a training run: data, loss, error on held-out episodes, and adaptation."""
 
 from __future__ import annotations
 
@@ -6,79 +6,84 @@ from collections.abc import Mapping
 from typing import Any
 
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.curves import error_curves, loss_curve
+from twinloop.report.curves import plot_error_curves, plot_loss_curve
 
 
-def train_page(figures: Mapping[str, Any]) -> ReportPage:
-    """Return an empty page with the run's title."""
+def train_page(result: Mapping[str, Any]) -> ReportPage:
+    """Return an empty report page with the title of a training run: policy, hash, and software versions."""
     subtitle = (
-        f"{figures['policy']}, {figures['parameters']:,} parameters, policy hash {figures['hash'][:16]}; seed "
-        f"{figures['seed']}; twinloop {figures['versions']['twinloop']}, torch {figures['versions']['torch']}"
+        f"{result['policy']}, {result['parameters']:,} parameters, policy hash {result['hash'][:16]}; seed "
+        f"{result['seed']}; twinloop {result['versions']['twinloop']}, torch {result['versions']['torch']}"
     )
     return ReportPage("Training of a policy", subtitle)
 
 
-def train_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
-    """Write all sections of the page; ``figures`` is the content of ``result.json``."""
+def train_section(page: ReportPage, result: Mapping[str, Any]) -> None:
+    """Add all sections on a training run to a report.
+
+    Args:
+        page: the report page.
+        result: content of the run's ``result.json``.
+    """
     page.key_metrics(
         [
-            *_error_metrics(figures),
-            KeyMetric(label="steps", value=figures["steps"]),
-            KeyMetric(label="time", value=figures["seconds"], unit="s"),
-            KeyMetric(label="speed", value=figures["samples_per_second"], unit="samples/s"),
+            *_error_metrics(result),
+            KeyMetric(label="steps", value=result["steps"]),
+            KeyMetric(label="time", value=result["seconds"], unit="s"),
+            KeyMetric(label="speed", value=result["samples_per_second"], unit="samples/s"),
         ]
     )
-    for note in figures["notes"]:
+    for note in result["notes"]:
         page.text(f"{note[0].upper()}{note[1:]}.")
     columns = ("source", "real", "episodes", "held out", "frames", "share", "realized", "samples")
     keys = ("name", "real", "episodes", "held_out", "frames", "share", "share_realized", "samples")
-    page.section("Data", f"Normalized by {figures['normalization']}.")
-    page.table(columns, [[row[key] for key in keys] for row in figures["sources"]])
+    page.section("Data", f"Normalized by {result['normalization']}.")
+    page.table(columns, [[row[key] for key in keys] for row in result["sources"]])
     page.section("Loss")
-    steps, losses = zip(*figures["losses"], strict=True)
-    page.plot(loss_curve(steps, losses), "Mean over the batches since the point before, in the policy's normal form.")
-    if figures["held_out"]:
-        _held_out(page, figures)
-    adaptation_section(page, figures)
+    steps, losses = zip(*result["losses"], strict=True)
+    page.plot(plot_loss_curve(steps, losses), "Mean over the batches since the previous point, in normalized units.")
+    if result["held_out"]:
+        _held_out(page, result)
+    adaptation_section(page, result)
 
 
-def _error_metrics(figures: Mapping[str, Any]) -> list[KeyMetric]:
+def _error_metrics(result: Mapping[str, Any]) -> list[KeyMetric]:
     return [
         KeyMetric(label=f"held-out action error, {row['source']}", value=one["estimate"], unit=unit)
-        for row in figures["held_out"]
+        for row in result["held_out"]
         for unit, one in list(row["by_unit"].items())[:1]
     ]
 
 
-def _held_out(page: ReportPage, figures: Mapping[str, Any]) -> None:
+def _held_out(page: ReportPage, result: Mapping[str, Any]) -> None:
     page.section(
         "Held-out action error",
         "How far the policy's commands are from those of episodes that it was not trained on: mean absolute difference "
-        "over the steps of a chunk that are carried out. It is no success rate: `twinloop evaluate` measures that.",
+        "over the steps of a chunk that are carried out. It is not a success rate: `twinloop evaluate` measures that.",
     )
-    evaluations = [row for row in figures["evaluations"] if "sources" in row]
+    evaluations = [row for row in result["evaluations"] if "sources" in row]
     steps = [row["step"] for row in evaluations]
-    for unit in figures["held_out"][0]["by_unit"]:
+    for unit in result["held_out"][0]["by_unit"]:
         lines = {
             source: [row["sources"][source]["by_unit"][unit] for row in evaluations]
             for source in evaluations[0]["sources"]
         }
         page.plot(
-            error_curves(steps, lines, unit=unit, kept=figures["kept_step"]),
-            f"Mean over the joints in {unit}; the dotted line is where the kept weights are from.",
+            plot_error_curves(steps, lines, unit=unit, policy_step=result["kept_step"]),
+            f"Mean over the joints in {unit}; the dotted line is the step whose weights are kept.",
         )
     rows = [
         (row["source"], unit, one["joints"], row["episodes"], one["estimate"], one.get("low"), one.get("high"))
-        for row in figures["held_out"]
+        for row in result["held_out"]
         for unit, one in row["by_unit"].items()
     ]
     page.table(
         ("source", "unit", "joints", "episodes", "error", "95 % low", "high"), rows,
         caption="Of the kept weights; intervals over episodes.",
     )  # fmt: skip
-    joints = list(figures["held_out"][0]["by_joint"])
+    joints = list(result["held_out"][0]["by_joint"])
     page.table(
-        ("source", *joints), [(row["source"], *row["by_joint"].values()) for row in figures["held_out"]],
+        ("source", *joints), [(row["source"], *row["by_joint"].values()) for row in result["held_out"]],
         caption="By joint, in each joint's unit.",
     )  # fmt: skip
 
@@ -90,14 +95,21 @@ _METHODS = {
 }
 
 
-def adaptation_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
-    """Write the details of continued training, aligned features, or adapted images; nothing for other runs."""
-    facts = figures.get("adaptation") or {}
+def adaptation_section(page: ReportPage, result: Mapping[str, Any]) -> None:
+    """Add a section on continued training, aligned features or adapted images.
+
+    Nothing is added if the run used none of them.
+
+    Args:
+        page: the report page.
+        result: content of the run's ``result.json``.
+    """
+    facts = result.get("adaptation") or {}
     if not facts:
         return
     page.section("Adaptation", _describe_start(facts))
     if facts.get("held_out_before"):
-        after = {row["source"]: row["by_unit"] for row in figures["held_out"]}
+        after = {row["source"]: row["by_unit"] for row in result["held_out"]}
         rows = [
             (row["source"], unit, one["estimate"], _format_interval(one), now["estimate"], _format_interval(now))
             for row in facts["held_out_before"]
@@ -117,7 +129,11 @@ def adaptation_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
 def _describe_start(facts: Mapping[str, Any]) -> str:
     if "base_hash" not in facts:
         return ""
-    near = f" Distance to the start weighed {facts['l2_start']:g}." if facts["l2_start"] else ""
+    near = (
+        f" The squared distance to the initial weights had the weight {facts['l2_start']:g}."
+        if facts["l2_start"]
+        else ""
+    )
     moved = _METHODS[facts["method"]].format(rank=facts["rank"], moving=facts["moving"])
     return f"Continued from {facts['base']}, hash {facts['base_hash'][:16]}. {moved}{near}"
 

@@ -1,4 +1,4 @@
-"""Request of ``twinloop train``."""
+"""Define the flags of ``twinloop train``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from twinloop.workflows.run.request import Request, request
 
 @request
 class TrainRequest(Request):
-    """Train a policy on LeRobot v3.0 folders, dataset versions or queries: exact shares, resumable, reproducible.
+    """Train a policy on LeRobot v3.0 folders, dataset versions or queries; runs are resumable and reproducible.
 
-    Flags override FILE. The policy's folder gets result.json and report.html; in a workspace the list of episodes is
-    frozen and the policy recorded. See docs/guides/training.md.
+    Flags override FILE. The policy's folder gets result.json and report.html. In a workspace, the list of training
+    episodes is frozen as a dataset version and the policy is recorded. See docs/guides/training.md.
     """
 
     file: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="FILE")]] = None
@@ -25,9 +25,9 @@ class TrainRequest(Request):
     data: tuple[str, ...] = ()
     """Training data, instead of the file's sources: folders, dataset versions, or SELECT statements."""
     policy: str | None = None
-    """mlp (by default), act or flow; or one of LeRobot's: lerobot:act, lerobot:smolvla and others."""
+    """Kind of policy: mlp (the default), act or flow, or one of LeRobot's: lerobot:act, lerobot:smolvla and others."""
     set: tuple[str, ...] = ()
-    """Settings of the policy, such as chunk_size=32."""
+    """Settings of the policy as NAME=VALUE, such as chunk_size=32."""
     steps: int | None = None
     """Number of optimizer steps."""
     batch: int | None = None
@@ -45,9 +45,9 @@ class TrainRequest(Request):
     keep: Literal["best", "last"] | None = None
     """Weights of the policy: those with the lowest held-out error (best), or the last."""
     curriculum: bool = False
-    """Train on weakly randomized episodes first."""
+    """Train on weakly randomized episodes first, and add the others gradually."""
     domain_token: bool = False
-    """Give the policy the source of a sample as an input, with dropout."""
+    """Give the policy the data source of a sample as an additional input, with dropout."""
     keep_failures: bool = False
     """Train on failed episodes too."""
     adapt: str | None = None
@@ -63,13 +63,15 @@ class TrainRequest(Request):
     align_weight: float | None = None
     """Weight of the alignment term; by default 1."""
     pixels: Literal["moments", "fda"] | None = None
-    """Give simulated images the channel moments of the real ones, or their amplitudes of low frequencies."""
+    """Adapt simulated images to the real ones: moments (mean and deviation of each channel) or fda (amplitudes of low
+    frequencies).
+    """
     seed: int | None = None
     """Run seed; the same seed gives the same weights on one device."""
     device: str | None = None
     """cpu, cuda or cuda:NUMBER."""
     threads: int | None = None
-    """Number of CPU threads of torch; by default 1, which is fastest for small networks."""
+    """Number of CPU threads of PyTorch; by default 1, which is fastest for small networks."""
     lerobot_python: Path | None = None
     """Interpreter of the environment that has LeRobot, for its policies; by default that of TWINLOOP_LEROBOT_PYTHON, or
     this one."""

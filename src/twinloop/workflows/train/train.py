@@ -1,6 +1,6 @@
-"""Train a policy from a file or from flags; in a workspace, record its training data.
+"""Run ``twinloop train``: train a policy from a file or from flags, and record its training data in the workspace.
 
-A policy ``lerobot:NAME`` is trained by ``train/lerobot.py``, at the beginning of `run_train`.
+`run_train` passes a policy ``lerobot:NAME`` to `twinloop.train.lerobot`, which trains it with LeRobot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REPORT = "report.html"
 
 
 def has_checkpoint(request: TrainRequest) -> bool:
-    """Return whether there is a checkpoint for --resume, twinloop's or LeRobot's."""
+    """Return whether the output folder has a checkpoint that ``--resume`` can continue, of twinloop or of LeRobot."""
     output = request.output
     theirs = output.with_name(f"{output.name}.lerobot").glob("*/checkpoints/[0-9]*/pretrained_model")
     return (output / CHECKPOINT).is_file() or any(theirs)
@@ -41,7 +41,7 @@ _SAME = ("policy", "steps", "batch", "lr", "sim_fraction", "holdout", "patience"
 
 
 def config_from_flags(request: TrainRequest) -> dict[str, Any]:
-    """Return fields of `TrainConfig` from the flags; None for those that are not given."""
+    """Return the fields of `TrainConfig` that the flags set; a field whose flag is not given is None."""
     return {name: getattr(request, name) for name in _SAME} | {
         "sources": [{"data": one} for one in request.data] or None,
         "settings": parse_policy_settings(request.set) or None,
@@ -58,15 +58,15 @@ def config_from_flags(request: TrainRequest) -> dict[str, Any]:
 
 
 def _section_flags(**section: Any) -> dict[str, Any] | None:
-    """Return the flags of a section, if any are given."""
+    """Return the flags of one section of the configuration that are given; None if none is given."""
     return {key: value for key, value in section.items() if value is not None} or None
 
 
 def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
-    """Train a policy, print the result, write the report, and record both in the workspace.
+    """Train a policy, print the result, write the report, and record run and policy in the workspace.
 
     Raises:
-        TwinloopError: see `train.run.train`.
+        TwinloopError: If the configuration or the data cannot be used; see `train.run.train`.
     """
     flags, output, resume = config_from_flags(request), request.output, request.resume
     for name in ("steps", "batch", "lr"):
@@ -94,65 +94,84 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
         _freeze_training_data(root, prepared.training_ids, folders, output.name, console) if root is not None else None
     )
     if trained_before:
-        figures = _load_finished_run(output, config)
+        result = _load_finished_run(output, config)
     else:
-        figures = train(config, output, workspace=root, resume=resume, prepared=prepared).figures
-    figures = {**figures, "output": str(output)}
-    _print_summary(figures, console)
+        result = train(config, output, workspace=root, resume=resume, prepared=prepared).metrics
+    result = {**result, "output": str(output)}
+    _print_summary(result, console)
     if root is not None and frozen is not None:
-        figures["dataset"] = frozen
-        _record_run_and_policy(root, output, figures, config, frozen, started, console)
+        result["dataset"] = frozen
+        _record_run_and_policy(root, output, result, config, frozen, started, console)
     write_request(output)
     # Written last, so that --resume recognizes a killed run.
-    write_report(train_page(figures), lambda page: train_section(page, figures), output / _REPORT, console)
-    console.print(f"Policy hash {figures['hash'][:16]} (weights and settings): {output}", soft_wrap=True)
-    return figures
+    write_report(train_page(result), lambda page: train_section(page, result), output / _REPORT, console)
+    console.print(f"Policy hash {result['hash'][:16]} (weights and settings): {output}", soft_wrap=True)
+    return result
 
 
 def _lacks_report(output: Path) -> bool:
-    """Return whether a run was killed after its training had ended."""
+    """Return whether a run was killed between the end of its training and the writing of its report."""
     return (output / RESULT).is_file() and not (output / _REPORT).is_file()
 
 
 def _load_finished_run(output: Path, config: TrainConfig) -> dict[str, Any]:
-    """Return the metrics of a finished training.
+    """Return the metrics of a finished training, and delete its checkpoint.
 
     Raises:
-        InputError: it had another configuration.
+        InputError: If the training had another configuration.
     """
-    figures = read_json(output / RESULT)
-    if figures.get("config_hash") != config.hash:
+    result = read_json(output / RESULT)
+    if result.get("config_hash") != config.hash:
         raise InputError(
             f"{output} holds a finished run with another configuration. Resume with the same settings, or train into "
             "another --output."
         )
     (output / CHECKPOINT).unlink(missing_ok=True)
-    return figures
+    return result
 
 
 def _run_lerobot(
     config: TrainConfig, output: Path, root: Path | None, *, resume: bool, python: Path | None, console: Console
 ) -> dict[str, Any]:
-    """Train the policy with ``lerobot-train``, and print and record it in the same way."""
+    """Train a policy with LeRobot's program ``lerobot-train``, then print and record it like any other policy.
+
+    Args:
+        config: configuration of the training.
+        output: folder for the policy.
+        root: the workspace, or None.
+        resume: whether to continue an interrupted run.
+        python: interpreter of the environment with LeRobot; None for the default.
+        console: console for the result.
+    """
     started = datetime.now(UTC)
     claim_output(output)
     with hold_folder_lock(output, "training"):
         trained = train_lerobot(config, output, python=python, workspace=root, resume=resume)
     write_request(output)
-    figures = {**trained.figures, "output": str(output)}
-    for line in [*report_rows(figures), *(f"Note: {note}." for note in figures["notes"])]:
+    result = {**trained.metrics, "output": str(output)}
+    for line in [*report_rows(result), *(f"Note: {note}." for note in result["notes"])]:
         console.print(line, soft_wrap=True)
     if root is not None:
-        figures["dataset"] = _freeze_training_data(root, sorted(trained.folders), trained.folders, output.name, console)
-        _record_run_and_policy(root, output, figures, config, figures["dataset"], started, console)
-    console.print(f"Policy {figures['hash'][:16]}, which LeRobot runs: {output}")
-    return figures
+        result["dataset"] = _freeze_training_data(root, sorted(trained.folders), trained.folders, output.name, console)
+        _record_run_and_policy(root, output, result, config, result["dataset"], started, console)
+    console.print(f"Policy {result['hash'][:16]}, which LeRobot runs: {output}")
+    return result
 
 
 def _freeze_training_data(
     root: Path, ids: Sequence[str], folders: Mapping[str, Path], name: str, console: Console
 ) -> str:
-    """Freeze the training episodes as a dataset version; return its reference."""
+    """Freeze the training episodes as a dataset version of the workspace, and return its reference NAME@VERSION.
+
+    Dataset folders that are not in the workspace are added first.
+
+    Args:
+        root: the workspace.
+        ids: ids of the episodes.
+        folders: dataset folder of each episode.
+        name: name of the policy.
+        console: console on which added folders are printed.
+    """
     with Workspace.open(root) as held:
         known = set(held.query("SELECT DISTINCT episode_id FROM places")["episode_id"].to_pylist())
         for folder in dict.fromkeys(folder for one, folder in folders.items() if one not in known):
@@ -164,39 +183,39 @@ def _freeze_training_data(
 
 
 def _record_run_and_policy(
-    root: Path, output: Path, figures: Mapping[str, Any], config: TrainConfig, frozen: str, started: datetime,
+    root: Path, output: Path, result: Mapping[str, Any], config: TrainConfig, frozen: str, started: datetime,
     console: Console,
 ) -> None:  # fmt: skip
-    """Record the run and the policy; a failure here does not affect the policy."""
+    """Record the run and the policy in the workspace. If this fails, print the reason; the policy is still valid."""
     short = {
-        key: figures[key]
+        key: result[key]
         for key in ("hash", "policy", "seed", "steps", "seconds", "sources", "held_out", "notes", "checkpoint")
-        if key in figures
+        if key in result
     }
     extra = {
-        key: figures[key] for key in ("config_hash", "data_hash", "seed", "versions", "checkpoint") if key in figures
+        key: result[key] for key in ("config_hash", "data_hash", "seed", "versions", "checkpoint") if key in result
     }
     try:
         with Workspace.open(root) as held:
             words = ["--policy", config.policy, "--output", str(output)]
             run = held.record_run("train", output, short, started, datetime.now(UTC), words)
-            base = figures.get("adaptation", {}).get("base_hash")
+            base = result.get("adaptation", {}).get("base_hash")
             if base is not None and not len(held.query("SELECT policy FROM policies WHERE policy = ?", [base])):
                 console.print(f"Note: the workspace has no record of the base policy {base[:16]}.", soft_wrap=True)
                 base, extra = None, {**extra, "base_hash": base}
-            held.record_policy(figures["hash"], output.name, frozen, run, extra, base=base)
+            held.record_policy(result["hash"], output.name, frozen, run, extra, base=base)
     except TwinloopError as error:
         console.print(f"Not recorded in the workspace {root}: {error}", soft_wrap=True)
         return
-    console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(figures['sources'])} sources)")
+    console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(result['sources'])} sources)")
 
 
-def _print_summary(figures: Mapping[str, Any], console: Console) -> None:
+def _print_summary(result: Mapping[str, Any], console: Console) -> None:
     from twinloop.train.run import format_error
 
     table = Table("source", "", "episodes", "held out", "share", "held-out action error", box=None, pad_edge=False)
-    held = {row["source"]: row for row in figures["held_out"]}
-    for row in figures["sources"]:
+    held = {row["source"]: row for row in result["held_out"]}
+    for row in result["sources"]:
         errors = held.get(row["name"], {}).get("by_unit", {})
         said = "; ".join(format_error(unit, one) for unit, one in errors.items()) or "–"
         kind = "real" if row["real"] else "sim"
@@ -204,21 +223,21 @@ def _print_summary(figures: Mapping[str, Any], console: Console) -> None:
             row["name"], kind, str(row["episodes"]), str(row["held_out"]), f"{row['share_realized']:.4g}", said
         )
     console.print(table)
-    for note in figures["notes"]:
+    for note in result["notes"]:
         console.print(f"Note: {note}.", soft_wrap=True)
-    if "alignment" in figures["adaptation"]:
-        console.print(f"Alignment: {figures['adaptation']['alignment']['verdict']}.", soft_wrap=True)
+    if "alignment" in result["adaptation"]:
+        console.print(f"Alignment: {result['adaptation']['alignment']['verdict']}.", soft_wrap=True)
     console.print(
-        f"{figures['steps']} steps in {figures['seconds']:.1f} s ({figures['samples_per_second']:.0f} samples/s); the "
-        f"weights of step {figures['kept_step']} are kept"
+        f"{result['steps']} steps in {result['seconds']:.1f} s ({result['samples_per_second']:.0f} samples/s); the "
+        f"weights of step {result['kept_step']} are kept"
     )
 
 
 def parse_policy_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Parse settings of a policy given as ``width=512``; return the values by name, read as YAML.
+    """Parse words of the form ``NAME=VALUE``, such as ``width=512``; return the settings by name, read as YAML.
 
     Raises:
-        InputError: a word has no ``=``.
+        InputError: If a word has no ``=``.
     """
     made = {}
     for word in words:

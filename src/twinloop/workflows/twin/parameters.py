@@ -1,4 +1,7 @@
-"""Print parameters of a twin, and write the page of all: ``python -m twinloop.workflows.twin.parameters PAGE``."""
+"""Print the parameters of a twin and run its physics checks; write the reference page of all parameters.
+
+The page is written by ``python -m twinloop.workflows.twin.parameters PAGE``.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ _WIDE = 140  # columns; narrower tables omit the sources
 
 
 def show_twin(request: TwinShowRequest, console: Console) -> dict[str, Any]:
-    """Print every parameter of a twin; return them."""
+    """Print every parameter of a twin with unit, nominal value, bounds and default range; return them with sources."""
     twin = load_twin(request.twin)
     table = Table(Column("parameter", no_wrap=True), "unit", "nominal", "bounds", "default range")
     sources = console.width >= _WIDE
     if sources:
         table.add_column("source")
     else:
-        table.caption = f"--json has the source of every range too, and so has a window of {_WIDE} columns."
+        table.caption = f"The sources of the ranges are shown with --json, or in a window of at least {_WIDE} columns."
     for param in twin.params.values():
         bounds = f"{param.low:g} … {param.high:g}"
         cells = (param.name, param.unit, f"{param.nominal:.4g}", bounds, _format_range(param, "g"), param.source)
@@ -112,7 +115,7 @@ only images change, *also images* that motion and images change. Fields that no 
 
 
 def parameters_page() -> str:
-    """Return the whole page as Markdown."""
+    """Return the reference page of all parameters as Markdown: the quantities by family, and the built-in twins."""
     parts = [_HEAD, "## Quantities\n"]
     order = list(dict.fromkeys(kind.family for kind in QUANTITIES))
     kinds_in_order = sorted(QUANTITIES, key=lambda kind: order.index(kind.family))
@@ -130,7 +133,15 @@ def parameters_page() -> str:
 
 
 def _twin_section(twin: Twin, rows: list[tuple[str, ...]], shown: dict[str, list[tuple[str, ...]]]) -> str:
-    """Return a twin's table; for a twin based on another, only the differences."""
+    """Return the parameter table of a built-in twin as Markdown.
+
+    If more than half of the rows are also in the table of a twin shown before, only the different rows are listed.
+
+    Args:
+        twin: the twin.
+        rows: rows of its table.
+        shown: rows of the twins shown before, by name.
+    """
     head = f"### {twin.name}\n\n{twin.spec.description}.\n"
     for other, others in shown.items():
         own = [row for row in rows if row not in others]
@@ -143,11 +154,11 @@ def _acts_in(kind: Quantity) -> str:
     if kind.stage != "model":
         return f"stage {kind.stage}"
     where = ", ".join(f"`{field}`" for field in kind.fields)
-    return where + (" (images)" if kind.visual else " (also images)" if kind.seen else "")
+    return where + (" (images)" if kind.visual else " (also images)" if kind.also_visual else "")
 
 
 def _grouping_key(param: Param) -> tuple[object, ...]:
-    """Return the properties in which parameters must agree to share a row."""
+    """Return the properties in which parameters must agree so that they are listed in one row of the page."""
     kind = param.quantity
     return kind.family, kind.quantity, kind.member, param.default_range, param.op, param.source
 
@@ -185,6 +196,10 @@ if __name__ == "__main__":
 
 
 def check_twin(request: TwinCheckRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Run the physics checks of a twin and print each; return the report, and 1 if a check failed."""
+    """Run the physics checks of a twin and print the result of each.
+
+    Returns:
+        The report, and exit code 1 if a check failed, else 0.
+    """
     report = run_checks(request.twin, progress=lambda check: console.print(check.summary_line()))
     return report.to_json(), 0 if report.passed else 1

@@ -1,4 +1,4 @@
-"""Requests of ``twinloop twin`` and ``sensors``."""
+"""Define the flags of ``twinloop twin`` and ``twinloop sensors``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from twinloop.workflows.run.request import Request, request
 
 @request
 class TwinRequest(Request):
-    """Common to commands on one twin."""
+    """Options of all commands on one twin."""
 
     twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
-    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    """The twin: a built-in name, a twin YAML file, an MJCF or URDF file, or menagerie:NAME."""
 
 
 @request
 class TwinCheckRequest(TwinRequest):
-    """Check the physics of a twin: penetration, grasp, delay, stability, energy, convergence."""
+    """Check the physics of a twin: penetration, grasp, delay, stability, energy, and convergence in the time step."""
 
 
 @request
@@ -30,7 +30,10 @@ class TwinShowRequest(TwinRequest):
 
 @request
 class SensorsShowRequest(TwinRequest):
-    """Write an image of a sensor's stages at one time, with the clean image."""
+    """Write an image of the processing stages of a sensor model (noise, optics, exposure), and the clean image.
+
+    All stages show the same time, at which the robot moves.
+    """
 
     camera: str | None = None
     """Camera whose sensor is shown; by default the first camera of the twin."""
@@ -48,4 +51,4 @@ class SensorsShowRequest(TwinRequest):
 
 @request
 class SensorsListRequest(Request):
-    """List every built-in sensing device: kind and description; with --json also settings, values and sources."""
+    """List every built-in sensing device with kind and description; with --json also settings, values and sources."""

@@ -1,4 +1,4 @@
-"""Show the stages of a twin's sensors at a time with motion, and list devices."""
+"""Show the processing stages of a twin's camera or depth sensor while the robot moves, and list built-in devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import KIND, TwinCamera, camera_sensors, sensor_camera
 from twinloop.rollout.camera_captures import CameraCaptures, ImageMotion, MovingWorld
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_reading
-from twinloop.rollout.substeps import Restepper
+from twinloop.rollout.substeps import PhysicsStepper
 from twinloop.sensors.camera.blur import blur_images
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.protocol import state_poses
@@ -36,11 +36,19 @@ _BUSY = 0.95  # quantile of the motion; its maximum is an outlier
 
 
 class MovingTwin:
-    """A twin whose robot moves as in teleoperation, from home; a twin without a robot moves freely.
+    """Twin whose robot moves from home as in teleoperation, as the scene of a camera or depth sensor.
+
+    A twin without a robot keeps its home command, so that only its free bodies move.
+
+    Args:
+        twin: the twin.
+        seed: seed of the motion and of the sensor noise.
 
     Attributes:
-        world: the moving scene, as cameras see it.
-        table: the nominal parameters.
+        twin: the twin.
+        table: its nominal parameters.
+        world: the moving scene as cameras see it.
+        states: poses at each control step.
     """
 
     def __init__(self, twin: Twin, *, seed: int = 0) -> None:
@@ -49,14 +57,23 @@ class MovingTwin:
         initial, commands = InitialState.home(twin, 1), _make_motion_commands(twin, seed)
         found = rollout(open_backend(nthread=1), twin, self.table, initial, commands[None], len(commands))
         states = found.states[0]
-        again = Restepper(twin, self.table, states, commands, initial.command[0])
+        again = PhysicsStepper(twin, self.table, states, commands, initial.command[0])
         self.world = MovingWorld(
             model=twin.model, time=states[:-1, 0], poses=again.poses_at, fields=_make_constant_fields(twin, self.table)
         )
         self.states = SceneStates(**state_poses(twin.model, states[:-1]))
 
     def find_motion_time(self, camera: str, *, height: int, width: int) -> float:
-        """Return a time in s with much motion in the images of a camera."""
+        """Return a time in s at which the images of a camera change much.
+
+        For each pair of successive images, the largest motion in pixels is computed. The time is that of the pair whose
+        motion is nearest to the 95 % quantile over time.
+
+        Args:
+            camera: name of the camera.
+            height: height of its images in pixels.
+            width: width of its images in pixels.
+        """
         motion, fields = ImageMotion(self.twin.model, camera), self.world.fields(np.array([0]))
         pinhole = intrinsics(self.twin.model, camera, height=height, width=width, fields=fields)
         first = int(np.searchsorted(self.world.time, _EARLIEST))
@@ -70,7 +87,10 @@ class MovingTwin:
 
 
 def _make_motion_commands(twin: Twin, seed: int) -> NDArray[np.float64]:
-    """Return commands ``(nstep, nu)`` of the motion, in SI units."""
+    """Return commands of an example motion as in teleoperation, in SI units; home commands if the twin has no robot.
+
+    The shape is ``(nstep, nu)`` for nstep control steps and nu actuators.
+    """
     if twin.spec.robot is None:
         home = InitialState.home(twin, 1).command
         return np.tile(home, (round(_SECONDS * twin.control_hz), 1))
@@ -92,11 +112,14 @@ _NOTHING = (0, 0, 0)
 
 
 def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]:
-    """Write an image of a sensor's stages at a time with motion; return its description.
+    """Write an image file with the processing stages of a sensor, at a moment in which the scene moves.
+
+    Returns:
+        A JSON-compatible dictionary with sensor, device, camera, time, stages and file.
 
     Raises:
-        UnknownNameError: no such twin, camera, sensor, device or renderer.
-        InputError: the camera has no sensor and no device is named, or the device has no images.
+        UnknownNameError: If there is no such twin, camera, sensor, device or renderer.
+        InputError: If the camera has no sensor and no device is given, or the device does not make images.
     """
     twin, name = _select_sensor(load_twin(request.twin), request.camera, request.sensor, request.device)
     kind, seen_from = twin.devices[name].kind, sensor_camera(twin, name)
@@ -106,7 +129,7 @@ def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]
     stages = made(moving, name, time, height=height, width=width, renderer=request.renderer)
     labels = [label for label, _ in stages]
     path = request.output or Path(f"{twin.name}-{name}-{twin.devices[name].name}.png".replace("/", "-"))
-    write_png(path, contact_sheet([picture for _, picture in stages], labels, columns=_COLUMNS))
+    write_png(path, contact_sheet([image for _, image in stages], labels, columns=_COLUMNS))
     console.print(
         f"{twin.name}, {name} as {twin.devices[name].name} from {seen_from}, {time:.2f} s after home: "
         f"{', '.join(labels)}: {path}",
@@ -117,8 +140,8 @@ def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]
 
 
 def list_devices(_: SensorsListRequest, console: Console) -> dict[str, Any]:
-    """Print every built-in sensing device; return them."""
-    table = Table(Column("device", no_wrap=True), Column("kind", no_wrap=True), "what it is")
+    """Print every built-in sensing device; return the devices with their settings, values and sources."""
+    table = Table(Column("device", no_wrap=True), Column("kind", no_wrap=True), "description")
     devices = sorted(device_presets().values(), key=lambda device: device.kind)
     for device in devices:
         table.add_row(device.name, device.kind, device.description)
@@ -138,7 +161,15 @@ def list_devices(_: SensorsListRequest, console: Console) -> dict[str, Any]:
 
 
 def _select_sensor(twin: Twin, camera: str | None, sensor: str | None, device: str | None) -> tuple[Twin, str]:
-    """Return the twin with the requested sensor, and the name of the sensor."""
+    """Find the sensor to show, and add the requested device to the twin if one is given.
+
+    Returns:
+        The twin with the sensor, and the name of the sensor.
+
+    Raises:
+        UnknownNameError: If there is no such sensor, camera or device.
+        InputError: If both camera and sensor are given, the twin has no camera, or the camera has no sensor.
+    """
     if sensor is not None:
         if camera is not None:
             raise InputError(
@@ -162,7 +193,7 @@ def _select_sensor(twin: Twin, camera: str | None, sensor: str | None, device: s
         )
     if own is None:
         raise InputError(
-            f"The twin {twin.name} carries no sensor that looks from {camera}. Name a device: --device uvc_webcam "
+            f"The twin {twin.name} has no sensor at the camera {camera}. Name a device: --device uvc_webcam "
             "(`twinloop sensors list` shows them), or add `sensors:` to its YAML."
         )
     return twin, own
@@ -172,7 +203,7 @@ def _require_image_sensor(twin: Twin, sensor: str) -> tuple[Twin, str]:
     device = twin.devices[sensor]
     if device.kind not in (KIND, "depth"):
         raise InputError(
-            f"The device {device.name} is of kind {device.kind}; what cameras and depth cameras see is shown."
+            f"The device {device.name} is of kind {device.kind}. Only cameras and depth cameras can be shown."
         )
     return twin, sensor
 
@@ -180,7 +211,16 @@ def _require_image_sensor(twin: Twin, sensor: str) -> tuple[Twin, str]:
 def _camera_stages(
     moving: MovingTwin, sensor: str, time: float, *, height: int, width: int, renderer: str
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Return labelled images at one time: clean, after each stage of the sensor, and as delivered to the robot."""
+    """Return labelled images at one time: the clean one, one after each stage of the sensor, and the delivered one.
+
+    Args:
+        moving: the moving twin.
+        sensor: name of the sensor.
+        time: time in s.
+        height: height of the images in pixels.
+        width: width of the images in pixels.
+        renderer: name of the renderer.
+    """
     twin = moving.twin
     camera = TwinCamera.of(
         twin, moving.table, sensor, height=height, width=width, fields=moving.world.fields(np.array([0]))
@@ -205,21 +245,30 @@ def _camera_stages(
         bent = drawn if camera.remap.is_identity else camera.remap.apply(drawn)
         stages += [
             ("lens", encode_srgb(bent[0])),
-            ("lens: its spot", encode_srgb(blur_images(bent, camera.lens.blur)[0])),
+            ("lens: blur", encode_srgb(blur_images(bent, camera.lens.blur)[0])),
         ]
         light = shots.render_light(time)
         exposure, readout = 1e3 * shutter.exposure_time, 1e3 * shutter.skew
         shown = f"shutter: {exposure:.3g} ms, readout {readout:.3g} ms, {len(times)} subframes"
         stages.append((shown, encode_srgb(light)))
         stages += shots.stages(light, time)
-    age = time - float(shots.captures.taken[0, now])
-    return [*stages, (f"what the robot has then: {1e3 * age:.0f} ms old", delivered)]
+    age = time - float(shots.captures.capture_time[0, now])
+    return [*stages, (f"delivered to the robot: {1e3 * age:.0f} ms old", delivered)]
 
 
 def _depth_stages(
     moving: MovingTwin, sensor: str, time: float, *, height: int, width: int, renderer: str
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Return labelled images at one time: colour, true depth, depth reading of the device, and its error."""
+    """Return labelled images at one time: colour, true depth, the depth that the device measures, and its error.
+
+    Args:
+        moving: twin with a simulated example motion, whose poses are known at any time.
+        sensor: name of the sensor.
+        time: time in s.
+        height: height of the images in pixels.
+        width: width of the images in pixels.
+        renderer: name of the renderer.
+    """
     twin, camera = moving.twin, sensor_camera(moving.twin, sensor)
     states, fields = moving.world.at([time])
     with open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera]) as opened:
@@ -235,13 +284,13 @@ def _depth_stages(
     return [
         ("clean", seen["rgb"][0]),
         (f"true depth, to {far:.2g} m", _colorize(true, far)),
-        (f"{twin.devices[sensor].name}, black: nothing", _colorize(read, far)),
+        (f"{twin.devices[sensor].name}, black: no reading", _colorize(read, far)),
         (f"error, to {1e3 * worst:.2g} mm", _colorize(worst - off, worst)),
     ]
 
 
 def _colorize(values: NDArray[np.floating], most: float) -> NDArray[np.uint8]:
-    """Return numbers from 0 to ``most`` as colours, NaN in black."""
+    """Return numbers from 0 to ``most`` as RGB colours from yellow to dark blue, and NaN in black."""
     place = np.clip(np.nan_to_num(values) / most, 0.0, 1.0) * (len(_NEAR_TO_FAR) - 1)
     low = np.minimum(place.astype(np.intp), len(_NEAR_TO_FAR) - 2)
     part = (place - low)[..., None]

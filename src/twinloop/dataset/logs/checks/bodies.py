@@ -1,4 +1,4 @@
-"""Check measurements of bodies: poses (quaternion norm and order, unit), accelerations, angular velocities."""
+"""Check measurements of bodies: poses (quaternion norm and order, unit), accelerations and angular velocities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from twinloop.core.records import LoggedSignal
 from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, make_finding
 from twinloop.dataset.logs.checks.series import select_increasing
-from twinloop.stats import raw_correlation
+from twinloop.stats import uncentered_correlation
 
 _OFF, _WRONG = 1e-3, 0.05  # error of a quaternion's norm: rounding to four digits, and no quaternion
 _FAR = 100.0  # m from the origin; no motion-capture room is larger
@@ -18,7 +18,10 @@ _IDENTITY = 0.99  # least fourth component of an identity quaternion in the orde
 
 
 def check_poses(record: LogRecord) -> Iterator[LogFinding]:
-    """Check each ``pose/BODY`` of one episode; `dynamics.check_twists` compares poses with velocities."""
+    """Find wrong quaternions and positions in mm in the signals ``pose/BODY`` of one episode.
+
+    `dynamics.check_twists` compares poses with velocities.
+    """
     for name, signal in record.signals.items():
         if not name.startswith("pose/") or signal.values.shape[1:] != (7,) or not len(signal.time):
             continue
@@ -40,9 +43,9 @@ def check_poses(record: LogRecord) -> Iterator[LogFinding]:
         ):
             yield make_finding(
                 record, name, signal.time[0], "quaternion_order", "note",
-                f"stays near ({', '.join(f'{x:.3g}' for x in wxyz[0])}): half a turn about z if it is wxyz, at rest if "
-                "it is xyzw.",
-                "--quaternions xyzw, if so.", last=float(wxyz[0, 3]),
+                f"stays near ({', '.join(f'{x:.3g}' for x in wxyz[0])}): half a turn about z if the order is wxyz, no "
+                "rotation if it is xyzw.",
+                "--quaternions xyzw if the order is xyzw.", last=float(wxyz[0, 3]),
             )  # fmt: skip
         far = np.flatnonzero(np.abs(place).max(axis=1) > _FAR)
         if len(far):
@@ -67,7 +70,10 @@ _TURNS = 0.05  # rad; least rotation of a segment that is used
 
 
 def check_inertial(record: LogRecord) -> Iterator[LogFinding]:
-    """Check each ``acceleration/SITE`` and ``angular_velocity/SITE`` of one episode."""
+    """Find wrong units, wrong signs and missing gravity in the IMU signals of one episode.
+
+    The signals are ``acceleration/SITE`` and ``angular_velocity/SITE``.
+    """
     for name, signal in record.signals.items():
         if not len(signal.time) or signal.values.shape[1:] != (3,) or not np.isfinite(signal.values).any():
             continue
@@ -86,25 +92,25 @@ def _check_accelerometer(record: LogRecord, name: str, signal: LoggedSignal) -> 
         return
     low = float(np.percentile(size, 10))
     if 1 / _NEAR < median < _NEAR and low > _HELD * median:
-        kind, severity, says, remedy = (
+        kind, severity, conclusion, remedy = (
             "acceleration_unit", "error", "it is in g.", f"--scale {name}={GRAVITY}")  # fmt: skip
     elif median > _RAW:
         milli = 1000 / _NEAR < median < 1000 * _NEAR
-        kind, severity, says, remedy = (
+        kind, severity, conclusion, remedy = (
             "acceleration_unit", "error", "it is in mg." if milli else "these are raw counts, or mm/s².",
             f"--scale {name}={GRAVITY / median:.6g}")  # fmt: skip
     elif median < _ABSENT * GRAVITY:
-        kind, severity, says, remedy = (
+        kind, severity, conclusion, remedy = (
             "gravity_missing", "warning",
             "gravity was subtracted, or the body is in free fall. A specific force includes gravity.",
-            "Record the accelerometer's own output, not the motion acceleration made from it.")  # fmt: skip
+            "Record the output of the accelerometer, not an acceleration without gravity.")  # fmt: skip
     else:
-        kind, severity, says, remedy = (
+        kind, severity, conclusion, remedy = (
             "acceleration_scale", "warning", "neither m/s² nor g at rest.", f"--scale {name}=FACTOR")  # fmt: skip
     yield LogFinding(
         kind=kind, severity=severity, column=name, episodes=(record.index,), begin_s=_first_time(signal),
-        evidence=f"the median size is {median:.4g} m/s², gravity {GRAVITY:.3f}: {says}", remedy=remedy,
-        figures={"median": median},
+        evidence=f"the median size is {median:.4g} m/s², gravity {GRAVITY:.3f}: {conclusion}", remedy=remedy,
+        metrics={"median": median},
     )  # fmt: skip
 
 
@@ -125,8 +131,8 @@ def _check_gyroscope(record: LogRecord, name: str, signal: LoggedSignal) -> Iter
             yield LogFinding(
                 kind="gyro_sign", severity="error", column=name, episodes=(record.index,), begin_s=_first_time(signal),
                 evidence=f"turns against the direction of gravity (correlation {correlation:.2f}).",
-                remedy=f"--flip {name} where all axes are turned; else check the axes of either.",
-                figures={"correlation": correlation},
+                remedy=f"--flip {name} if all axes have the wrong sign; otherwise check the axes of both sensors.",
+                metrics={"correlation": correlation},
             )  # fmt: skip
     if len(fast) > 0.001 * len(size):
         yield _degrees_finding(
@@ -137,9 +143,20 @@ def _check_gyroscope(record: LogRecord, name: str, signal: LoggedSignal) -> Iter
 
 
 def _compare_with_gravity(record: LogRecord, name: str, signal: LoggedSignal) -> tuple[float, float] | None:
-    """Regress the measured rotation on that of the specific force's direction; return slope and correlation.
+    """Compare the gyroscope's rate with the rate at which the gravity direction in the accelerometer's data turns.
 
-    Only steady segments count. In sensor axes a fixed direction u obeys du/dt = −ω × u, so ω along u is not observed.
+    Only segments in which the specific force is near its median are used, because its direction is then that of
+    gravity. A fixed direction u, expressed in sensor axes, obeys du/dt = −ω × u; a rotation ω about u itself is not
+    observable.
+
+    Args:
+        record: Episode with the signal ``acceleration/SITE`` of the same site.
+        name: Name of the gyroscope's signal, ``angular_velocity/SITE``.
+        signal: Signal of the gyroscope.
+
+    Returns:
+        Slope and correlation of the regression of the gyroscope's rotation on that of the gravity direction (1 and 1
+        for a correct gyroscope); None if there are too few samples.
     """
     force = record.signals.get(name.replace("angular_velocity/", "acceleration/"))
     if force is None or force.values.shape[1:] != (3,) or len(force.time) < _FEWEST:
@@ -157,20 +174,20 @@ def _compare_with_gravity(record: LogRecord, name: str, signal: LoggedSignal) ->
     sums = np.concatenate([np.zeros((1, 3)), np.cumsum((rate[1:] + rate[:-1]) / 2 * np.diff(time)[:, None], axis=0)])
     turned = sums[stride:] - sums[:-stride]
     middle = direction[stride // 2 :][: len(turned)]
-    seen = direction[stride:] - direction[:-stride]
-    said = -np.cross(turned, middle)
+    gravity_turn = direction[stride:] - direction[:-stride]
+    gyro_turn = -np.cross(turned, middle)
     steady = np.abs(size - typical) < _STEADY * typical
-    good = steady[stride:] & steady[:-stride] & (np.linalg.norm(seen, axis=1) > _TURNS)
-    good &= np.isfinite(said).all(axis=1) & np.isfinite(seen).all(axis=1)
+    good = steady[stride:] & steady[:-stride] & (np.linalg.norm(gravity_turn, axis=1) > _TURNS)
+    good &= np.isfinite(gyro_turn).all(axis=1) & np.isfinite(gravity_turn).all(axis=1)
     if good.sum() < _FEWEST:
         return None
-    x, y = seen[good].ravel(), said[good].ravel()
-    return (float(x @ y) / float(x @ x), raw_correlation(x, y)) if x.any() and y.any() else None
+    x, y = gravity_turn[good].ravel(), gyro_turn[good].ravel()
+    return (float(x @ y) / float(x @ x), uncentered_correlation(x, y)) if x.any() and y.any() else None
 
 
-def _degrees_finding(record: LogRecord, name: str, begin: float, evidence: str, **figures: float) -> LogFinding:
+def _degrees_finding(record: LogRecord, name: str, begin: float, evidence: str, **metrics: float) -> LogFinding:
     remedy = f"--scale {name}=0.017453292519943295"
-    return make_finding(record, name, begin, "gyro_unit", "error", f"{evidence}: it is in deg/s.", remedy, **figures)
+    return make_finding(record, name, begin, "gyro_unit", "error", f"{evidence}: it is in deg/s.", remedy, **metrics)
 
 
 def _first_time(signal: LoggedSignal) -> float:

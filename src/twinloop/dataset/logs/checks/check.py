@@ -17,10 +17,17 @@ from twinloop.dataset.logs.checks.finding import (
 )
 from twinloop.dataset.logs.checks.response import CommandResponse, check_response, find_command_pair, find_responses
 from twinloop.dataset.logs.checks.series import UnbrokenSeries, prepare_series
-from twinloop.dataset.logs.checks.timing import Row, check_drift, check_lags, check_rates, check_timing, median_lags
+from twinloop.dataset.logs.checks.timing import (
+    EpisodeLags,
+    check_drift,
+    check_lags,
+    check_rates,
+    check_timing,
+    median_lags,
+)
 from twinloop.dataset.logs.checks.units import check_joints, check_units
 from twinloop.dataset.logs.checks.values import (
-    check_cut_off,
+    check_clipping,
     check_excitation,
     check_jumps,
     check_numbers,
@@ -28,24 +35,24 @@ from twinloop.dataset.logs.checks.values import (
     check_standstill,
 )
 
-_ALONE = (check_timing, check_numbers, check_jumps, check_standstill, check_cut_off, check_resolution, check_poses,
+_ALONE = (check_timing, check_numbers, check_jumps, check_standstill, check_clipping, check_resolution, check_poses,
           check_twists, check_inertial)  # fmt: skip
 
 
 def check_log(records: Sequence[LogRecord], expectations: JointExpectations | None = None) -> LogReport:
-    """Run all checks on a log and return its defects.
+    """Run all checks on a log and return a report of its defects.
 
     Args:
-        records: the episodes, raw (with all defects) or checked.
-        expectations: the twin's joints; without them, units and signs are checked with the log only.
+        records: Episodes, raw (with all defects) or checked.
+        expectations: Joints of the twin. If None, units and signs are checked without a twin.
 
     Raises:
-        LogError: there is no episode.
+        LogError: If there is no episode.
     """
     if not records:
         raise LogError("There is no episode to check. Give a log with at least one.")
     findings: list[LogFinding] = []
-    lags: list[Row] = []
+    lags: list[EpisodeLags] = []
     for record in records:
         if not len(record.time):
             findings.append(_empty_finding(record))
@@ -54,14 +61,14 @@ def check_log(records: Sequence[LogRecord], expectations: JointExpectations | No
             findings += check(record)
         series = prepare_series(record)
         if series is not None:
-            found, answered = _check_in_time(record, series, expectations)
+            found, responses = _check_in_time(record, series, expectations)
             findings += found
-            lags.append((record.index, float(series.time[0]), series.dt, answered, _conditions(record)))
-    held = [record for record in records if len(record.time)]
-    findings += [*check_lags(lags), *_check_together(held, expectations)]
+            lags.append((record.index, float(series.time[0]), series.dt, responses, _conditions(record)))
+    nonempty = [record for record in records if len(record.time)]
+    findings += [*check_lags(lags), *_check_together(nonempty, expectations)]
     return LogReport(
         findings=merge_findings(findings),
-        lags=median_lags([answered for *_, answered, _ in lags]),
+        lags=median_lags([responses for *_, responses, _ in lags]),
         episodes=len(records),
         frames=sum(len(record.time) for record in records),
     )
@@ -70,19 +77,23 @@ def check_log(records: Sequence[LogRecord], expectations: JointExpectations | No
 def _check_in_time(
     record: LogRecord, series: UnbrokenSeries, expectations: JointExpectations | None
 ) -> tuple[list[LogFinding], list[CommandResponse]]:
-    """Run the checks of one episode that compare columns over time; return findings and each joint's response."""
+    """Run the checks that compare columns of one episode over time.
+
+    Returns:
+        The findings, and the response of each joint to its command.
+    """
     found = [*check_velocities(record, series), *check_torques(record, series, expectations)]
     pair = find_command_pair(record, series)
     if pair is None:
         return found, []
-    wrong = list(check_response(record, pair))
-    swapped = {finding.column for finding in wrong if finding.kind == "swapped"}
-    answered = [answer for answer in find_responses(pair) if answer.joint not in swapped]
-    return [*found, *wrong, *check_drift(record.index, pair, answered)], answered
+    defects = list(check_response(record, pair))
+    swapped = {finding.column for finding in defects if finding.kind == "swapped"}
+    responses = [answer for answer in find_responses(pair) if answer.joint not in swapped]
+    return [*found, *defects, *check_drift(record.index, pair, responses)], responses
 
 
 def _check_together(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
-    """Run the checks that need all episodes."""
+    """Run the checks that compare all episodes of a log."""
     if not records:
         return
     yield from check_rates(records)

@@ -1,8 +1,8 @@
 """Check velocities against the derivative of positions, and torques against accelerations.
 
-A torque with the right sign is positively correlated with the joint's acceleration, because the diagonal of a mass
-matrix is positive. The correlation is computed after velocity, Coulomb friction, gravity and the other joints'
-accelerations are regressed out of both.
+A torque with the right sign is positively correlated with the joint's acceleration, because the diagonal of a
+mass matrix is positive. This is a partial correlation: velocity, Coulomb friction, gravity and the
+accelerations of the other joints are first regressed out of both torque and acceleration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twinloop.dataset.logs.checks.finding import (
     name_factor,
 )
 from twinloop.dataset.logs.checks.series import UnbrokenSeries, select_increasing
-from twinloop.stats import cross_lag, raw_correlation, slope_change
+from twinloop.stats import cross_lag, slope_change, uncentered_correlation
 
 Array = NDArray[np.float64]
 
@@ -37,7 +37,12 @@ _FEWEST = 16
 
 
 def check_velocities(record: LogRecord, series: UnbrokenSeries) -> Iterator[LogFinding]:
-    """Compare ``joint_velocity`` with the derivative of the joint positions."""
+    """Find measured joint velocities with a wrong sign, unit or delay, compared with the derivative of the positions.
+
+    Args:
+        record: Episode. If it lacks the signal ``joint_velocity``, nothing is checked.
+        series: Uninterrupted part of the episode.
+    """
     signal = record.signals.get("joint_velocity")
     if signal is None or not record.units.known:
         return
@@ -56,7 +61,10 @@ def check_velocities(record: LogRecord, series: UnbrokenSeries) -> Iterator[LogF
 
 
 def check_twists(record: LogRecord) -> Iterator[LogFinding]:
-    """Compare ``twist/BODY`` with ``pose/BODY``: linear velocity in world axes, angular velocity in body axes."""
+    """Find velocities of bodies (``twist/BODY``) that do not fit the derivative of their poses (``pose/BODY``).
+
+    Linear velocities are expected in world axes, angular velocities in body axes.
+    """
     for name, pose in record.signals.items():
         twist = record.signals.get(f"twist/{name.removeprefix('pose/')}")
         if not name.startswith("pose/") or twist is None or pose.values.shape[1] != 7 or twist.values.shape[1] != 6:
@@ -79,12 +87,21 @@ def check_twists(record: LogRecord) -> Iterator[LogFinding]:
 def _compare_velocity(
     record: LogRecord, series: UnbrokenSeries, name: str, moved: Array, mean: Array, unit: str
 ) -> Iterator[LogFinding]:
-    """Compare the integral of a velocity column with the joint's movement, ``(N,)`` each, in rad or m."""
+    """Compare a measured velocity of one joint with the joint's movement, both over `UnbrokenSeries.stride` frames.
+
+    Args:
+        record: Episode of the velocity.
+        series: Uninterrupted part of the episode with N frames.
+        name: Column name for the finding.
+        moved: Movement of the joint in rad or m, shape ``(N − stride,)``.
+        mean: Integral of the measured velocity in rad or m, shape ``(N − stride,)``.
+        unit: Expected unit of the velocity, for the message.
+    """
     dt = series.dt
     if np.ptp(mean) == 0:
         yield make_finding(record, name, series.time[0], "velocity_constant", "warning",
             f"is {mean[0] / (series.stride * dt):.4g} throughout while the joint moves.",
-            "Leave the signal out; velocities follow from the positions.")  # fmt: skip
+            "Leave the signal out; velocities are then computed from the positions.")  # fmt: skip
         return
     lag, correlation = cross_lag(moved, mean, earliest=-0.2 / dt, latest=0.2 / dt)
     shift = round(lag)
@@ -96,10 +113,11 @@ def _compare_velocity(
     elif abs(correlation) < _UNLIKE:
         yield make_finding(record, name, series.time[0], "velocity_unlike", "warning",
             f"is not the derivative of the position (largest correlation {correlation:.2f}).",
-            "Check the column; velocities follow from the positions without it.", correlation=correlation)  # fmt: skip
+            "Check the column or leave it out; velocities then follow from positions.",
+            correlation=correlation)  # fmt: skip
         return
     for first, stop, slope in parts:
-        strength = raw_correlation(x[first:stop], y[first:stop])
+        strength = uncentered_correlation(x[first:stop], y[first:stop])
         if abs(strength) >= _ALIKE:
             yield from _judge_slope(record, name, float(series.time[first]), slope, strength, unit)
     if abs(correlation) >= _ALIKE and abs(lag * dt) > max(_SKEW_S, _SKEW_FRAMES * dt):
@@ -120,7 +138,7 @@ def _judge_slope(
     if factor is not None:
         yield make_finding(record, name, begin, "velocity_unit", "error",
             f"is {abs(slope):.4g} times the derivative of the position: {factor}.",
-            f"Give it in {unit}, or the positions in the unit that they are in (--units).",
+            f"Convert it to {unit}, or declare the unit of the positions (--units).",
             slope=slope, correlation=strength)  # fmt: skip
 
 
@@ -132,20 +150,30 @@ def _check_linear(
     if np.sum(gone**2) == 0 or np.abs(gone).sum() < _MOVES_S:
         return
     x, y = gone.ravel(), expected.ravel()
-    strength = raw_correlation(x, y)
+    strength = uncentered_correlation(x, y)
     slope = float(x @ y / (x @ x))
     if strength > _ALIKE or strength < -_ALIKE:
         yield from _judge_slope(record, f"{name} linear", float(time[0]), slope, strength, "m/s")
     elif strength < _UNLIKE:
         yield make_finding(record, f"{name} linear", time[0], "velocity_unlike", "warning",
             f"is not the derivative of the pose's position (correlation {strength:.2f}).",
-            "Linear velocity is expected in the world's axes.", correlation=strength)  # fmt: skip
+            "Linear velocities must be in world axes.", correlation=strength)  # fmt: skip
 
 
 def _check_angular(
     record: LogRecord, pose: str, twist: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
 ) -> Iterator[LogFinding]:
-    """Check quaternion order, axes, sign and unit of an angular velocity against the pose."""
+    """Find a wrong quaternion order, wrong axes, sign or unit of a body's angular velocity, compared with its pose.
+
+    Args:
+        record: Episode of the signals.
+        pose: Name of the pose signal.
+        twist: Name of the velocity signal.
+        time: Common times of T samples in s, shape ``(T,)``.
+        place: Position and quaternion wxyz, shape ``(T, 7)``.
+        rates: Linear and angular velocity, shape ``(T, 6)``.
+        steps: Intervals between samples to use (those that are not gaps), shape ``(T − 1,)``.
+    """
     dt = np.diff(time)[:, None]
     measured = ((rates[1:, 3:] + rates[:-1, 3:]) / 2 * dt)[steps]
     if np.sqrt(np.sum(measured**2)) < _MOVES_S:
@@ -157,28 +185,36 @@ def _check_angular(
     }
     errors = {}
     for name, turn in readings.items():
-        errors[name] = 1 - raw_correlation(turn.ravel(), measured.ravel())
+        errors[name] = 1 - uncentered_correlation(turn.ravel(), measured.ravel())
     best = min(errors, key=errors.__getitem__)
-    figures = {f"correlation_{name or 'wxyz'}": 1 - error for name, error in errors.items()}
+    metrics = {f"correlation_{name or 'wxyz'}": 1 - error for name, error in errors.items()}
     if errors[""] > 0.2 and errors[best] < 0.5 * errors[""] and 1 - errors[best] > _ALIKE:
         if best == "xyzw":
             yield make_finding(record, pose, time[0], "quaternion_order", "error",
                 "agrees with its angular velocity only if it is read as xyzw "
                 f"(correlation {1 - errors[best]:.2f} instead of {1 - errors['']:.2f}).",
-                "--quaternions xyzw", **figures)  # fmt: skip
+                "--quaternions xyzw", **metrics)  # fmt: skip
         else:
             yield make_finding(record, twist, time[0], "twist_axes", "error",
                 f"angular velocity fits the pose in the world's axes (correlation {1 - errors[best]:.2f}), not in the "
-                f"body's ({1 - errors['']:.2f}).", "Turn it into the body's axes.", **figures)  # fmt: skip
+                f"body's ({1 - errors['']:.2f}).", "Rotate it into body axes.", **metrics)  # fmt: skip
         return
     x, y = readings[""].ravel(), measured.ravel()
-    strength, slope = raw_correlation(x, y), float(x @ y / max(x @ x, 1e-300))
+    strength, slope = uncentered_correlation(x, y), float(x @ y / max(x @ x, 1e-300))
     if abs(strength) > _ALIKE:
         yield from _judge_slope(record, f"{twist} angular", float(time[0]), slope, strength, "rad/s")
 
 
 def rotation_vectors(wxyz: Array, *, body: bool) -> Array:
-    """Return the rotation vectors ``(T − 1, 3)`` in rad between successive orientations, in body or world axes."""
+    """Return the rotation between successive orientations as rotation vectors in rad.
+
+    Args:
+        wxyz: Quaternions, shape ``(T, 4)``.
+        body: Return the vectors in body axes, not in world axes.
+
+    Returns:
+        Rotation vectors, shape ``(T − 1, 3)``.
+    """
     norm = np.linalg.norm(wxyz, axis=1, keepdims=True)
     rotations = Rotation.from_quat(np.where(norm > 0, wxyz, [1, 0, 0, 0]), scalar_first=True)
     earlier, later = rotations[:-1], rotations[1:]
@@ -199,7 +235,16 @@ _COULOMB_RAD_S = 0.1  # rad/s; speed over which Coulomb friction changes its sig
 def check_torques(
     record: LogRecord, series: UnbrokenSeries, expectations: JointExpectations | None
 ) -> Iterator[LogFinding]:
-    """Check measured torques, and commands if they are torques."""
+    """Find measured or commanded joint torques with a wrong sign or unit.
+
+    Torques are compared with the twin's inverse dynamics, or with the joint's acceleration if the twin cannot
+    compute them.
+
+    Args:
+        record: Episode. If it has neither torque commands nor the signal ``joint_torque``, nothing is checked.
+        series: Uninterrupted part of the episode.
+        expectations: Joints of the twin, if there is one.
+    """
     window = max(5, round(_SMOOTH_S / series.dt) | 1)
     if not record.joints or not record.units.known or len(series.time) < max(_FEWEST_FOR_TORQUE, 2 * window):
         return
@@ -220,7 +265,16 @@ def check_torques(
 
 
 def estimate_motion(position: Array, dt: float, window: int) -> tuple[Array, Array, Array]:
-    """Estimate positions, velocities and accelerations ``(N, n)`` by cubic fits over ``window`` frames."""
+    """Estimate positions, velocities and accelerations by local cubic fits (Savitzky–Golay filter).
+
+    Args:
+        position: Positions of n joints at N frames, shape ``(N, n)``.
+        dt: Time between frames in s.
+        window: Number of frames of each fit, odd.
+
+    Returns:
+        Positions, velocities and accelerations, shape ``(N, n)`` each.
+    """
     made = np.array([savgol_filter(position, window, 3, deriv=order, delta=dt, axis=0) for order in range(3)])
     return made[0], made[1], made[2]
 
@@ -238,7 +292,19 @@ def _read_torques(record: LogRecord, series: UnbrokenSeries) -> Iterator[tuple[s
 def _predict_torques(
     record: LogRecord, expectations: JointExpectations | None, q: Array, v: Array, a: Array
 ) -> Array | None:
-    """Return the torques of the twin's inverse dynamics in the log's columns; NaN for joints that the twin lacks."""
+    """Return the torques of the twin's inverse dynamics, in the column order of the log.
+
+    Args:
+        record: Episode of the log with n joints.
+        expectations: Joints of the twin, if there is one.
+        q: Joint positions in SI units, shape ``(N, n)`` for N frames.
+        v: Joint velocities, same shape.
+        a: Joint accelerations, same shape.
+
+    Returns:
+        Torques, shape ``(N, n)``, NaN for joints that the twin lacks. None if the log lacks a joint of the twin, or
+        if the twin has no inverse dynamics.
+    """
     if expectations is None or expectations.inverse_dynamics is None:
         return None
     pairs = expectations.match_joints(record.joints)
@@ -255,7 +321,7 @@ def _compare_with_twin(
 ) -> Iterator[LogFinding]:
     x, y = predicted - predicted.mean(), torque - torque.mean()
     power = float(x @ x)
-    correlation = raw_correlation(x, y)
+    correlation = uncentered_correlation(x, y)
     slope = float(x @ y) / power if power > 0 else 0.0
     if correlation < _AGAINST_TWIN:
         yield _torque_sign_finding(record, series, name, joint,
@@ -267,7 +333,7 @@ def _compare_with_twin(
             begin_s=float(series.time[0]),
             evidence=f"is {slope:.4g} times the torque of the twin's inverse dynamics (correlation "
             f"{correlation:.2f}).", remedy="Give it in N·m: it may be mN·m, or a current.",
-            figures={"correlation": correlation, "slope": slope},
+            metrics={"correlation": correlation, "slope": slope},
         )  # fmt: skip
 
 
@@ -282,11 +348,11 @@ def _compare_with_acceleration(
         np.sin(angle[:, -1]), np.cos(angle[:, -1]), a[:, others],
     ])  # fmt: skip
     x, y = (_residual(nuisance, column) for column in (a[:, joint], torque))
-    correlation = raw_correlation(x, y)
+    correlation = uncentered_correlation(x, y)
     share = correlation**2 * float(y @ y) / (len(y) * float(torque.var()))
     if correlation < _AGAINST and share > _SHARE:
         yield _torque_sign_finding(record, series, name, joint,
-            f"goes against the joint's own acceleration (partial correlation {correlation:.2f}; the diagonal of a "
+            f"is opposite to the joint's own acceleration (partial correlation {correlation:.2f}; the diagonal of a "
             "mass matrix is positive).", correlation=correlation, share=share)  # fmt: skip
 
 
@@ -296,8 +362,8 @@ def _residual(nuisance: Array, values: Array) -> Array:
 
 
 def _torque_sign_finding(
-    record: LogRecord, series: UnbrokenSeries, name: str, joint: int, evidence: str, **figures: float
+    record: LogRecord, series: UnbrokenSeries, name: str, joint: int, evidence: str, **metrics: float
 ) -> LogFinding:
-    """Return a finding of a torque with the wrong sign."""
+    """Return the finding that the torque of one joint has the wrong sign."""
     column = name + record.joints[joint]
-    return make_finding(record, column, series.time[0], "torque_sign", "error", evidence, f"--flip {column}", **figures)
+    return make_finding(record, column, series.time[0], "torque_sign", "error", evidence, f"--flip {column}", **metrics)

@@ -1,4 +1,4 @@
-"""Define input and results of log checks: the twin's joints, findings with evidence and remedy, and the report."""
+"""Define inputs and results of log checks: joints of the twin, findings with evidence and remedy, and the report."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ InverseDynamics = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np
 
 @dataclass(frozen=True, kw_only=True)
 class JointExpectations:
-    """Properties of a twin's joints that a log should match.
+    """Properties of a twin's n joints that a log should match.
 
     Attributes:
-        name: the twin's name, for messages.
-        joints: names of the robot's joints.
-        ranges: position limits in rad or m, ``(n, 2)``; infinite for a joint without limits.
-        slides: whether each joint is a slide joint, ``(n,)``.
-        control: command type of the robot.
-        inverse_dynamics: joint torques ``(T, n)`` from positions, velocities and accelerations ``(T, n)``, in SI and in
-            the order of ``joints``; None if the twin cannot compute them.
+        name: Name of the twin, for messages.
+        joints: Names of the robot's joints.
+        ranges: Position limits in rad or m, shape ``(n, 2)``; infinite for a joint without limits.
+        slides: Whether each joint is a slide joint, shape ``(n,)``.
+        control: Command type of the robot.
+        inverse_dynamics: Function that returns joint torques, shape ``(T, n)``, from positions, velocities and
+            accelerations of that shape, in SI units and in the order of ``joints``. None if the twin cannot compute
+            torques.
     """
 
     name: str
@@ -39,7 +40,11 @@ class JointExpectations:
     inverse_dynamics: InverseDynamics | None = None
 
     def match_joints(self, joints: Sequence[str]) -> list[tuple[int, int]]:
-        """Return for each joint that twin and log both have its index in the twin and its column in the log."""
+        """Return the index in the twin and the column in the log of each joint that both have.
+
+        Args:
+            joints: Names of the log's joints, in column order.
+        """
         return [(row, list(joints).index(joint)) for row, joint in enumerate(self.joints) if joint in joints]
 
 
@@ -52,10 +57,16 @@ _SHOWN = 6  # most ranges of episode numbers in a line
 class LogFinding:
     """One defect of a log.
 
-    ``kind`` is its name (table in ``docs/guides/import_logs.md``). An ``error`` makes a fit wrong or impossible, a
-    ``warning`` may be intended, a ``note`` is for information. ``column`` is the joint or ``signal/column``, "" if all
-    columns are affected. The defect begins at ``begin_s`` of the first of ``episodes``; ``figures`` are the numbers of
-    the evidence there.
+    Attributes:
+        kind: Name of the defect (table in ``docs/guides/import_logs.md``).
+        severity: ``error`` if the defect makes a fit wrong or impossible, ``warning`` if it may be intended,
+            ``note`` for information.
+        column: Name of the joint, or ``signal/column``; "" if all columns are affected.
+        episodes: Numbers of the affected episodes.
+        begin_s: Time in s at which the defect begins in the first of the episodes.
+        evidence: Sentence that describes the observed values.
+        remedy: Sentence or command-line flag that corrects the defect.
+        metrics: Numbers of the evidence by name.
     """
 
     kind: str
@@ -65,7 +76,7 @@ class LogFinding:
     begin_s: float
     evidence: str
     remedy: str
-    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def format_line(self) -> str:
         """Return the finding as one line of text."""
@@ -85,7 +96,7 @@ class LogFinding:
             "begin_s": self.begin_s,
             "evidence": self.evidence,
             "remedy": self.remedy,
-            "figures": dict(self.figures),
+            "metrics": dict(self.metrics),
         }
 
 
@@ -97,9 +108,20 @@ def make_finding(
     severity: Severity,
     evidence: str,
     remedy: str,
-    **figures: float,
+    **metrics: float,
 ) -> LogFinding:
-    """Return a finding of one column that begins at ``begin`` (s) of one episode."""
+    """Return a finding of one column in one episode.
+
+    Args:
+        record: Episode.
+        column: Name of the joint or ``signal/column``; "" if all columns are affected.
+        begin: Time in s at which the defect begins.
+        kind: Name of the defect.
+        severity: Severity of the defect.
+        evidence: Sentence that describes the observed values.
+        remedy: Sentence or command-line flag that corrects the defect.
+        metrics: Numbers of the evidence by name.
+    """
     return LogFinding(
         kind=kind,
         severity=severity,
@@ -108,16 +130,20 @@ def make_finding(
         begin_s=float(begin),
         evidence=evidence,
         remedy=remedy,
-        figures={name: float(value) for name, value in figures.items()},
+        metrics={name: float(value) for name, value in metrics.items()},
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogReport:
-    """All findings of a log, errors first.
+    """All defects that the checks of one log found.
 
-    ``lags`` is the median delay of each joint's measurement behind its command, in s; joints with too little motion are
-    missing.
+    Attributes:
+        findings: Findings, errors first.
+        lags: Median delay in s of each joint's measurement behind its command; joints with too little motion are
+            missing.
+        episodes: Number of episodes.
+        frames: Number of frames.
     """
 
     findings: tuple[LogFinding, ...]
@@ -131,14 +157,14 @@ class LogReport:
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     def select_kind(self, kind: str) -> tuple[LogFinding, ...]:
-        """Return the findings of one kind."""
+        """Return the findings with the given name of the defect."""
         return tuple(finding for finding in self.findings if finding.kind == kind)
 
     def format_text(self) -> str:
         """Return the report as text, one line per finding."""
         counts = {severity: sum(f.severity == severity for f in self.findings) for severity in _ORDER}
-        said = ", ".join(f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items())
-        lines = [f"{self.episodes} episodes, {self.frames} frames: {said}"]
+        summary = ", ".join(f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items())
+        lines = [f"{self.episodes} episodes, {self.frames} frames: {summary}"]
         if self.lags:
             lags = ", ".join(f"{joint} {1e3 * lag:.0f}" for joint, lag in self.lags.items())
             lines.append(f"Measurements follow commands by (ms): {lags}")
@@ -157,7 +183,10 @@ class LogReport:
 
 
 def merge_findings(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
-    """Merge findings that recur in several episodes into one, with the first episode's values; errors first."""
+    """Merge findings of the same defect and column in several episodes into one, and sort errors first.
+
+    A merged finding has the evidence of the first episode.
+    """
     groups: dict[tuple[str, str, str], list[LogFinding]] = {}
     for finding in findings:
         groups.setdefault((finding.kind, finding.severity, finding.column), []).append(finding)
@@ -197,8 +226,13 @@ _NEAR = 1.35  # tolerance as a factor: servos do not reach their commands, veloc
 
 
 def name_factor(slope: float, known: Mapping[float, str]) -> str | None:
-    """Return the unit error that causes a positive factor, which should be 1; None if it is near no known one.
+    """Return the unit error that explains why a slope between two quantities is not 1; None if no unit error does.
 
-    A joint that moves by a third of its command is weak, not in another unit.
+    Slopes that no unit error explains are not reported as unit errors. For example, a weak joint may move by only a
+    third of its command.
+
+    Args:
+        slope: Positive slope, for example of measured over commanded movement.
+        known: Text of each known unit error by its factor. A slope matches within a factor of 1.35.
     """
     return next((name for size, name in known.items() if size / _NEAR < slope < size * _NEAR), None)

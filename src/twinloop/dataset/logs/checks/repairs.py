@@ -1,4 +1,4 @@
-"""Repair logs; each repair is applied only on request, never because of a finding."""
+"""Repair defects of logs. A repair is applied only if the user requests it, never because of a finding."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ _COMMAND = "action/"
 
 @dataclass(frozen=True, kw_only=True)
 class LogRepairs:
-    """Corrections of every episode of a log, applied in this order.
+    """Repairs of every episode of a log, applied in the order of the attributes.
 
     Attributes:
-        time_scale: factor to seconds of all times.
-        scale: factor of a signal, by name.
-        quaternions_xyzw: poses have their quaternions as xyzw.
-        flip: names whose sign changes: a joint's measurement, ``action/JOINT``, a signal or ``SIGNAL/COLUMN``.
-        shift: seconds by which measurements are delayed: of all joints (""), a joint, or a signal.
-        clock_rate: scale of the commands' clock, relative to the episode's beginning.
-        unwrap: joints whose angles are unwrapped.
-        drop_missing: remove frames with a value that is not a number.
-        drop_duplicates: remove frames with the time of the previous one, and those that repeat it while the robot
-            moves.
-        resample_hz: resample the checked episodes to a uniform rate, split at gaps.
+        time_scale: Factor of all times to seconds.
+        scale: Factor of a signal's values, by name of the signal; for poses it applies to the position only.
+        quaternions_xyzw: Whether the poses in the log have their quaternions as xyzw; they are converted to wxyz.
+        flip: Names whose sign is changed: a joint (its measurement), ``action/JOINT``, a signal, or
+            ``SIGNAL/COLUMN``.
+        shift: Time in s that is added to the times of measurements, by name of a joint or signal; "" for all
+            joints.
+        clock_rate: Factor that stretches the times of the commands from the beginning of the episode.
+        unwrap: Joints whose angles are unwrapped.
+        drop_missing: Remove frames with a value that is not a number.
+        drop_duplicates: Remove frames with the time of the previous frame, and frames that repeat the previous
+            frame while the robot moves.
+        resample_hz: Uniform rate in Hz to which the checked episodes are resampled, split at gaps; None for no
+            resampling.
     """
 
     time_scale: float = 1.0
@@ -53,17 +56,17 @@ class LogRepairs:
         rates = {"--time-scale": self.time_scale, "--resample": self.resample_hz}
         for flag, value in rates.items():
             if value is not None and not 0 < value < math.inf:
-                raise InputError(f"{flag} {value:g} is no rate. Give a number above 0.")
+                raise InputError(f"{flag} {value:g} is not a finite number above 0.")
         for flag, values in (("--shift", self.shift), ("--scale", self.scale)):
             for name, value in values.items():
                 if not math.isfinite(value):
-                    raise InputError(f"{flag} {name or value}: {value:g} is no number. Give one that is finite.")
+                    raise InputError(f"{flag} {name or value}: {value:g} is not a finite number.")
 
     def repair_episode(self, record: RawEpisode) -> RawEpisode:
-        """Return an episode with all corrections except resampling.
+        """Return an episode with all repairs that the user requested, except resampling.
 
         Raises:
-            UnknownNameError: the log has no such joint, signal or column.
+            UnknownNameError: If the log has no joint, signal or column of a given name.
         """
         record = _rescale_time(record, self.time_scale) if self.time_scale != 1 else record
         for name, factor in self.scale.items():
@@ -81,10 +84,11 @@ class LogRepairs:
         return drop_duplicates(record) if self.drop_duplicates else record
 
     def repair_episodes(self, records: Sequence[RawEpisode]) -> list[Episode]:
-        """Return the checked episodes of a log, corrected and, if requested, resampled.
+        """Return the checked episodes of a log with all repairs, including resampling if it is requested.
 
         Raises:
-            LogError: an episode is still invalid; states the reason.
+            LogError: If an episode is still invalid.
+            UnknownNameError: If the log has no joint, signal or column of a given name.
         """
         made = [self.repair_episode(record).to_episode() for record in records]
         if self.resample_hz is None:
@@ -93,7 +97,7 @@ class LogRepairs:
 
 
 def drop_missing(record: RawEpisode) -> RawEpisode:
-    """Remove frames, and rows of signals, with a value that is not finite."""
+    """Return the episode without the frames and the samples of signals that have a value that is not finite."""
     good = np.isfinite(record.time) & np.isfinite(record.state).all(axis=1)
     if record.action_time is None and record.command != "none":
         good &= np.isfinite(record.action).all(axis=1)
@@ -105,7 +109,10 @@ def drop_missing(record: RawEpisode) -> RawEpisode:
 
 
 def drop_duplicates(record: RawEpisode) -> RawEpisode:
-    """Remove frames with the previous frame's time, and frames that repeat its values while the robot moves."""
+    """Return the episode without frames that have the time of the previous frame.
+
+    Frames that repeat the values of the previous frame while the robot moves are removed, too.
+    """
     later = np.diff(record.time, prepend=-np.inf) != 0
     signals = {}
     for name, signal in record.signals.items():
@@ -130,7 +137,10 @@ def _rescale_time(record: RawEpisode, factor: float) -> RawEpisode:
 def _change_signal(
     record: RawEpisode, name: str, change: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ) -> RawEpisode:
-    """Apply ``change`` to a signal's values; for a pose only to the position, because orientations have no scale."""
+    """Apply a function to the values of one signal.
+
+    For a pose, it is applied to the position only, because orientations have no scale.
+    """
     if name not in record.signals:
         raise UnknownNameError("signal", name, record.signals, where=f"episode {record.index}")
     signal = record.signals[name]
@@ -170,7 +180,10 @@ def _flip_sign(record: RawEpisode, name: str) -> RawEpisode:
 
 
 def _shift_time(record: RawEpisode, name: str, seconds: float) -> RawEpisode:
-    """Delay measurements by ``seconds``; for all joints at once the commands get their own times."""
+    """Delay measurements by ``seconds``.
+
+    If ``name`` is empty, all joints are delayed, and the commands keep their times.
+    """
     if not name:
         own = record.time if record.action_time is None else record.action_time
         return replace(record, time=record.time + seconds, action_time=own)
@@ -188,7 +201,7 @@ def _shift_time(record: RawEpisode, name: str, seconds: float) -> RawEpisode:
 
 def _stretch_clock(record: RawEpisode, rate: float) -> RawEpisode:
     if not rate > 0:
-        raise InputError(f"A clock rate of {rate:g} is no rate. Give a factor such as 1.0002.")
+        raise InputError(f"The clock rate {rate:g} is not above 0. Give a factor such as 1.0002.")
     own = record.time if record.action_time is None else record.action_time
     begin = record.time[0]
     return replace(record, action_time=begin + (own - begin) * rate)

@@ -1,7 +1,7 @@
 """Check that each measurement follows its own command, with the right sign and in the same unit.
 
-Movements over 0.05 s are compared, so constant offsets and the arm's weight have no effect. A position command is
-compared with the joint's position, a torque command with the measured torque.
+The changes of measurement and command within about 0.05 s are compared, so constant offsets and the arm's weight have
+no effect. A position command is compared with the joint's position, a torque command with the measured torque.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from scipy.optimize import linear_sum_assignment
 
 from twinloop.dataset.logs.checks.finding import POSITIONS, LogFinding, LogRecord, name_factor
 from twinloop.dataset.logs.checks.series import UnbrokenSeries
-from twinloop.stats import correlation_at_lags, raw_correlation, slope_change
+from twinloop.stats import correlation_at_lags, slope_change, uncentered_correlation
 
 EARLIEST_S, LATEST_S = -0.3, 0.8  # range of tested lags; servos respond after 0.1 to 0.17 s (SO-101, G1)
-_WINDOW_S = 2.0  # s; segments of this length vote for a lag, so that a fault that begins halfway is found
+_WINDOW_S = 2.0  # s; correlations of segments of this length are averaged, so that a fault that begins halfway is found
 _ANSWERS = 0.5  # least absolute correlation at which a measurement follows a command
 _OWN, _OTHER, _BETTER = 0.6, 0.75, 0.25  # swapped columns: most own correlation, least other one, least difference
 _SPLIT = 0.5  # least share of the squared residuals that a change of sign or unit explains
@@ -28,7 +28,13 @@ _AS_HIGH = 0.85  # of the highest peak
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResponse:
-    """Response of one column to its command: ``lag_s`` in s (finer than a frame), signed ``correlation`` at it."""
+    """Delay and correlation of one measured column with its command.
+
+    Attributes:
+        joint: Name of the column.
+        lag_s: Delay in s of the measurement behind the command, estimated to a fraction of a frame.
+        correlation: Correlation at this delay; negative if the measurement moves against the command.
+    """
 
     joint: str
     lag_s: float
@@ -37,7 +43,15 @@ class CommandResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandPair:
-    """Commands and the measurements that should follow them, ``(N, n)`` each, with column names for messages."""
+    """Commands of an episode and the measurements that should follow them.
+
+    Attributes:
+        series: Uninterrupted part of the episode with N frames.
+        commands: Commands of n joints, shape ``(N, n)``.
+        measured: Measurements, shape ``(N, n)``.
+        columns: Names of the measured columns, for messages.
+        flip: Prefix of a joint's name in the ``--flip`` option that changes the sign of its measurement.
+    """
 
     series: UnbrokenSeries
     commands: NDArray[np.float64]
@@ -47,7 +61,7 @@ class CommandPair:
 
 
 def find_command_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair | None:
-    """Return the commands of an episode with the matching measurements, or None if the log lacks either."""
+    """Return the commands of an episode with the measurements that should follow them; None if the log lacks either."""
     if series.action is None or series.action.shape[1] != len(record.joints) or not record.joints:
         return None
     if record.command == "position":
@@ -61,7 +75,7 @@ def find_command_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair 
 
 
 def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]:
-    """Find swapped columns, wrong signs and different units in one episode."""
+    """Find measured columns of one episode that follow the command of another joint, or have a wrong sign or unit."""
     swapped = _find_swapped_columns(pair)
     for column, (other, own, better) in swapped.items():
         yield LogFinding(
@@ -70,7 +84,7 @@ def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]
             evidence=f"follows the command of {record.joints[other]} (correlation {better:.2f}) and not its own "
             f"({own:.2f}).",
             remedy=f"Correct the columns: {record.joints[column]} contains {record.joints[other]}.",
-            figures={"own": own, "other": better, "other_column": float(other)},
+            metrics={"own": own, "other": better, "other_column": float(other)},
         )  # fmt: skip
     for column, name in enumerate(pair.columns):
         if column not in swapped:
@@ -78,7 +92,7 @@ def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]
 
 
 def find_responses(pair: CommandPair) -> list[CommandResponse]:
-    """Return the response of each column that clearly follows its command."""
+    """Return the response of each column whose absolute correlation with its command is at least 0.5."""
     found = []
     for column, name in enumerate(pair.columns):
         answer = _best_lag(pair, column)
@@ -88,7 +102,11 @@ def find_responses(pair: CommandPair) -> list[CommandResponse]:
 
 
 def _best_lag(pair: CommandPair, column: int) -> CommandResponse | None:
-    """Return the lag with most votes; segments vote with their absolute correlation times the command's energy."""
+    """Return the delay at which one measured column fits its command best; None if one of them does not move.
+
+    The series is divided into segments of 2 s. Their absolute correlations at each delay are averaged, weighted by
+    the energy of the command, so that a fault that begins halfway is found, too.
+    """
     dt = pair.series.dt
     x, y = pair.series.movement(pair.commands[:, column]), pair.series.movement(pair.measured[:, column])
     if np.ptp(x) <= _STILL or np.ptp(y) <= _STILL:
@@ -97,27 +115,33 @@ def _best_lag(pair: CommandPair, column: int) -> CommandResponse | None:
     earliest, latest = max(earliest, -(len(x) // 6)), min(latest, len(x) // 3)
     lags = np.arange(earliest, latest + 1)
     window = min(max(16, round(_WINDOW_S / dt)), len(x) - (latest - earliest))
-    votes, signed, total = np.zeros(len(lags)), np.zeros(len(lags)), 0.0
+    correlations, signed, total = np.zeros(len(lags)), np.zeros(len(lags)), 0.0
     for first in range(-earliest, len(x) - window - latest + 1, window):
         correlation, weight = _sliding_correlation(
             x[first : first + window], y[first + earliest : first + window + latest]
         )
-        votes += weight * np.abs(correlation)
+        correlations += weight * np.abs(correlation)
         signed += weight * correlation
         total += weight
     if total == 0:
         return None
-    best = _nearest_peak(lags, votes)
-    correlation = float(votes[best] / total * (np.sign(signed[best]) or 1.0))
+    best = _nearest_peak(lags, correlations)
+    correlation = float(correlations[best] / total * (np.sign(signed[best]) or 1.0))
     return CommandResponse(
-        joint=pair.columns[column], lag_s=float(_interpolate_peak(lags, votes, best)) * dt, correlation=correlation
+        joint=pair.columns[column],
+        lag_s=float(_interpolate_peak(lags, correlations, best)) * dt,
+        correlation=correlation,
     )
 
 
 def _sliding_correlation(part: NDArray[np.float64], around: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return the correlation of ``part`` with each equally long segment of ``around``, and the energy of ``part``.
 
-    Segments always have full length; padding with zeros would bias slow movements to zero lag.
+    All segments have full length, because padding with zeros would bias slow movements to zero lag.
+
+    Args:
+        part: Segment of the command, shape ``(n,)``.
+        around: Longer segment of the measurement, shape ``(m,)``; there are m − n + 1 correlations.
     """
     n, centred = len(part), part - part.mean()
     sums, squares = (np.concatenate([[0.0], np.cumsum(around**power)]) for power in (1, 2))
@@ -129,18 +153,33 @@ def _sliding_correlation(part: NDArray[np.float64], around: NDArray[np.float64])
     return np.divide(product, size, out=np.zeros(len(size)), where=size > tiny), weight
 
 
-def _nearest_peak(lags: NDArray[np.int64], votes: NDArray[np.float64]) -> int:
-    """Return the index of the smallest lag among the highest peaks; an oscillation has one in each half period."""
-    above = np.concatenate([[-np.inf], votes, [-np.inf]])
-    peaks = np.flatnonzero((votes >= above[:-2]) & (votes >= above[2:]) & (votes >= _AS_HIGH * votes.max()))
+def _nearest_peak(lags: NDArray[np.int64], correlations: NDArray[np.float64]) -> int:
+    """Return the index of the smallest absolute lag among the peaks that have at least 85 % of the highest peak.
+
+    An oscillation has such a peak in each half period, and the smallest lag is the most plausible one.
+
+    Args:
+        lags: Tested lags in frames, shape ``(k,)``.
+        correlations: Mean absolute correlation at each lag, up to a common factor, shape ``(k,)``.
+    """
+    above = np.concatenate([[-np.inf], correlations, [-np.inf]])
+    peaks = np.flatnonzero(
+        (correlations >= above[:-2]) & (correlations >= above[2:]) & (correlations >= _AS_HIGH * correlations.max())
+    )
     return int(peaks[np.argmin(np.abs(lags[peaks]))])
 
 
-def _interpolate_peak(lags: NDArray[np.int64], votes: NDArray[np.float64], best: int) -> float:
-    """Return the lag at the vertex of the parabola through the best lag and its neighbours, in frames."""
-    if not 0 < best < len(votes) - 1:
+def _interpolate_peak(lags: NDArray[np.int64], correlations: NDArray[np.float64], best: int) -> float:
+    """Return the lag in frames at the vertex of the parabola through the best lag and its two neighbours.
+
+    Args:
+        lags: Tested lags in frames, shape ``(k,)``.
+        correlations: Mean absolute correlation at each lag, up to a common factor, shape ``(k,)``.
+        best: Index of the best lag.
+    """
+    if not 0 < best < len(correlations) - 1:
         return float(lags[best])
-    left, middle, right = votes[best - 1 : best + 2]
+    left, middle, right = correlations[best - 1 : best + 2]
     curvature = left - 2 * middle + right
     return float(lags[best]) + (0.5 * (left - right) / curvature if curvature < 0 else 0.0)
 
@@ -160,7 +199,7 @@ def _check_sign_and_unit(record: LogRecord, pair: CommandPair, column: int, name
         parts = [(0, change.index, change.before), (change.index, len(x), change.after)]
     for first, stop, slope in parts:
         a, b = x[first:stop], y[first:stop]
-        strength = raw_correlation(a, b)
+        strength = uncentered_correlation(a, b)
         if abs(strength) < _ANSWERS:
             continue
         begin = float(pair.series.time[0] if first == 0 else pair.series.time[first + max(shift, 0)])
@@ -181,26 +220,31 @@ def _judge_slope(
     factor = name_factor(abs(slope), POSITIONS)
     joint = name.rpartition("/")[2]
     until = "" if whole else " This part of the episode differs from the rest."
-    if slope < 0 and _positive_lag_disagrees(pair, name):
+    if slope < 0 and _moves_against_command(pair, name):
         yield LogFinding(
             kind="wrong_sign", severity="error", column=name, episodes=(record.index,), begin_s=begin,
             evidence=f"moves against its command (correlation {strength:.2f}, {slope:.3g} per unit of command, "
             f"{1e3 * lag_s:.0f} ms later).{until}",
-            remedy=f"--flip {pair.flip}{joint} turns the measurement, --flip action/{joint} the command: whichever is "
-            "wrong against the twin's axis.",
-            figures={"correlation": strength, "slope": slope, "lag_s": lag_s},
+            remedy=f"--flip {pair.flip}{joint} changes the sign of the measurement, --flip action/{joint} that of the "
+            "command. Flip the one that disagrees with the joint axis of the twin.",
+            metrics={"correlation": strength, "slope": slope, "lag_s": lag_s},
         )  # fmt: skip
     if factor is not None:
         yield LogFinding(
             kind="unit_mismatch", severity="error", column=name, episodes=(record.index,), begin_s=begin,
             evidence=f"moves by {abs(slope):.4g} per unit of its command: {factor}.{until}",
             remedy="Give command and measurement in one unit (--units takes one per joint).",
-            figures={"slope": slope, "correlation": strength},
+            metrics={"slope": slope, "correlation": strength},
         )  # fmt: skip
 
 
-def _positive_lag_disagrees(pair: CommandPair, name: str) -> bool:
-    """Return whether no lag fits with the right sign; a fast oscillation also fits half a period later."""
+def _moves_against_command(pair: CommandPair, name: str) -> bool:
+    """Return whether a column has a strong negative correlation with its command: −min(r) > max(r) − 0.35.
+
+    Here r is the correlation over all lags. The margin of 0.35 also finds a sign error that begins during the episode,
+    which gives positive and negative correlations. A fast oscillation with the right sign also correlates negatively,
+    half a period later, but by much less.
+    """
     column = pair.columns.index(name)
     dt = pair.series.dt
     x, y = pair.series.movement(pair.commands[:, column]), pair.series.movement(pair.measured[:, column])
@@ -211,7 +255,12 @@ def _positive_lag_disagrees(pair: CommandPair, name: str) -> bool:
 
 
 def _find_swapped_columns(pair: CommandPair) -> dict[int, tuple[int, float, float]]:
-    """Return for each swapped column the followed command and the correlations with its own and with that command."""
+    """Return the measured columns that follow the command of another joint.
+
+    Returns:
+        For each such column: the index of the other command, the correlation with its own command, and the correlation
+        with the other command.
+    """
     dt, n = pair.series.dt, len(pair.columns)
     if n < 2:
         return {}

@@ -1,4 +1,4 @@
-"""Extract the longest part of an episode without gaps, on a uniform grid and unwrapped, for checks over time."""
+"""Extract the longest part of an episode without gaps on a uniform time grid, for checks over time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ _MOVEMENT_S = 0.05  # s; movements are computed over this time: longer than a 30
 
 @dataclass(frozen=True, kw_only=True)
 class UnbrokenSeries:
-    """The longest part of an episode without gaps.
+    """Longest part of an episode without time gaps, resampled to N frames of equal duration.
 
-    ``time`` ``(N,)`` in s is uniform with step ``dt``. ``state`` and ``action`` ``(N, n)`` are unwrapped, in the log's
-    units, with NaN interpolated; ``action`` is None if the log has no commands.
+    Attributes:
+        time: Times in s, shape ``(N,)``.
+        dt: Time between frames in s.
+        state: Measurements of n joints, shape ``(N, n)``, unwrapped, in the log's units; NaN is replaced by
+            interpolation.
+        action: Commands, shape ``(N, n)``, like ``state``; None if the log has no commands.
     """
 
     time: NDArray[np.float64]
@@ -31,24 +35,41 @@ class UnbrokenSeries:
 
     @property
     def stride(self) -> int:
-        """Number of frames over which movement is computed."""
+        """Number of frames over which movements are computed: about 0.05 s, at least 1."""
         return max(1, min(round(_MOVEMENT_S / self.dt), len(self.time) // _PARTS))
 
     def movement(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the change of columns ``(N, …)`` over `stride` frames, ``(N − stride, …)``, by start frame."""
+        """Return the change of each column over the next `stride` frames.
+
+        Args:
+            values: Columns at the frames of the series, shape ``(N, …)``.
+
+        Returns:
+            Changes by their first frame, shape ``(N − stride, …)``.
+        """
         return values[self.stride :] - values[: -self.stride]
 
     def moving_mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return columns ``(N, …)`` averaged by the trapezoid rule over `stride` frames, ``(N − stride, …)``.
+        """Return the mean of each column over the next `stride` frames (about 0.05 s), by the trapezoidal rule.
 
-        For a rate, the result times `stride` · `dt` corresponds to `moves` of the position.
+        The mean of a velocity times ``stride * dt`` corresponds to the change of the position over the same frames.
+
+        Args:
+            values: Columns at the frames of the series, shape ``(N, …)``.
+
+        Returns:
+            Means by their first frame, shape ``(N − stride, …)``.
         """
         sums = np.cumsum((values[1:] + values[:-1]) / 2, axis=0)
         sums = np.concatenate([np.zeros_like(sums[:1]), sums])
         return (sums[self.stride :] - sums[: -self.stride]) / self.stride
 
     def sample_signal(self, signal: LoggedSignal) -> NDArray[np.float64] | None:
-        """Interpolate a signal linearly at the times of this series; None if it does not cover all of them."""
+        """Interpolate a signal of k columns linearly at the times of this series.
+
+        Returns:
+            Values, shape ``(N, k)``; None if the signal does not cover the whole series.
+        """
         time, rows = select_increasing(signal.time)
         if len(time) < _FEWEST or time[0] > self.time[0] + self.dt or time[-1] < self.time[-1] - self.dt:
             return None
@@ -56,11 +77,11 @@ class UnbrokenSeries:
 
 
 def prepare_series(record: LogRecord, *, whole: bool = False) -> UnbrokenSeries | None:
-    """Return the longest uninterrupted part of an episode with the motors on, or None if it is too short.
+    """Return the longest part of an episode without gaps and with the motors on; None if it is too short (16 frames).
 
     Args:
-        record: any episode, with all defects.
-        whole: also with the motors off.
+        record: Episode with all its defects.
+        whole: Include the time with the motors off.
     """
     usable = np.isfinite(record.time) & (_enabled_mask(record) | whole)
     first, stop = _longest_stretch(record.time, usable)
@@ -79,7 +100,7 @@ def prepare_series(record: LogRecord, *, whole: bool = False) -> UnbrokenSeries 
 
 
 def select_increasing(time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Return the finite times that are later than all earlier ones, and their row indices."""
+    """Return the finite times that are later than all times before them, and their row indices."""
     finite = np.flatnonzero(np.isfinite(time))
     latest = np.maximum.accumulate(time[finite]) if len(finite) else time[finite]
     keep = finite[np.diff(latest, prepend=-np.inf) > 0] if len(finite) else finite
@@ -95,7 +116,7 @@ def _enabled_mask(record: LogRecord) -> NDArray[np.bool_]:
 
 
 def _longest_stretch(time: NDArray[np.float64], usable: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return start and stop row of the longest run of usable rows without a gap or a jump back in time."""
+    """Return first row and stop row of the longest run of usable rows without a time gap or a jump back in time."""
     steps = np.diff(np.where(usable, time, np.nan))
     forward = steps[steps > 0]
     if not len(forward):
@@ -109,7 +130,14 @@ def _longest_stretch(time: NDArray[np.float64], usable: NDArray[np.bool_]) -> tu
 def _sample_action(
     record: LogRecord, stretch: slice, at: NDArray[np.float64], turns: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
-    """Return commands at given times: those of the segment, or of the whole episode if they have their own times."""
+    """Interpolate the commands of an episode at given times; None if there are no commands.
+
+    Args:
+        record: Episode with n joints.
+        stretch: Rows of the uninterrupted part. Commands with their own times are taken from the whole episode.
+        at: Times in s, shape ``(N,)``.
+        turns: Full turn in the unit of each joint, shape ``(n,)``, for unwrapping; infinite for no unwrapping.
+    """
     if record.command == "none" or not record.action.size:
         return None
     own = getattr(record, "action_time", None)
@@ -126,13 +154,20 @@ def _interpolate_finite(
     at: NDArray[np.float64],
     turns: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Interpolate columns at given times, ignoring values that are not finite; a column without a finite value is 0."""
+    """Interpolate columns linearly at given times, ignoring values that are not finite.
+
+    Args:
+        time: Times of the rows in s, shape ``(T,)``.
+        values: Columns, shape ``(T, k)``; a column without a finite value becomes 0.
+        at: Requested times in s, shape ``(N,)``.
+        turns: Full turn in the unit of each column, shape ``(k,)``, for unwrapping before interpolation.
+    """
     made = np.zeros((len(at), values.shape[1]))
     for column in range(values.shape[1]):
         good = np.isfinite(values[:, column])
         if good.any():
-            kept = values[good, column]
+            known = values[good, column]
             if turns is not None and np.isfinite(turns[column]):
-                kept = unwrap_columns(kept[:, None], turns[column : column + 1])[:, 0]
-            made[:, column] = np.interp(at, time[good], kept)
+                known = unwrap_columns(known[:, None], turns[column : column + 1])[:, 0]
+            made[:, column] = np.interp(at, time[good], known)
     return made

@@ -1,4 +1,4 @@
-"""Check a log's joints and their units against the twin's joints and ranges, or against physical limits."""
+"""Check a log's joints and their units against the joints and ranges of the twin, or against physical limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twinloop.dataset.logs.checks.values import find_wraps
 
 
 def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) -> Iterator[LogFinding]:
-    """Find missing joints, additional joints, and another command type than the twin's."""
+    """Find joints that the log or the twin lacks, and a command type that differs from the twin's."""
     for record in records:
         begin = float(record.time[0]) if len(record.time) else 0.0
         missing = [joint for joint in expectations.joints if joint not in record.joints]
@@ -26,7 +26,7 @@ def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) 
                 record, "", begin, "missing_joint", "error",
                 f"the log lacks {', '.join(missing)} of {expectations.name}; it has "
                 f"{', '.join(record.joints) or 'none'}.",
-                f"--joints {','.join(expectations.joints)} names the columns, if they are these."
+                f"If the columns are these joints, give --joints {','.join(expectations.joints)}."
                 if same
                 else "Choose a twin with these joints.",
                 count=float(len(missing)),
@@ -34,12 +34,12 @@ def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) 
         if further:
             yield make_finding(
                 record, "", begin, "further_joint", "note", f"{expectations.name} has no {', '.join(further)}.",
-                "They are not used.", count=float(len(further)),
+                "These joints are not used.", count=float(len(further)),
             )  # fmt: skip
         if record.command not in ("none", expectations.control):
             yield make_finding(
                 record, "", begin, "command_kind", "error",
-                f"the log commands a {record.command}, {expectations.name} takes a {expectations.control}.",
+                f"the log has {record.command} commands, {expectations.name} has {expectations.control} control.",
                 f"Choose a twin whose robot has control: {record.command}.",
             )  # fmt: skip
 
@@ -58,7 +58,10 @@ _SATURATED = 0.002  # share of frames at exactly ±100 that indicates normalized
 
 
 def check_units(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
-    """Check every joint's unit: against the twin's range if there is one, else against physical limits."""
+    """Find joints whose values do not fit their unit.
+
+    Values are compared with the twin's joint range if there is one, and otherwise with physical limits.
+    """
     ranges: Mapping[str, Array] = {}
     if expectations is not None:
         ranges = {joint: expectations.ranges[row] for row, joint in enumerate(expectations.joints)}
@@ -124,13 +127,13 @@ def _check_range(
     yield LogFinding(
         kind="out_of_range", severity="error" if excess > 0.5 * (high - low) else "warning", column=joint,
         episodes=(record.index,), begin_s=float(time[outside[0]]), evidence=f"{evidence}.",
-        remedy="Check the joint's zero and the twin's range; --calibration gives a log its own.",
-        figures={"excess": excess, "part": len(outside) / len(position)},
+        remedy="Check the zero of the joint and the range of the twin; --calibration gives the zero of the log.",
+        metrics={"excess": excess, "part": len(outside) / len(position)},
     )  # fmt: skip
 
 
 def _check_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[LogFinding]:
-    """Find angles and speeds that no joint reaches, for joints without a range."""
+    """Find angles and speeds that no joint of a robot reaches, for a joint without a known range."""
     reach = float(np.abs(position).max())
     series = prepare_series(record, whole=True)
     if reach <= _TURNS or series is None or unit != RADIANS:
@@ -143,7 +146,7 @@ def _check_angle(record: LogRecord, joint: str, unit: str, time: Array, position
     certain = record.command != "none" and (speed > _FASTEST or together > 1)
     yield _unit_finding(
         record, joint, "error" if certain else "warning", time[first],
-        f"reaches {reach:.4g} rad at up to {speed:.4g} rad/s (99 %); were these degrees, {math.radians(reach):.3g} rad "
+        f"reaches {reach:.4g} rad at up to {speed:.4g} rad/s (99 %); as degrees it is {math.radians(reach):.3g} rad "
         f"at {math.radians(speed):.3g} rad/s.", DEGREES, reach=reach, speed=speed,
     )  # fmt: skip
 
@@ -157,12 +160,12 @@ def _check_normalized(record: LogRecord, joint: str, unit: str, time: Array, val
             begin_s=float(time[outside[0]]),
             evidence=f"{values.min():.4g} to {values.max():.4g} in {unit}, which ends at {limit:g}.",
             remedy="Calibrate the joint again, or give --units deg if these are degrees.",
-            figures={"low": float(values.min()), "high": float(values.max())},
+            metrics={"low": float(values.min()), "high": float(values.max())},
         )  # fmt: skip
 
 
 def _check_saturation(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[LogFinding]:
-    """Find degrees that are often exactly ±100, the limits of LeRobot's normalized values."""
+    """Find joints in degrees with many values of exactly ±100, which are the limits of LeRobot's normalized values."""
     at = np.flatnonzero(np.abs(values) == 100.0)
     if unit == DEGREES and np.abs(values).max() <= 100.0 and len(at) > max(2, _SATURATED * len(values)):
         yield _unit_finding(
@@ -173,7 +176,12 @@ def _check_saturation(record: LogRecord, joint: str, unit: str, time: Array, val
 
 
 def _check_small_values(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Iterator[LogFinding]:
-    """Find a log in degrees or normalized values whose whole range is so small that it may be in radians."""
+    """Find a log declared in degrees or normalized units whose values are so small that they are probably radians.
+
+    Args:
+        records: Episodes of the log.
+        ranges: Position limits of the twin's joints in rad or m, shape ``(2,)``, by joint.
+    """
     first = records[0]
     units = {unit.unit for unit in first.units.joints}
     if not units or not units <= {DEGREES, NORMALIZED, PERCENT} or any(r.joints != first.joints for r in records):
@@ -195,14 +203,14 @@ def _check_small_values(records: Sequence[LogRecord], ranges: Mapping[str, Array
                 episodes=tuple(dict.fromkeys(record.index for record in records)), begin_s=float(first.time[0]),
                 evidence=f"the whole log stays within ±{largest.max():.3g} {first.units.joints[column].unit}; the "
                 f"widest joint, {first.joints[widest]}, moves by {reach[widest]:.3g}. These look like radians.",
-                remedy="--units rad", figures={"range": float(reach[column])},
+                remedy="--units rad", metrics={"range": float(reach[column])},
             )  # fmt: skip
 
 
 def _unit_finding(
-    record: LogRecord, joint: str, severity: Severity, begin: float, evidence: str, better: str, **figures: float
+    record: LogRecord, joint: str, severity: Severity, begin: float, evidence: str, better: str, **metrics: float
 ) -> LogFinding:
     remedy = f"--units {better}" if " " not in better else f"Import {joint} in {better}."
     if len({unit.unit for unit in record.units.joints}) > 1 and remedy.startswith("--"):
         remedy = f"--units with {better} for {joint}."
-    return make_finding(record, joint, begin, "unit", severity, evidence, remedy, **figures)
+    return make_finding(record, joint, begin, "unit", severity, evidence, remedy, **metrics)

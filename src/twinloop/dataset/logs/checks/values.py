@@ -1,4 +1,4 @@
-"""Check single columns: NaN, constant, frozen, clipped and coarse values, and jumps."""
+"""Check single columns for NaN, constant, frozen, clipped and coarse values, and for jumps."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def check_numbers(record: LogRecord) -> Iterator[LogFinding]:
             if len(bad):
                 yield _finding_at_row(
                     "not_finite", "error", record, prefix + name, time, int(bad[0]),
-                    f"{len(bad)} of {len(values)} values are no numbers, first {values[bad[0], column]} at frame "
+                    f"{len(bad)} of {len(values)} values are not finite, first {values[bad[0], column]} at frame "
                     f"{bad[0]}.",
-                    "--drop-missing leaves those frames out; a column without numbers is not to be imported.",
+                    "--drop-missing removes those frames. Do not import a column without numbers.",
                     count=float(len(bad)),
                 )  # fmt: skip
 
 
 def check_standstill(record: LogRecord) -> Iterator[LogFinding]:
-    """Find joints that do not move, always or for some time, although their command does."""
+    """Find joints that do not move, always or for some time, although their position command does."""
     if record.command != "position" or record.action.shape != record.state.shape:
         return
     for column, joint in enumerate(record.joints):
@@ -55,14 +55,22 @@ def check_standstill(record: LogRecord) -> Iterator[LogFinding]:
             yield _finding_at_row(
                 "constant", "error", record, joint, record.time, 0,
                 f"reads {state[0]:.6g} in every frame while its command moves by {reach:.4g}.",
-                "Leave the joint out (--joints), or find its encoder's cable.", command_range=reach,
+                "Leave the joint out (--joints), or check the cable of its encoder.", command_range=reach,
             )  # fmt: skip
         elif np.ptp(state) > 0:
             yield from _check_frozen(record, joint, state, action, reach)
 
 
 def _check_frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: float) -> Iterator[LogFinding]:
-    """Find a standstill under a moving command that ends with a jump or lasts to the end, as of a frozen sensor."""
+    """Find a frozen sensor: no change under a moving command, until a jump or the end of the episode.
+
+    Args:
+        record: Episode.
+        joint: Name of the joint.
+        state: Positions, shape ``(T,)``.
+        action: Position commands, shape ``(T,)``.
+        reach: Range of the commands.
+    """
     steps = np.abs(np.diff(state))
     usual = float(np.percentile(steps, 99))
     for first, stop in _find_runs(steps == 0):
@@ -83,8 +91,8 @@ def _check_frozen(record: LogRecord, joint: str, state: Array, action: Array, re
             return
 
 
-def check_cut_off(record: LogRecord) -> Iterator[LogFinding]:
-    """Find clipped values: they reach an extreme at speed and stay exactly there, more than once."""
+def check_clipping(record: LogRecord) -> Iterator[LogFinding]:
+    """Find clipped positions: a joint reaches its smallest or largest value at speed and stays there, repeatedly."""
     for column, joint in enumerate(record.joints[: record.state.shape[1]]):
         series = record.state[:, column]
         if len(series) < _FEWEST or not np.isfinite(series).all() or np.ptp(series) == 0:
@@ -95,16 +103,23 @@ def check_cut_off(record: LogRecord) -> Iterator[LogFinding]:
                 row, count, visits = found
                 yield _finding_at_row(
                     "cut_off", "warning", record, joint, record.time, row,
-                    f"stops at exactly {extreme:.6g} on {visits} visits, {count} frames in all: a limit or the end "
-                    "of a range cuts it off.",
-                    "True of a joint driven into its stop; else the log's range is too small. Leave those parts "
-                    "out of a fit.",
+                    f"stays at exactly {extreme:.6g} on {visits} visits, {count} frames in all: values are clipped.",
+                    "If the joint does not touch a mechanical stop, the range of the log is too small. Leave those "
+                    "parts out of a fit.",
                     level=extreme, frames=float(count), visits=float(visits),
                 )  # fmt: skip
 
 
 def _find_cut_off(series: Array, extreme: float) -> tuple[int, int, int] | None:
-    """Return first row, frames and visits at an extreme that clips a series; None if it does not."""
+    """Return how often a series is clipped at its smallest or largest value.
+
+    Args:
+        series: Positions, shape ``(T,)``.
+        extreme: Smallest or largest value.
+
+    Returns:
+        First clipped frame, number of clipped frames, and number of visits at the value; None if it is not clipped.
+    """
     steps = np.abs(np.diff(series))
     typical = float(np.median(steps[steps > 0]))
     runs = [(a, b) for a, b in _find_runs(series == extreme) if b - a >= _CUT_RUN]
@@ -123,7 +138,7 @@ def _find_cut_off(series: Array, extreme: float) -> tuple[int, int, int] | None:
 
 
 def check_resolution(record: LogRecord) -> Iterator[LogFinding]:
-    """Find moving joints whose encoder resolution is too coarse for a fit."""
+    """Find moving joints whose encoder resolution is too coarse for a fit (fewer than 20 steps in their range)."""
     for column, joint in enumerate(record.joints[: record.state.shape[1]]):
         series = record.state[:, column]
         series = series[np.isfinite(series)]
@@ -142,7 +157,7 @@ def check_resolution(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def check_excitation(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
-    """Find joints that do not move in any episode; an error if no joint moves."""
+    """Find joints that do not move in any episode. They are errors if no joint moves, and otherwise warnings."""
     joints = records[0].joints
     alike = [record for record in records if record.joints == joints and record.state.shape[1:] == (len(joints),)]
     if not joints or not alike:
@@ -161,7 +176,7 @@ def check_excitation(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
             kind="no_excitation", severity="error" if still.all() else "warning", column=joints[column],
             episodes=numbers, begin_s=0.0, evidence=f"moves by {reach[column]:.3g} {unit} in the whole log.",
             remedy="Nothing about this joint can be identified; record a log in which it moves.",
-            figures={"range": float(reach[column])},
+            metrics={"range": float(reach[column])},
         )  # fmt: skip
 
 
@@ -173,9 +188,9 @@ def _find_runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 def _finding_at_row(
     kind: str, severity: Severity, record: LogRecord, column: str, time: Array, row: int, evidence: str, remedy: str,
-    **figures: float,
+    **metrics: float,
 ) -> LogFinding:  # fmt: skip
-    return make_finding(record, column, time[row], kind, severity, evidence, remedy, frame=float(row), **figures)
+    return make_finding(record, column, time[row], kind, severity, evidence, remedy, frame=float(row), **metrics)
 
 
 # Jumps at a wrap-around in the log's own units: full turns, and the counts of encoders of 10 to 16 bits.
@@ -193,7 +208,7 @@ _SPIKE = 8.0  # times the median step in motion; a spike also exceeds twice the 
 
 
 def check_jumps(record: LogRecord) -> Iterator[LogFinding]:
-    """Find wrap-around and spikes in measured positions and, if they are positions, in commands."""
+    """Find wrap-around and single-frame outliers in measured positions and in position commands."""
     own = getattr(record, "action_time", None)
     tables = [("", record.time, record.state)]
     if record.command == "position":
@@ -206,7 +221,14 @@ def check_jumps(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def find_wraps(series: NDArray[np.float64]) -> tuple[str, float, NDArray[np.intp]] | None:
-    """Return name and size of the period by which a series ``(T,)`` wraps, and the rows after each wrap; else None."""
+    """Find jumps of a series by a full turn (2π, 360°, or the counts of an encoder of 10 to 16 bits).
+
+    Args:
+        series: Angles, shape ``(T,)``.
+
+    Returns:
+        Name and size of the turn, and the rows after each jump; None if the series does not wrap.
+    """
     steps = np.diff(series)
     for name, period in _PERIODS.items():
         near = np.abs(np.abs(steps) - period) < _NEAR * period
@@ -227,8 +249,8 @@ def _check_column(
             kind="wraps", severity="error", column=name, episodes=(record.index,), begin_s=float(time[rows[0]]),
             evidence=f"jumps {len(rows)} times by {period}, first from {series[rows[0] - 1]:.5g} to "
             f"{series[rows[0]]:.5g}.",
-            remedy=f"--unwrap {joint} joins the turns.",
-            figures={"count": float(len(rows)), "period": size, "frame": float(rows[0])},
+            remedy=f"--unwrap {joint} removes the jumps.",
+            metrics={"count": float(len(rows)), "period": size, "frame": float(rows[0])},
         )  # fmt: skip
         return
     rows = _find_spikes(series)
@@ -238,8 +260,8 @@ def _check_column(
             kind="spike", severity="warning", column=name, episodes=(record.index,), begin_s=float(time[row]),
             evidence=f"{len(rows)} single frames are outliers, first {series[row]:.5g} between {series[row - 1]:.5g} "
             f"and {series[row + 1]:.5g}.",
-            remedy="Leave those frames out, or make them NaN and use --drop-missing; a lost packet reads so.",
-            figures={"count": float(len(rows)), "frame": float(row)},
+            remedy="Remove those frames, or set them to NaN and use --drop-missing. Lost packets cause such values.",
+            metrics={"count": float(len(rows)), "frame": float(row)},
         )  # fmt: skip
 
 

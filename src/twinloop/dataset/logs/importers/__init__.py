@@ -1,4 +1,4 @@
-"""Import robot logs of many formats as `RawEpisode`.
+"""Import robot logs of many formats as raw episodes (`RawEpisode`).
 
-`twinloop.dataset.logs.formats` selects the importer.
+`twinloop.dataset.logs.formats` selects the importer for a path.
 """

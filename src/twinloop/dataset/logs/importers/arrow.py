@@ -1,4 +1,4 @@
-"""Import Arrow tables of the `datasets` library: a folder of splits, one split, or a single ``.arrow`` file."""
+"""Import Arrow tables of Hugging Face's `datasets` library: a folder of splits, one split, or one ``.arrow`` file."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEp
 
 
 def recognizes(path: Path) -> bool:
-    """Return whether a path is an ``.arrow`` file or a folder saved by ``datasets``."""
+    """Return whether a path is an ``.arrow`` file, or a folder that the `datasets` library saved."""
     if path.is_file():
         return path.suffix == ".arrow"
     return (path / "state.json").is_file() or bool(_splits(path))
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the episodes of all splits, in the order of the files; the caller must give joints and units.
+    """Return the episodes of all splits, in the order of the files.
+
+    These tables have neither joint names nor units, so ``options`` must give them.
 
     Raises:
-        LogError: no rows, joints without names, or invalid values.
-        UnitsError: the units are not given.
-        DatasetError: a file is truncated, or a path leaves the folder.
+        LogError: If there are no rows, the joints have no names, or a value is invalid.
+        UnitsError: If the units are not given.
+        DatasetError: If a file is missing or truncated, or a path leads out of the folder.
     """
     table = pa.concat_tables([_read_stream(file) for file in _files(path)])
     if not table.num_rows:
@@ -78,7 +80,7 @@ def _read_stream(path: Path) -> pa.Table:
 
 
 def _open(source: pa.MemoryMappedFile) -> pa.ipc.RecordBatchStreamReader | pa.ipc.RecordBatchFileReader:
-    """Open an Arrow stream, as written by ``datasets``, or an Arrow file."""
+    """Open an Arrow table in the streaming format, as `datasets` writes it, or in the file format."""
     if source.read(6) == b"ARROW1":
         source.seek(0)
         return pa.ipc.open_file(source)

@@ -17,16 +17,17 @@ from twinloop.dataset.spec import INDEX_FEATURES
 
 
 class EpisodeBuilder:
-    """Converter of tables with LeRobot's columns to episodes of one log, all with the same joints and units.
+    """Converter of tables with LeRobot's columns to the episodes of one log, all with the same joints and units.
 
     Args:
-        where: the log's name, for messages and as the episodes' origin.
-        options: the caller's metadata of the log.
-        action_names: column names of the action in the log, if any.
-        state_names: column names of the state in the log, if any.
-        fps: the log's declared rate, if any.
-        units: the log's unit map, if any.
-        present: all columns of the log; unused ones are noted.
+        where: Name of the log, for messages and as the origin of the episodes.
+        options: Metadata that the caller gives.
+        action_names: Column names of the action in the log, if any.
+        state_names: Column names of the state in the log, if any.
+        fps: Declared frame rate of the log in Hz, if any.
+        units: Unit map of the log, if any. The caller's units replace it.
+        robot_type: Robot type of the log.
+        present: All columns of the log; a note of each episode lists the columns that are not read.
     """
 
     def __init__(
@@ -50,15 +51,21 @@ class EpisodeBuilder:
 
     @property
     def columns(self) -> list[str]:
-        """Required columns: action, state and timestamp."""
+        """Names of the required columns: action, state and timestamp."""
         return [self._options.action_key, self._options.state_key, "timestamp"]
 
     def build(self, index: int, table: pa.Table, *, task: str = "", source: Source = "real") -> RawEpisode:
-        """Return one episode from its rows.
+        """Convert the rows of one episode.
+
+        Args:
+            index: Number of the episode.
+            table: Rows of the episode with the required `columns`.
+            task: Task of the episode, unless the caller gives one.
+            source: Origin of the motion.
 
         Raises:
-            LogError: a column or joint is missing, or the values are invalid (see `Episode`).
-            UnitsError: the units are unknown.
+            LogError: If a column or joint is missing, or there is no row.
+            UnitsError: If the units are unknown.
         """
         where = f"Episode {index} of {self._where}"
         require_columns(self.columns, table.column_names, where=where)

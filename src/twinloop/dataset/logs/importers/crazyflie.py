@@ -1,8 +1,9 @@
 """Import logs that a Crazyflie writes to its µSD card (format version 2).
 
-Byte 0xBC, uint16 version, uint16 number of event types; per type a uint16 id, its name and a zero, a uint16 number of
-variables, and each variable as ``name(t)`` and a zero, t being a letter of Python's `struct`. Then records: uint16 id,
-uint64 time in µs, the variables without padding; and a CRC-32 of all before it in the last 4 bytes. All little-endian.
+The file format, all values little-endian: byte 0xBC, uint16 version, uint16 number of event types. Then for
+each event type: a uint16 id, its zero-terminated name, a uint16 number of variables, and each variable as
+zero-terminated text ``name(t)``, where t is a letter of Python's `struct`. Then the records: uint16 id, uint64
+time in µs, and the variables without padding. The last 4 bytes are a CRC-32 of everything before.
 """
 
 from __future__ import annotations
@@ -42,7 +43,13 @@ _AXES = ("x", "y", "z")
 
 @dataclass(frozen=True, kw_only=True)
 class EventTable:
-    """Records of one event type: times in s on the drone's clock, and its variables by name."""
+    """All records of one event type.
+
+    Attributes:
+        name: Name of the event type.
+        time: Times of n records in s on the drone's clock, shape ``(n,)``.
+        columns: Values of each variable in the log's unit, shape ``(n,)``, by name.
+    """
 
     name: str
     time: NDArray[np.float64]
@@ -50,7 +57,7 @@ class EventTable:
 
 
 def recognizes(path: Path) -> bool:
-    """Return whether a file begins with the start byte and version of these logs."""
+    """Return whether a file begins with the start byte and version of a Crazyflie's µSD log."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -58,10 +65,12 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the file as one episode without joints: IMU and throttles as signals, with time 0 at the first record.
+    """Return the file as one episode without joints. Its signals are the IMU and the throttles of the motors.
+
+    Times count from the first record.
 
     Raises:
-        LogError: the file is damaged, or has neither IMU nor motor variables.
+        LogError: If the file is damaged, or has neither IMU nor motor variables.
     """
     tables = read_events(path)
     signals: dict[str, LoggedSignal] = {}
@@ -93,14 +102,15 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
 
 
 def read_events(path: Path) -> list[EventTable]:
-    """Return all event types of a log, with the variables in their original units.
+    """Return the records of all event types of a log, with the variables in the log's units.
 
     Raises:
-        LogError: another format or version, an unknown variable type, a wrong checksum, or a truncated file.
+        LogError: If the file has another format or version, an unknown variable type or a wrong checksum, or is
+            truncated.
     """
     data = require_readable_size(path, _MOST_BYTES).read_bytes()
     if len(data) < 5 + _CRC_BYTES or data[:3] != struct.pack("<BH", _START, _VERSION):
-        raise LogError(f"{path} is no µSD log of a Crazyflie of version {_VERSION}.")
+        raise LogError(f"{path} is not a µSD log of a Crazyflie (format version {_VERSION}).")
     body, (written,) = data[:-_CRC_BYTES], struct.unpack("<I", data[-_CRC_BYTES:])
     if zlib.crc32(body) != written:
         raise LogError(f"{path} is damaged or was cut off: its checksum differs. Copy it from the card again.")
@@ -112,7 +122,7 @@ def read_events(path: Path) -> list[EventTable]:
 
 
 def _read_header(body: bytes) -> tuple[dict[int, tuple[str, np.dtype]], int]:
-    """Return name and record type of each event by id, and the offset of the first record."""
+    """Return name and record type of each event type by its id, and the byte offset of the first record."""
     (count,), position = struct.unpack_from("<H", body, 3), 5
     types: dict[int, tuple[str, np.dtype]] = {}
     for _ in range(count):
@@ -123,10 +133,10 @@ def _read_header(body: bytes) -> tuple[dict[int, tuple[str, np.dtype]], int]:
         fields = [("id", "<u2"), ("time", "<u8")]
         for _ in range(variables):
             text, position = _read_text(body, position)
-            said = re.fullmatch(r"(.+)\((.)\)", text)
-            if said is None or said[2] not in _TYPES:
+            match = re.fullmatch(r"(.+)\((.)\)", text)
+            if match is None or match[2] not in _TYPES:
                 raise ValueError(f"event {name} has a variable {text!r} of no known type")
-            fields.append((said[1], _TYPES[said[2]]))
+            fields.append((match[1], _TYPES[match[2]]))
         types[number] = (name, np.dtype(fields))
     return types, position
 
@@ -137,7 +147,13 @@ def _read_text(body: bytes, position: int) -> tuple[str, int]:
 
 
 def _read_records(body: bytes, types: dict[int, tuple[str, np.dtype]], position: int) -> list[EventTable]:
-    """Return the records by event type; with several types, records are found one after another."""
+    """Return the records of each event type.
+
+    Args:
+        body: Content of the file excluding the checksum.
+        types: Name and record type of each event type, by id.
+        position: Byte offset of the first record.
+    """
     if len(types) == 1:
         ((number, (name, dtype)),) = types.items()
         count, rest = divmod(len(body) - position, dtype.itemsize)
@@ -166,7 +182,11 @@ def _event_table(name: str, rows: NDArray) -> EventTable:
 
 
 def _find_signals(columns: dict[str, NDArray[np.float64]]) -> dict[str, tuple[list[str], float, str, tuple[str, ...]]]:
-    """Return the signals in an event's columns: their columns, factor to SI, unit and labels."""
+    """Return the signals of an event type by name: their variables, factor to SI, unit and column labels.
+
+    Args:
+        columns: Values of all variables of the event type, by name.
+    """
     known = {
         f"angular_velocity/{SITE}": ("gyro", _AXES, math.pi / 180, "rad/s"),
         f"acceleration/{SITE}": ("acc", _AXES, _GRAVITY, "m/s²"),

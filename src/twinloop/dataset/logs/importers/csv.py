@@ -1,4 +1,4 @@
-"""Read CSV logs whose column names, or a YAML file of the same name (see `describe`), describe their content.
+"""Read CSV logs whose column names, or a YAML file of the same name (see `table_description`), describe their content.
 
 The format: an optional header of ``# key: value`` lines, then one header row and one row per frame::
 
@@ -9,14 +9,14 @@ The format: an optional header of ``# key: value`` lines, then one header row an
     episode,time_s,action/shoulder_pan,action/gripper,state/shoulder_pan,state/gripper
     0,0.0,-8.0,0.9,-7.7,0.9
 
-``time_s`` or ``time_ms`` is required; ``episode`` is optional (without it the file is one episode). Each joint has a
-column ``action/JOINT`` and one ``state/JOINT``, in any order. Its unit is a suffix of both columns
+``time_s`` or ``time_ms`` is required; ``episode`` is optional (if it is missing, the file is one episode). Each
+joint has a column ``action/JOINT`` and one ``state/JOINT``, in any order. Its unit is a suffix of both columns
 (``action/shoulder_pan_deg``), or is in the ``units`` line: one unit for all, exceptions as ``JOINT=UNIT``.
 
-``# command: torque`` declares actions as torques in N·m, ``# command: none`` that there are none. Other measurements
-are columns in SI: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``, ``qw`` … ``qz``,
-``twist/BODY/vx`` … ``wz``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``, ``wrench/SITE/fx`` … ``tz``,
-``motor/m1`` …, ``enabled``. Other columns are ignored.
+``# command: torque`` declares that actions are torques in N·m, ``# command: none`` that there are no actions.
+Other measurements are columns in SI units: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``,
+``qw`` … ``qz``, ``twist/BODY/vx`` … ``wz``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``,
+``wrench/SITE/fx`` … ``tz``, ``motor/m1`` …, ``enabled``. Other columns are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
-from twinloop.core.units import UnitMap, require_joints, split_unit
+from twinloop.core.units import UnitMap, find_joint_columns, split_unit
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, parse_unit, resolve_units
 from twinloop.dataset.logs.importers.table_description import read_description
 from twinloop.dataset.logs.importers.tables import (
@@ -56,13 +56,13 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the file's episodes, in order of appearance.
+    """Return the episodes of the file, in order of appearance.
 
     Raises:
-        LogError: no rows, no time column, no joints, a joint with only one of its two columns, a text instead of a
-            number, or an episode that is not an integer.
-        UnitsError: a joint's unit is missing or contradictory: in its two columns, a suffix, the ``units`` line or the
-            caller's options.
+        LogError: If there are no rows, no time column or no joints, a joint has only one of its two columns, a cell
+            is text instead of a number, or an episode number is not an integer.
+        UnitsError: If a joint's unit is missing, or the column suffixes, the ``units`` line and ``options``
+            contradict each other.
     """
     header, body = _read_header(path)
     described = read_description(path, options)
@@ -75,15 +75,22 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
 
 
 def _build_layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> ColumnLayout:
-    """Return the meaning of the columns from their names and the header lines."""
+    """Return the meaning of the columns, from their names and the header lines.
+
+    Args:
+        path: File, for messages.
+        header: Values of the ``# key: value`` lines.
+        table: Cells of the file.
+        options: Metadata that the caller gives.
+    """
     command = header.get("command", "position")
     if command not in COMMANDS:
         raise UnknownNameError("command", command, COMMANDS, where=f"the command line of {path}")
     signals = find_signal_columns(path, table.column_names)
     free = any(not name.startswith("joint_") for name in signals)
-    suffixed = _joint_units(path, table.column_names, command, alone=free)
+    suffixed = _joint_units(path, table.column_names, command, allow_none=free)
     joints = list(options.joints) if options.joints is not None else list(suffixed)
-    require_joints(joints, list(suffixed), where=str(path))
+    find_joint_columns(joints, list(suffixed), where=str(path))
     time, scale = _find_time_column(path, table)
     state = tuple(f"state/{joint}{suffixed[joint]}" for joint in joints)
     sample = np.stack([column_numbers(path, table, column) for column in state], axis=1) if state else np.empty((0, 0))
@@ -105,7 +112,7 @@ def _build_layout(path: Path, header: Mapping[str, str], table: pa.Table, option
 
 
 def _select_joint_signals(signals: Mapping[str, SignalColumns], joints: Sequence[str]) -> dict[str, SignalColumns]:
-    """Return the signals; joint signals only for the selected joints."""
+    """Return the signals with only the selected joints in joint signals; other signals are unchanged."""
     found: dict[str, SignalColumns] = {}
     for name, columns in signals.items():
         rows = [i for i, label in enumerate(columns.labels) if not name.startswith("joint_") or label in joints]
@@ -116,10 +123,10 @@ def _select_joint_signals(signals: Mapping[str, SignalColumns], joints: Sequence
 
 
 def find_signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumns]:
-    """Return the signals that the column names define, in SI.
+    """Return the signals that the column names of a table define, by signal name. The values are in SI units.
 
     Raises:
-        LogError: a signal lacks columns; names them.
+        LogError: If a signal lacks columns.
     """
     found: dict[str, dict[str, str]] = {}
     for column in columns:
@@ -152,7 +159,7 @@ def _parse_conditions(path: Path, header: Mapping[str, str]) -> dict[str, float]
         try:
             found[name] = float(value) * factor
         except ValueError:
-            raise LogError(f"{path}: the conditions line says {item!r}; write NAME=NUMBER.") from None
+            raise LogError(f"{path}: the conditions line has {item!r}. Write NAME=NUMBER.") from None
     return found
 
 
@@ -181,15 +188,22 @@ def _parse(path: Path, body: str, delimiter: str = ",") -> pa.Table:
         raise LogError(f"{path} is not a rectangular table of values ({error}).") from error
 
 
-def _joint_units(path: Path, columns: Sequence[str], command: str, *, alone: bool) -> dict[str, str]:
-    """Return the unit suffix (or "") by joint, in the order of the state columns; empty for a table without joints."""
+def _joint_units(path: Path, columns: Sequence[str], command: str, *, allow_none: bool) -> dict[str, str]:
+    """Return the unit suffix of each joint's columns ("" if there is none), in the order of the state columns.
+
+    Args:
+        path: File, for messages.
+        columns: Column names.
+        command: Command type of the log.
+        allow_none: Whether a table without joints is valid, because it has other signals. The result is then empty.
+    """
     found: dict[str, dict[str, str]] = {"action": {}, "state": {}}
     for column in columns:
         kind, _, rest = column.partition("/")
         if kind in found and rest:
             suffix = next((s for s in _SUFFIXES if rest.endswith(s)), "")
             found[kind][rest.removesuffix(suffix)] = suffix
-    if command == "none" or (alone and not found["state"] and not found["action"]):
+    if command == "none" or (allow_none and not found["state"] and not found["action"]):
         return found["state"]
     if not found["state"] or found["state"].keys() != found["action"].keys():
         odd = sorted(found["state"].keys() ^ found["action"].keys())
@@ -202,7 +216,8 @@ def _joint_units(path: Path, columns: Sequence[str], command: str, *, alone: boo
         expected = "" if command == "torque" else suffix  # a torque is in N·m, whatever the joint's unit
         if found["action"][joint] != expected:
             raise UnitsError(
-                f"{path}: action/{joint}{found['action'][joint]} and state/{joint}{suffix} differ in unit."
+                f"{path}: action/{joint}{found['action'][joint]} and state/{joint}{suffix} differ in unit. "
+                "Use one unit."
             )
     return found["state"]
 
@@ -231,25 +246,36 @@ def _resolve_joint_units(
         options = replace(options, units=[stated[joint] for joint in joints])
     resolved = resolve_units(joints, options, where=str(path), sample=sample)
     _require_same_units(
-        path, stated, "the file", {unit.joint: unit.unit for unit in resolved.joints}, "what was given with it"
+        path, stated, "the file", {unit.joint: unit.unit for unit in resolved.joints}, "the given unit list"
     )
     return resolved
 
 
 def _require_same_units(
-    path: Path, one: Mapping[str, str], says: str, other: Mapping[str, str], contradicts: str
+    path: Path, one: Mapping[str, str], one_name: str, other: Mapping[str, str], other_name: str
 ) -> None:
-    """Check that two statements of joint units do not differ."""
+    """Check that two sources of units agree about the joints that both contain.
+
+    Args:
+        path: File, for messages.
+        one: Unit of each joint in the first source.
+        one_name: Name of the first source, for messages.
+        other: Unit of each joint in the second source.
+        other_name: Name of the second source, for messages.
+    """
     for joint in one:
         if joint in other and one[joint] != other[joint]:
             raise UnitsError(
-                f"{path}: {says} has {joint} in {one[joint]}, and {contradicts} says {other[joint]}. Which is right? "
-                "Correct the file, or leave out the wrong one."
+                f"{path}: {one_name} has {joint} in {one[joint]}, and {other_name} has it in {other[joint]}. "
+                "Correct the wrong unit or remove it."
             )
 
 
 def _parse_units_line(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
-    """Return the unit of each joint from the ``units`` line; ``JOINT=UNIT`` overrides the unit for all."""
+    """Return the unit of each joint from the ``units`` line of the header.
+
+    ``JOINT=UNIT`` replaces the unit for all joints.
+    """
     items = [item.strip() for item in header.get("units", "").split(",") if item.strip()]
     general = {joint: item for item in items if "=" not in item for joint in joints}
     pairs = (item.split("=", 1) for item in items if "=" in item)

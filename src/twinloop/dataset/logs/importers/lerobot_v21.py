@@ -16,18 +16,18 @@ from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEp
 
 
 def recognizes(path: Path) -> bool:
-    """Return whether a folder declares itself as LeRobot v2."""
+    """Return whether a folder declares itself as a LeRobot dataset of version 2."""
     info = path / layout.INFO
     return info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v2")
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the existing episodes, in order; a folder may be incomplete.
+    """Return the episodes whose files exist, in order. A folder may be incomplete.
 
     Raises:
-        LogError: there is no episode, or an episode is invalid.
-        UnitsError: the units are not given.
-        DatasetError: a file is damaged, or a path leaves the folder.
+        LogError: If there is no episode, or an episode is invalid.
+        UnitsError: If neither the folder nor the caller gives the units.
+        DatasetError: If a file is damaged, or a path leads out of the folder.
     """
     info = read_json(path / layout.INFO)
     features = info["features"]
@@ -65,7 +65,7 @@ def _episode_rows(path: Path, info: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _read_units(path: Path) -> UnitMap | None:
-    """Read the unit map of a twinloop export, if there is one."""
+    """Read the unit map that twinloop stores when it exports a dataset; None if there is none."""
     file = path / layout.UNIT_MAP
     if not file.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Import LeRobot v3.0 folders; for twinloop's datasets with their unit map and the log's unrounded values."""
+"""Import LeRobot v3.0 folders. For twinloop's own datasets, unit map and unrounded log values are read, too."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from twinloop.dataset.signals import read_generated_signals, restore_episode
 
 
 def recognizes(path: Path) -> bool:
-    """Return whether a folder declares itself as LeRobot v3."""
+    """Return whether a folder declares itself as a LeRobot dataset of version 3."""
     info = path / layout.INFO
     return info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v3")
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return all episodes, in order; with the unrounded log if every episode has one, else from LeRobot's files.
+    """Return all episodes, in order.
+
+    If every episode has a stored log and ``options`` selects no joints, the unrounded values of the log are
+    returned. Otherwise the values come from LeRobot's files.
 
     Raises:
-        LogError: there is no episode, or an episode is invalid.
-        UnitsError: neither the folder nor the caller gives the units.
-        DatasetError: a file is damaged, or a path leaves the folder.
+        LogError: If there is no episode, or an episode is invalid.
+        UnitsError: If neither the folder nor the caller gives the units.
+        DatasetError: If a file is damaged, or a path leads out of the folder.
     """
     reader = DatasetReader(path)
     if not len(reader):
@@ -52,7 +55,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
 
 
 def _replace_metadata(episode: RawEpisode, options: LogOptions) -> RawEpisode:
-    """Return the episode with its metadata replaced by the caller's where given."""
+    """Return the episode with the caller's task, robot type and origin, as far as they are given."""
     return replace(
         episode,
         task=options.task or episode.task,
@@ -63,7 +66,7 @@ def _replace_metadata(episode: RawEpisode, options: LogOptions) -> RawEpisode:
 
 def _build_episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> RawEpisode:
     task = (reader.row(index).get("tasks") or [""])[0]
-    ours = reader.ours and not reader.is_appended(index)
+    ours = reader.written_by_twinloop and not reader.is_appended(index)
     source = reader.provenance(index).source if ours else "real"
     episode = builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)
     return replace(episode, signals=read_generated_signals(reader, index)) if ours else episode

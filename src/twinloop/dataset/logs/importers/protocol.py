@@ -1,7 +1,7 @@
-"""Define the protocol of importers, the caller's options, and the raw episode that an importer returns.
+"""Define the protocol of log importers, the caller's options, and the raw episode that an importer returns.
 
-`RawEpisode.to_episode` converts a raw episode to the `Episode` of all other packages and refuses an invalid one. Checks
-of defects read the raw one, because `Episode` refuses defects.
+`RawEpisode.to_episode` converts a raw episode to the `Episode` of all other packages and refuses an invalid
+one. Checks of logs use the raw episode, because `Episode` refuses defects.
 """
 
 from __future__ import annotations
@@ -17,17 +17,31 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
 from twinloop.core.records import Episode, LoggedSignal, Source, StoredSimulation
-from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, require_joints
+from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, find_joint_columns
 from twinloop.dataset.lerobot.calibration import calibrated_units, read_calibration
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawEpisode:
-    """The fields of an `Episode`, unchecked: possibly with NaN, repeated or decreasing times, or no frame.
+    """Unchecked episode of a log: it may have NaN, repeated or decreasing times, or no frame.
 
-    ``time`` ``(T,)`` and ``state`` ``(T, n)`` belong together, and ``action`` ``(T, n)`` too, unless commands have
-    their own times ``action_time`` ``(K,)``: then ``action`` is ``(K, n)``. Both count from the same zero. ``notes``
-    record the choices made while reading the file.
+    Attributes:
+        index: Number of the episode in the log.
+        time: Times of T frames in s, shape ``(T,)``.
+        action: Commands of n joints, shape ``(T, n)``, or ``(K, n)`` if the commands have their own times.
+        state: Joint positions, shape ``(T, n)``, in ``units``.
+        units: Units of the joint columns.
+        action_time: Times of K commands in s, shape ``(K,)``, with the same zero as ``time``; None if each frame
+            has its command.
+        task: Task of the episode.
+        source: Origin of the motion.
+        origin: File or log from which the episode comes.
+        robot_type: LeRobot's name of the robot.
+        command: Type of the commands; ``none`` if there are no commands.
+        signals: Further measurements with their own times, by name.
+        conditions: Values of experimental conditions in SI units, by name.
+        notes: Choices that were made while the file was read.
+        simulation: Stored simulation of the episode, if there is one.
     """
 
     index: int
@@ -48,7 +62,7 @@ class RawEpisode:
 
     @classmethod
     def of(cls, episode: Episode) -> RawEpisode:
-        """Return a checked episode as a raw one."""
+        """Return a checked episode as a raw episode."""
         return cls(**{item.name: getattr(episode, item.name) for item in fields(episode)})
 
     @property
@@ -60,12 +74,13 @@ class RawEpisode:
         return len(self.time)
 
     def to_episode(self) -> Episode:
-        """Return the checked episode. A command with its own time is valid from then until the next one.
+        """Return the checked episode. A command with its own time is valid until the time of the next command.
 
         Frames before the first command are removed, because their command is unknown.
 
         Raises:
-            LogError: as `Episode`; commands whose times do not increase, or none before the last frame.
+            LogError: If `Episode` refuses the values, the times of the commands do not increase, or there is no command
+                before the last frame.
         """
         shared = self._shared_fields()
         if self.action_time is None or self.command == "none":
@@ -73,13 +88,13 @@ class RawEpisode:
         where = f"Episode {self.index} of {self.origin or 'the log'}"
         _check_commands(self.action_time, where)
         held = np.searchsorted(self.action_time, self.time, side="right") - 1
-        begun = held >= 0
-        if not begun.any():
+        started = held >= 0
+        if not started.any():
             raise LogError(
                 f"{where}: the first command is at {self.action_time[0]:.6f} s, after the last measurement. "
                 "The two have different clocks, or this is another run's command topic."
             )
-        return Episode(time=self.time[begun], action=self.action[held[begun]], state=self.state[begun], **shared)
+        return Episode(time=self.time[started], action=self.action[held[started]], state=self.state[started], **shared)
 
     def _shared_fields(self) -> dict[str, Any]:
         return {
@@ -97,7 +112,7 @@ class RawEpisode:
 
 
 def _check_commands(time: NDArray[np.float64], where: str) -> None:
-    """Check that there are commands and that their times are finite and increase."""
+    """Check that there are commands, and that their times are finite and increase."""
     if not len(time):
         raise LogError(f"{where} has measurements but no command. Leave it out, or declare that nothing was commanded.")
     wrong = np.flatnonzero(~np.isfinite(time[1:]) | ~(np.diff(time) > 0)) + 1
@@ -130,13 +145,20 @@ _NOMINAL_TOLERANCE_S = 1e-4  # LeRobot's default tolerance_s for timestamps
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """The caller's metadata of a log.
+    """Metadata of a log that the caller gives.
 
-    ``units`` is a unit map, one unit name for every joint, or one per joint (`rad`, `deg`, `m`, `cm`, `mm`,
-    `range_m100_100`, `range_0_100`). ``joints`` names the columns if the log does not, otherwise it selects and orders
-    them. ``calibration`` is LeRobot's ``calibration.json``. ``origin`` is the recorded origin of the episodes, by
-    default the path. ``topics`` assigns roles to the topics of a ROS recording (see `ros.topics`). ``description`` is a
-    YAML file that describes a table's columns (see `describe`).
+    Attributes:
+        units: Unit map, one unit name for all joints, or one unit name per joint (`rad`, `deg`, `m`, `cm`, `mm`,
+            `range_m100_100`, `range_0_100`).
+        joints: Names of the joint columns if the log has none; otherwise the joints to read, in order.
+        calibration: LeRobot's ``calibration.json``, which converts the normalized units to radians.
+        task: Task that replaces the log's.
+        robot_type: Robot type that replaces the log's.
+        origin: Recorded origin of the episodes; by default the path.
+        topics: Topic of a ROS recording by role (see `ros.topics`).
+        description: YAML file that describes the columns of a table (see `table_description`).
+        action_key: Column or feature of the action in LeRobot's formats.
+        state_key: Column or feature of the joint positions.
     """
 
     units: UnitMap | str | Sequence[str] | None = None
@@ -153,7 +175,13 @@ class LogOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Importer:
-    """One log format: its name, a function that recognizes its paths, and a function that reads them."""
+    """Importer of one log format.
+
+    Attributes:
+        name: Name of the format.
+        recognizes: Function that returns whether a path has this format.
+        read: Function that returns the raw episodes of a path.
+    """
 
     name: str
     recognizes: Callable[[Path], bool]
@@ -161,23 +189,23 @@ class Importer:
 
 
 def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sample: NDArray[np.float64]) -> UnitMap:
-    """Return the unit map of a log without its own.
+    """Return the unit map of a log that has none, from the caller's options.
 
-    Degrees and radians are assumed to count from the joint's zero. ±100 and 0–100 have no radians without a
-    calibration: scale and offset stay None.
+    Degrees and radians are assumed to count from the joint's zero. The normalized units ±100 and 0–100 cannot be
+    converted to radians without a calibration: their scale and offset stay None.
 
     Args:
-        joints: joint names in column order.
-        options: the caller's metadata.
-        where: the log's name, for messages.
-        sample: some positions ``(T, n)``, whose ranges the message shows.
+        joints: Joint names in column order.
+        options: Metadata that the caller gives.
+        where: Name of the log, for messages.
+        sample: Some positions of n joints, shape ``(T, n)``, whose ranges the error message shows.
 
     Raises:
-        UnitsError: the units are unknown; the message requests them.
-        UnknownNameError: an unknown unit name.
+        UnitsError: If the units are not given, or their number differs from that of the joints.
+        UnknownNameError: If a unit name is unknown.
     """
     if isinstance(options.units, UnitMap):
-        require_joints(joints, options.units.names, where="The unit map")
+        find_joint_columns(joints, options.units.names, where="The unit map")
         by_name = {unit.joint: unit for unit in options.units.joints}
         return UnitMap(joints=tuple(by_name[joint] for joint in joints), source=options.units.source)
     if options.units is None:
@@ -194,10 +222,10 @@ def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sam
 
 
 def parse_unit(joint: str, unit: str) -> JointUnit:
-    """Return the joint unit of a unit name; scale and offset are None for normalized values.
+    """Return the joint unit with a given name; scale and offset are None for normalized values.
 
     Raises:
-        UnknownNameError: no such unit.
+        UnknownNameError: If there is no such unit.
     """
     if unit in (NORMALIZED, PERCENT):
         return JointUnit(joint=joint, unit=unit, scale=None, offset=None)
@@ -208,15 +236,21 @@ def parse_unit(joint: str, unit: str) -> JointUnit:
 
 
 def name_columns(names: Sequence[str], width: int, options: LogOptions, *, where: str) -> tuple[list[str], list[int]]:
-    """Return joint names and their column indices, from the names in the log and the caller's options.
+    """Return the names of the joints to read and their column indices.
+
+    Args:
+        names: Column names in the log, if any.
+        width: Number of columns.
+        options: Metadata that the caller gives.
+        where: Name of the log, for messages.
 
     Raises:
-        LogError: a requested joint is missing, or there are no names; the message requests names and units.
+        LogError: If a requested joint is missing, or neither the log nor the caller gives names for all columns.
     """
     bare = [name.removesuffix(".pos") for name in names]
     if len(bare) == width:
         wanted = list(options.joints) if options.joints is not None else bare
-        return wanted, require_joints(wanted, bare, where=where)
+        return wanted, find_joint_columns(wanted, bare, where=where)
     if options.joints is None:
         units = f" And {_WHICH_UNIT}? {_ANSWER_UNITS}" if options.units is None else ""
         raise LogError(
@@ -229,9 +263,14 @@ def name_columns(names: Sequence[str], width: int, options: LogOptions, *, where
 
 
 def frame_times(timestamps: NDArray[np.float64], fps: float | None = None) -> NDArray[np.float64]:
-    """Return the times of an episode's frames in s as float64, from timestamps that may be rounded to float32.
+    """Return the times of an episode's frames in s as float64, without the rounding of float32 timestamps.
 
-    Timestamps within LeRobot's tolerance of ``frame / fps`` are that nominal time; others are kept as they are.
+    If all timestamps are within LeRobot's tolerance (0.1 ms) of a uniform grid, the times of the grid are returned,
+    otherwise the unchanged timestamps.
+
+    Args:
+        timestamps: Stored times in s, shape ``(T,)``.
+        fps: Frame rate of the grid in Hz; by default it is estimated from the timestamps.
     """
     if len(timestamps) < 2 or not np.isfinite(timestamps).all():
         return timestamps

@@ -1,13 +1,14 @@
-"""Read HDF5 files of robomimic and of robosuite in the same layout.
+"""Import HDF5 files of robomimic, and of robosuite in the same layout.
 
-``data/demo_N`` has ``actions`` ``(T, k)`` and ``obs/KEY`` ``(T, …)``, each observed before the action of the same row;
-``data`` has the attribute ``env_args``, JSON with the environment's name, ``control_freq`` and controller. Joint
-positions are in ``obs/robot0_joint_pos`` (rad). The meaning of an action depends on the controller (robosuite docs):
-``JOINT_POSITION`` adds it, clipped and rescaled, to the measured positions, or uses it directly if its inputs are
-absolute; ``JOINT_TORQUE`` rescales it. Inputs of end-effector controllers are not joint commands.
+``data/demo_N`` has ``actions`` ``(T, k)`` and ``obs/KEY`` ``(T, …)`` for T steps; each observation is measured
+before the action of the same row. ``data`` has the attribute ``env_args``, JSON with the environment's name,
+``control_freq`` and controller. Joint positions are in ``obs/robot0_joint_pos`` (rad). The meaning of an action
+depends on the controller (robosuite docs): ``JOINT_POSITION`` adds it, clipped and rescaled, to the measured
+positions, or uses it directly if its inputs are absolute; ``JOINT_TORQUE`` rescales it. Inputs of end-effector
+controllers are not joint commands.
 
-``states`` and ``model_file`` of a demonstration are restored (`Episode.simulation`). A file of `twinloop export
-robomimic` is restored with the dataset's numbers, units and times.
+``states`` and ``model_file`` of a demonstration are kept as its simulation (`Episode.simulation`). A file of
+`twinloop export robomimic` is restored with the dataset's numbers, units and times.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from twinloop.core.errors import LogError
 from twinloop.core.records import LoggedSignal
 from twinloop.core.units import RADIANS, UnitMap
 from twinloop.dataset import robomimic_layout as names
-from twinloop.dataset.logs.importers import robomimic_stored as stored
+from twinloop.dataset.logs.importers import hdf5_values
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, name_columns, resolve_units
 from twinloop.dataset.logs.importers.tables import make_signal, make_unit_map
 
@@ -46,36 +47,39 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the demonstrations as episodes, with the number in their name as index.
+    """Return the demonstrations of a file as episodes. The number in a demonstration's name is the episode's index.
 
     Raises:
-        MissingDependencyError: `h5py` is not installed.
-        LogError: the file is damaged, or has no demonstrations or no joint positions.
+        MissingDependencyError: If `h5py` is not installed.
+        LogError: If the file is damaged, or has no demonstrations or no joint positions.
     """
     with _open(path) as file:
         try:
             return _read_episodes(path, file, options)
         except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise LogError(f"{path} is damaged or no file of robomimic ({type(error).__name__}: {error}).") from error
+            raise LogError(
+                f"{path} is damaged or not a file of robomimic ({type(error).__name__}: {error})."
+            ) from error
 
 
 def _read_episodes(path: Path, file: Any, options: LogOptions) -> list[RawEpisode]:
-    demos = stored.get_member(file, "data", str(path)) if "data" in file else None
+    demos = hdf5_values.get_member(file, "data", str(path)) if "data" in file else None
     if demos is None or not hasattr(demos, "keys"):
         has = ", ".join(file) or "nothing"
         raise LogError(f"{path} has no group data, as robomimic's files have. It has: {has}.")
-    env, about = _read_env(path, demos), stored.read_json_attribute(demos, names.OURS, str(path))
+    env, about = _read_env(path, demos), hdf5_values.read_json_attribute(demos, names.OURS, str(path))
     found = sorted((name for name in demos if name.startswith("demo")), key=_demo_number)
     if about:
         return [
-            _read_own_episode(path, name, stored.get_member(demos, name, str(path)), about, options) for name in found
+            _read_own_episode(path, name, hdf5_values.get_member(demos, name, str(path)), about, options)
+            for name in found
         ]
-    return [_read_episode(path, name, stored.get_member(demos, name, str(path)), env, options) for name in found]
+    return [_read_episode(path, name, hdf5_values.get_member(demos, name, str(path)), env, options) for name in found]
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    h5py = names.import_h5py(f"{path} is an HDF5 file, and nothing here reads those.")
+    h5py = names.import_h5py(f"{path} is an HDF5 file, which needs the package h5py.")
     try:
         file = h5py.File(path, "r")
     except OSError as error:
@@ -86,15 +90,15 @@ def _open(path: Path) -> Iterator[Any]:
 
 def _read_episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], options: LogOptions) -> RawEpisode:
     where = f"{path}#{name}"
-    observations = stored.get_member(demo, "obs", where) if "obs" in demo else {}
+    observations = hdf5_values.get_member(demo, "obs", where) if "obs" in demo else {}
     key = options.state_key if options.state_key in observations else _STATE
     if key not in observations:
         has = ", ".join(sorted(observations)) or "none"
         raise LogError(f"{where} has no obs/{_STATE}, the joints' positions. Its observations are: {has}.")
-    state = stored.read_matrix(observations, key, where)
+    state = hdf5_values.read_matrix(observations, key, where)
     time = np.arange(len(state)) / env["rate"]
     joints = _joint_names(state.shape[1], options, where)
-    actions = stored.read_matrix(demo, "actions", where)
+    actions = hdf5_values.read_matrix(demo, "actions", where)
     command, values, note = _interpret_action(actions, state, env)
     units = (
         make_unit_map(dict.fromkeys(joints, RADIANS), source="robosuite's observations")
@@ -114,18 +118,29 @@ def _read_episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], opti
         command=command,
         signals=_read_signals(observations, time, joints, where),
         notes=(f"{env['rate']:g} Hz {env['rate_from']}", note),
-        simulation=stored.read_simulation(demo, where),
+        simulation=hdf5_values.read_simulation(demo, where),
     )
 
 
 def _read_own_episode(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: LogOptions) -> RawEpisode:
-    """Return a demonstration exported by twinloop, with the unscaled values of its dataset."""
+    """Return a demonstration that twinloop exported, with the unscaled values of its dataset.
+
+    Args:
+        path: File.
+        name: Name of the demonstration.
+        demo: HDF5 group of the demonstration.
+        about: Content of the attribute ``twinloop`` of ``data``.
+        options: Metadata that the caller gives.
+    """
     if not isinstance(about.get("schema"), int) or about["schema"] > names.SCHEMA:
         raise LogError(f"{path} was written by a newer version (schema {about.get('schema')}). Upgrade twinloop.")
     where = f"{path}#{name}"
-    ours, said = stored.get_member(demo, names.OURS, where), stored.read_json_attribute(demo, names.OURS, where)
+    ours, attributes = (
+        hdf5_values.get_member(demo, names.OURS, where),
+        hdf5_values.read_json_attribute(demo, names.OURS, where),
+    )
     inside = f"{where}/{names.OURS}"
-    action, state = (stored.read_matrix(ours, key, inside) for key in (names.ACTION, names.STATE))
+    action, state = (hdf5_values.read_matrix(ours, key, inside) for key in (names.ACTION, names.STATE))
     joints, columns = name_columns(about["action_columns"], action.shape[1], options, where=where)
     known: dict[str, Any] | None = about["units"]
     units = (
@@ -133,19 +148,19 @@ def _read_own_episode(path: Path, name: str, demo: Any, about: Mapping[str, Any]
         if options.units is not None or known is None
         else UnitMap.from_json(known)
     )
-    record = said.get("provenance", {})
+    record = attributes.get("provenance", {})
     return RawEpisode(
         index=_demo_number(name),
-        time=stored.read_array(ours, names.TIME, inside),
+        time=hdf5_values.read_array(ours, names.TIME, inside),
         action=action[:, columns],
         state=state[:, columns],
         units=units,
-        task=options.task or next(iter(said.get("tasks", ())), ""),
+        task=options.task or next(iter(attributes.get("tasks", ())), ""),
         source=record.get("source", "real"),
         origin=options.origin or where,
         robot_type=options.robot_type or about["robot_type"],
         command=about["command"],
-        simulation=stored.read_simulation(demo, where),
+        simulation=hdf5_values.read_simulation(demo, where),
         notes=(f"exported by twinloop: times and numbers as in its dataset, {about['fps']:g} Hz",),
     )
 
@@ -160,7 +175,16 @@ def _joint_names(width: int, options: LogOptions, where: str) -> tuple[str, ...]
 
 
 def _interpret_action(actions: Array, state: Array, env: Mapping[str, Any]) -> tuple[Kind, Array, str]:
-    """Return command type, commanded values per joint ``(T, n)``, and a note, according to the controller."""
+    """Convert the actions of a demonstration to joint commands, according to the controller.
+
+    Args:
+        actions: Actions, shape ``(T, k)``.
+        state: Joint positions, shape ``(T, n)``.
+        env: Settings of the environment (`_read_env`).
+
+    Returns:
+        Command type, commands of shape ``(T, n)``, and a note for the user.
+    """
     name, arm = str(env["arm"].get("type", "")), env["arm"]
     joints = state.shape[1]
     if name == "JOINT_POSITION" and env["absolute"] and actions.shape[1] >= joints:
@@ -180,22 +204,27 @@ def _interpret_action(actions: Array, state: Array, env: Mapping[str, Any]) -> t
 
 
 def _rescale_inputs(values: Array, limits: list[Any]) -> Array:
-    """Clip inputs to the input range and scale them to the output range."""
+    """Clip controller inputs to the input range and scale them to the output range.
+
+    Args:
+        values: Inputs, shape ``(T, n)``.
+        limits: Smallest and largest input, smallest and largest output.
+    """
     low, high, least, most = (np.asarray(limit, dtype=np.float64) for limit in limits)
     return (np.clip(values, low, high) - low) / (high - low) * (most - least) + least
 
 
 def _read_signals(observations: Any, time: Array, joints: tuple[str, ...], where: str) -> dict[str, LoggedSignal]:
-    """Return joint velocities, and poses of hand and objects with robosuite's xyzw quaternions converted to wxyz."""
+    """Return joint velocities, and poses of hand and objects. robosuite's xyzw quaternions are converted to wxyz."""
     found: dict[str, LoggedSignal] = {}
     if "robot0_joint_vel" in observations:
-        values = stored.read_matrix(observations, "robot0_joint_vel", where)
+        values = hdf5_values.read_matrix(observations, "robot0_joint_vel", where)
         found["joint_velocity"] = make_signal(time, values, joints, "rad/s")
     for key in sorted(observations):
         body = key.removesuffix("_pos")
         if body == key or f"{body}_quat" not in observations:
             continue
-        position, xyzw = (stored.read_matrix(observations, f"{body}_{part}", where) for part in ("pos", "quat"))
+        position, xyzw = (hdf5_values.read_matrix(observations, f"{body}_{part}", where) for part in ("pos", "quat"))
         if position.shape[1:] == (3,) and xyzw.shape[1:] == (4,):
             values = np.concatenate([position, np.roll(xyzw, 1, axis=1)], axis=1)
             found[f"pose/{body}"] = make_signal(time, values, _POSE, "")
@@ -203,17 +232,17 @@ def _read_signals(observations: Any, time: Array, joints: tuple[str, ...], where
 
 
 def _read_env(path: Path, demos: Any) -> dict[str, Any]:
-    """Return the required content of ``env_args``."""
-    said = stored.read_json_attribute(demos, "env_args", str(path))
-    settings = said.get("env_kwargs") or {}
+    """Return the settings of the environment that the import needs, from the attribute ``env_args``."""
+    env_args = hdf5_values.read_json_attribute(demos, "env_args", str(path))
+    settings = env_args.get("env_kwargs") or {}
     controller = settings.get("controller_configs") or {}
     parts = controller.get("body_parts") or {}  # robosuite since 1.5: a composite of parts
     arm = next((part for name, part in parts.items() if name in ("right", "arm")), controller)
     robots = settings.get("robots") or ""
     rate = settings.get("control_freq")
     return {
-        "name": said.get("env_name", ""),
-        "simulated": said.get("type") in _SIMULATORS,
+        "name": env_args.get("env_name", ""),
+        "simulated": env_args.get("type") in _SIMULATORS,
         "robot": robots[0] if isinstance(robots, list) and robots else robots,
         "rate": float(rate or _RATE_HZ),
         "rate_from": "from env_args" if rate else "assumed: robosuite's default, env_args have none",

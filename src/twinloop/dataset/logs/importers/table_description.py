@@ -1,9 +1,9 @@
-"""Read a YAML file that describes the columns of a table, for logs whose column names do not.
+"""Read a YAML file that describes the columns of a table, for logs whose column names do not describe them.
 
 The file of ``log.csv`` is ``log.yaml``, unless the caller gives another one::
 
     time: {column: t, unit: ms}
-    episode: run                     # optional; without it the file is one episode
+    episode: run                     # optional; if it is missing, the file is one episode
     command: position                # position (default), torque, or none
     joints:
       shoulder: {state: q1, action: q1_des, unit: deg, velocity: dq1, velocity_unit: deg/s}
@@ -17,7 +17,8 @@ The file of ``log.csv`` is ``log.yaml``, unless the caller gives another one::
     robot: so101_follower
     delimiter: ";"
 
-Every measured column needs a unit: a table without one is refused. Commanded torques are in ``action_unit``.
+Every measured column needs a unit; a description without a unit is refused. ``action_unit`` is the unit of
+commanded torques.
 """
 
 from __future__ import annotations
@@ -48,19 +49,24 @@ _JOINT_KEYS = ("state", "action", "unit", "action_unit", "velocity", "velocity_u
 
 @dataclass(frozen=True, kw_only=True)
 class TableDescription:
-    """Content of a YAML description, with the path of its file."""
+    """Content of a YAML file that describes the columns of a table.
+
+    Attributes:
+        path: YAML file.
+        content: Parsed content by key.
+    """
 
     path: Path
-    said: Mapping[str, Any]
+    content: Mapping[str, Any]
 
     @property
     def delimiter(self) -> str:
-        """Separator of the table's cells.
+        """Character between the cells of the table.
 
         Raises:
-            InputError: it is not a single character.
+            InputError: If the key ``delimiter`` is not a single character.
         """
-        delimiter = self.said.get("delimiter", ",")
+        delimiter = self.content.get("delimiter", ",")
         if not isinstance(delimiter, str) or len(delimiter) != 1:
             raise InputError(f"{self.path}: delimiter is {_short(delimiter)}; give one character.")
         return delimiter
@@ -68,55 +74,62 @@ class TableDescription:
     def column_layout(self, options: LogOptions) -> ColumnLayout:
         """Return the meaning of the table's columns.
 
+        Args:
+            options: Metadata that the caller gives; its joints select and order the joints.
+
         Raises:
-            InputError: a key is missing or has a value of the wrong type.
-            UnknownNameError: an unknown key, unit, command type or joint.
-            UnitsError: a column without a unit.
-            LogError: a signal whose columns or unit do not fit its name.
+            InputError: If a key is missing or has a value of the wrong type.
+            UnknownNameError: If a key, unit, command type or joint is unknown.
+            UnitsError: If a column has no unit.
+            LogError: If the columns or the unit of a signal do not fit its name.
         """
-        said = self.said
-        command: Command = _require_one_of(said.get("command", "position"), COMMANDS, "command", self.path)
-        joints = _require_mapping(said.get("joints", {}), "joints", self.path)
+        content = self.content
+        command: Command = _require_one_of(content.get("command", "position"), COMMANDS, "command", self.path)
+        joints = _require_mapping(content.get("joints", {}), "joints", self.path)
         if options.joints is not None:
             joints = {name: joints[name] for name in _require_joints(options.joints, joints, self.path)}
         rows = {name: _parse_joint(name, row, command, self.path) for name, row in joints.items()}
-        time, scale = _parse_time(said, self.path)
+        time, scale = _parse_time(content, self.path)
         torques = command == "torque"
         return ColumnLayout(
             time=time,
             time_scale=scale,
-            episode=_require_text(said["episode"], "episode", self.path) if "episode" in said else None,
+            episode=_require_text(content["episode"], "episode", self.path) if "episode" in content else None,
             units=UnitMap(joints=tuple(parse_unit(n, row["unit"]) for n, row in rows.items()), source=self.path.name),
             state=tuple(row["state"] for row in rows.values()),
             action=() if command == "none" else tuple(row["action"] for row in rows.values()),
             command=command if rows else "none",
             action_scale=tuple(_torque_factor(row, n, self.path) for n, row in rows.items()) if torques else (),
-            signals=_parse_joint_signals(rows, self.path) | _parse_signals(said, self.path),
-            conditions=_parse_conditions(said, self.path),
-            task=_require_text(said.get("task", ""), "task", self.path),
-            robot_type=_require_text(said.get("robot", ""), "robot", self.path),
+            signals=_parse_joint_signals(rows, self.path) | _parse_signals(content, self.path),
+            conditions=_parse_conditions(content, self.path),
+            task=_require_text(content.get("task", ""), "task", self.path),
+            robot_type=_require_text(content.get("robot", ""), "robot", self.path),
         )
 
 
 def read_description(path: Path, options: LogOptions) -> TableDescription | None:
-    """Return the description of a table from the caller's file, else from the YAML file of the same name, or None.
+    """Return the description of a table; None if there is no file with one.
+
+    Args:
+        path: Table.
+        options: Metadata that the caller gives. Its description replaces the YAML file with the name of the table.
 
     Raises:
-        InputError: the caller's file is missing, or a file is too large, not YAML or not a mapping.
-        UnknownNameError: an unknown key.
+        InputError: If the caller's file is missing, or a file is too large, not YAML or not a mapping.
+        UnknownNameError: If a key is unknown.
     """
     file = options.description or path.with_suffix(".yaml")
     if not file.is_file():
         if options.description is None:
             return None
         raise InputError(f"{file} does not exist. Give the YAML file that describes the columns of {path}.")
-    said = _require_mapping(load_yaml(file), "the file", file)
-    _require_known_keys(said, _KEYS, "the file", file)
-    return TableDescription(path=file, said=said)
+    content = _require_mapping(load_yaml(file), "the file", file)
+    _require_known_keys(content, _KEYS, "the file", file)
+    return TableDescription(path=file, content=content)
 
 
-def _parse_time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
-    time = said.get("time")
+def _parse_time(content: Mapping[str, Any], path: Path) -> tuple[str, float]:
+    time = content.get("time")
     if not isinstance(time, Mapping) or not {"column", "unit"} >= set(time) or "column" not in time:
         raise InputError(f"{path}: time is {_short(time)}; give column and unit, as in time: {{column: t, unit: s}}.")
     if "unit" not in time:
@@ -125,12 +138,19 @@ def _parse_time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
         )
     unit, factor = unit_factor(_require_text(time["unit"], "time.unit", path), where=f"the time of {path}")
     if unit != "s":
-        raise UnitsError(f"{path}: time is in {time['unit']}, which is no time. Give s, ms, us or ns.")
+        raise UnitsError(f"{path}: time is in {time['unit']}, which is not a unit of time. Give s, ms, us or ns.")
     return _require_text(time["column"], "time.column", path), factor
 
 
 def _parse_joint(name: str, row: Any, command: Command, path: Path) -> dict[str, str]:
-    """Check the keys of a joint and return them."""
+    """Check the description of one joint and return its values by key.
+
+    Args:
+        name: Name of the joint.
+        row: Value of the joint in the YAML file.
+        command: Command type of the log.
+        path: YAML file, for messages.
+    """
     entries = _require_mapping(row, f"joints.{name}", path).items()
     values = {key: _require_text(value, f"joints.{name}.{key}", path) for key, value in entries}
     _require_known_keys(values, _JOINT_KEYS, f"joints.{name}", path)
@@ -154,7 +174,7 @@ def _torque_factor(row: Mapping[str, str], joint: str, path: Path) -> float:
         )
     found, factor = unit_factor(unit, where=f"joints.{joint} of {path}")
     if found not in ("N·m", "N"):
-        raise UnitsError(f"{path}: joints.{joint} commands a torque in {unit}, which is none.")
+        raise UnitsError(f"{path}: joints.{joint} commands a torque in {unit}. Give Nm, mNm or N.")
     return factor
 
 
@@ -172,9 +192,9 @@ def _parse_joint_signals(rows: Mapping[str, Mapping[str, str]], path: Path) -> d
     return found
 
 
-def _parse_signals(said: Mapping[str, Any], path: Path) -> dict[str, SignalColumns]:
+def _parse_signals(content: Mapping[str, Any], path: Path) -> dict[str, SignalColumns]:
     found: dict[str, SignalColumns] = {}
-    for name, row in _require_mapping(said.get("signals", {}), "signals", path).items():
+    for name, row in _require_mapping(content.get("signals", {}), "signals", path).items():
         where = f"signals.{name}"
         row = _require_mapping(row, where, path)
         _require_known_keys(row, ("columns", "labels", "unit"), where, path)
@@ -205,9 +225,16 @@ def _make_signal_columns(
 
 
 def _parse_units(row: Mapping[str, Any], count: int, where: str, path: Path) -> list[tuple[str, float]]:
-    """Return SI unit and factor of each column of a signal, from one unit for all columns or one per column."""
-    said = _require_unit(row, "unit", where, path)
-    each = _require_texts(said, f"{where}.unit", path) if isinstance(said, list) else [said] * count
+    """Return SI unit and factor of each column of a signal. The file gives one unit for all columns or one per column.
+
+    Args:
+        row: Value of the signal in the YAML file.
+        count: Number of columns.
+        where: Key of the signal, for messages.
+        path: YAML file, for messages.
+    """
+    value = _require_unit(row, "unit", where, path)
+    each = _require_texts(value, f"{where}.unit", path) if isinstance(value, list) else [value] * count
     if len(each) != count:
         raise UnitsError(f"{path}: {where} has {count} columns and {len(each)} units. Give one, or one each.")
     return [unit_factor(unit, where=f"{where} of {path}") for unit in each]
@@ -220,10 +247,10 @@ def _require_unit(row: Mapping[str, Any], key: str, where: str, path: Path) -> A
     return unit if isinstance(unit, list) else _require_text(unit, f"{where}.{key}", path)
 
 
-def _parse_conditions(said: Mapping[str, Any], path: Path) -> dict[str, float]:
-    """Return the conditions in SI, by name without the unit suffix."""
+def _parse_conditions(content: Mapping[str, Any], path: Path) -> dict[str, float]:
+    """Return the conditions in SI units, by name without the unit suffix."""
     found: dict[str, float] = {}
-    for key, value in _require_mapping(said.get("conditions", {}), "conditions", path).items():
+    for key, value in _require_mapping(content.get("conditions", {}), "conditions", path).items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{path}: conditions.{key} is {_short(value)}; conditions are numbers.")
         name, _, factor = split_unit(key)

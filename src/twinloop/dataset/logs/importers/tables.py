@@ -1,4 +1,4 @@
-"""Read numeric columns of text tables, and convert a table with a known column layout to episodes."""
+"""Read numeric columns of text tables, and convert tables with a known column layout to episodes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ _MOST_BYTES = 1 << 31  # a text log of half a day at 1 kHz; more does not fit in
 def require_readable_size(path: Path, most: int = _MOST_BYTES) -> Path:
     """Check that a file is small enough to be read at once, and return its path.
 
+    Args:
+        path: File.
+        most: Largest size in bytes.
+
     Raises:
-        InputError: it is missing or not a regular file.
-        LogError: it is larger than ``most`` bytes.
+        InputError: If the file is missing or not a regular file.
+        LogError: If the file is too large.
     """
     require_regular(path)
     size = path.stat().st_size
@@ -37,10 +41,14 @@ def require_readable_size(path: Path, most: int = _MOST_BYTES) -> Path:
 
 
 def read_columns(path: Path, required: Sequence[str] = ()) -> dict[str, NDArray[np.float64]]:
-    """Read the numeric columns of a CSV file by name; empty cells are NaN, text columns are left out.
+    """Read the numeric columns of a CSV file, by name. Empty cells are NaN, and text columns are left out.
+
+    Args:
+        path: CSV file.
+        required: Columns that must exist and be numeric.
 
     Raises:
-        LogError: the table is not rectangular, or a required column is missing or text.
+        LogError: If the table is not rectangular, or a required column is missing or text.
     """
     try:
         table = pyarrow.csv.read_csv(require_readable_size(path))
@@ -56,7 +64,7 @@ def read_columns(path: Path, required: Sequence[str] = ()) -> dict[str, NDArray[
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Return whether a column type can be converted to float64; an entirely empty column can."""
+    """Return whether a column of this type can be converted to float64; an entirely empty column can."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
 
 
@@ -66,19 +74,31 @@ def as_floats(column: pa.ChunkedArray) -> NDArray[np.float64]:
 
 
 def stack_columns(columns: dict[str, NDArray[np.float64]], names: Iterable[str]) -> NDArray[np.float64]:
-    """Stack columns to a matrix ``(T, k)``."""
+    """Return the named columns, each of shape ``(T,)``, as one matrix ``(T, k)``."""
     return np.stack([columns[name] for name in names], axis=1)
 
 
 def make_unit_map(units: dict[str, str], *, source: str) -> UnitMap:
-    """Return the unit map of joints from their unit names."""
+    """Return the unit map of joints.
+
+    Args:
+        units: Unit name of each joint.
+        source: Origin of the units, for messages.
+    """
     return UnitMap(joints=tuple(parse_unit(joint, unit) for joint, unit in units.items()), source=source)
 
 
 def make_signal(
     time: NDArray[np.float64], values: NDArray[np.float64], columns: Iterable[str], unit: str
 ) -> LoggedSignal:
-    """Return a signal; values ``(T,)`` become one column."""
+    """Return a signal.
+
+    Args:
+        time: Times of T samples in s, shape ``(T,)``.
+        values: Samples, shape ``(T, k)``, or ``(T,)`` for a single column.
+        columns: Names of the columns.
+        unit: Unit of all columns; "" if the columns have different units.
+    """
     return LoggedSignal(
         time=time, values=values[:, None] if values.ndim == 1 else values, columns=tuple(columns), unit=unit
     )
@@ -136,7 +156,14 @@ _OTHERS = {"enabled": ("1",), "motor": ("1",)}
 
 @dataclass(frozen=True, kw_only=True)
 class SignalColumns:
-    """Columns of one signal in order, with labels and factors to SI; ``unit`` is the SI unit of all ("" if mixed)."""
+    """Columns of a table that form one signal.
+
+    Attributes:
+        columns: Names of the columns in the table, in order.
+        labels: Names of the columns in the signal.
+        factors: Factor of each column to SI units.
+        unit: SI unit of all columns; "" if the columns have different units.
+    """
 
     columns: tuple[str, ...]
     labels: tuple[str, ...]
@@ -148,9 +175,19 @@ class SignalColumns:
 class ColumnLayout:
     """Meaning of the columns of a table.
 
-    ``time`` is the time column, in units of ``time_scale`` s; ``episode`` is the column of episode numbers, if any.
-    ``state`` and ``action`` are the columns of the joints in ``units``, in order; ``action_scale`` has the factors of
-    torques to N·m or N. Without commands ``action`` is empty.
+    Attributes:
+        time: Column of the times.
+        time_scale: Factor of the times to seconds.
+        episode: Column of the episode numbers, if there is one.
+        units: Units of the joints, in order.
+        state: Column of each joint's position.
+        action: Column of each joint's command; empty if there are no commands.
+        command: Type of the commands.
+        action_scale: Factor of each torque command to N·m or N; empty for position commands.
+        signals: Columns of each signal, by its name.
+        conditions: Values of experimental conditions in SI units, by name.
+        task: Task of all episodes.
+        robot_type: LeRobot's name of the robot.
     """
 
     time: str
@@ -168,10 +205,14 @@ class ColumnLayout:
 
 
 def unit_factor(unit: str, *, where: str) -> tuple[str, float]:
-    """Return the SI unit of a unit, and the factor to it.
+    """Return the SI unit of a quantity given in ``unit``, and the factor from ``unit`` to it.
+
+    Args:
+        unit: Name of the unit, for example ``deg/s``.
+        where: Beginning of the error message.
 
     Raises:
-        UnknownNameError: no such unit.
+        UnknownNameError: If there is no such unit.
     """
     if unit not in UNITS:
         raise UnknownNameError("unit", unit, UNITS, where=where)
@@ -181,8 +222,14 @@ def unit_factor(unit: str, *, where: str) -> tuple[str, float]:
 def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, where: str) -> None:
     """Check that a signal has the columns and SI units that its name requires.
 
+    Args:
+        name: Name of the signal, for example ``pose/cube``.
+        labels: Names of its columns.
+        units: SI unit of each column.
+        where: File, for messages.
+
     Raises:
-        LogError: it has others; states the required ones.
+        LogError: If the columns or units differ from the required ones.
     """
     kind, _, site = name.partition("/")
     if kind in KNOWN:
@@ -197,12 +244,19 @@ def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, wher
 
 
 def build_episodes(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions) -> list[RawEpisode]:
-    """Return the table's episodes, in order of appearance.
+    """Return the episodes of a table, in order of appearance.
 
-    A row in which all columns of a signal are empty is not a sample of that signal: each signal has its own times.
+    A row in which all columns of a signal are empty is not a sample of that signal. So each signal has its own
+    times.
+
+    Args:
+        path: File, for messages and as the origin of the episodes.
+        table: Cells of the table.
+        layout: Meaning of the columns.
+        options: Metadata that the caller gives.
 
     Raises:
-        LogError: a column is missing or text, or an episode number is not a whole number.
+        LogError: If a column is missing or text, or an episode number is not a whole number from 0.
     """
     time = column_numbers(path, table, layout.time) * layout.time_scale
     state = _stack_numbers(path, table, layout.state)
@@ -233,7 +287,7 @@ def build_episodes(path: Path, table: pa.Table, layout: ColumnLayout, options: L
 
 
 def _note_unread_columns(table: pa.Table, layout: ColumnLayout) -> tuple[str, ...]:
-    """Return a note on the columns that are not read."""
+    """Return a note that lists the columns that are not read; empty if all columns are read."""
     read = {layout.time, layout.episode, *layout.state, *layout.action}
     read.update(column for signal in layout.signals.values() for column in signal.columns)
     left = [name for name in table.column_names if name not in read]
@@ -260,7 +314,7 @@ def _stack_numbers(path: Path, table: pa.Table, columns: Sequence[str]) -> Array
 
 
 def _episode_of_rows(path: Path, table: pa.Table, column: str | None) -> Array:
-    """Return the episode of each row; all zeros without such a column."""
+    """Return the episode number of each row; all 0 if ``column`` is None."""
     if column is None:
         return np.zeros(table.num_rows)
     owner = column_numbers(path, table, column)
@@ -277,7 +331,7 @@ def column_numbers(path: Path, table: pa.Table, name: str) -> Array:
     """Return a numeric column as float64; empty cells become NaN.
 
     Raises:
-        LogError: there is no such column, or it is text.
+        LogError: If there is no such column, or it is text.
     """
     if name not in table.column_names:
         raise LogError(f"{path} has no column {name}. It has: {', '.join(table.column_names)}.")

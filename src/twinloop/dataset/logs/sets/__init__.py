@@ -1,1 +1,1 @@
-"""Read public sets of real data; each reader accepts any folder with the layout of its set."""
+"""Read public sets of real data. Each reader accepts any folder with the layout of its set."""

@@ -1,4 +1,4 @@
-"""Find the recordings in a set's folder by pattern, in a stable order."""
+"""Find the recordings of a public set in its folder, in a stable order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from twinloop.core.errors import LogError
 
 
 def find_recordings(folder: Path, subfolder: str, pattern: str) -> list[Path]:
-    """Return the matching files of ``folder/subfolder``, sorted by folder and by the numbers in their names.
+    """Return the files of ``folder/subfolder`` that match a pattern, sorted by folder and by number in the name.
 
-    Without that subfolder, ``folder`` itself is searched.
+    If there is no such subfolder, ``folder`` itself is searched.
+
+    Args:
+        folder: Folder of the set.
+        subfolder: Usual folder of the recordings.
+        pattern: Glob pattern of the files, relative to the subfolder.
 
     Raises:
-        LogError: no file matches.
+        LogError: If no file matches.
     """
     inner = folder / subfolder
     found = sorted((inner if inner.is_dir() else folder).glob(pattern), key=_sort_key)
@@ -27,11 +32,11 @@ def recording_number(path: Path) -> int:
     """Return the last number in a file's name, which is the number of the recording.
 
     Raises:
-        LogError: the name has no number.
+        LogError: If the name has no number.
     """
     digits = re.findall(r"\d+", path.stem)
     if not digits:
-        raise LogError(f"{path} has no number in its name, by which this set's recordings are known.")
+        raise LogError(f"{path} has no number in its name, which must be the number of the recording.")
     return int(digits[-1])
 
 

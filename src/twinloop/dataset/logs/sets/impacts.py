@@ -1,23 +1,26 @@
 """Read the public sets of impacts: cube tosses (ContactNets), Cassie's landings, planar drops and bounces.
 
-The cube tosses are torch's legacy files, which are read without torch.
+The format of each set:
 
-A legacy ``torch.save`` is five pickles and raw data: a magic number, a protocol version, a description of the
-writer's system, the object, the keys of its storages; then per storage an int64 count and its values. The object names
-its storages by persistent ids. Pickles can call any function; here only those that rebuild a tensor are allowed, and
-any other name is refused before it is called.
+- Cube toss: a tensor ``(1, T, 19)`` for T frames. Its columns are position, quaternion wxyz, linear velocity in world
+  axes, angular velocity in body axes, and six zeros. Positions and linear velocities are divided by half the cube's
+  side. The files are legacy torch files, see below.
+- Landing: three arrays per recording. ``data/x_NN.npy`` ``(T, 45)`` has quaternion wxyz and position of the pelvis, 16
+  joint positions, angular and linear velocity of the pelvis in world axes, and 16 joint velocities. ``u_NN.npy``
+  ``(T, 10)`` has the motor torques at the joints. ``t_NN.npy`` ``(T,)`` has the times. The axes were
+  inferred: the angular velocity differs from the derivative of the quaternion by 0.14 rad/s in world axes, and by
+  0.41 rad/s in body axes. The ankle springs have no encoder: their positions come from inverse kinematics, and their
+  velocities are 0 in the files.
+- Planar drop: x to the right and z up from the ground, both in m, and an angle in rad from x towards z (a hinge about
+  −y). The sign of the angle was inferred from the data. It agrees with the contact points of the ellipse. It also
+  agrees with the spin after an impulse at the lowest corner in the recordings of the square (44 bounces: regression
+  slope 0.93, correlation 0.91; with the other sign 0.49).
 
-Cube toss, a tensor ``(1, T, 19)``: position, quaternion wxyz, linear velocity in world axes, angular velocity in body
-axes, and six zeros. Positions and linear velocities are divided by half the cube's side.
-
-Landing, ``data/x_NN.npy`` ``(T, 45)``: quaternion wxyz and position of the pelvis, 16 joint positions; its angular and
-linear velocity, both in world axes (as angular velocity it fits the quaternion within 0.14 rad/s, in body axes 0.41),
-and 16 joint velocities; ``u_NN.npy`` ``(T, 10)`` motor torques at the joints, ``t_NN.npy`` ``(T,)`` times. The ankle
-springs have no encoder: their positions come from inverse kinematics and their velocities are 0 in the files.
-
-Planar drop: x to the right and z up from the ground, both in m, and an angle in rad from x towards z (a hinge about
-−y). This sign follows from the data: it agrees with the spin after an impulse at the lowest corner in the square's
-recordings (slope 0.93, r 0.91 over 44 bounces; 0.49 with the other sign), and with the contact points of the ellipse.
+Legacy torch files are read without torch. Such a file is five pickles and raw data: a magic number, a protocol
+version, a description of the writer's system, the tensor, and the keys of its storages (torch's arrays of values).
+Then each storage follows: an int64 count and the values. The tensor refers to a storage by a persistent id. A pickle
+can call any function. Therefore only the names that rebuild a tensor are allowed, and any other name is refused before
+it is called.
 """
 
 from __future__ import annotations
@@ -55,14 +58,21 @@ _STORAGES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "LongStorage": "<i8"
 
 @dataclass(frozen=True)
 class _StorageKind:
-    """Storage class that the file names, with its NumPy dtype."""
+    """NumPy dtype of a torch storage class to which the pickle refers."""
 
     dtype: str
 
 
 @dataclass
 class _Storage:
-    """Storage of values that follow the pickles in the file; ``values`` is set when they are read."""
+    """Array of values (torch storage) in a legacy torch file.
+
+    Attributes:
+        key: Name of the storage in the file.
+        dtype: NumPy dtype of the values.
+        count: Number of values.
+        values: Values; None until they are read.
+    """
 
     key: str
     dtype: str
@@ -72,7 +82,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """Layout of a tensor in its storage, in elements."""
+    """Layout of a tensor in its storage. Offset and stride are in elements."""
 
     storage: _Storage
     offset: int
@@ -84,7 +94,7 @@ def read_tensor(path: Path) -> NDArray[Any]:
     """Read the tensor of a legacy torch file.
 
     Raises:
-        LogError: it is not such a file, is damaged, or has other content than one numeric tensor.
+        LogError: If it is not such a file, is damaged, or has other content than one numeric tensor.
     """
     data = require_readable_size(path, _MOST_TENSOR_BYTES).read_bytes()
     try:
@@ -96,7 +106,7 @@ def read_tensor(path: Path) -> NDArray[Any]:
 
 
 class _RefusedNameError(Exception):
-    """The file refers to something that is not part of a numeric tensor."""
+    """Error for a file that refers to something that is not part of a numeric tensor."""
 
 
 def _read_stream(stream: BinaryIO, size: int) -> NDArray[Any]:
@@ -132,10 +142,10 @@ def _view(tensor: _Tensor) -> NDArray[Any]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler of numbers, strings, lists and dictionaries that refuses all names."""
+    """Unpickler of numbers, strings, lists and dictionaries. It refuses every name of a class or function."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse every name."""
+        """Refuse the name of a class or function."""
         raise _RefusedNameError(f"It names {module}.{name}.")
 
 
@@ -148,7 +158,11 @@ class _TensorUnpickler(_PlainUnpickler):
         self._size = size
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the object of an allowed name: a storage class, the function to rebuild tensors, ``OrderedDict``."""
+        """Return the object of an allowed name: a storage class, the function to rebuild tensors, or ``OrderedDict``.
+
+        Raises:
+            _RefusedNameError: If the name is not allowed. No code of the file is run.
+        """
         if module == "torch" and name in _STORAGES:
             return _StorageKind(_STORAGES[name])
         allowed: dict[tuple[str, str], Callable[..., Any]] = {
@@ -163,14 +177,14 @@ class _TensorUnpickler(_PlainUnpickler):
         """Return the storage of a persistent id: ("storage", kind, key, device, count, view)."""
         word, kind, key, _, count, *_ = pid
         if word != "storage" or not isinstance(kind, _StorageKind):
-            raise _RefusedNameError("It refers to something that is no storage.")
+            raise _RefusedNameError("It refers to something that is not a storage.")
         if not 0 <= count * np.dtype(kind.dtype).itemsize <= self._size:
-            raise ValueError(f"storage {key} is said to have {count} values, more than the file holds")
+            raise ValueError(f"storage {key} has {count} values by its description, more than the file has")
         return self.storages.setdefault(key, _Storage(key, kind.dtype, count))
 
     def _rebuild(self, storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> _Tensor:
         if not isinstance(storage, _Storage):
-            raise _RefusedNameError("It rebuilds a tensor of something that is no storage.")
+            raise _RefusedNameError("It rebuilds a tensor of something that is not a storage.")
         shape = tuple(map(int, size))
         if any(length < 0 for length in shape) or np.prod([float(n) for n in shape]) > storage.count:
             raise ValueError(f"a tensor of shape {shape} has more values than its storage")
@@ -186,7 +200,7 @@ _CUBE_TWIST = ("vx", "vy", "vz", "wx", "wy", "wz")
 
 
 def read_cube_tosses(folder: Path) -> list[RawEpisode]:
-    """Read all tosses in ``tosses_processed``, numbered as their files."""
+    """Read all cube tosses in the subfolder ``tosses_processed``, with the numbers of their files."""
     return [_cube_episode(path) for path in find_recordings(folder, "tosses_processed", "*.pt")]
 
 
@@ -229,7 +243,10 @@ _MOST_CASSIE_BYTES = 1 << 28
 
 
 def read_cassie_landings(folder: Path) -> list[RawEpisode]:
-    """Read all landings in ``data``, numbered as their files; condition ``pelvis_offset`` (m) is from the legend."""
+    """Read all landings of the robot Cassie in the subfolder ``data``, with the numbers of their files.
+
+    The condition ``pelvis_offset`` is the offset of the pelvis height in m, from the set's legend.
+    """
     offsets = _cassie_offsets(folder / _CASSIE_LEGEND)
     return [_cassie_episode(path, offsets) for path in find_recordings(folder, "data", "x_*.npy")]
 
@@ -266,7 +283,12 @@ def _cassie_episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
 
 
 def _rotate_into_body(wxyz: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate vectors ``(T, 3)`` from world to body axes; invalid orientations give invalid vectors."""
+    """Rotate vectors from world to body axes, shape ``(T, 3)``. Invalid orientations give invalid vectors.
+
+    Args:
+        wxyz: Orientation of the body, shape ``(T, 4)``.
+        vectors: Vectors in world axes, shape ``(T, 3)``.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         axis = -wxyz[:, 1:]
         across = 2 * np.cross(axis, vectors)
@@ -286,7 +308,7 @@ def _load_cassie(path: Path, rank: int) -> NDArray[np.float64]:
 
 
 def _cassie_offsets(path: Path) -> dict[int, float]:
-    """Return the offset of the pelvis' height in m by number of the landing, from the legend's table."""
+    """Return the offset of the pelvis height in m by number of the landing, from the table in the set's legend."""
     if not path.is_file():
         return {}
     rows = re.findall(r"^\|\s*(\d+)\s*\|.*\|\s*(-?[\d.]+)\s*\|\s*$", path.read_text(), re.MULTILINE)
@@ -301,7 +323,10 @@ _PLANAR_STATES = 12
 
 
 def read_planar_drops(folder: Path) -> list[RawEpisode]:
-    """Read all drops of the square in ``square_dice``: joints are slides x and z and hinge th; no commands."""
+    """Read all drops of a square in the subfolder ``square_dice``.
+
+    The joints are the slides x and z and the hinge th of the square; there are no commands.
+    """
     return [_planar_episode(path) for path in find_recordings(folder, "square_dice", "*.csv")]
 
 
@@ -325,10 +350,14 @@ def _planar_episode(path: Path) -> RawEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounces:
-    """Single impacts, one per row: ``before`` and ``after`` ``(n, 6)`` are x, z, th, vx, vz, vth.
+    """Single planar impacts, one per row.
 
-    ``normal`` and ``tangent`` ``(n, 3)`` are the contact point's Jacobian rows against (vx, vz, vth). ``flagged``
-    ``(n,)`` means that the recording marks the impact as doubtful, for any reason.
+    Attributes:
+        before: State before each of n impacts: x, z, th, vx, vz, vth in m and rad, shape ``(n, 6)``.
+        after: State after each impact, shape ``(n, 6)``.
+        normal: Jacobian of the contact point's normal velocity with respect to (vx, vz, vth), shape ``(n, 3)``.
+        tangent: Jacobian of its tangential velocity, shape ``(n, 3)``.
+        flagged: Whether the recording marks the impact as doubtful for any reason, shape ``(n,)``.
     """
 
     before: NDArray[np.float64]
@@ -339,10 +368,10 @@ class Bounces:
 
 
 def read_ellipse(folder: Path) -> Bounces:
-    """Read the bounces of the ellipse (axes 0.07 m and 0.05 m) from ``ellipse_uniform.mat``.
+    """Read the bounces of an ellipse (axes 0.07 m and 0.05 m) from the file ``ellipse_uniform.mat``.
 
     Raises:
-        LogError: the file is missing or has other content.
+        LogError: If the file is missing or has other content.
     """
     import scipy.io
 

@@ -1,17 +1,18 @@
-"""Read the public sets of pendulums: Rhoban's servos (BAM), and the DFKI's single and double pendulum.
+"""Read the public sets of pendulums: Rhoban's servos (BAM), and the single and double pendulum of DFKI.
 
-BAM: one JSON file per run: a header (mass kg, length m, kp in the firmware's unit, vin V, motor, trajectory) and
-entries (timestamp s, position and goal_position rad with 0 hanging down, speed rad/s, load in the firmware's unit,
-input_volts, temp °C, torque_enable).
+BAM: one JSON file per run. It has a header (mass kg, length m, kp in the firmware's unit, vin V, motor,
+trajectory) and entries (timestamp s, position and goal_position rad with 0 hanging down, speed rad/s, load in
+the firmware's unit, input_volts, temp °C, torque_enable).
 
-Double pendulum: CSV: time s, pos_* rad (0 hangs; the second joint is relative to the first link), vel_* rad/s, tau_*
-N·m, each for joints 1 and 2. ``tau_con`` is the commanded torque, ``tau_fric`` its part that compensates friction,
-``tau_meas`` the torque by the motors' currents. Further columns (``pos_des1``, …) are ignored.
+Double pendulum: CSV files with time s, pos_* rad (0 hangs down; the second joint is relative to the first
+link), vel_* rad/s, tau_* N·m, each for joints 1 and 2. ``tau_con`` is the commanded torque, ``tau_fric`` its
+part that compensates friction, ``tau_meas`` the torque computed from the motors' currents. Further columns
+(``pos_des1``, …) are ignored.
 
-Simple pendulum: each run is a pair of CSV files of equal columns (time s, position rad with 0 hanging, velocity rad/s,
-torque N·m): ``data_measured*.csv`` and ``data_desired*.csv``. If a controller followed a trajectory in the drive's
-internal position loop, the commanded torque is only its feed-forward part: the condition `drive_loop` is then 1, and
-`joint_torque`, from the motor's current, is the total.
+Simple pendulum: each run is a pair of CSV files of equal columns (time s, position rad with 0 hanging down,
+velocity rad/s, torque N·m): ``data_measured*.csv`` and ``data_desired*.csv``. If a controller followed a
+trajectory in the drive's internal position loop, the commanded torque is only its feed-forward part: the
+condition `drive_loop` is then 1, and `joint_torque`, from the motor's current, is the total.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ _MOST_SERVO_BYTES = 1 << 28
 
 
 def read_xl330(folder: Path) -> list[RawEpisode]:
-    """Read the runs of the XL330 servo in ``xl330_raw``."""
+    """Read the runs of a pendulum on an XL330 servo in the subfolder ``xl330_raw``."""
     return _read_servo(folder, "xl330_raw")
 
 
 def read_sts3250(folder: Path) -> list[RawEpisode]:
-    """Read the runs of the STS3250 servo in ``feetech_sts3250_raw``."""
+    """Read the runs of a pendulum on an STS3250 servo in the subfolder ``feetech_sts3250_raw``."""
     return _read_servo(folder, "feetech_sts3250_raw")
 
 
@@ -60,7 +61,7 @@ def _read_servo(folder: Path, subfolder: str) -> list[RawEpisode]:
 
 def _servo_episode(index: int, path: Path) -> RawEpisode:
     try:
-        run = read_json(path, most=_MOST_SERVO_BYTES)
+        run = read_json(path, max_bytes=_MOST_SERVO_BYTES)
         entries: list[Mapping[str, Any]] = run["entries"]
         conditions = {ours: float(run[theirs]) for theirs, ours in _SERVO_CONDITIONS.items()}
         time, goal, position = (_servo_column(entries, name) for name in ("timestamp", "goal_position", "position"))
@@ -104,13 +105,13 @@ _DOUBLE_SIGNALS = {  # name of ours: (their column, unit)
 
 
 def read_identification(folder: Path) -> list[RawEpisode]:
-    """Read the identification runs in ``sys_id_C1``."""
+    """Read the identification runs of the double pendulum in the subfolder ``sys_id_C1``."""
     files = find_recordings(folder, "sys_id_C1", "*.csv")
     return [_double_episode(index, path, "identification") for index, path in enumerate(files)]
 
 
 def read_rollouts(folder: Path) -> list[RawEpisode]:
-    """Read the rollouts of all controllers in ``real_rollouts/CONTROLLER``; the task is the controller's name."""
+    """Read the rollouts of the double pendulum in ``real_rollouts/CONTROLLER``; CONTROLLER becomes the task."""
     files = find_recordings(folder, "real_rollouts", "*/*.csv")
     return [_double_episode(index, path, path.parent.name) for index, path in enumerate(files)]
 
@@ -148,9 +149,10 @@ _PREFIX = "control_method_"
 
 
 def read_simple_pendulum(folder: Path) -> list[RawEpisode]:
-    """Read all runs in ``control_method_*``; the task is the controller's folder (``pd/system_identification``).
+    """Read all runs of the simple pendulum in ``control_method_*``.
 
-    The condition ``mass_variant`` is the mass in kg in the name of a file (``data_measured_1kg.csv``), if it has one.
+    The task is the controller's folder (``pd/system_identification``). The condition ``mass_variant`` is the mass
+    in kg in the name of a file (``data_measured_1kg.csv``), if it has one.
     """
     files = find_recordings(folder, ".", f"{_PREFIX}*/**/data_measured*.csv")
     return [_simple_episode(index, path, folder) for index, path in enumerate(files)]
@@ -193,5 +195,5 @@ def _desired_signals(wanted: dict[str, NDArray[np.float64]], time: NDArray[np.fl
 
 
 def _simple_mass(path: Path) -> dict[str, float]:
-    said = re.search(r"_(\d+(?:[._]\d+)?)kg$", path.stem)
-    return {} if said is None else {"mass_variant": float(said[1].replace("_", "."))}
+    match = re.search(r"_(\d+(?:[._]\d+)?)kg$", path.stem)
+    return {} if match is None else {"mass_variant": float(match[1].replace("_", "."))}

@@ -29,10 +29,19 @@ _G1_ARM = ("ShoulderPitch", "ShoulderRoll", "ShoulderYaw", "Elbow", "WristRoll",
 
 @dataclass(frozen=True, kw_only=True)
 class RealSet:
-    """One public set of real measurements: one kind of recording of one system.
+    """One public set of real measurements: recordings of one system in one type of experiment.
 
-    ``read`` converts any folder of its layout to episodes. Sets may share a ``folder``; its default is the set's name.
-    ``note`` is a remark for users.
+    Attributes:
+        name: Name of the set.
+        repository: GitHub repository of the files.
+        commit: Commit of the repository.
+        licence: Licence of the data.
+        citation: Source to cite.
+        read: Function that returns the episodes in any folder with the layout of the set.
+        note: Remark for users.
+        folder: Folder of the files in the data folder (environment variable ``TWINLOOP_DATA``). Several sets may share
+            one; by default the name of the set.
+        host: Beginning of the download address.
     """
 
     name: str
@@ -47,16 +56,20 @@ class RealSet:
 
     @property
     def address(self) -> str:
-        """Public address of the files, at a fixed commit."""
+        """Beginning of the public addresses of the files, at a fixed commit."""
         return f"{self.host}/{self.repository}/{self.commit}/"
 
     @property
     def folder_name(self) -> str:
-        """Name of the set's folder in the data folder."""
+        """Name of the set's folder in the data folder (environment variable ``TWINLOOP_DATA``)."""
         return self.folder or self.name
 
     def manifest(self) -> dict[str, tuple[str, str | None]]:
-        """Return path in the repository and SHA-256 (None if unknown) of each file, by its path in the set's folder."""
+        """Return the files of the set by their path in the set's folder.
+
+        Returns:
+            For each file: its path in the repository, and its SHA-256 (None if unknown).
+        """
         text = (resources.files("twinloop.dataset") / "manifests" / f"{self.name}.json").read_text()
         return {path: (upstream, digest) for path, (upstream, digest) in json.loads(text).items()}
 
@@ -205,18 +218,21 @@ _SEEN = "first_download.json"
 
 
 class RealDataUnavailableError(MissingDependencyError):
-    """A public set is neither in the data folder nor can it be downloaded; virtual robots can replace it."""
+    """Error for a public set that is not in the data folder and cannot be downloaded.
+
+    The command ``twinloop demo`` then uses simulated robots with hidden parameters instead.
+    """
 
 
 def download(entry: RealSet) -> tuple[Path, bool]:
-    """Download a set from its public address to the user's cache; its files are checked on every use.
+    """Download a set from its public address to the user's cache folder. The files are verified at every use.
 
     Returns:
-        The folder, and whether every file has a known hash, which is then correct.
+        The folder, and whether every file has been verified; false if a file has no known hash.
 
     Raises:
-        RealDataUnavailableError: the address cannot be reached.
-        DatasetError: a file has another hash than in the registry, or changed since its first download.
+        RealDataUnavailableError: If the address cannot be reached.
+        DatasetError: If a file has another hash than in the registry, or changed since its first download.
     """
     import pooch
 
@@ -253,18 +269,29 @@ def download(entry: RealSet) -> tuple[Path, bool]:
 
 
 def _check_first_download(record: Path, folder: Path, files: list[str]) -> None:
-    """Store the hashes of unpinned files at the first download; later, raise DatasetError if a file has changed."""
+    """Store the hashes of files that have no known hash at the first download, and compare them later.
+
+    Args:
+        record: JSON file of the stored hashes.
+        folder: Folder of the set.
+        files: Paths of the files in the folder.
+
+    Raises:
+        DatasetError: If a file has changed since the first download.
+    """
     found = {file: sha256_file(folder / file) for file in files}
     if not record.exists():
         write_json(record, found)
-    elif (seen := read_json(record)) != found:
-        changed = sorted(file for file in found if seen.get(file) != found[file])
-        raise DatasetError(f"{folder}: {', '.join(changed)} changed since the first download. Delete the folder.")
+    elif (stored := read_json(record)) != found:
+        changed = sorted(file for file in found if stored.get(file) != found[file])
+        raise DatasetError(
+            f"{folder}: {', '.join(changed)} changed since the first download. Delete the folder to download it again."
+        )
 
 
 @contextlib.contextmanager
 def _quiet_pooch() -> Iterator[None]:
-    """Keep pooch's own progress lines off standard error."""
+    """Suppress the progress lines of pooch (the download library) in a with block."""
     import pooch
 
     logger = pooch.get_logger()

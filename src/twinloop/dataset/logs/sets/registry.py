@@ -1,9 +1,10 @@
 """Locate, download and read public sets of real measurements by name.
 
-The folder in ``TWINLOOP_DATA`` is searched first, and its files are used unchecked. Otherwise the files are downloaded
-from their public address at a fixed commit and checked against the SHA-256 in ``manifests/NAME.json``, which were
-computed from copies of the public files. A file without a known public hash (null) is not verified, only recorded:
-`LocatedSet.verified` is then false. `load_set` reads any folder of a set's layout.
+The folder in ``TWINLOOP_DATA`` is searched first, and its files are used unchecked. Otherwise the files are
+downloaded from their public address at a fixed commit and compared with the SHA-256 hashes in
+``manifests/NAME.json``, which were computed from copies of the public files. A file without a known hash (null)
+is only recorded, not verified: `LocatedSet.verified` is then false. `load_set` reads any folder with the layout
+of a set.
 """
 
 from __future__ import annotations
@@ -26,10 +27,15 @@ from twinloop.dataset.logs.sets.public_sets import RealSet as RealSet
 
 @dataclass(frozen=True, kw_only=True)
 class LocatedSet:
-    """An available set: its folder, the hash of its files, and their origin.
+    """Public set whose files are on this machine.
 
-    ``origin`` is ``"TWINLOOP_DATA"`` or the public address. ``verified`` means that every file of the registry exists
-    with its SHA-256; false for part of a set, and if the registry has no hash.
+    Attributes:
+        entry: Registry entry of the set.
+        path: Folder of the files.
+        hash: Hash of all files.
+        origin: ``"TWINLOOP_DATA"``, or the public address of the download.
+        verified: Whether all files of the set exist with the registry's SHA-256. False for a part of a set, and if
+            a file has no hash in the registry.
     """
 
     entry: RealSet
@@ -39,7 +45,7 @@ class LocatedSet:
     verified: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary, without the local path."""
+        """Return a JSON-compatible dictionary, excluding the local path."""
         return {
             "name": self.entry.name,
             "hash": self.hash,
@@ -53,12 +59,12 @@ class LocatedSet:
 
 
 def fetch(name: str) -> LocatedSet:
-    """Return a set's folder on this machine, downloaded if necessary.
+    """Return the location of a public set of real measurements on this machine; download it if necessary.
 
     Raises:
-        UnknownNameError: no such set.
-        RealDataUnavailableError: it is not in the data folder and cannot be downloaded.
-        DatasetError: a downloaded file differs from that of the registry.
+        UnknownNameError: If there is no such set.
+        RealDataUnavailableError: If the set is not in the data folder and cannot be downloaded.
+        DatasetError: If a downloaded file differs from the registry's.
     """
     entry = SETS.find(name)
     folder = os.environ.get(DATA_VARIABLE)
@@ -70,52 +76,58 @@ def fetch(name: str) -> LocatedSet:
 
 
 def download(entry: RealSet) -> LocatedSet:
-    """Download a set from its public address to the user's cache; its files are checked on every use.
+    """Download a set from its public address to the user's cache folder. The files are verified at every use.
 
     Raises:
-        RealDataUnavailableError: the address cannot be reached.
-        DatasetError: a file has another hash than in the registry, or changed since its first download.
+        RealDataUnavailableError: If the address cannot be reached.
+        DatasetError: If a file has another hash than in the registry, or changed since its first download.
     """
     path, verified = downloads.download(entry)
     return LocatedSet(entry=entry, path=path, hash=sha256_tree(path), origin=entry.address, verified=verified)
 
 
 def load(name: str) -> tuple[list[Episode], LocatedSet]:
-    """Return the episodes of a set, and the set's location.
+    """Return the episodes of a public set of real measurements and its location; download it if necessary.
 
     Raises:
-        TwinloopError: as `fetch` and `load_set`.
+        TwinloopError: If `fetch` or `load_set` raises it.
     """
     raw, located = load_raw(name)
     return [episode.to_episode() for episode in raw], located
 
 
 def load_raw(name: str) -> tuple[list[RawEpisode], LocatedSet]:
-    """Return the unchecked episodes of a set, and the set's location."""
+    """Return the unchecked episodes of a public set of real measurements and its location; download it if necessary."""
     located = fetch(name)
     return read_set(name, located.path, label=f"{name} ({located.origin})"), located
 
 
 def load_set(name: str, folder: Path | str) -> list[Episode]:
-    """Return the episodes in any folder with the layout of a set.
+    """Return the episodes in a folder whose files have the same layout as a public set of real measurements.
 
     Args:
-        name: the set with the same layout.
-        folder: corresponds to the set's folder.
+        name: Name of the public set.
+        folder: Folder to read instead of the set's own folder.
 
     Raises:
-        UnknownNameError: no such set.
-        InputError: no such folder.
-        LogError: it has no recording of this set, or an invalid one.
+        UnknownNameError: If there is no such set.
+        InputError: If there is no such folder.
+        LogError: If the folder has no recording of this set, or an invalid one.
     """
     return [episode.to_episode() for episode in read_set(name, folder)]
 
 
 def read_set(name: str, folder: Path | str, *, label: str = "") -> list[RawEpisode]:
-    """Return the episodes as `load_set`, unchecked. ``label`` is their recorded origin, by default the set's name."""
+    """Return the unchecked episodes in any folder with the layout of a set.
+
+    Args:
+        name: Set with the same layout.
+        folder: Folder to read.
+        label: Recorded origin of the episodes; by default the name of the set.
+    """
     entry, folder = SETS.find(name), Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder. Give one that is laid out like the set {name}.")
+        raise InputError(f"{folder} is not a folder. Give one with the layout of the set {name}.")
     episodes = entry.read(folder)
     if not episodes:
         raise LogError(f"{folder} holds no recordings of the set {name}.")
@@ -123,13 +135,13 @@ def read_set(name: str, folder: Path | str, *, label: str = "") -> list[RawEpiso
 
 
 def _origin(episode: RawEpisode, folder: Path, label: str) -> str:
-    """Return the label and the path of the recording within the set, without local folders."""
+    """Return the origin of an episode: the label and the path of the recording in the set, excluding local folders."""
     inner = episode.origin.removeprefix(str(folder)).strip("/")
     return f"{label}: {inner}" if inner else label
 
 
 def _matches(entry: RealSet, path: Path) -> bool:
-    """Return whether a folder has all files of the registry with the right hashes."""
+    """Return whether a folder has all files of a set with the registry's hashes."""
     return all(
         digest is not None and (path / file).is_file() and sha256_file(path / file) == digest
         for file, (_, digest) in entry.manifest().items()

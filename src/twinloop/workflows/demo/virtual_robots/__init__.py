@@ -1,1 +1,1 @@
-"""Train policies in several kinds of worlds and evaluate them on virtual robots that differ from these worlds."""
+"""Train policies in several kinds of worlds, and compare them on virtual robots with physics that no world has."""

@@ -1,4 +1,8 @@
-"""Compare policies from several training worlds on virtual robots: plan the parts, make them, summarize."""
+"""Compare policies that were trained under different conditions on virtual robots.
+
+A comparison (study) consists of parts, such as demonstrations, trained policies and trials. The missing parts are made
+in several processes, and success rates are summarized over robots.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +35,17 @@ from twinloop.workflows.demo.virtual_robots.settings import NUMBERS, TransferSet
 
 _ASKED = "study.json"
 DIFFERENCES = ((4, 1), (5, 6), (2, 1), (3, 1), (4, 2), (4, 3), (5, 4))
-WANTED = {(4, 1): 0.25, (5, 6): 0.25}  # required differences, fixed before anything was measured
+REQUIRED_DIFFERENCES = {(4, 1): 0.25, (5, 6): 0.25}  # required differences, fixed before anything was measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotMean:
-    """A mean over robots with Student's interval; the robots are independent, identically distributed samples.
+    """A mean over robots with Student's t interval; the robots are independent, identically distributed samples.
 
     Attributes:
         each: mean over the training runs and trials of every robot, ``(nrobot,)``.
-        between_seeds: standard deviation between training runs on one robot, root mean square over robots.
+        between_seeds: standard deviation between training runs on one robot, root mean square over robots; NaN for a
+            single run.
         level: confidence level of the interval.
     """
 
@@ -55,7 +60,7 @@ class RobotMean:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Interval of the mean over all robots of this kind; NaN with a single robot."""
+        """Confidence interval of the mean over all robots of this kind; NaN with a single robot."""
         n = len(self.each)
         if n < 2:
             return float("nan"), float("nan")
@@ -74,17 +79,29 @@ class RobotMean:
 
 
 def average_over_robots(success: NDArray[np.float64]) -> RobotMean:
-    """Return the mean over robots of success rates ``(nrobot, nseed)``."""
+    """Return the mean over robots of success rates, or of differences between success rates.
+
+    Args:
+        success: one value per robot and training run, ``(nrobot, nseed)``.
+    """
     spread = success.var(axis=1, ddof=1).mean() if success.shape[1] > 1 else np.nan
     return RobotMean(each=success.mean(axis=1), between_seeds=float(np.sqrt(spread)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferResult:
-    """Result of a study.
+    """Result of a comparison of training conditions on virtual robots.
 
-    ``success`` ``(nrobot, nseed)`` is the success rate by condition, ``script`` ``(nrobot,)`` that of the scripted
-    expert. ``seconds`` are the durations of the parts of each kind, summed: ``wall_s`` and ``processor_s``.
+    Each training condition has a number, see `TransferCondition`.
+
+    Attributes:
+        robots: seeds of the robots.
+        trials: number of trials per policy and robot.
+        success: success rate of each robot and training run ``(nrobot, nseed)``, by number of the training condition.
+        script: success rate of the scripted expert on each robot, ``(nrobot,)``.
+        seconds: total durations ``wall_s`` and ``processor_s`` in s, by kind of step: ``log``, ``demos``, ``policy``,
+            ``trials`` or ``script``.
+        made_of: settings with which the comparison was made, from `TransferSettings.made_of`.
     """
 
     robots: tuple[int, ...]
@@ -95,23 +112,27 @@ class TransferResult:
     made_of: Mapping[str, Any]
 
     def condition(self, number: int) -> RobotMean:
-        """Return the success of one condition."""
+        """Return the success rate of the policies of one condition, given by its number."""
         return average_over_robots(self.success[number])
 
     def differences(self) -> dict[tuple[int, int], RobotMean]:
-        """Return the available `DIFFERENCES`: same robots, same initial conditions, training runs in pairs."""
+        """Return differences of success rates between two conditions, by their numbers, for the pairs in `DIFFERENCES`.
+
+        Differences are paired: same robots, same initial conditions, and training runs with the same seed. Pairs with a
+        condition that was not compared are left out.
+        """
         there = [pair for pair in DIFFERENCES if pair[0] in self.success and pair[1] in self.success]
         return {(one, other): average_over_robots(self.success[one] - self.success[other]) for one, other in there}
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary."""
         conditions = [
-            {"number": n, "name": NUMBERS[n].name, "words": NUMBERS[n].words, **self.condition(n).to_json()}
+            {"number": n, "name": NUMBERS[n].name, "words": NUMBERS[n].label, **self.condition(n).to_json()}
             | {"success": self.success[n].tolist()}
             for n in self.success
         ]
         differences = [
-            {"of": one, "over": other, "wanted": WANTED.get((one, other)), **found.to_json()}
+            {"of": one, "over": other, "wanted": REQUIRED_DIFFERENCES.get((one, other)), **found.to_json()}
             for (one, other), found in self.differences().items()
         ]
         return {
@@ -128,7 +149,7 @@ class TransferResult:
 
 
 def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int, console: Console) -> TransferResult:
-    """Make the missing parts of a comparison: logs, demonstrations, policies and trials in ``output``.
+    """Compare training conditions on virtual robots; make the missing logs, demonstrations, policies and trials.
 
     An interrupted comparison is continued: complete parts are kept.
 
@@ -136,11 +157,11 @@ def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int,
         settings: conditions and size of the comparison.
         output: folder of the comparison.
         workers: number of processes; 0 uses every core.
-        console: gets a line for each stage.
+        console: gets a line for each stage, such as training.
 
     Raises:
-        InputError: the folder contains a comparison with other settings.
-        MissingDependencyError: torch is not installed.
+        InputError: If the folder contains a comparison with other settings.
+        MissingDependencyError: If torch is not installed.
     """
     require_torch()
     _claim_study_folder(output, settings)
@@ -150,11 +171,15 @@ def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int,
 
 
 def _claim_study_folder(output: Path, settings: TransferSettings) -> None:
-    """Refuse a folder that contains a study with other settings."""
-    asked, file = settings.made_of(), output / _ASKED
+    """Create a study's folder, or check that the study in it has the same settings.
+
+    Raises:
+        InputError: If the folder contains a study with other settings.
+    """
+    current, file = settings.made_of(), output / _ASKED
     if file.is_file():
         before = read_json(file)
-        unlike = sorted(key for key in asked if key != "hash" and before.get(key) != _round_trip_json(asked[key]))
+        unlike = sorted(key for key in current if key != "hash" and before.get(key) != _round_trip_json(current[key]))
         if unlike:
             raise InputError(
                 f"{output} contains a study with another {', '.join(unlike)}. Use the same settings, or choose another "
@@ -162,16 +187,20 @@ def _claim_study_folder(output: Path, settings: TransferSettings) -> None:
             )
         return
     output.mkdir(parents=True, exist_ok=True)
-    write_json(file, asked)
+    write_json(file, current)
 
 
 def _round_trip_json(value: Any) -> Any:
-    """Return a value as it is read back from a JSON file."""
+    """Return a value as JSON represents it, such as tuples as lists, to compare it with a stored value."""
     return json.loads(json.dumps(value))
 
 
 def _list_required_parts(settings: TransferSettings, output: Path) -> tuple[list[StudyPart], list[StudyPart]]:
-    """Return the trials of all policies, and those of the scripted expert."""
+    """Return the parts (steps with their own folder) of a comparison whose results are needed.
+
+    Returns:
+        The parts with the trials of all policies, and the parts with the trials of the scripted expert.
+    """
     folder = str(output)
     trials = [
         StudyPart(kind="trials", folder=folder, settings=settings, robot=robot, seed=seed, condition=condition.number)
@@ -186,7 +215,7 @@ def _list_required_parts(settings: TransferSettings, output: Path) -> tuple[list
 
 
 def _list_prerequisites(part: StudyPart) -> list[StudyPart]:
-    """Return the parts that must exist before a part can be made."""
+    """Return the parts that must be complete before a part can be made."""
     if part.kind == "trials":
         return [policy_part(part)]
     if part.kind == "policy":
@@ -198,9 +227,15 @@ def _list_prerequisites(part: StudyPart) -> list[StudyPart]:
     return []
 
 
-def _make_all(wanted: Sequence[StudyPart], console: Console, workers: int) -> dict[str, dict[str, float]]:
-    """Make parts and their prerequisites, stage by stage, in several processes; return the durations by kind."""
-    ordered = order_stages(wanted)
+def _make_all(required: Sequence[StudyPart], console: Console, workers: int) -> dict[str, dict[str, float]]:
+    """Make parts and their prerequisites in several processes; return the total durations in s by kind of part.
+
+    Args:
+        required: the required parts.
+        console: gets a line for each stage.
+        workers: number of processes.
+    """
+    ordered = order_stages(required)
     took: dict[str, dict[str, float]] = {}
     with LocalProcesses(workers) as engine:
         for stage in ordered:
@@ -213,9 +248,9 @@ def _make_all(wanted: Sequence[StudyPart], console: Console, workers: int) -> di
     return dict(sorted(took.items()))
 
 
-def order_stages(wanted: Iterable[StudyPart]) -> list[list[StudyPart]]:
-    """Return parts in stages, so that every part follows its prerequisites."""
-    ordered = [_unique_parts(wanted)]
+def order_stages(required: Iterable[StudyPart]) -> list[list[StudyPart]]:
+    """Return the required parts and their prerequisites in stages: a stage needs only parts of earlier stages."""
+    ordered = [_unique_parts(required)]
     while True:
         needed = _unique_parts(itertools.chain.from_iterable(map(_list_prerequisites, ordered[0])))
         if not needed:

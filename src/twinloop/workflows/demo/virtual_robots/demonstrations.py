@@ -1,4 +1,4 @@
-"""Generate demonstrations for training: their worlds, and a scripted expert with perturbed commands."""
+"""Generate demonstrations to train policies: in randomized worlds, by a scripted expert with perturbed commands."""
 
 from __future__ import annotations
 
@@ -25,65 +25,84 @@ from twinloop.hardware import make_hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws, identified_draws
 from twinloop.rollout import EpisodeStart, Observation, TrackerNoise, WorldObserver, run_batch
-from twinloop.rollout.observing import PERFECT, Photograph
+from twinloop.rollout.observing import PERFECT, RenderImages
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import Controller, Simulation, open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin
-from twinloop.workflows.demo.virtual_robots.settings import DEMONSTRATIONS, PICTURES, TASK, TWIN, TransferRecipe
+from twinloop.workflows.demo.virtual_robots.settings import CAMERA, DEMONSTRATIONS, TASK, TWIN, TransferRecipe
 
-_BATCH, _BATCH_PICTURES = 64, 16  # worlds at a time; images of 16 episodes take 60 MB
+_BATCH, _BATCH_IMAGES = 64, 16  # worlds at a time; images of 16 episodes take 60 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemonstrationWorlds:
-    """Worlds of demonstrations: a twin, a plan, a transformation of its draws, and a tracker."""
+    """Worlds in which demonstrations are made.
+
+    Attributes:
+        twin: the twin.
+        plan: randomization of its parameters.
+        tracker: errors of the tracker that measures the objects.
+        transform: function that changes the drawn parameters, for example to those of a virtual robot; None to keep
+            them.
+    """
 
     twin: Twin
     plan: Plan
     tracker: TrackerNoise = PERFECT
-    become: Callable[[ParamTable], ParamTable] | None = None
+    transform: Callable[[ParamTable], ParamTable] | None = None
 
     def draw(self, numbers: Sequence[int]) -> ParamTable:
-        """Return the worlds of these episodes."""
+        """Return the worlds of the episodes with these numbers."""
         table = self.plan.draw(numbers)
-        return table if self.become is None else self.become(table)
+        return table if self.transform is None else self.transform(table)
 
 
 @dataclass(kw_only=True)
 class PerturbedExpert:
-    """An `Actor`: the scripted expert of the task with correlated noise on its arm commands.
+    """Scripted expert of a task with correlated noise on its arm commands; implements `Actor`.
 
-    ``meant`` and ``seen`` are of the last batch, a list of arrays by step: the commands of the script in SI units, and
-    the observations that a policy would have received.
+    Attributes:
+        task: the task.
+        recipe: size and correlation of the noise.
+        tracker: errors of the tracker that measures the objects.
+        render_images: function that renders the images of an observation; None for observations without images.
+        unperturbed_commands: commands of the script without noise in the last batch: one array ``(nworld, njoint)`` per
+            step, in SI units.
+        observations: observations that a policy would have received in the last batch, one per step.
     """
 
     task: Task
     recipe: TransferRecipe
     tracker: TrackerNoise = PERFECT
-    photograph: Photograph | None = None
-    meant: list[NDArray[np.float64]] = field(default_factory=list)
-    seen: list[Observation] = field(default_factory=list)
+    render_images: RenderImages | None = None
+    unperturbed_commands: list[NDArray[np.float64]] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """Name of the script, with the standard deviation of the noise."""
+        """Name of the expert: version of its script, and standard deviation of the noise in rad."""
         return f"{self.task.expert_version}, shaken by {self.recipe.shake:g} rad"
 
     def begin(self, worlds: EpisodeStart) -> Controller:
-        """Return a controller that adds noise to the commands of the script, and records commands and observations."""
+        """Return a controller that adds noise to the scripted expert's commands.
+
+        It appends the unperturbed commands to ``unperturbed_commands`` and the observations to ``observations``.
+        """
         script = self.task.expert(worlds.initial)
-        observer = WorldObserver(self.task.twin, self.task, worlds, tracker=self.tracker, photograph=self.photograph)
-        self.meant, self.seen = [], []
+        observer = WorldObserver(
+            self.task.twin, self.task, worlds, tracker=self.tracker, render_images=self.render_images
+        )
+        self.unperturbed_commands, self.observations = [], []
         shake = np.zeros_like(worlds.initial.command)
         weight = np.array([float(joint != _gripper(self.task.twin)) for joint in self.task.twin.robot.joints])
 
         def act(simulation: Simulation) -> NDArray[np.float64]:
             step = simulation.step_index
-            self.seen.append(observer.observe_worlds(simulation.state, step))
+            self.observations.append(observer.observe_worlds(simulation.state, step))
             command = np.array(script(simulation))
-            self.meant.append(command)
+            self.unperturbed_commands.append(command)
             where = {"size": command.shape[1], "attempt": worlds.attempt, "step": step}
             chance = ndtri(uniforms(worlds.run_seed, "transfer/shake", worlds.numbers, **where))
             shake[...] = self.recipe.memory * shake + np.sqrt(1 - self.recipe.memory**2) * chance
@@ -94,10 +113,10 @@ class PerturbedExpert:
 
 @dataclass(frozen=True, kw_only=True)
 class _Demonstration:
-    """An episode, and its images ``(T, h, w, 3)`` by camera."""
+    """An episode, and its images by camera, shape ``(nframe, height, width, 3)``."""
 
     episode: SimEpisode
-    pictures: Mapping[str, NDArray[np.uint8]]
+    images: Mapping[str, NDArray[np.uint8]]
 
 
 def write_demonstrations(
@@ -106,35 +125,35 @@ def write_demonstrations(
     *,
     count: int,
     recipe: TransferRecipe,
-    wanted: int | None = None,
-    pictures: bool = False,
+    successes: int | None = None,
+    images: bool = False,
 ) -> int:
-    """Write demonstrations as a LeRobotDataset; failures are left out.
+    """Write successful demonstrations of the scripted expert as a LeRobotDataset.
 
     Args:
         worlds: the worlds of the demonstrations.
         folder: the new folder; it must not exist.
         count: number of attempts.
         recipe: noise on the script's commands.
-        wanted: number of successes after which to stop; None uses all attempts.
-        pictures: whether to include images of the camera in `settings.PICTURES`.
+        successes: number of successes after which to stop; None uses all attempts.
+        images: whether to include images of the camera in `settings.CAMERA`.
 
     Returns:
         The number of written demonstrations.
 
     Raises:
-        CheckFailedError: no attempt succeeded.
+        CheckFailedError: If no attempt succeeded.
     """
-    camera, height, width = PICTURES
-    photographer = WorldCamera(worlds.twin, [camera], height=height, width=width) if pictures else None
-    kept, most = list[_Demonstration](), _BATCH_PICTURES if pictures else _BATCH
-    at_once = most if wanted is None else min(most, wanted)
+    camera, height, width = CAMERA
+    photographer = WorldCamera(worlds.twin, [camera], height=height, width=width) if images else None
+    kept, most = list[_Demonstration](), _BATCH_IMAGES if images else _BATCH
+    at_once = most if successes is None else min(most, successes)
     try:
         for first in range(0, count, at_once):
             numbers = range(first, min(first + at_once, count))
             kept += _collect_demonstrations(worlds, numbers, recipe, photographer.take_images if photographer else None)
-            if wanted is not None and len(kept) >= wanted:
-                kept = kept[:wanted]
+            if successes is not None and len(kept) >= successes:
+                kept = kept[:successes]
                 break
     finally:
         if photographer:
@@ -148,7 +167,7 @@ def write_demonstrations(
 
 
 def _tracker_columns(task: Task, recipe: TransferRecipe) -> ReadingSpec:
-    """Return the tracker columns that demonstrations contain."""
+    """Return the columns of the tracker's measurements that demonstrations contain and policies observe."""
     whole = environment_spec(task)
     if recipe.sees == "tool":
         return whole
@@ -162,31 +181,40 @@ def _gripper(twin: Twin) -> str:
 
 
 def _collect_demonstrations(
-    worlds: DemonstrationWorlds, numbers: Sequence[int], recipe: TransferRecipe, photograph: Photograph | None
+    worlds: DemonstrationWorlds, numbers: Sequence[int], recipe: TransferRecipe, render_images: RenderImages | None
 ) -> list[_Demonstration]:
-    """Return the successful episodes, with the unperturbed commands as their actions and without states."""
+    """Simulate demonstrations and return the successful ones, with the unperturbed commands as their actions.
+
+    Args:
+        worlds: the worlds of the demonstrations.
+        numbers: numbers of the attempted episodes.
+        recipe: noise on the script's commands.
+        render_images: function that renders images; None for no images.
+    """
     task = open_task(TASK, worlds.twin)
-    actor = PerturbedExpert(task=task, recipe=recipe, tracker=worlds.tracker, photograph=photograph)
+    actor = PerturbedExpert(task=task, recipe=recipe, tracker=worlds.tracker, render_images=render_images)
     params, backend = worlds.draw(numbers), open_backend("threads", nthread=1)
     batch = run_batch(
         worlds.twin, task, params, run_seed=DEMONSTRATIONS, episodes=numbers, actor=actor, backend=backend
     )
-    meant = batch.units.from_si(np.stack(actor.meant, axis=1))
-    seen = {key: np.stack([step[key] for step in actor.seen], axis=1) for key in actor.seen[0]}
+    unperturbed = batch.units.from_si(np.stack(actor.unperturbed_commands, axis=1))
+    observations = {key: np.stack([step[key] for step in actor.observations], axis=1) for key in actor.observations[0]}
     names = list(environment_spec(task).columns)
-    told = [names.index(name) for name in _tracker_columns(task, recipe).columns]
+    columns = [names.index(name) for name in _tracker_columns(task, recipe).columns]
     none = np.empty((0, 0))
     return [
         _Demonstration(
             episode=replace(
                 batch.episode(int(world)),
-                action=meant[world],
-                observation=seen[STATE][world],
-                readings={ENVIRONMENT: seen[ENVIRONMENT][world][:, told]},
+                action=unperturbed[world],
+                observation=observations[STATE][world],
+                readings={ENVIRONMENT: observations[ENVIRONMENT][world][:, columns]},
                 commands=none,
                 states=none,
             ),
-            pictures={key.removeprefix(IMAGES): seen[key][world] for key in seen if key.startswith(IMAGES)},
+            images={
+                key.removeprefix(IMAGES): observations[key][world] for key in observations if key.startswith(IMAGES)
+            },
         )
         for world in np.flatnonzero(batch.success)
     ]
@@ -201,13 +229,13 @@ def _write_dataset(twin: Twin, shown: Sequence[_Demonstration], folder: Path, re
         joints=tuple(twin.robot.joints),
         units=twin.units,
         cameras=tuple(
-            CameraSpec(name=name, height=taken.shape[1], width=taken.shape[2]) for name, taken in first.pictures.items()
+            CameraSpec(name=name, height=taken.shape[1], width=taken.shape[2]) for name, taken in first.images.items()
         ),
         twin_hash=twin.hash,
         block_size=max(one.episode.number for one in shown) + 1,
         readings=(_tracker_columns(task, recipe),),
     )
-    frames = [one.pictures for one in shown] if first.pictures else None
+    frames = [one.images for one in shown] if first.images else None
     with DatasetWriter.open(folder, spec) as writer:
         writer.commit_block(0, [one.episode for one in shown], frames=frames, outcome={"kept": len(shown)})
         writer.finish()
@@ -219,15 +247,21 @@ _ITERATIONS = 8  # of the fit: later ones change the estimates by less than a te
 
 
 def placement_draws(twin: Twin) -> list[Draw]:
-    """Return the draws of object poses at reset."""
+    """Return the randomized parameters that are drawn at reset, that is the poses of objects."""
     return [draw for draw in default_draws(twin) if twin.params[draw.names[0]].quantity.stage == "reset"]
 
 
 def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
-    """Simulate teleoperation of a virtual robot, fit the twin to the log, and store the identified distribution.
+    """Simulate teleoperation of a virtual robot, identify the twin from this log, and store the distribution.
 
     During the log the tracker also measures the tool. Joint readings alone do not determine the zeros of the joints,
     and an error of a centimetre at the tool decides whether a grasp succeeds.
+
+    Args:
+        twin: the nominal twin.
+        robot: seed of the virtual robot.
+        episodes: number of episodes of the log.
+        file: JSON file for the identified distribution.
     """
     tracker = make_hidden_cell(twin, robot).tracker
     log = virtual_log(robot, twin=TWIN, episodes=episodes, seconds=_SECONDS, nthread=1, tracker=tracker)
@@ -240,13 +274,13 @@ def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
 def training_worlds(
     kind: str, twin: Twin, recipe: TransferRecipe, identified: Path | None = None
 ) -> DemonstrationWorlds:
-    """Return the worlds of a condition.
+    """Return the worlds in which demonstrations are made for one of the compared kinds of training data.
 
     Args:
-        kind: see `settings.TransferCondition.worlds`.
+        kind: ``nominal``, ``ranges``, ``point`` or ``posterior``; see `settings.TransferCondition.worlds`.
         twin: the nominal twin.
         recipe: defines the tracker noise of randomized worlds.
-        identified: file that `log_and_identify` wrote for the robot; for ``point`` and ``posterior``.
+        identified: file that `log_and_identify` wrote for the robot; required for ``point`` and ``posterior``.
     """
     noisy = TrackerNoise(noise=recipe.tracker_noise)
     if kind == "nominal":
@@ -263,7 +297,7 @@ def training_worlds(
         own = {name: table[name] for draw in placement_draws(twin) for name in draw.names}
         return replace(twin.table(table.nworld, {**estimate, **own}), seeds=table.seeds)
 
-    return DemonstrationWorlds(twin=twin, plan=_plan(twin, placement_draws(twin)), become=as_estimated)
+    return DemonstrationWorlds(twin=twin, plan=_plan(twin, placement_draws(twin)), transform=as_estimated)
 
 
 def _determined_names(distribution: ParamDistribution) -> set[str]:

@@ -1,4 +1,7 @@
-"""Make the parts of a study once, each in its folder: logs, demonstrations, policies, trials."""
+"""Make the parts of a study: logs, demonstrations, policies and trials.
+
+Each part is made once, in a folder of its name, so that an interrupted study can be continued.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ from twinloop.workflows.demo.virtual_robots.demonstrations import (
     write_demonstrations,
 )
 from twinloop.workflows.demo.virtual_robots.settings import (
+    CAMERA,
     NUMBERS,
-    PICTURES,
     TASK,
     TWIN,
     TransferCondition,
@@ -39,7 +42,18 @@ _ATTEMPTS = 3  # per requested demonstration on a robot; scripts succeed in most
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPart:
-    """One part to make: ``kind`` is ``log``, ``demos``, ``policy``, ``trials`` or ``script``."""
+    """One part of a study: a step whose files are in one folder.
+
+    Attributes:
+        kind: ``log`` (log of a robot and identification from it), ``demos`` (demonstrations), ``policy`` (training),
+            ``trials`` (trials of a policy on a robot), or ``script`` (trials of the scripted expert).
+        folder: folder of the study.
+        settings: settings of the study.
+        robot: seed of the virtual robot; -1 for a part that all robots share.
+        seed: seed of the training run, which is also its number.
+        condition: number of the training condition; 0 for none.
+        worlds: kind of worlds of demonstrations, see `TransferCondition.worlds`, or ``real`` for the virtual robot.
+    """
 
     kind: str
     folder: str
@@ -77,7 +91,7 @@ class StudyPart:
 
 
 def make(part: StudyPart) -> dict[str, float]:
-    """Make a part unless it is complete; return its duration in seconds of real time and of processor time.
+    """Make a part unless it is complete; return its duration in s of real time (``wall_s``) and ``processor_s``.
 
     An incomplete part of an interrupted study is deleted first.
     """
@@ -110,13 +124,13 @@ def _log(part: StudyPart) -> None:
 
 def _demos(part: StudyPart) -> None:
     settings = part.settings
-    how = {"recipe": settings.recipe, "pictures": settings.images}
+    how = {"recipe": settings.recipe, "images": settings.images}
     if part.worlds == "real":
         cell = _cell(part.robot)
         worlds = DemonstrationWorlds(
-            twin=cell.twin, plan=cell.plan(part.robot), tracker=cell.tracker, become=cell.table
+            twin=cell.twin, plan=cell.plan(part.robot), tracker=cell.tracker, transform=cell.table
         )
-        write_demonstrations(worlds, part.path, count=_ATTEMPTS * settings.real, wanted=settings.real, **how)
+        write_demonstrations(worlds, part.path, count=_ATTEMPTS * settings.real, successes=settings.real, **how)
         return
     log = _related_part(part, "log").path / "distribution.json"
     write_demonstrations(
@@ -130,7 +144,7 @@ def _policy(part: StudyPart) -> None:
         policy=settings.recipe.policy,
         settings=settings.recipe.settings,
         sources=_sources(part, condition),
-        inputs=("state", PICTURES[0]) if settings.images else None,
+        inputs=("state", CAMERA[0]) if settings.images else None,
         steps=settings.steps,
         batch=settings.recipe.batch,
         lr=settings.recipe.lr,
@@ -160,7 +174,7 @@ def _sources(part: StudyPart, condition: TransferCondition) -> tuple[SourceConfi
 
 def _trials(part: StudyPart) -> None:
     cell, owner = _cell(part.robot), policy_part(part)
-    camera, height, width = PICTURES
+    camera, height, width = CAMERA
     photographer = WorldCamera(cell.twin, [camera], height=height, width=width)
     actor = policy_actor(cell, owner.path, photographer.take_images if part.settings.images else None)
     try:
@@ -170,7 +184,10 @@ def _trials(part: StudyPart) -> None:
 
 
 def _script(part: StudyPart) -> None:
-    """Run the trials with the scripted expert, whose success rate is about the highest that a policy can reach."""
+    """Run the trials of the scripted expert on the virtual robot, and write their outcomes to the folder of ``part``.
+
+    The expert's success rate is about the highest that a policy can reach.
+    """
     cell = _cell(part.robot)
     _write_outcomes(part, run_trials(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
 
@@ -181,18 +198,23 @@ def _write_outcomes(part: StudyPart, batch: BatchResult) -> None:
 
 
 def read_outcomes(part: StudyPart) -> list[bool]:
-    """Return the outcomes of a part's trials, in the order of their numbers."""
+    """Return the outcomes of a part's trials, in the order of the numbers of their initial conditions."""
     return read_json(part.path / "trials.json")["success"]
 
 
 def demonstrations_part(part: StudyPart, worlds: str) -> StudyPart:
-    """Return the demonstrations in these worlds that a part's policy is trained on."""
+    """Return the part that makes the demonstrations on which a policy is trained.
+
+    Args:
+        part: the part that trains the policy.
+        worlds: kind of worlds, see `TransferCondition.worlds`, or ``real`` for demonstrations on the robot.
+    """
     shared = worlds in ("nominal", "ranges")
     return _related_part(part, "demos", worlds=worlds, robot=-1 if shared else part.robot)
 
 
 def policy_part(part: StudyPart) -> StudyPart:
-    """Return the policy that a part evaluates."""
+    """Return the part (step) that trains a policy, for a part that runs trials of this policy."""
     own = NUMBERS[part.condition].per_robot
     return _related_part(part, "policy", robot=part.robot if own else -1, seed=part.seed, condition=part.condition)
 

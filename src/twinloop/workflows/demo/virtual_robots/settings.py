@@ -1,4 +1,4 @@
-"""Define the training conditions, the size of a comparison, and the training recipe of all its policies."""
+"""Define the settings of a study on virtual robots: training conditions, size, and the recipe of all its policies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ class TransferCondition:
     Attributes:
         number: number in the tables.
         name: name in folder names.
-        words: label in the tables.
-        worlds: worlds of its demonstrations: ``nominal``, ``ranges``, ``point``, ``posterior``, or "" for none.
-        real: whether it is trained on demonstrations on the virtual robot.
+        label: label in the tables.
+        worlds: worlds of the simulated demonstrations: ``nominal`` (nominal twin), ``ranges`` (default randomization),
+            ``point`` (estimated parameters), ``posterior`` (identified distribution), or "" for no such demonstrations.
+        real: whether the policy is also trained on demonstrations on the virtual robot.
     """
 
     number: int
     name: str
-    words: str
+    label: str
     worlds: str
     real: bool = False
 
@@ -34,22 +35,22 @@ class TransferCondition:
 
 
 CONDITIONS = (
-    TransferCondition(number=1, name="nominal", words="nominal twin", worlds="nominal"),
-    TransferCondition(number=2, name="ranges", words="hand-written randomization", worlds="ranges"),
-    TransferCondition(number=3, name="identified", words="identified twin, point estimate", worlds="point"),
+    TransferCondition(number=1, name="nominal", label="nominal twin", worlds="nominal"),
+    TransferCondition(number=2, name="ranges", label="hand-written randomization", worlds="ranges"),
+    TransferCondition(number=3, name="identified", label="identified twin, point estimate", worlds="point"),
     TransferCondition(
-        number=4, name="posterior", words="randomization from the identified distribution", worlds="posterior"
+        number=4, name="posterior", label="randomization from the identified distribution", worlds="posterior"
     ),
     TransferCondition(
-        number=5, name="cotrained", words="that and the robot's own demonstrations", worlds="posterior", real=True
+        number=5, name="cotrained", label="that and the robot's own demonstrations", worlds="posterior", real=True
     ),
-    TransferCondition(number=6, name="real", words="the robot's own demonstrations alone", worlds="", real=True),
+    TransferCondition(number=6, name="real", label="the robot's own demonstrations alone", worlds="", real=True),
 )
 NUMBERS = {condition.number: condition for condition in CONDITIONS}
 
 TWIN, TASK = "so101_tabletop", "pick_and_place"
 FIRST_ROBOT = 100  # robots 100, 101, …: lower seeds were used to develop the recipe
-PICTURES = ("front", 72, 96)  # camera, height and width in pixels, for policies with images
+CAMERA = ("front", 72, 96)  # camera, height and width in pixels, for policies with images
 DEMONSTRATIONS, PLACES = 11, 77  # run seeds: of the demonstrations, and of the initial conditions of trials
 
 
@@ -64,10 +65,13 @@ class TransferRecipe:
         memory: correlation of the noise from one command to the next.
         tracker_noise: noise of the tracker in randomized worlds, in m; nominal and identified worlds have a perfect
             tracker.
-        sees: what the tracker measures for policies: object poses (``scene``), or the tool as well (``tool``), with
-            which they can correct encoder errors. In both cases it measures the tool while the log is recorded.
+        sees: what the tracker measures for policies: object poses (``scene``), or also the tool's pose (``tool``), with
+            which policies can correct encoder errors. While a log is recorded, the tracker always measures the tool
+            too.
+        policy: kind of the policy.
         settings: settings of the policy.
-        batch, lr: batch size and learning rate of training.
+        batch: batch size of training.
+        lr: learning rate of training.
         real_share: share of every batch from the robot's own demonstrations if policies are trained on both kinds.
     """
 
@@ -93,17 +97,17 @@ class TransferRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class TransferSettings:
-    """Size and settings of a study.
+    """Size and settings of a study: a comparison of training conditions on virtual robots.
 
     Attributes:
         robots: number of virtual robots.
         seeds: number of training runs per condition and robot.
-        episodes: number of trials per policy and robot; the same initial conditions for all.
-        demos: number of attempted simulated demonstrations per source.
+        episodes: number of trials per policy and robot, from the same initial conditions for all.
+        demos: number of attempted simulated demonstrations per training set.
         real: number of demonstrations on each virtual robot.
         steps: number of training steps.
-        log: number of episodes that each robot is identified from, 8 s of teleoperation each.
-        conditions: numbers of the `CONDITIONS` to compare.
+        log: number of episodes from which each robot is identified, 8 s of teleoperation each.
+        conditions: numbers of the `CONDITIONS` (training data) to compare.
         images: whether policies observe images of the front camera instead of the tracker.
         recipe: see `TransferRecipe`.
     """
@@ -134,7 +138,7 @@ class TransferSettings:
 
     @property
     def selected_conditions(self) -> list[TransferCondition]:
-        """The conditions, in order of their numbers."""
+        """The selected conditions, in order of their numbers."""
         return [NUMBERS[number] for number in sorted(set(self.conditions))]
 
     @property
@@ -143,6 +147,9 @@ class TransferSettings:
         return [FIRST_ROBOT + n for n in range(self.robots)]
 
     def made_of(self) -> dict[str, Any]:
-        """Return the settings that every part in the folder depends on; a continued study must have the same."""
+        """Return the settings that must be equal to continue a study in the same folder.
+
+        Numbers of robots and training runs and the conditions are excluded, because they may be increased later.
+        """
         value = {key: item for key, item in asdict(self).items() if key not in ("robots", "seeds", "conditions")}
         return {**value, "hash": sha256_json(value)}

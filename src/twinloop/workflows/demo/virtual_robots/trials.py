@@ -19,7 +19,7 @@ from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
 from twinloop.policies import open_policy
 from twinloop.rollout import BatchResult, run_batch
 from twinloop.rollout.actor import Actor
-from twinloop.rollout.observing import Photograph
+from twinloop.rollout.observing import RenderImages
 from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
@@ -28,29 +28,39 @@ from twinloop.workflows.demo.virtual_robots.settings import FIRST_ROBOT, PLACES,
 
 
 def run_trials(cell: HiddenCell, numbers: Sequence[int], actor: Actor, *, nthread: int = 1) -> BatchResult:
-    """Run an actor on one virtual robot from the initial conditions with these numbers.
+    """Run an actor (policy or scripted expert) on one virtual robot from numbered initial conditions.
 
-    ``nthread`` worlds are simulated at once; 0 uses every core.
+    Args:
+        cell: the virtual robot in its scene.
+        numbers: numbers of the initial conditions; equal numbers give equal conditions for every actor.
+        actor: the actor.
+        nthread: number of worlds that are simulated at once; 0 uses every core.
     """
     task, params = open_task(TASK, cell.twin), cell.table(cell.plan(PLACES).draw(numbers))
     backend = open_backend("threads", nthread=nthread)
     return run_batch(cell.twin, task, params, run_seed=PLACES, episodes=numbers, actor=actor, backend=backend)
 
 
-def policy_actor(cell: HiddenCell, policy: Path, photograph: Photograph | None = None) -> PolicyActor:
-    """Return a saved policy that observes the tracker of a virtual robot, and images if ``photograph`` is given."""
+def policy_actor(cell: HiddenCell, policy: Path, render_images: RenderImages | None = None) -> PolicyActor:
+    """Return an actor that runs a saved policy on a virtual robot, with observations from a simulated object tracker.
+
+    Args:
+        cell: the virtual robot in its scene.
+        policy: folder of the policy.
+        render_images: function that renders the images of an observation; None for observations without images.
+    """
     return PolicyActor(
         policy=open_policy(policy),
         task=open_task(TASK, cell.twin),
         twin=cell.twin,
         tracker=cell.tracker,
-        photograph=photograph,
+        render_images=render_images,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CellSuite(Suite):
-    """One virtual robot with the initial conditions that all policies of a comparison share."""
+    """Evaluation suite of one virtual robot, with the initial conditions that all policies of a comparison share."""
 
     cell: HiddenCell
 
@@ -63,13 +73,19 @@ class _CellSuite(Suite):
         task: Task,  # noqa: ARG002
         run_seed: int,  # noqa: ARG002
     ) -> InitialWorlds:
-        """Return initial conditions by trial number; all other parameters are the robot's."""
+        """Return the worlds of these trials: initial conditions by trial number, other parameters from the robot."""
         params = self.cell.table(self.cell.plan(PLACES).draw(trials.tolist()))
         return InitialWorlds(params=params, numbers=trials, run_seed=PLACES)
 
 
 def evaluate_on_robot(policy: Path, episodes: int, output: Path) -> Evaluation:
-    """Evaluate a policy on the virtual robot as `twinloop evaluate` does, and store the evaluation in ``output``."""
+    """Evaluate a policy on the first virtual robot as `twinloop evaluate` does, and store the evaluation.
+
+    Args:
+        policy: folder of the policy.
+        episodes: number of trials.
+        output: folder of the evaluation.
+    """
     cell, opened = make_hidden_cell(load_twin(TWIN), FIRST_ROBOT), open_policy(policy)
     spec = SliceSpec(name=f"robot{FIRST_ROBOT}")
     suite = _CellSuite(

@@ -1,4 +1,4 @@
-"""Convert the topics of a ROS recording to one episode: measured joints, commands, IMUs and wrenches."""
+"""Convert the topics of a ROS recording to one episode: joint positions, commands, IMUs and wrenches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FELT = {  # signals by message type: (field, columns, unit)
 
 
 def recognizes(path: Path) -> bool:
-    """Return whether a path is a recording or a folder of recordings."""
+    """Return whether a path is a ROS recording or a folder of recordings."""
     return bool(find_recordings(path))
 
 
@@ -41,9 +41,9 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     """Return one episode per recording, sorted by name.
 
     Raises:
-        MissingDependencyError: `rosbags` is not installed.
-        LogError: a damaged file, or several matching topics; the message then requests a choice.
-        UnknownNameError: a topic or a role that does not exist.
+        MissingDependencyError: If `rosbags` is not installed.
+        LogError: If a file is damaged, or several topics match and the caller must choose.
+        UnknownNameError: If a given topic or role does not exist.
     """
     files = find_recordings(path)
     return [_read_episode(index, file, options) for index, file in enumerate(files)]
@@ -80,7 +80,7 @@ def _read_episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
 
 
 def _empty_episode(path: Path, roles: TopicRoles) -> RawEpisode:
-    """Return an empty episode for a recording without measured joints."""
+    """Return an episode without joints and frames, for a recording without measured joint positions."""
     if roles.command is not None:
         raise LogError(
             f"{path} has commands on {roles.command.name} and no measured joint positions. Which topic holds them? "
@@ -102,14 +102,14 @@ def _read_joints(
         raise LogError(f"{path}: {measured.topic} holds no positions of {', '.join(joints)}.")
     time = times[measured.topic][rows]
     commands = _read_topic_commands(roles, series, times, joints, (time, state), options)
-    kept = joints if commands is None else commands.joints
-    state = state[:, [joints.index(joint) for joint in kept]]
+    selected = joints if commands is None else commands.joints
+    state = state[:, [joints.index(joint) for joint in selected]]
     notes = [f"joints measured on {measured.topic}"]
     if commands is None or roles.command is None:
         notes.append("no commands")
     else:
         notes.append(f"commands ({commands.kind}) on {roles.command.name}")
-    if left := [joint for joint in joints if joint not in kept]:
+    if left := [joint for joint in joints if joint not in selected]:
         notes.append(f"without a command, left out: {', '.join(left)}")
     return RawEpisode(
         index=0,
@@ -117,9 +117,9 @@ def _read_joints(
         state=state,
         action=np.zeros_like(state) if commands is None else commands.values,
         action_time=None if commands is None else commands.time,
-        units=_resolve_joint_units(path, kept, state, options),
+        units=_resolve_joint_units(path, selected, state, options),
         command="none" if commands is None else commands.kind,  # pyright: ignore[reportArgumentType]
-        signals=_read_joint_signals(measured, times[measured.topic], kept),
+        signals=_read_joint_signals(measured, times[measured.topic], selected),
         notes=tuple(notes),
     )
 
@@ -139,21 +139,24 @@ def _read_topic_commands(
         topic,
         times[topic.topic],
         joints,
-        said=roles.command_is,
+        declared=roles.command_type,
         chosen=options.joints is not None,
         measured=measured,
     )
 
 
 def _resolve_joint_units(path: Path, joints: tuple[str, ...], state: Array, options: LogOptions) -> UnitMap:
-    """Return the caller's units, else radians (REP 103), which mean metres for a slide joint."""
+    """Return the caller's units if they are given, and otherwise radians (ROS convention REP 103).
+
+    For a slide joint, the unit ``rad`` in a unit map means m.
+    """
     if options.units is not None:
         return resolve_units(joints, options, where=str(path), sample=state)
     return make_unit_map(dict.fromkeys(joints, RADIANS), source="REP 103")
 
 
 def _read_joint_signals(measured: TopicSeries, time: Array, joints: tuple[str, ...]) -> dict[str, LoggedSignal]:
-    """Return joint velocities and torques if the messages have any that are not NaN."""
+    """Return measured joint velocities and torques, as far as the messages have values that are not NaN."""
     signals: dict[str, LoggedSignal] = {}
     for name, (field, unit) in _FIELDS.items():
         rows, values = measured.select_rows(field, joints)
@@ -166,9 +169,9 @@ def _read_signals(
     path: Path, roles: TopicRoles, series: Mapping[str, TopicSeries], times: Mapping[str, Array]
 ) -> dict[str, LoggedSignal]:
     signals: dict[str, LoggedSignal] = {}
-    for said, topic in roles.signals:
+    for given_site, topic in roles.signals:
         found = series[topic.name]
-        site = said or found.names[0][0].strip("/").replace("/", "_") or topic.name.strip("/").split("/")[-1]
+        site = given_site or found.names[0][0].strip("/").replace("/", "_") or topic.name.strip("/").split("/")[-1]
         for kind, (field, columns, unit) in _FELT[topic.kind].items():
             rows = [at for at, row in enumerate(found.values[field]) if len(row)]
             if not rows:
@@ -185,7 +188,10 @@ def _read_signals(
 
 
 def _message_times(series: Mapping[str, TopicSeries]) -> tuple[dict[str, Array], str]:
-    """Return each message's time in s from the first: from headers if all use the recorder's clock, else recorded."""
+    """Return the times of the messages of each topic, in s from the first message, and a note on their clock.
+
+    Header times are used if the headers of all topics use the recorder's clock, and otherwise the recording times.
+    """
     stamped = {
         name: np.asarray(found.stamped, dtype=np.int64)
         for name, found in series.items()
@@ -204,7 +210,7 @@ def _message_times(series: Mapping[str, TopicSeries]) -> tuple[dict[str, Array],
 
 
 def _note_unread_topics(roles: TopicRoles) -> list[str]:
-    return [f"topics not read: {', '.join(topic.name for topic in roles.left)}"] if roles.left else []
+    return [f"topics not read: {', '.join(topic.name for topic in roles.unread)}"] if roles.unread else []
 
 
 IMPORTER = Importer(name="ros", recognizes=recognizes, read=read)

@@ -1,4 +1,4 @@
-"""Convert the messages of a ROS topic to arrays over time, and commands of any type to joint commands."""
+"""Convert the messages of a ROS topic to arrays over time, and commands of any message type to joint commands."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ _NS = 1_000_000_000
 
 @dataclass(kw_only=True)
 class TopicSeries:
-    """A topic's messages as arrays.
+    """Messages of one topic as arrays.
 
-    ``recorded`` and ``stamped`` are times in ns: of the recorder, and of the header (0 without a header). ``names`` are
-    the joint names of each message, or its frame id. ``values`` has one row per message by field; a row may be empty.
+    Attributes:
+        topic: Name of the topic.
+        kind: Message type without the ROS version (``sensor_msgs/JointState``).
+        recorded: Time in ns at which the recorder received each message.
+        stamped: Time in ns in the header of each message; 0 if it has no header.
+        names: Joint names of each message, or its frame id.
+        values: Arrays by field of the message, one per message; an array may be empty.
     """
 
     topic: str
@@ -33,7 +38,12 @@ class TopicSeries:
     values: dict[str, list[Array]] = field(default_factory=dict[str, list[Array]])
 
     def add(self, recorded: int, message: Any) -> None:
-        """Append one message."""
+        """Append one message.
+
+        Args:
+            recorded: Time in ns at which the recorder received the message.
+            message: Message, as `rosbags` decodes it.
+        """
         names, values = _READERS[self.kind](message)
         header = getattr(message, "header", None)
         self.recorded.append(recorded)
@@ -46,10 +56,13 @@ class TopicSeries:
         return len(self.recorded)
 
     def common_joints(self, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Return the joints that every message names, in the order of the first message or of ``wanted``.
+        """Return the joints to read, in the order of ``wanted`` or else of the first message.
+
+        Args:
+            wanted: Joints that the caller selects; by default all joints of the messages.
 
         Raises:
-            LogError: messages name different joints and none are selected, or no message has all selected joints.
+            LogError: If messages name different joints and none are selected, or no message has all selected joints.
         """
         groups = dict.fromkeys(frozenset(names) for names in self.names)
         if wanted is None:
@@ -66,7 +79,15 @@ class TopicSeries:
         return tuple(wanted)
 
     def select_rows(self, key: str, joints: Sequence[str]) -> tuple[list[int], Array]:
-        """Return the indices of messages with field ``key`` for all these joints, and their values ``(k, n)``."""
+        """Return the indices of the k messages that have a field for all given joints, and the values of the field.
+
+        Args:
+            key: Field of the message, for example ``position``.
+            joints: Names of n joints.
+
+        Returns:
+            Message indices, and values of shape ``(k, n)``.
+        """
         chosen, values = [], []
         order: dict[tuple[str, ...], list[int] | None] = {}
         for at, (names, row) in enumerate(zip(self.names, self.values.get(key, []), strict=True)):
@@ -80,7 +101,12 @@ class TopicSeries:
 
 
 def read_series(messages: Any, by_name: Mapping[str, str]) -> dict[str, TopicSeries]:
-    """Collect messages, given as (topic, time in ns, message), by topic."""
+    """Collect messages by topic.
+
+    Args:
+        messages: Tuples of topic, recording time in ns, and message.
+        by_name: Message type of each topic.
+    """
     series = {name: TopicSeries(topic=name, kind=kind) for name, kind in by_name.items()}
     for name, recorded, message in messages:
         series[name].add(recorded, message)
@@ -88,7 +114,7 @@ def read_series(messages: Any, by_name: Mapping[str, str]) -> dict[str, TopicSer
 
 
 def to_seconds(duration: Any) -> float:
-    """Convert a ROS duration to s."""
+    """Convert a ROS duration or time to s."""
     return _to_nanoseconds(duration) / _NS
 
 
@@ -106,7 +132,10 @@ def _parse_array(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def _parse_trajectory(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the points of a trajectory: time from start, positions, and velocities if all points have them."""
+    """Return the joint names and the points of a trajectory message as flat arrays.
+
+    The arrays are the times from the start in s, the positions, and the velocities if all points have them.
+    """
     points, n = message.points, len(message.joint_names)
     moving = all(len(point.velocities) == n for point in points)
     if any(len(point.positions) != n for point in points):
@@ -119,7 +148,10 @@ def _parse_trajectory(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def _parse_controller(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the controller's target and measurement: reference and feedback, or desired and actual before Humble."""
+    """Return joint names, target and measurement of a controller-state message.
+
+    They are in the fields reference and feedback, or desired and actual before ROS 2 Humble.
+    """
     wanted, found = (
         _first_filled_point(message, names) for names in (("reference", "desired"), ("feedback", "actual"))
     )
@@ -167,7 +199,14 @@ _FIELDS = {kinds.JOINTS: ("position", "effort"), kinds.CONTROLLER: ("wanted_posi
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSeries:
-    """Commanded values ``(K, n)`` at ``time`` ``(K,)`` in s, of ``joints``; ``kind`` is "position" or "torque"."""
+    """Commands of n joints over time.
+
+    Attributes:
+        time: Times of K commands in s, shape ``(K,)``.
+        values: Commanded positions or torques, shape ``(K, n)``.
+        joints: Names of the joints.
+        kind: Type of the commands, "position" or "torque".
+    """
 
     time: Array
     values: Array
@@ -180,25 +219,26 @@ def read_commands(
     time: Array,
     joints: Sequence[str],
     *,
-    said: str,
+    declared: str,
     chosen: bool,
     measured: tuple[Array, Array],
 ) -> CommandSeries:
-    """Return the commands of a topic for its measured joints.
+    """Return the commands on a topic for the measured joints.
 
     Args:
-        series: the topic's messages.
-        time: of each message, in s.
-        joints: the measured joints.
-        said: "position" or "torque" if the caller declared the command type, else "".
-        chosen: the caller named the joints; then all of them must be commanded.
-        measured: times ``(T,)`` and positions ``(T, n)``; the first trajectory starts from them.
+        series: Messages of the topic.
+        time: Time of each message in s.
+        joints: Names of the n measured joints.
+        declared: "position" or "torque" if the caller declares the command type, else "".
+        chosen: Whether the caller selected the joints; then each of them must have commands.
+        measured: Times, shape ``(T,)``, and positions, shape ``(T, n)``; the first trajectory starts from them.
 
     Raises:
-        LogError: the messages have neither positions nor torques, do not name their joints, or name other joints.
+        LogError: If the messages have neither positions nor torques, do not name their joints, or name other
+            joints.
     """
     if series.kind == kinds.ARRAY:
-        return _array_commands(series, time, joints, said, chosen)
+        return _array_commands(series, time, joints, declared, chosen)
     named = set().union(*map(set, series.names))
     common = tuple(joint for joint in joints if joint in named)
     if not common or (chosen and len(common) < len(joints)):
@@ -208,14 +248,14 @@ def read_commands(
         )
     if series.kind == kinds.TRAJECTORY:
         return _sample_trajectories(series, time, common, joints, measured)
-    order = reversed(_FIELDS[series.kind]) if said == "torque" else _FIELDS[series.kind]
+    order = reversed(_FIELDS[series.kind]) if declared == "torque" else _FIELDS[series.kind]
     for name in order:
         rows, values = series.select_rows(name, common)
-        if rows and not np.isnan(values).all() and (not said or said == _command_kind(name)):
+        if rows and not np.isnan(values).all() and (not declared or declared == _command_kind(name)):
             return CommandSeries(time=time[rows], values=values, joints=common, kind=_command_kind(name))
     raise LogError(
-        f"{series.topic} holds no {said or 'positions and no efforts'} for {', '.join(common)}. Commands of velocity "
-        "are not read: give another topic (--topics command=…), or command=none."
+        f"{series.topic} holds no {declared or 'positions and no efforts'} for {', '.join(common)}. Commands of "
+        "velocity are not read: give another topic (--topics command=…), or command=none."
     )
 
 
@@ -223,8 +263,18 @@ def _command_kind(field: str) -> str:
     return "torque" if field.endswith("effort") else "position"
 
 
-def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], said: str, chosen: bool) -> CommandSeries:
-    """Return commands without joint names, in the order of ``joints``."""
+def _array_commands(
+    series: TopicSeries, time: Array, joints: Sequence[str], declared: str, chosen: bool
+) -> CommandSeries:
+    """Return the commands of messages without joint names, in the order of ``joints``.
+
+    Args:
+        series: Messages of the topic.
+        time: Time of each message in s.
+        joints: Names of the measured joints.
+        declared: "position" or "torque" if the caller declares the command type, else "".
+        chosen: Whether the caller selected the joints; required if there are several.
+    """
     rows = series.values["data"]
     widths = {len(row) for row in rows}
     if widths != {len(joints)}:
@@ -238,7 +288,7 @@ def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], sai
             f"{series.topic} holds numbers without names. Which joints are they, in its order? "
             f"Answer with joints=[…] (--joints a,b,…); measured are {', '.join(joints)}."
         )
-    kind = said or _kind_from_name(series.topic)
+    kind = declared or _kind_from_name(series.topic)
     if not kind:
         raise LogError(
             f"{series.topic} does not declare the kind of its numbers. Answer with --topics position={series.topic} or "
@@ -248,7 +298,7 @@ def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], sai
 
 
 def _kind_from_name(topic: str) -> str:
-    """Return the command type in a controller's name, as in ros2_control."""
+    """Return the command type that the name of a topic contains, as in ros2_control; "" if it contains none."""
     if re.search(r"position", topic.lower()):
         return "position"
     return "torque" if re.search(r"effort|torque", topic.lower()) else ""
@@ -257,11 +307,18 @@ def _kind_from_name(topic: str) -> str:
 def _sample_trajectories(
     series: TopicSeries, time: Array, common: tuple[str, ...], joints: Sequence[str], measured: tuple[Array, Array]
 ) -> CommandSeries:
-    """Sample trajectories at the times of the measurements, as a controller follows them.
+    """Return the commands of a trajectory controller at the times of the measurements.
 
-    A new trajectory replaces the previous one when it is received. It starts at the previous command (the first one at
-    the measured position) and is linear up to its first point. Between points it is linear, or cubic if they have
-    velocities (ros2_controllers, "Trajectory Representation"); after the last point it is held.
+    A new trajectory replaces the previous one when it is received. It starts at the previous command (the first one
+    at the measured position) and is linear up to its first point. Between points it is linear, or cubic if they
+    have velocities (ros2_controllers, "Trajectory Representation"); after the last point it is held.
+
+    Args:
+        series: Trajectory messages.
+        time: Time of each message in s.
+        common: Joints that are measured and commanded.
+        joints: Names of the n measured joints.
+        measured: Times in s, shape ``(T,)``, and positions, shape ``(T, n)``.
     """
     frames, positions = measured
     columns = [list(joints).index(joint) for joint in common]
@@ -277,33 +334,51 @@ def _sample_trajectories(
         chosen = (frames >= time[at]) & (frames < until)
         values[chosen] = _interpolate_trajectory(knots, slopes, frames[chosen])
         held = _interpolate_trajectory(knots, slopes, np.array([min(until, knots[0][-1])]))[0]
-    begun = ~np.isnan(values[:, 0])
-    return CommandSeries(time=frames[begun], values=values[begun], joints=common, kind="position")
+    started = ~np.isnan(values[:, 0])
+    return CommandSeries(time=frames[started], values=values[started], joints=common, kind="position")
 
 
 def _trajectory_knots(
-    series: TopicSeries, at: int, joints: Sequence[str], heard: float, held: Array
+    series: TopicSeries, at: int, joints: Sequence[str], received: float, held: Array
 ) -> tuple[tuple[Array, Array], Array | None]:
-    """Return times and positions of a trajectory's start and points, and the velocities of the points or None."""
+    """Return the knots of one trajectory for interpolation: its start, and the points of its message.
+
+    Args:
+        series: Trajectory messages.
+        at: Index of the message.
+        joints: Names of n joints.
+        received: Time of the message in s, which is the time of the start.
+        held: Command before the trajectory, shape ``(n,)``, which is the position at the start.
+
+    Returns:
+        Times, shape ``(m,)``, and positions, shape ``(m, n)``, of the start and the points; and the velocities of
+        the points, shape ``(m − 1, n)``, or None if they have none.
+    """
     n, columns = len(series.names[at]), [series.names[at].index(joint) for joint in joints]
     stamp = series.stamped[at]
-    begin = heard + max(0.0, (stamp - series.recorded[at]) / _NS) if stamp else heard
+    begin = received + max(0.0, (stamp - series.recorded[at]) / _NS) if stamp else received
     times = begin + series.values["from_start"][at]
     points = series.values["positions"][at].reshape(-1, n)[:, columns]
     speeds = series.values["velocities"][at]
     slopes = speeds.reshape(-1, n)[:, columns] if len(speeds) else None
     if not len(times):  # an empty trajectory stops where it is
-        return (np.array([heard]), held[None]), None
-    later = times > heard
+        return (np.array([received]), held[None]), None
+    later = times > received
     if not later.all():  # skip points that are already in the past
         points = points[np.argmax(later) if later.any() else -1 :]
         slopes = None if slopes is None else slopes[np.argmax(later) if later.any() else -1 :]
-        times = times[later] if later.any() else np.array([heard + 1e-9])
-    return (np.concatenate([[heard], times]), np.concatenate([held[None], points])), slopes
+        times = times[later] if later.any() else np.array([received + 1e-9])
+    return (np.concatenate([[received], times]), np.concatenate([held[None], points])), slopes
 
 
 def _interpolate_trajectory(knots: tuple[Array, Array], slopes: Array | None, at: Array) -> Array:
-    """Return trajectory positions ``(k, n)`` at times ``at``; ``slopes``: velocities of all points but the first."""
+    """Return the positions of a trajectory of n joints at k times, shape ``(k, n)``.
+
+    Args:
+        knots: Times, shape ``(m,)``, and positions, shape ``(m, n)``, of the start and then of the message's points.
+        slopes: Velocities of the points, excluding the start, shape ``(m − 1, n)``; None for linear interpolation.
+        at: Times in s, shape ``(k,)``.
+    """
     times, points = knots
     straight = np.stack([np.interp(at, times, column) for column in points.T], axis=1)
     if slopes is None or len(times) <= 2 or not len(at):

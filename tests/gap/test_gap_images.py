@@ -1,4 +1,4 @@
-"""Pictures of episodes from datasets, folders and arrays, and what is said of those that are none."""
+"""Images of episodes from datasets, folders and arrays, and what is said of those that are none."""
 
 import os
 from pathlib import Path
@@ -22,30 +22,30 @@ def _noise(frames, height=20, width=30, seed=0):
 
 def test_a_folder_of_folders_and_one_of_arrays_say_the_same(tmp_path):
     whole = [_noise(5, seed=i) for i in range(3)]
-    for i, pictures in enumerate(whole):
+    for i, images in enumerate(whole):
         (tmp_path / "files" / f"ep{i}").mkdir(parents=True)
         (tmp_path / "arrays").mkdir(exist_ok=True)
-        for k, picture in enumerate(pictures):
-            Image.fromarray(picture).save(tmp_path / "files" / f"ep{i}" / f"{k}.png")
-        np.save(tmp_path / "arrays" / f"ep{i}.npy", pictures)
+        for k, image in enumerate(images):
+            Image.fromarray(image).save(tmp_path / "files" / f"ep{i}" / f"{k}.png")
+        np.save(tmp_path / "arrays" / f"ep{i}.npy", images)
     files, arrays = (list(sample_images(open_images(tmp_path / kind), 3, seed=4)) for kind in ("files", "arrays"))
     memory = list(sample_images(images_from_arrays("memory", whole), 3, seed=4))
     for one, two, three in zip(files, arrays, memory, strict=True):
         assert one.name == two.name
-        assert np.array_equal(one.pictures, two.pictures)
-        assert np.array_equal(one.pictures, three.pictures)
+        assert np.array_equal(one.images, two.images)
+        assert np.array_equal(one.images, three.images)
     other = list(sample_images(images_from_arrays("memory", whole), 3, seed=5))
-    assert any(not np.array_equal(a.pictures, b.pictures) for a, b in zip(memory, other, strict=True))
+    assert any(not np.array_equal(a.images, b.images) for a, b in zip(memory, other, strict=True))
 
 
 def test_a_size_averages_areas():
-    picture = np.zeros((1, 4, 4, 3), dtype=np.uint8)
-    picture[0, :2, :2] = 200
-    assert resize_images(picture, (2, 2))[0, ..., 0].tolist() == [[200, 0], [0, 0]]
-    assert resize_images(picture, (1, 1))[0, 0, 0].tolist() == [50, 50, 50]
+    image = np.zeros((1, 4, 4, 3), dtype=np.uint8)
+    image[0, :2, :2] = 200
+    assert resize_images(image, (2, 2))[0, ..., 0].tolist() == [[200, 0], [0, 0]]
+    assert resize_images(image, (1, 1))[0, 0, 0].tolist() == [50, 50, 50]
 
 
-def test_pictures_that_are_none_are_named(tmp_path):
+def test_images_that_are_none_are_named(tmp_path):
     with pytest.raises(InputError, match=r"uint8 of shape \(2, 8, 8, 1\); they must be uint8 sRGB"):
         images_from_arrays("grey", [np.zeros((2, 8, 8, 1), dtype=np.uint8)])
     with pytest.raises(InputError, match="float64 of shape"):
@@ -63,11 +63,11 @@ def test_pictures_that_are_none_are_named(tmp_path):
         open_images(tmp_path)
 
 
-def test_pictures_of_several_sizes_are_refused_or_scaled():
+def test_images_of_several_sizes_are_refused_or_scaled():
     mixed = images_from_arrays("mixed", [_noise(2), _noise(2, height=40)])
     with pytest.raises(InputError, match="episode 1 are 30x40, earlier ones 30x20. Give --size"):
         list(sample_images(mixed, 2))
-    assert {s.pictures.shape for s in sample_images(mixed, 2, size=(10, 16))} == {(2, 10, 16, 3)}
+    assert {s.images.shape for s in sample_images(mixed, 2, size=(10, 16))} == {(2, 10, 16, 3)}
 
 
 def test_a_camera_is_asked_for_where_there_are_several():
@@ -81,12 +81,12 @@ def test_a_camera_is_asked_for_where_there_are_several():
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="g1_inspire_lerobot is not in TWINLOOP_DATA")
-def test_real_pictures_of_one_episode_are_read_and_found_too_few():
+def test_real_images_of_one_episode_are_read_and_found_too_few():
     found = open_images(REAL)
     assert (found.camera, len(found), found.described) == ("cam_high", 1, 100)
     (sample,) = sample_images(found, 2)
-    assert sample.pictures.shape == (2, 480, 640, 3)
-    assert 60 < sample.pictures.mean() < 180
+    assert sample.images.shape == (2, 480, 640, 3)
+    assert 60 < sample.images.mean() < 180
     with pytest.raises(InputError, match=r"1 episode \(of 100 in its metadata\) from cam_high; .* at least 4"):
         found.require_episodes()
 

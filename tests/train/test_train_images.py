@@ -1,4 +1,4 @@
-"""Pictures: decoded once, the same as the dataset's, and a policy that sees them."""
+"""Images: decoded once, the same as the dataset's, and a policy that sees them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
     return foreign(tmp_path_factory.mktemp("data") / "theirs", [5, 7, 6, 5, 6], images=True)
 
 
-def test_pictures_of_any_frames_are_the_datasets_and_each_is_decoded_once(folder, monkeypatch):
+def test_images_of_any_frames_are_the_datasets_and_each_is_decoded_once(folder, monkeypatch):
     data = load_frames(open_sources([SourceConfig(data=str(folder))]))
     assert dict(data.contract.cameras) == {"still": (48, 64)}
     cache = open_caches(data)["still"]
@@ -40,7 +40,7 @@ def test_pictures_of_any_frames_are_the_datasets_and_each_is_decoded_once(folder
     assert decoded == [0, 1, 2, 3, 4]
 
 
-def test_pictures_of_another_size_than_the_metadata_say_are_refused(folder):
+def test_images_of_another_size_than_the_metadata_say_are_refused(folder):
     data = load_frames(open_sources([SourceConfig(data=str(folder))]))
     with pytest.raises(
         DatasetError, match=r"observation.images.still of episode 1 of .* has shape \(7, 48, 64, 3\), but should"
@@ -59,11 +59,11 @@ def test_sizes_that_differ_between_folders_are_refused(folder, tmp_path):
         load_frames(open_sources([SourceConfig(data=str(folder)), SourceConfig(data=str(other))]))
 
 
-def test_a_policy_is_trained_on_pictures(folder, tmp_path):
+def test_a_policy_is_trained_on_images(folder, tmp_path):
     pytest.importorskip("torch")
     from twinloop.train.run import train
 
-    settings = {"width": 8, "depth": 1, "chunk_size": 2, "n_action_steps": 1, "pictures": {"channels": [4, 4]}}
+    settings = {"width": 8, "depth": 1, "chunk_size": 2, "n_action_steps": 1, "images": {"channels": [4, 4]}}
     said = {"sources": [{"data": str(folder)}], "steps": 4, "batch": 4, "evaluations": 2, "settings": settings}
     policy = train(TrainConfig.of(said), tmp_path / "out").policy
     assert dict(policy.contract.cameras) == {"still": (48, 64)}

@@ -1,4 +1,4 @@
-"""Open and check the parts of a run before anything moves; serve a policy to other computers."""
+"""Open and check the robot, twin, policies and monitor of a run before anything moves; serve a policy."""
 
 from __future__ import annotations
 
@@ -34,33 +34,48 @@ _SECONDS = 20.0  # s per episode without a task: the usual length of teleoperate
 
 
 @dataclass(kw_only=True)
-class RobotCell:
-    """The parts of a run: robot, envelope, policies by their role, and the stages of a candidate.
+class OpenedRun:
+    """Robot, envelope, policies and monitor of a run, opened and checked against each other.
 
-    ``judge`` returns whether the task is done now; None if the robot has no judge.
+    Attributes:
+        robot: driver of the robot.
+        timed_robot: the same robot, with a time limit for each of its answers.
+        judge: function that returns whether the task is done now; None if the robot cannot determine it.
+        twin: twin from which the envelope is computed.
+        envelope: limits that every command must respect.
+        robot_contract: contract that the robot offers to a policy.
+        deciders: policies by role: ``champion``, and ``shadow`` or ``canary`` if a candidate is in this stage.
+        stages: stages of deployment; None without a registry, or if another policy than the champion is requested.
+        task: task of a virtual robot, or None.
+        monitor: monitor of the champion, or None.
     """
 
     robot: RobotDriver
-    spoken: TimedRobot
+    timed_robot: TimedRobot
     judge: Callable[[], bool] | None
     twin: Twin
     envelope: Envelope
-    offered: Contract
+    robot_contract: Contract
     deciders: Mapping[str, Decider]
     stages: StageTracker | None
     task: Any
     monitor: MonitorWatcher | None
 
 
-def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitStack) -> RobotCell:
-    """Open everything that a run needs; nothing is connected yet.
+def open_run_parts(request: RunRequest, registry: PolicyRegistry | None, held: ExitStack) -> OpenedRun:
+    """Open and check everything that a run needs. The robot is not connected yet.
+
+    Args:
+        request: flags of ``twinloop run``.
+        registry: registry of the workspace, or None.
+        held: stack on which everything that must be closed is registered.
 
     Raises:
-        InputError: a part is not available, or does not fit the others; the message names it and the remedy.
+        InputError: If a robot, policy, twin or monitor is not available, or does not fit the others.
     """
-    spoken = TimedRobot(open_robot(_add_session_number(request.robot, request.first)), patience_s=PATIENCE_S)
-    held.callback(spoken.driver.close)
-    robot = spoken.driver
+    timed_robot = TimedRobot(open_robot(_add_session_number(request.robot, request.first)), patience_s=PATIENCE_S)
+    held.callback(timed_robot.driver.close)
+    robot = timed_robot.driver
     twin = load_twin(_twin_name(request, registry))
     hz = request.hz or twin.control_hz
     if robot.source == "sim" and hz != twin.control_hz:
@@ -68,7 +83,7 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
     settings = EnvelopeSettings() if request.envelope is None else EnvelopeSettings.read(request.envelope)
     envelope = Envelope(twin, settings, units=robot.units, hz=hz)
     task = robot.read_attribute("task")
-    offered = offered_contract(robot, hz=hz, task=str(getattr(task, "name", "")))
+    robot_contract = offered_contract(robot, hz=hz, task=str(getattr(task, "name", "")))
     stages = StageTracker(registry) if registry is not None and request.policy == "champion" else None
     deciders: dict[str, Decider] = {}
     for arm, reference in _policies_by_role(request, stages).items():
@@ -76,19 +91,19 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
             reference, registry, token=read_token(request.token_file), run_seed=request.run_seed
         )
         held.callback(deciders[arm].close)
-        require_compatible(deciders[arm], offered, robot.origin)
+        require_compatible(deciders[arm], robot_contract, robot.origin)
     if robot.source == "real":
         robot.patience_s = settings.max_age_s
     monitor = None
     if request.monitor is not None:
-        monitor = open_watcher(request.monitor, deciders["champion"], spoken, on_alarm=request.on_alarm)
-    return RobotCell(
+        monitor = open_watcher(request.monitor, deciders["champion"], timed_robot, on_alarm=request.on_alarm)
+    return OpenedRun(
         robot=robot,
-        spoken=spoken,
+        timed_robot=timed_robot,
         judge=robot.read_attribute("success"),
         twin=twin,
         envelope=envelope,
-        offered=offered,
+        robot_contract=robot_contract,
         deciders=deciders,
         stages=stages,
         task=task,
@@ -97,19 +112,29 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
 
 
 def _add_session_number(address: str, first: int) -> str:
-    """Return a virtual robot's address with the session number of the first episode, unless it already has one."""
+    """Add the number of the first episode to the address of a virtual robot, so that a later run gets other scenes.
+
+    Args:
+        address: address of a robot. It is returned unchanged for a real robot, and if it already has a session number.
+        first: number of the first episode.
+    """
     if not address.startswith(_VIRTUAL) or "session=" in address or not first:
         return address
     return f"{address}{'&' if '?' in address else '?'}session={first}"
 
 
-def require_compatible(decider: Decider, offered: Contract, robot: str) -> None:
-    """Refuse a policy whose contract does not match the robot.
+def require_compatible(decider: Decider, robot_contract: Contract, robot: str) -> None:
+    """Check that the contract of a policy matches a robot.
+
+    Args:
+        decider: the policy.
+        robot_contract: contract that the robot offers.
+        robot: name of the robot, for the error message.
 
     Raises:
-        InputError: lists every difference on its own line.
+        InputError: If the contracts differ; the message has one line for each difference.
     """
-    differences = decider.contract.find_differences(offered)
+    differences = decider.contract.find_differences(robot_contract)
     if differences:
         lines = "\n".join(f"  {line}" for line in differences)
         raise InputError(
@@ -118,7 +143,7 @@ def require_compatible(decider: Decider, offered: Contract, robot: str) -> None:
 
 
 def _policies_by_role(request: RunRequest, stages: StageTracker | None) -> dict[str, str]:
-    """Return the policies of the run by role: the requested one, and the candidate that is in shadow or canary."""
+    """Return the policies of a run by role: ``champion`` is the requested one, ``shadow`` or ``canary`` a candidate."""
     arms = {"champion": request.policy}
     standing = None if stages is None else stages.current_candidate
     if standing is not None:
@@ -141,24 +166,29 @@ def _twin_name(request: RunRequest, registry: PolicyRegistry | None) -> str:
 
 
 def open_registry(held: ExitStack) -> PolicyRegistry | None:
-    """Return the policy registry of the workspace around the working folder, or None."""
+    """Return the policy registry of the nearest workspace upwards from the working folder, or None without a workspace.
+
+    Args:
+        held: stack that closes the workspace.
+    """
     root = Workspace.find(Path.cwd())
     return None if root is None else PolicyRegistry(held.enter_context(Workspace.open(root)))
 
 
-def episode_steps(cell: RobotCell, request: RunRequest) -> int:
-    """Return the number of control steps of an episode: as requested, or that of the task, or those of 20 s."""
-    hz = cell.offered.control_hz
+def episode_steps(opened: OpenedRun, request: RunRequest) -> int:
+    """Return the number of control steps of an episode: from ``--seconds``, else from the task, else for 20 s."""
+    hz = opened.robot_contract.control_hz
     if request.seconds is not None:
         return max(1, round(request.seconds * hz))
-    return int(cell.task.nstep) if cell.task is not None else round(_SECONDS * hz)
+    return int(opened.task.nstep) if opened.task is not None else round(_SECONDS * hz)
 
 
 def serve_policy(request: ServeRequest, console: Console) -> dict[str, Any]:
-    """Serve a policy until Ctrl-C; return the number of answered observations.
+    """Serve a policy over HTTP and WebSocket until Ctrl-C; return the number of answered observations.
 
     Raises:
-        InputError: there is no such policy, a server's address is given instead, or the port is not available.
+        InputError: If there is no such policy, the policy is given as the address of a server, or the port is not
+            available.
     """
     options = ServeOptions(
         host=request.host, port=request.port, token=read_token(request.token_file), sessions=request.sessions

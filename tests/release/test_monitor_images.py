@@ -1,4 +1,4 @@
-"""Pictures that moved by a known amount, under things in the way and other light."""
+"""Images that moved by a known amount, under things in the way and other light."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _scene(seed: int) -> np.ndarray:
 
 
 def _moved(scene: np.ndarray, shift: tuple[float, float], turn: complex = 1.0) -> np.ndarray:
-    """The scene as a camera sees it whose picture is turned and scaled about its centre, then shifted."""
+    """The scene as a camera sees it whose image is turned and scaled about its centre, then shifted."""
     row, column = np.indices(scene.shape, dtype=np.float64)
     middle = complex((WIDTH - 1) / 2.0, (HEIGHT - 1) / 2.0)
     from_where = (column + 1j * row - middle - complex(*shift)) / turn + middle
@@ -57,7 +57,7 @@ def test_scale_and_rotation_are_told_in_pixels_of_a_corner() -> None:
 
 
 def test_the_registration_is_of_the_mask_not_of_what_moves() -> None:
-    """Half the picture moves by 4 px, and the mask says that it is not the scene."""
+    """Half the image moves by 4 px, and the mask says that it is not the scene."""
     scene, still = _scene(4), _still()
     still[:, :48] = False
     seen = scene.copy()
@@ -75,7 +75,7 @@ def test_along_a_straight_edge_nothing_is_told() -> None:
     assert found[1] == pytest.approx(2.0, abs=0.4)
 
 
-def test_large_pictures_are_told_in_their_own_pixels() -> None:
+def test_large_images_are_told_in_their_own_pixels() -> None:
     scene = np.kron(_scene(5), np.ones((4, 4)))
     seen = np.roll(scene, (8, -12), axis=(0, 1))
     found = Registration(scene, np.ones(scene.shape, dtype=bool)).estimate_motion(seen[None])[0]
@@ -92,20 +92,20 @@ def test_halved_light_is_a_stop_and_no_shift() -> None:
     assert np.abs(row[2:]).max() < 0.05
 
 
-def test_still_is_what_stands_in_most_pictures() -> None:
-    """An arm that is here in two of five pictures: the median is without it, the mask too."""
-    pictures = np.repeat(_scene(6)[None], 10, axis=0)
-    pictures[:4, :30, 20:60] = np.random.default_rng(0).uniform(0, 255, size=(4, 30, 40))
-    reference = ImageReference.of(np.repeat(pictures[..., None], 3, axis=3).astype(np.uint8))
+def test_still_is_what_stands_in_most_images() -> None:
+    """An arm that is here in two of five images: the median is without it, the mask too."""
+    images = np.repeat(_scene(6)[None], 10, axis=0)
+    images[:4, :30, 20:60] = np.random.default_rng(0).uniform(0, 255, size=(4, 30, 40))
+    reference = ImageReference.of(np.repeat(images[..., None], 3, axis=3).astype(np.uint8))
     assert reference.still[:30, 20:60].mean() < 0.05  # of four random values now and then one fits
     assert reference.still[30:].all()
     np.testing.assert_allclose(reference.background[30:], np.floor(_scene(6))[30:], atol=1.0)
 
 
 def test_where_nothing_stands_still_a_shift_is_not_told() -> None:
-    pictures = np.random.default_rng(1).integers(0, 255, size=(8, HEIGHT, WIDTH, 3)).astype(np.uint8)
-    reference = ImageReference.of(pictures)
-    row = reference.compare_images(pictures[:1], "wrist")[0]
+    images = np.random.default_rng(1).integers(0, 255, size=(8, HEIGHT, WIDTH, 3)).astype(np.uint8)
+    reference = ImageReference.of(images)
+    row = reference.compare_images(images[:1], "wrist")[0]
     assert reference.registration is None
     assert np.isfinite(row[:2]).all()
     assert np.isnan(row[2:]).all()
@@ -115,8 +115,8 @@ def test_where_nothing_stands_still_a_shift_is_not_told() -> None:
 
 def test_a_shift_is_said_in_pixels_and_as_a_turn() -> None:
     row = np.array([0.0, 0.0, 3.0, -4.0, 0.6, 0.8])
-    assert describe_motion(row, None) == "by 5.0 px in the middle, and additionally by 1.0 px in the corners"
-    assert "as if turned by 2.9°" in describe_motion(row, 100.0)  # atan(5 / 100)
+    assert describe_motion(row, None) == "by 5.0 px at the image centre, and additionally by 1.0 px in the corners"
+    assert "as if the camera had turned by 2.9°" in describe_motion(row, 100.0)  # atan(5 / 100)
 
 
 def test_a_camera_of_another_size_is_refused() -> None:

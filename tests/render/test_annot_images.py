@@ -1,4 +1,4 @@
-"""Pictures and what is told of them agree: by reprojection, by rays, by drawing each thing alone."""
+"""Images and what is told of them agree: by reprojection, by rays, by drawing each thing alone."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def told(twin, states):
 
 
 def of(told, name, camera, frame):
-    """Rows of a table of one picture."""
+    """Rows of a table of one image."""
     table = told[f"annotations/{name}"]
     camera_here = np.array(table["camera"].to_pylist()) == camera
     return table.take(np.flatnonzero(camera_here & (table["frame_index"].to_numpy() == frame)))
@@ -90,7 +90,7 @@ def rows(told, name, camera, frame):
     return of(told, name, camera, frame).to_pylist()
 
 
-def picture(told, column, camera, frame):
+def image(told, column, camera, frame):
     return decode_png(rows(told, "frames", camera, frame)[0][column])
 
 
@@ -129,10 +129,10 @@ def alone(twin, states, name, camera, frame, scale=1):
     return seen[camera]["geom"][0] >= 0
 
 
-PICTURES = [(camera, frame) for camera in ("still", "moving") for frame in (0, 3)]
+IMAGES = [(camera, frame) for camera in ("still", "moving") for frame in (0, 3)]
 
 
-@pytest.mark.parametrize(("camera", "frame"), PICTURES)
+@pytest.mark.parametrize(("camera", "frame"), IMAGES)
 def test_keypoints_lie_where_they_are_seen(twin, states, told, camera, frame):
     data, points = posed(twin, states, frame), {row["name"]: row for row in rows(told, "keypoints", camera, frame)}
     assert points["ball"]["pixel"] == pytest.approx(
@@ -155,8 +155,8 @@ def test_keypoints_lie_where_they_are_seen(twin, states, told, camera, frame):
 def test_hidden_corners_are_told_from_seen_ones(told):
     """Where all pixels around a keypoint show something nearer it is hidden, where all show something farther, seen."""
     found = []
-    for camera, frame in PICTURES:
-        depth = decode_depth(picture(told, "depth", camera, frame), AnnotationSettings().depth_unit)
+    for camera, frame in IMAGES:
+        depth = decode_depth(image(told, "depth", camera, frame), AnnotationSettings().depth_unit)
         for point in rows(told, "keypoints", camera, frame):
             column, row = np.array(point["pixel"])
             assert point["inside"] == (0 <= column < SIZE[1] and 0 <= row < SIZE[0])
@@ -174,7 +174,7 @@ def test_hidden_corners_are_told_from_seen_ones(told):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_boxes_hold_what_is_drawn(twin, states, told, name):
-    for camera, frame in PICTURES:
+    for camera, frame in IMAGES:
         (row,) = [item for item in rows(told, "objects", camera, frame) if item["name"] == name]
         mask = alone(twin, states, name, camera, frame, FINE)
         found = np.nonzero(mask)
@@ -190,7 +190,7 @@ def test_boxes_hold_what_is_drawn(twin, states, told, name):
 @law(max_examples=15)
 @given(seed=st.integers(0, 2**31))
 def test_outlines_are_those_of_many_points(seed):
-    """The box of an ellipsoid's or disc's picture holds the pictures of its points, and touches them."""
+    """The box of an ellipsoid's or disc's image holds the images of its points, and touches them."""
     rng = np.random.default_rng(seed)
     axes = np.linalg.qr(rng.normal(size=(3, 3)))[0] * rng.uniform(0.0, 0.3, 3) * [1.0, 1.0, rng.integers(0, 2)]
     centre = rng.uniform([-1.0, -1.0, 0.8], [1.0, 1.0, 4.0])
@@ -284,11 +284,11 @@ def off_surface(model, data, geom, points):
     return np.abs(np.max(sides, axis=0))
 
 
-@pytest.mark.parametrize(("camera", "frame"), PICTURES)
+@pytest.mark.parametrize(("camera", "frame"), IMAGES)
 def test_depth_lies_on_the_surfaces(twin, states, told, camera, frame):
     data, settings = posed(twin, states, frame), AnnotationSettings()
-    depth = decode_depth(picture(told, "depth", camera, frame), settings.depth_unit)
-    instance = picture(told, "instance", camera, frame)
+    depth = decode_depth(image(told, "depth", camera, frame), settings.depth_unit)
+    instance = image(told, "instance", camera, frame)
     table, (matrix, camera_from_world) = InstanceTable.of(twin), view(told, camera, frame)
     world_from_camera = np.linalg.inv(camera_from_world)
     for thing in table.instances:
@@ -305,8 +305,8 @@ def test_depth_lies_on_the_surfaces(twin, states, told, camera, frame):
 def test_flow_leads_to_where_rays_say(twin, states, told, camera):
     """Rays find body points in one frame, and whether they are met in the next: without depth, ids or flow's code."""
     now, then = posed(twin, states, 1), posed(twin, states, 2)
-    flow, seen = decode_flow(picture(told, "flow", camera, 1))
-    instance, table = picture(told, "instance", camera, 1), InstanceTable.of(twin)
+    flow, seen = decode_flow(image(told, "flow", camera, 1))
+    instance, table = image(told, "instance", camera, 1), InstanceTable.of(twin)
     matrix, camera_from_world = view(told, camera, 1)
     world_from_camera = np.linalg.inv(camera_from_world)
     rng, groups = np.random.default_rng(1), np.array([1, 1, 1, 0, 0, 0], np.uint8)
@@ -336,9 +336,9 @@ def test_there_is_no_flow_after_the_last_frame(told):
     assert rows(told, "frames", "still", 3)[0]["flow"] is None
 
 
-@pytest.mark.parametrize(("camera", "frame"), PICTURES)
+@pytest.mark.parametrize(("camera", "frame"), IMAGES)
 def test_visibility_is_the_seen_part_of_what_is_drawn_alone(twin, states, told, camera, frame):
-    instance, hidden = picture(told, "instance", camera, frame), 0
+    instance, hidden = image(told, "instance", camera, frame), 0
     for row in rows(told, "objects", camera, frame):
         if row["name"] == "floor":
             assert row["visibility"] is None
@@ -394,9 +394,9 @@ def test_rays_meet_what_is_only_seen_and_what_took_another_shape():
 
 
 def test_normals_are_those_of_the_planes(twin, states, told):
-    for camera, frame in PICTURES:
-        normals = decode_normals(picture(told, "normals", camera, frame))
-        instance = picture(told, "instance", camera, frame)
+    for camera, frame in IMAGES:
+        normals = decode_normals(image(told, "normals", camera, frame))
+        instance = image(told, "instance", camera, frame)
         floor = InstanceTable.of(twin).of_geom[twin.model.geom("floor").id]
         up = view(told, camera, frame)[1][:3, :3] @ [0, 0, 1]
         assert np.allclose(normals[instance == floor], up, atol=0.01)
@@ -413,7 +413,7 @@ def test_names_and_classes_are_those_of_the_twin(twin, told):
         "cart": "other", "box": "object", "ball": "object", "egg": "food", "can": "target", "pill": "other",
         "rock": "other", "floor": "floor", "wall": "fixture",
     }  # fmt: skip
-    semantic, instance = picture(told, "semantic", "still", 0), picture(told, "instance", "still", 0)
+    semantic, instance = image(told, "semantic", "still", 0), image(told, "instance", "still", 0)
     assert (semantic[instance == table.instances[3].id] == table.classes.index("food")).all()
     assert "cart" not in {row["name"] for row in rows(told, "objects", "still", 0)}  # of a group that is not drawn
     document = annotations_document(twin, AnnotationSettings(wanted=("depth", "contacts")))

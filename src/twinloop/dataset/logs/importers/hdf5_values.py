@@ -1,6 +1,7 @@
 """Read arrays, texts and simulations from an untrusted HDF5 file.
 
-No other file is opened, nothing is unpickled, and arrays or texts over a limit are refused before memory is allocated.
+Links to other files are refused, nothing is unpickled, and arrays or texts over a size limit are refused before
+memory is allocated.
 """
 
 from __future__ import annotations
@@ -24,42 +25,57 @@ _PLAIN = "fiub"  # numeric kinds of dtype; other kinds may refer to other object
 
 
 def get_member(group: Any, key: str, where: str) -> Any:
-    """Return the member of a group, only if it is in the same file.
+    """Return the member ``key`` of an HDF5 group, if it is in the same file.
+
+    Args:
+        group: HDF5 group.
+        key: Name of the member.
+        where: File and group, for error messages.
 
     Raises:
-        LogError: there is no such member, or it is a link to another file.
+        LogError: If there is no such member, or it is a link to another file.
     """
     link = group.get(key, getlink=True)
     if link is None:
         raise LogError(f"{where} has no {key}. It has: {', '.join(group) or 'nothing'}.")
     if hasattr(link, "filename"):
-        raise LogError(f"{where}/{key} is a link to another file; such are not followed.")
+        raise LogError(f"{where}/{key} is a link to another file, and links are not followed.")
     found = group[key]
     if found.file.filename != group.file.filename:
-        raise LogError(f"{where}/{key} is a link to another file; such are not followed.")
+        raise LogError(f"{where}/{key} is a link to another file, and links are not followed.")
     return found
 
 
 def read_array(group: Any, key: str, where: str) -> Array:
-    """Read a numeric array ``(T, …)`` as float64.
+    """Read a numeric array of an HDF5 group as float64, shape ``(T, …)`` for T frames.
+
+    Args:
+        group: HDF5 group.
+        key: Name of the array.
+        where: File and group, for error messages.
 
     Raises:
-        LogError: it is missing, in another file, too large, or not numeric.
+        LogError: If the array is missing, in another file, too large, or not numeric.
     """
     return np.asarray(_require_plain_array(group, key, where)[()], dtype=np.float64)
 
 
 def read_matrix(group: Any, key: str, where: str) -> Array:
-    """Read a numeric array as `read_array` does, and flatten each frame: ``(T, k)``."""
+    """Read a numeric array like `read_array` and flatten each of its T frames, shape ``(T, k)``."""
     values = read_array(group, key, where)
     return values.reshape(len(values), int(np.prod(values.shape[1:])))
 
 
 def read_text_attribute(owner: Any, key: str, where: str) -> str:
-    """Return a text attribute, "" without one.
+    """Return a text attribute of an HDF5 group; "" if it is missing.
+
+    Args:
+        owner: HDF5 group.
+        key: Name of the attribute.
+        where: File and group, for error messages.
 
     Raises:
-        LogError: it is not a text, or it is too long.
+        LogError: If the attribute is not text, or is too long.
     """
     if key not in owner.attrs:
         return ""
@@ -67,30 +83,39 @@ def read_text_attribute(owner: Any, key: str, where: str) -> str:
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if not isinstance(value, str) or len(value) > _MOST_TEXT:
-        raise LogError(f"{where}: the attribute {key} is no text, or longer than {_MOST_TEXT:,} characters.")
+        raise LogError(f"{where}: the attribute {key} is not text, or longer than {_MOST_TEXT:,} characters.")
     return value
 
 
 def read_json_attribute(owner: Any, key: str, where: str) -> dict[str, Any]:
-    """Return an attribute that is a JSON object, empty without one.
+    """Return an attribute of an HDF5 group that is a JSON object; an empty dictionary if it is missing.
+
+    Args:
+        owner: HDF5 group.
+        key: Name of the attribute.
+        where: File and group, for error messages.
 
     Raises:
-        LogError: it is not a JSON object.
+        LogError: If the attribute is not a JSON object.
     """
     try:
         value = parse_json(read_text_attribute(owner, key, where) or "{}", where=f"{where}: the attribute {key}")
     except DocumentError as error:
         raise LogError(str(error)) from error
     if not isinstance(value, dict):
-        raise LogError(f"{where}: the attribute {key} is JSON, but no object.")
+        raise LogError(f"{where}: the attribute {key} is not a JSON object.")
     return value
 
 
 def read_simulation(demo: Any, where: str) -> StoredSimulation | None:
-    """Return model and states of a demonstration; None if either is missing.
+    """Return the simulation (model and states) of a demonstration; None if model or states are missing.
+
+    Args:
+        demo: HDF5 group of the demonstration.
+        where: File and group, for error messages.
 
     Raises:
-        LogError: as `read_array` and `read_text_attribute`, or the last state has another shape than the others.
+        LogError: If an array or text cannot be read, or the last state has another shape than the other states.
     """
     model = read_text_attribute(demo, "model_file", where)
     if not model or "states" not in demo:
@@ -132,14 +157,14 @@ def _read_bytes(group: Any, name: str, where: str) -> bytes:
 
 
 def _require_plain_array(group: Any, key: str, where: str) -> Any:
-    """Return an HDF5 dataset after checking that its numbers are in this file and not too many."""
+    """Return a numeric HDF5 dataset after checking that its values are in this file and not too many."""
     stored = get_member(group, key, where)
     if not hasattr(stored, "dtype"):
         raise LogError(f"{where}/{key} is a group where an array should be.")
     if stored.dtype.kind not in _PLAIN:
-        raise LogError(f"{where}/{key} holds {stored.dtype} values where numbers should be; such are not read.")
+        raise LogError(f"{where}/{key} holds {stored.dtype} values where numbers should be.")
     if stored.is_virtual or stored.external:
-        raise LogError(f"{where}/{key} is a link to another file; such are not followed.")
+        raise LogError(f"{where}/{key} is a link to another file, and links are not followed.")
     if not stored.ndim:
         raise LogError(f"{where}/{key} is a single number where an array should be.")
     if stored.size > _MOST_VALUES:

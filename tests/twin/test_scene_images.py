@@ -1,4 +1,4 @@
-"""Pictures show what physics has: moved, turned and exchanged shapes are posed as the engine poses them."""
+"""Images show what physics has: moved, turned and exchanged shapes are posed as the engine poses them."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def blocks(text):
     return ["\n".join(block) for block in found if block]
 
 
-def is_table_of_figures(block):
+def is_table_of_metrics(block):
     lines = [line for line in block.splitlines() if line.startswith("|")]
     cells = [cell.strip(" *") for line in lines[2:] for cell in re.split(r"(?<!\\)\|", line)[2:-1]]
     return bool(cells) and sum(bool(NUMBER.match(cell)) for cell in cells) >= 0.3 * len(cells)
@@ -63,7 +63,7 @@ def tables(page, text):
     found = blocks(text)
     for number, block in enumerate(found):
         head = next((line for line in block.splitlines() if line.startswith("|")), "|")
-        if is_table_of_figures(block) and (page, head.split("|")[1].strip()) not in SETTINGS:
+        if is_table_of_metrics(block) and (page, head.split("|")[1].strip()) not in SETTINGS:
             before = "\n".join(found[: number + 1])
             begun = re.findall(r"<!-- (.+): begin -->", before)
             inside = begun[-1:] if before.count(": begin -->") > before.count(": end -->") else []
@@ -80,7 +80,7 @@ def pages():
 
 
 @pytest.mark.parametrize("page", pages())
-def test_every_table_of_figures_names_its_command(page):
+def test_every_table_of_metrics_names_its_command(page):
     assert nameless(page, (ROOT / page).read_text()) == []
 
 
@@ -99,7 +99,7 @@ def test_a_table_without_a_command_is_found():
     assert nameless("p", "| a | b |\n|---|---|\n| x | `7` |\n| y | no |") == []
 
 
-def test_every_file_that_is_named_beside_a_figure_exists():
+def test_every_file_that_is_named_beside_a_metric_exists():
     for page in pages():
         for _, near in tables(page, (ROOT / page).read_text()):
             for path in re.findall(r"(?:tests|examples|scripts)/\w+\.(?:py|sh)", near):

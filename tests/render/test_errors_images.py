@@ -1,4 +1,4 @@
-"""What is wrong about pictures to be made is refused by its name, before anything is drawn, and nothing is lost."""
+"""What is wrong about images to be made is refused by its name, before anything is drawn, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_words_that_cannot_be_meant_are_refused(words, message):
 @pytest.mark.parametrize(
     ("renderer", "quality", "message"),
     [
-        ("gl", {"shadow_map": -3}, "shadow_map = -3 in the quality of gl. Choose one from 0 to 16384"),
-        ("gl", {"shadow_map": 999_999}, "shadow_map = 999999 in the quality of gl"),
-        ("gl", {"samples": 1000}, "samples = 1000 in the quality of gl. Choose one from 0 to 64"),
-        ("gl", {"shadow_reach": float("nan")}, "shadow_reach = nan in the quality of gl"),
-        ("gl", {"shadow_map": "big"}, "shadow_map is written like 512; given 'big'"),
+        ("gl", {"shadow_map": -3}, "The quality setting shadow_map of gl is -3. Choose a value from 0 to 16384"),
+        ("gl", {"shadow_map": 999_999}, "The quality setting shadow_map of gl is 999999"),
+        ("gl", {"samples": 1000}, "The quality setting samples of gl is 1000. Choose a value from 0 to 64"),
+        ("gl", {"shadow_reach": float("nan")}, "The quality setting shadow_reach of gl is nan"),
+        ("gl", {"shadow_map": "big"}, "The quality setting shadow_map is 'big'. Give a value like 512"),
         ("gl", {"shadow": 1}, "Unknown quality setting 'shadow' .*Nearest existing: shadow_map"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_quality_that_cannot_be_is_refused_before_anything_is_drawn(renderer, 
 
 
 def test_yes_or_no_is_not_taken_from_a_word():
-    with pytest.raises(InputError, match="denoise is true or false, .*; given 'maybe'"):
+    with pytest.raises(InputError, match="denoise is 'maybe'. Give true or false, or leave it out"):
         renderer_entry("mitsuba").make_settings({"denoise": "maybe"})
 
 
@@ -171,7 +171,7 @@ def test_a_sensor_is_shown_from_its_own_camera_alone(tmp_path):
 
 
 def test_renderers_are_compared_on_a_state_and_written_where_there_is_a_place(tmp_path):
-    with pytest.raises(InputError, match="--frames 0: renderers are compared on at least one state"):
+    with pytest.raises(InputError, match="--frames 0: give at least 1 state per twin"):
         run_bench_renderers(NOWHERE, frames=0)
     for page in (tmp_path, tmp_path / "none.md"):
         with pytest.raises(InputError, match="has no place for the tables. Put these two lines into it: <!--"):

@@ -1,4 +1,4 @@
-"""Find the folders of scenarios, episodes and actors, and show one scenario."""
+"""Find scenarios, episodes and policies by the names that users give, and list or show stored scenarios."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.rollout import Actor, ExpertActor
-from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import SCENARIO, list_scenarios, read_pinned
+from twinloop.rollout.scenario import Scenario
+from twinloop.rollout.scenario_files import SCENARIO, list_scenarios, read_scenario
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 from twinloop.workflows.scenario.requests import ScenarioListRequest, ScenarioShowRequest
@@ -26,7 +26,13 @@ _HOME = "scenarios"
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetEpisode:
-    """An episode in a dataset: its reader, its index, and its id in the catalog, "" if it has none."""
+    """Episode in a dataset.
+
+    Attributes:
+        reader: reader of the dataset.
+        index: index of the episode in the dataset.
+        episode_id: id in the catalog; "" if the episode was not found through the catalog.
+    """
 
     reader: DatasetReader
     index: int
@@ -43,12 +49,16 @@ def scenarios_folder(scenarios: Path | None = None) -> Path:
     return (root or Path.cwd()) / _HOME
 
 
-def open_scenario(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]:
-    """Return the folder and the world of a scenario, which is given by name or as a folder.
+def open_scenario(name: str, scenarios: Path | None = None) -> tuple[Path, Scenario]:
+    """Return the folder and the world of a stored scenario.
+
+    Args:
+        name: name or folder of the scenario.
+        scenarios: folder of scenarios; by default that of the workspace.
 
     Raises:
-        UnknownNameError: there is no such scenario; lists the stored ones.
-        InputError: its files have changed since they were stored.
+        UnknownNameError: If there is no such scenario.
+        InputError: If files of the scenario have changed since they were stored.
     """
     folder = scenarios_folder(scenarios) / name
     if not (folder / SCENARIO).is_file() and (Path(name) / SCENARIO).is_file():
@@ -57,14 +67,19 @@ def open_scenario(name: str, scenarios: Path | None = None) -> tuple[Path, Pinne
         there = [path.name for path in list_scenarios(scenarios_folder(scenarios))]
         makes = "" if there else "; `twinloop scenario from-failure EPISODE` makes them"
         raise UnknownNameError("scenario", name, there, where=f"{scenarios_folder(scenarios)}{makes}")
-    return folder, read_pinned(folder)
+    return folder, read_scenario(folder)
 
 
-def open_scenarios(names: Sequence[str], scenarios: Path | None = None) -> list[tuple[Path, PinnedWorld]]:
-    """Return the folders and worlds of the scenarios of these names, or of all.
+def open_scenarios(names: Sequence[str], scenarios: Path | None = None) -> list[tuple[Path, Scenario]]:
+    """Return the folders and worlds of several stored scenarios.
+
+    Args:
+        names: names or folders of scenarios; empty for all.
+        scenarios: folder of scenarios; by default that of the workspace.
 
     Raises:
-        InputError: no scenario is stored.
+        UnknownNameError: If there is no scenario of a name.
+        InputError: If no scenario is stored.
     """
     if names:
         return [open_scenario(name, scenarios) for name in names]
@@ -75,14 +90,14 @@ def open_scenarios(names: Sequence[str], scenarios: Path | None = None) -> list[
             "from-failure "
             "EPISODE`."
         )
-    return [(folder, read_pinned(folder)) for folder in folders]
+    return [(folder, read_scenario(folder)) for folder in folders]
 
 
 def locate_episode(episode: str) -> DatasetEpisode:
-    """Return the episode that ``FOLDER:INDEX`` or the beginning of a catalog id names.
+    """Find an episode by ``FOLDER:INDEX``, or by the beginning of its id in the workspace of the working folder.
 
     Raises:
-        InputError, UnknownNameError: there is no such dataset or episode.
+        InputError, UnknownNameError: If there is no such dataset or episode.
     """
     folder, colon, index = episode.rpartition(":")
     if colon and index.isdigit() and (Path(folder) / layout.INFO).is_file():
@@ -91,14 +106,14 @@ def locate_episode(episode: str) -> DatasetEpisode:
         return DatasetEpisode(reader=reader, index=int(index))
     if colon and (Path(folder).exists() or "/" in folder):
         raise InputError(
-            f"{folder} is no LeRobot dataset with an episode {index!r}. Write FOLDER:INDEX, such as data:3."
+            f"{folder} is not a LeRobot dataset with an episode {index!r}. Write FOLDER:INDEX, such as data:3."
         )
     from twinloop.catalog import Workspace
     from twinloop.catalog.episode_lookup import resolve_episodes
 
     if Workspace.find(Path.cwd()) is None:
         raise InputError(
-            f"{episode!r} is no FOLDER:INDEX, and there is no workspace here to look it up in. Write the dataset's "
+            f"{episode!r} is not FOLDER:INDEX, and there is no workspace here to look it up in. Write the dataset's "
             "folder and the episode's index, such as data:3."
         )
     with Workspace.open() as workspace:
@@ -108,10 +123,15 @@ def locate_episode(episode: str) -> DatasetEpisode:
 
 
 def open_actor(reference: str, twin: Twin, task: Task) -> Actor:
-    """Return the actor: ``expert``, a policy's folder, or its name in the workspace's registry.
+    """Open the source of commands for a twin and a task: a policy, or the task's scripted expert.
+
+    Args:
+        reference: ``expert``, a policy's folder, or its name in the workspace's registry.
+        twin: the twin.
+        task: the task.
 
     Raises:
-        InputError, UnknownNameError: there is no such policy, or it does not fit the twin and the task.
+        InputError, UnknownNameError: If there is no such policy, or it does not fit the twin and the task.
     """
     if reference == EXPERT:
         return ExpertActor(task=task)
@@ -122,10 +142,13 @@ def open_actor(reference: str, twin: Twin, task: Task) -> Actor:
 
 
 def policy_folder(reference: str) -> Path:
-    """Return the folder of a policy, which is given as a folder or by its name in the registry.
+    """Return the folder of a policy.
+
+    Args:
+        reference: the folder, or the policy's name in the registry of the workspace.
 
     Raises:
-        InputError: it is neither.
+        InputError, UnknownNameError: If there is no such folder, and no such policy in the registry.
     """
     if Path(reference).is_dir():
         return Path(reference)
@@ -148,7 +171,12 @@ def policy_folder(reference: str) -> Path:
 
 
 def is_available(reference: str, digest: str) -> bool:
-    """Return whether a policy can be opened by this name and has the hash ``digest``, if that is not ""."""
+    """Return whether a policy can be found by a reference and has the expected hash.
+
+    Args:
+        reference: folder or name of the policy.
+        digest: the expected hash; "" accepts any hash.
+    """
     from twinloop.release.version import read_config
 
     try:
@@ -159,61 +187,61 @@ def is_available(reference: str, digest: str) -> bool:
 
 
 def run_list(request: ScenarioListRequest, console: Console) -> dict[str, Any]:
-    """Print every scenario with its origin, twin, and number of failures when it was stored."""
-    found = [read_pinned(folder) for folder in list_scenarios(scenarios_folder(request.scenarios))]
+    """Print every stored scenario with its origin, its twin, and how often its actor failed when it was stored."""
+    found = [read_scenario(folder) for folder in list_scenarios(scenarios_folder(request.scenarios))]
     table = Table("scenario", "from", "twin", "failed", "why")
-    for pinned in found:
+    for scenario in found:
         table.add_row(
-            pinned.name,
-            pinned.origin.source,
-            pinned.twin,
-            _format_failures(pinned),
-            pinned.meaning or pinned.reason or "–",
+            scenario.name,
+            scenario.origin.source,
+            scenario.twin,
+            _format_failures(scenario),
+            scenario.meaning or scenario.reason or "–",
         )
     console.print(table if found else f"{scenarios_folder(request.scenarios)} holds no scenario.")
-    return {"verb": "scenario", "kind": "list", "scenarios": [_scenario_to_json(pinned) for pinned in found]}
+    return {"verb": "scenario", "kind": "list", "scenarios": [_scenario_to_json(scenario) for scenario in found]}
 
 
 def run_show(request: ScenarioShowRequest, console: Console) -> dict[str, Any]:
-    """Print one scenario: its origin, its parameters, and its measurements."""
-    folder, pinned = open_scenario(request.name, request.scenarios)
-    console.print(f"{pinned.name} ({folder})", soft_wrap=True)
-    for line in filter(None, (pinned.meaning, pinned.reason)):
+    """Print one scenario: its origin, its failure rate, and the parameters that differ from its twin."""
+    folder, scenario = open_scenario(request.name, request.scenarios)
+    console.print(f"{scenario.name} ({folder})", soft_wrap=True)
+    for line in filter(None, (scenario.meaning, scenario.reason)):
         console.print(line, soft_wrap=True, markup=False)
-    origin = pinned.origin
+    origin = scenario.origin
     console.print(
         f"{origin.source}, episode {origin.episode} of {origin.place or 'no data'}, actor {origin.actor or 'unknown'}; "
-        f"{pinned.nstep} steps of {pinned.task} on {pinned.twin} {pinned.twin_hash[:12]}.",
+        f"{scenario.nstep} steps of {scenario.task} on {scenario.twin} {scenario.twin_hash[:12]}.",
         soft_wrap=True,
         markup=False,
     )
     console.print(
-        f"Failed with its actor: {_format_failures(pinned)}; parameters: {pinned.evidence.get('parameters', '–')}."
+        f"Failed with its actor: {_format_failures(scenario)}; parameters: {scenario.evidence.get('parameters', '–')}."
     )
     table = Table("own parameter", "value")
-    for key, value in pinned.departures.items():
+    for key, value in scenario.non_nominal_values.items():
         table.add_row(key, f"{value:.5g}")
     console.print(table)
-    return {"verb": "scenario", "kind": "show", **_scenario_to_json(pinned)}
+    return {"verb": "scenario", "kind": "show", **_scenario_to_json(scenario)}
 
 
-def _scenario_to_json(pinned: PinnedWorld) -> dict[str, Any]:
+def _scenario_to_json(scenario: Scenario) -> dict[str, Any]:
     return {
-        "scenario": pinned.name,
-        "hash": pinned.hash,
-        "twin": pinned.twin,
-        "twin_hash": pinned.twin_hash,
-        "task": pinned.task,
-        "origin": vars(pinned.origin),
-        "reason": pinned.reason,
-        "meaning": pinned.meaning,
-        "parameters": pinned.departures,
-        "evidence": dict(pinned.evidence),
+        "scenario": scenario.name,
+        "hash": scenario.hash,
+        "twin": scenario.twin,
+        "twin_hash": scenario.twin_hash,
+        "task": scenario.task,
+        "origin": vars(scenario.origin),
+        "reason": scenario.reason,
+        "meaning": scenario.meaning,
+        "parameters": scenario.non_nominal_values,
+        "evidence": dict(scenario.evidence),
     }
 
 
-def _format_failures(pinned: PinnedWorld) -> str:
-    kept = pinned.evidence.get("expected")
+def _format_failures(scenario: Scenario) -> str:
+    kept = scenario.evidence.get("expected")
     if not isinstance(kept, dict) or "failures" not in kept:
         return "–"
     return f"{kept['failures']}/{kept['trials']}"

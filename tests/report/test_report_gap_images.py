@@ -1,4 +1,4 @@
-"""Plots that compare pictures and features of real and simulated clips: regions, tones, chance, scores, spreads."""
+"""Plots that compare images and features of real and simulated clips: regions, tones, chance, scores, spreads."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import pytest
 
 from support.pages import ends, panels, titles, traces, upright_lines
 from twinloop.report.figure import BLUE, GREEN, GREY, ORANGE
-from twinloop.report.gap_plots import feature_histograms, feature_map, group_auc
-from twinloop.report.gap_sensors import episode_scores, permutation_histogram, region_maps, tone_quantiles
+from twinloop.report.gap_plots import plot_feature_histograms, plot_feature_map, plot_group_auc
+from twinloop.report.gap_sensors import (
+    plot_episode_scores,
+    plot_permutation_histogram,
+    plot_region_maps,
+    plot_tone_quantiles,
+)
 
 APART = np.array([[0.5, 1.0, 9.0], [0.0, 2.5, 3.0]])
 HOVER = np.array([["a", "b", "c"], ["d", "e", "f"]])
 
 
-def test_every_picture_has_the_map_of_its_regions_upon_it():
+def test_every_image_has_the_map_of_its_regions_upon_it():
     from PIL import Image
 
-    pictures = [np.full((20, 60, 3), 40, np.uint8), np.full((40, 30, 3), 200, np.uint8)]
-    figure = region_maps(pictures, ["real", "simulated"], APART, HOVER)
+    images = [np.full((20, 60, 3), 40, np.uint8), np.full((40, 30, 3), 200, np.uint8)]
+    figure = plot_region_maps(images, ["real", "simulated"], APART, HOVER)
     assert panels(figure) == ["real", "simulated"]
     image, heat, other_image, other = figure.data
     assert (heat.xaxis, image.xaxis, other.xaxis, other_image.xaxis) == ("x", "x", "x2", "x2")
@@ -33,28 +38,28 @@ def test_every_picture_has_the_map_of_its_regions_upon_it():
         assert (one.zmin, one.zmax) == (0.0, pytest.approx(np.percentile(APART, 98)))
         assert one.hovertemplate == "%{text}<extra></extra>"
         assert [step for step, _ in one.colorscale] == [0.0, 0.35, 1.0]
-    assert (heat.showscale, other.showscale, other.colorbar.title.text) == (False, True, "apart")
+    assert (heat.showscale, other.showscale, other.colorbar.title.text) == (False, True, "distance / sd")
     layout = figure.layout
     assert (layout.xaxis.range, layout.yaxis.range, layout.yaxis.scaleanchor) == ((0, 60), (20, 0), "x")
     assert (layout.xaxis2.range, layout.yaxis2.range, layout.yaxis2.scaleanchor) == ((0, 30), (40, 0), "x2")
     assert {axis.visible for axis in (*figure.select_xaxes(), *figure.select_yaxes())} == {False}
-    for trace, picture in ((image, pictures[0]), (other_image, pictures[1])):
+    for trace, original in ((image, images[0]), (other_image, images[1])):
         kind, _, data = trace.source.partition(",")
         assert (kind, trace.hoverinfo) == ("data:image/jpeg;base64", "skip")
         back = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), dtype=int)
-        assert back.shape == picture.shape
-        assert abs(back - picture).max() < 3
+        assert back.shape == original.shape
+        assert abs(back - original).max() < 3
 
 
 def test_regions_that_hardly_differ_stay_pale():
-    figure = region_maps([np.zeros((4, 4, 3), np.uint8)], ["real"], APART / 10, HOVER)
+    figure = plot_region_maps([np.zeros((4, 4, 3), np.uint8)], ["real"], APART / 10, HOVER)
     assert figure.data[1].zmax == 2.0
     assert figure.data[1].showscale is True
 
 
 def test_tones_are_simulated_across_and_real_up_by_colour():
     real = np.array([[0.1, 0.6], [0.2, 0.7], [0.3, 0.8]])
-    figure = tone_quantiles(np.array([0.25, 0.5]), real, real / 2, real / 4)
+    figure = plot_tone_quantiles(np.array([0.25, 0.5]), real, real / 2, real / 4)
     equal, *lines = figure.data
     assert (list(equal.x), list(equal.y), equal.name, equal.mode) == ([0, 255], [0, 255], "equal", "lines")
     names = [name + end for name in ("red", "green", "blue") for end in ("", " with all remedies")]
@@ -71,27 +76,27 @@ def test_tones_are_simulated_across_and_real_up_by_colour():
     assert [line.line.color for line in lines[2:]] == [GREEN, GREEN, BLUE, BLUE]
     assert titles(figure) == ("simulated value, of 255", "real value, of 255")
     assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((0, 260), (0, 260))
-    without = tone_quantiles(np.array([0.25, 0.5]), real, real / 2)
+    without = plot_tone_quantiles(np.array([0.25, 0.5]), real, real / 2)
     assert [line.name for line in without.data] == ["equal", "red", "green", "blue"]
 
 
 def test_a_distance_is_shown_with_its_interval_over_those_of_exchanged_labels():
     relabelled = np.array([0.1, 0.1, 0.1, 0.1, 0.3, 0.5])
-    figure = permutation_histogram(0.7, 0.6, 0.95, relabelled, name="distance")
+    figure = plot_permutation_histogram(0.7, 0.6, 0.95, relabelled, name="distance")
     counts, dot = figure.data
-    assert (list(counts.x), counts.nbinsx, counts.name) == (relabelled.tolist(), 40, "labels exchanged")
+    assert (list(counts.x), counts.nbinsx, counts.name) == (relabelled.tolist(), 40, "permuted labels")
     assert (list(dot.x), list(dot.y), dot.mode) == ([0.7], [2.0], "markers")
     assert ends(dot) == (pytest.approx([0.6]), pytest.approx([0.95]))
     assert (counts.marker.color, dot.marker.color, dot.error_x.color) == (GREY, ORANGE, ORANGE)
     assert dot.name == "observed, with its interval"
     assert dot.hovertemplate.startswith("0.7 [0.6, 0.95]")
-    assert titles(figure) == ("distance", "relabellings")
-    outside = permutation_histogram(0.7, 0.8, 0.65, relabelled, name="").data[1]
+    assert titles(figure) == ("distance", "permutations")
+    outside = plot_permutation_histogram(0.7, 0.8, 0.65, relabelled, name="").data[1]
     assert ends(outside) == ([0.7], [0.7]), "an end on the wrong side gives no bar"
 
 
 def test_scores_of_episodes_keep_their_side_and_their_names():
-    figure = episode_scores(np.array([1.5, 0.2]), np.array([-0.5]), ["r1", "r2"], ["s1"])
+    figure = plot_episode_scores(np.array([1.5, 0.2]), np.array([-0.5]), ["r1", "r2"], ["s1"])
     real, sim = figure.data
     assert (list(real.x), list(real.y), list(real.text)) == ([1.5, 0.2], ["real"] * 2, ["r1", "r2"])
     assert (list(sim.x), list(sim.y), list(sim.text)) == ([-0.5], ["simulated"], ["s1"])
@@ -106,16 +111,16 @@ def test_scores_of_episodes_keep_their_side_and_their_names():
 
 def test_groups_of_features_that_tell_are_coloured_and_keep_their_order():
     names, low, high = ["speed", "noise", "delay"], [0.6, 0.4, 0.9], [0.85, 0.65, 1.0]
-    figure = group_auc(names, [0.8, 0.55, 0.99], low, high, [True, False, True])
+    figure = plot_group_auc(names, [0.8, 0.55, 0.99], low, high, [True, False, True])
     seen, unseen = figure.data
     assert (seen.name, seen.marker.color, list(seen.x), list(seen.y)) == (
-        "told apart",
+        "distinguishable",
         ORANGE,
         [0.8, 0.99],
         ["speed", "delay"],
     )
     assert (unseen.name, unseen.marker.color, list(unseen.x), list(unseen.y)) == (
-        "not told apart",
+        "not distinguishable",
         GREY,
         [0.55],
         ["noise"],
@@ -131,12 +136,14 @@ def test_groups_of_features_that_tell_are_coloured_and_keep_their_order():
     assert figure.layout.xaxis.title.text == "area under the curve, features of this group alone"
     assert figure.layout.xaxis.range == (0, 1.02)
     assert figure.layout.height == 100 + 22 * 3, "a frame and three rows"
-    assert [t.name for t in group_auc(["a"], [0.5], [0.4], [0.6], [False]).data] == ["not told apart"]
+    assert [t.name for t in plot_group_auc(["a"], [0.5], [0.4], [0.6], [False]).data] == ["not distinguishable"]
 
 
 def test_features_are_mapped_with_channels_down_and_kinds_across():
     effect = [[0.2, float("nan"), 3.5], [0.1, 0.4, 0.0]]
-    figure = feature_map(["pan", "lift"], ["mean_speed", "noise", "lag"], effect, [["a", "b", "c"], ["d", "e", "f"]])
+    figure = plot_feature_map(
+        ["pan", "lift"], ["mean_speed", "noise", "lag"], effect, [["a", "b", "c"], ["d", "e", "f"]]
+    )
     (heat,) = figure.data
     assert (list(heat.x), list(heat.y)) == (["mean speed", "noise", "lag"], ["pan", "lift"])
     assert np.asarray(heat.z) == pytest.approx(np.array(effect), nan_ok=True)
@@ -146,7 +153,7 @@ def test_features_are_mapped_with_channels_down_and_kinds_across():
     assert (heat.colorscale[0][1][-5:], heat.colorscale[1][1][-3:]) == ("0.05)", ",1)"), "more is darker"
     assert heat.colorbar.title.text == "W₁ / sd"
     assert figure.layout.yaxis.autorange == "reversed"
-    assert feature_map(["a"], ["b"], [[0.3]], [[""]]).data[0].zmax == 1.0
+    assert plot_feature_map(["a"], ["b"], [[0.3]], [[""]]).data[0].zmax == 1.0
     assert figure.layout.height == 200 + 28 * 2, "a frame and two rows"
 
 
@@ -154,7 +161,7 @@ def test_spreads_are_shares_of_each_side_in_common_bins_with_far_values_at_the_e
     rng = np.random.default_rng(5)
     real, sim = rng.normal(size=(200, 3)), rng.normal(size=(300, 3)) + np.array([0.5, 0.0, 2.0])
     real[0], sim[0] = 50.0, -50.0
-    figure = feature_histograms(["speed", "lag", "noise"], ["m/s", "s", ""], real, sim, names=("lab", "twin"))
+    figure = plot_feature_histograms(["speed", "lag", "noise"], ["m/s", "s", ""], real, sim, names=("lab", "twin"))
     assert panels(figure) == ["speed / m/s", "lag / s", "noise"]
     for name, values, colour in (("lab", real, BLUE), ("twin", sim, ORANGE)):
         lines = traces(figure, name)
@@ -175,7 +182,7 @@ def test_spreads_are_shares_of_each_side_in_common_bins_with_far_values_at_the_e
     assert figure.layout.xaxis2.domain[0] > figure.layout.xaxis.domain[1]
     assert figure.layout.yaxis3.domain[1] < figure.layout.yaxis.domain[0]
     assert {(axis.title.text, axis.rangemode) for axis in figure.select_yaxes()} == {("% of clips", "tozero")}
-    alone = feature_histograms(["lag"], ["s"], real[:, 1:2], sim[:, 1:2])
+    alone = plot_feature_histograms(["lag"], ["s"], real[:, 1:2], sim[:, 1:2])
     assert [trace.name for trace in alone.data] == ["real", "simulated"]
     assert alone.layout.xaxis.domain == (0.0, 1.0)
     assert figure.layout.height - alone.layout.height == 220, "a line of panels"

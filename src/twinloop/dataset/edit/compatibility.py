@@ -19,7 +19,7 @@ from twinloop.dataset.spec import INDEX_FEATURES
 
 _SAME_UNITS = "--same-units"
 _COMMON = "--common (of edit merge and datasets materialize)"
-_UNSAID = (None, "", "unknown")
+_UNKNOWN_ROBOTS = (None, "", "unknown")
 # Positions in degrees are 57 times those in radians, and a joint within one turn never exceeds 2π rad. Both conditions
 # must hold, because the range of motion varies by more between episodes of one folder. Ten is our choice below 57.
 _ANOTHER_SCALE = 10.0
@@ -27,10 +27,10 @@ _ONE_TURN = 2 * np.pi
 
 
 def check_features(sources: Sequence[EditSource]) -> None:
-    """Check that all folders have the same features, rate and robot.
+    """Check that all source folders have the same features, frame rate and robot type.
 
     Raises:
-        InputError: names two folders and every difference between them.
+        InputError: If two folders differ. The message lists every difference between these two folders.
     """
     first = sources[0]
     for other in sources[1:]:
@@ -40,27 +40,30 @@ def check_features(sources: Sequence[EditSource]) -> None:
             raise InputError(
                 f"{first} and {other} cannot become one dataset:\n"
                 + "\n".join(f"  {line}" for line in found)
-                + "\nEdit folders with the same features together, or bring them to the same features first."
-                + (f" {_COMMON} carries only the features that all have." if common else "")
+                + "\nGive only folders with the same features, or convert the features first."
+                + (f" {_COMMON} keeps only the features that all folders have." if common else "")
             )
 
 
 def keep_common_features(sources: Sequence[EditSource]) -> None:
-    """Limit each folder to the features that all folders have.
+    """Limit each source to the features that all sources have; changes the sources in place.
 
     Raises:
-        InputError: only the features with indices and times are in all folders.
+        InputError: If the sources have no feature in common except frame indices and timestamps.
     """
     kept = [key for key in sources[0].features if all(key in source.features for source in sources)]
     if set(kept) <= set(INDEX_FEATURES):
         names = ", ".join(map(str, sources))
-        raise InputError(f"No feature is in all of {names}: {_COMMON} would leave nothing but the numbers of frames.")
+        raise InputError(
+            f"{names} have no feature in common except frame indices and timestamps, so {_COMMON} cannot be used. "
+            "Choose folders with common features."
+        )
     for source in sources:
         source.keep_features(kept)
 
 
 def find_left_out_features(sources: Sequence[EditSource]) -> dict[str, list[str]]:
-    """Return the features that `keep_common_features` excluded, each with the folders that have it."""
+    """Return the features that `keep_common_features` excluded, and for each feature the folders that have it."""
     found: dict[str, list[str]] = {}
     for source in sources:
         for key in source.excluded_features:
@@ -69,19 +72,22 @@ def find_left_out_features(sources: Sequence[EditSource]) -> dict[str, list[str]
 
 
 def find_differences(one: EditSource, other: EditSource) -> list[str]:
-    """Return one line for each difference in rate, robot type or features; codecs and units are not compared."""
+    """Return one line of text per difference between two sources in frame rate, robot type or features.
+
+    Video codecs and joint units are not compared. An unknown robot type does not count as a difference.
+    """
     lines: list[str] = []
     if one.reader.fps != other.reader.fps:
         lines.append(f"fps: {one.reader.fps:g} and {other.reader.fps:g}")
     robots = one.info.get("robot_type"), other.info.get("robot_type")
-    if robots[0] != robots[1] and not any(robot in _UNSAID for robot in robots):
+    if robots[0] != robots[1] and not any(robot in _UNKNOWN_ROBOTS for robot in robots):
         lines.append(f"robot_type: {robots[0]} and {robots[1]}")
     for key in dict.fromkeys([*one.features, *other.features]):
         mine, theirs = one.features.get(key), other.features.get(key)
         if mine is None or theirs is None:
             lines.append(f"{key}: only in {one if theirs is None else other}")
         else:
-            lines += [f"{key}: {said}" for said in _compare_features(mine, theirs)]
+            lines += [f"{key}: {difference}" for difference in _compare_features(mine, theirs)]
     return lines
 
 
@@ -100,13 +106,18 @@ def _compare_features(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> lis
 
 
 def combine_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[UnitMap | None, list[str]]:
-    """Return the unit map of the result, and notes on how it was determined.
+    """Return the unit map of the merged dataset, and notes on how it was determined.
 
     Args:
-        same_units: the caller states that the joint columns of all folders have the same units.
+        same_units: Whether the caller guarantees equal units of the joint columns in all folders. If true, the units
+            are not compared.
+
+    Returns:
+        The unit map, or None if no source declares units; and notes for the user.
 
     Raises:
-        UnitsError: the folders' units differ, or only some declare them; the message requests them.
+        UnitsError: If the units of two folders differ, if only some folders declare units, or if no folder declares
+            units and the values of one folder look like degrees and those of another folder like radians.
     """
     maps = [source.reader.units for source in sources]
     known = [map_ for map_ in maps if map_ is not None]
@@ -116,16 +127,16 @@ def combine_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[U
         return None, _check_undeclared_units(sources)
     for source, map_ in zip(sources, maps, strict=True):
         if map_ is None:
-            says = sources[maps.index(known[0])]
+            declaring = sources[maps.index(known[0])]
             raise UnitsError(
-                f"{source} does not declare the units of its joints; {says} does "
+                f"{source} does not declare the units of its joints; {declaring} does "
                 f"({_list_units(known[0])}). Are they the same? If so, add {_SAME_UNITS}; if not, import {source} with "
                 "--units first."
             )
         if line := _describe_unit_difference(known[0], map_):
             raise UnitsError(
-                f"{sources[maps.index(known[0])]} and {source} have other units: {line}. The same number would mean "
-                f"two positions. Convert them to one unit, or add {_SAME_UNITS} if the unit is the same after all; "
+                f"{sources[maps.index(known[0])]} and {source} have different units: {line}. Equal numbers would mean "
+                f"different positions. Convert them to one unit, or add {_SAME_UNITS} if the units are equal in fact; "
                 "each episode keeps its own unit map in its provenance."
             )
     return known[0], []
@@ -142,8 +153,8 @@ def _describe_unit_difference(one: UnitMap, other: UnitMap) -> str:
     for mine, theirs in zip(one.joints, other.joints, strict=True):
         if mine.unit != theirs.unit:
             return f"{mine.joint} is in {mine.unit} and in {theirs.unit}"
-        figures = np.array([[mine.scale, mine.offset], [theirs.scale, theirs.offset]], dtype=np.float64)  # None is NaN
-        if not np.allclose(figures[0], figures[1], rtol=1e-6, atol=1e-9, equal_nan=True):
+        scales = np.array([[mine.scale, mine.offset], [theirs.scale, theirs.offset]], dtype=np.float64)  # None is NaN
+        if not np.allclose(scales[0], scales[1], rtol=1e-6, atol=1e-9, equal_nan=True):
             return (
                 f"{mine.joint} is {mine.offset} + {mine.scale} · value and {theirs.offset} + {theirs.scale} · value "
                 "(rad or m)"
@@ -152,10 +163,10 @@ def _describe_unit_difference(one: UnitMap, other: UnitMap) -> str:
 
 
 def _check_undeclared_units(sources: Sequence[EditSource]) -> list[str]:
-    """Return a note if no folder declares its units.
+    """Return a note that no folder declares units, after a check of the largest action values.
 
     Raises:
-        UnitsError: the joint values of one folder look like degrees and those of another like radians.
+        UnitsError: If the actions of one folder look like degrees and those of another folder like radians.
     """
     reaches = [_largest_actions(source) for source in sources]
     for source, reach in zip(sources[1:], reaches[1:], strict=True):
@@ -168,11 +179,14 @@ def _check_undeclared_units(sources: Sequence[EditSource]) -> list[str]:
                 f"{far:.3g} and those of the other to {near:.3g} (medians over the joints), as degrees and radians do. "
                 f"Are they the same? If so, add {_SAME_UNITS}; if not, import one of them with --units first."
             )
-    return ["no folder declares the units of its joints; they count as the same"]
+    return ["no folder declares the units of its joints; they are assumed to be equal"]
 
 
 def _largest_actions(source: EditSource) -> NDArray[np.float64] | None:
-    """Return the largest absolute value of each action column from ``stats.json``; None without such statistics."""
+    """Return the largest absolute value of each action column from ``stats.json``.
+
+    None if the file has no extremes of ``action``.
+    """
     path = source.path / layout.STATS
     if not path.is_file():
         return None
@@ -185,19 +199,23 @@ def _largest_actions(source: EditSource) -> NDArray[np.float64] | None:
 
 
 def combine_info(sources: Sequence[EditSource]) -> dict[str, Any]:
-    """Return ``info.json`` of the result without its totals: the entries that are equal in all folders."""
+    """Return ``info.json`` of the merged dataset, except its totals.
+
+    Features, rate and version come from the first folder, and the robot type from the first folder that has one. Other
+    entries are kept if they are equal in all folders.
+    """
     first = dict(sources[0].info)
-    robot = next((s.info["robot_type"] for s in sources if s.info.get("robot_type") not in _UNSAID), None)
+    robot = next((s.info["robot_type"] for s in sources if s.info.get("robot_type") not in _UNKNOWN_ROBOTS), None)
     known = {"features", "fps", "codebase_version", "robot_type"}
     same = {k: v for k, v in first.items() if k in known or all(s.info.get(k) == v for s in sources)}
     return {**same, "robot_type": robot or first.get("robot_type")}
 
 
 def combine_frame_schemas(sources: Sequence[EditSource]) -> pa.Schema:
-    """Return the frame columns that every folder has, with the types of the first folder.
+    """Return the Arrow schema of the frame columns that every folder has, with the types of the first folder.
 
     Raises:
-        DatasetError: a feature has no column.
+        DatasetError: If a feature that is not a video has no column in the data files of a folder.
     """
     first = sources[0].schema
     without = {key for source in sources for key in source.excluded_features}
@@ -212,18 +230,22 @@ def combine_frame_schemas(sources: Sequence[EditSource]) -> pa.Schema:
     return schema.with_metadata(first.metadata) if names == first.names else schema
 
 
-def combine_episode_columns(sources: Sequence[EditSource], made: Callable[[str], bool]) -> tuple[pa.Schema, list[str]]:
-    """Return the columns of the episode table that are copied unchanged, and notes on the excluded ones.
+def combine_episode_columns(
+    sources: Sequence[EditSource], is_recomputed: Callable[[str], bool]
+) -> tuple[pa.Schema, list[str]]:
+    """Return the columns of the episode table that are copied unchanged, and a note on each excluded column.
+
+    A column is excluded if its types in two folders cannot be unified.
 
     Args:
-        made: returns True for a column name that the edit computes again.
+        is_recomputed: Returns True for the name of a column that the edit computes again; such a column is not copied.
     """
     fields: dict[str, pa.Field] = {}
     notes: list[str] = []
     refused: set[str] = set()
     for source in sources:
         for field in source.columns:
-            if made(field.name) or field.name in refused:
+            if is_recomputed(field.name) or field.name in refused:
                 continue
             try:
                 pair = [fields.get(field.name, field), field]
@@ -233,8 +255,8 @@ def combine_episode_columns(sources: Sequence[EditSource], made: Callable[[str],
             except (pa.ArrowTypeError, pa.ArrowInvalid):
                 refused.add(field.name)
                 notes.append(
-                    f"the episode column {field.name} is left out: {fields[field.name].type} in one folder, "
-                    f"{field.type} in {source}"
+                    f"the episode column {field.name} is left out, because its type is "
+                    f"{fields[field.name].type} in one folder and {field.type} in {source}"
                 )
     kept = [field.with_nullable(True) for name, field in fields.items() if name not in refused]
     return pa.schema(kept), notes
