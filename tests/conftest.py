@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from support.skips import installed_optional_modules, wrongly_skipped
 
-# Approvals of code are kept per user: tests have a home of their own, which the processes that they start share.
+# Approvals of code are kept per user: tests have a separate home, which the processes that they start share.
 if "TWINLOOP_HOME" not in os.environ:
     os.environ["TWINLOOP_HOME"] = tempfile.mkdtemp(prefix="twinloop-home-")
     atexit.register(shutil.rmtree, os.environ["TWINLOOP_HOME"], ignore_errors=True)
@@ -51,7 +51,7 @@ def pytest_sessionfinish(session):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say how many tests or files were skipped, and why."""
+    """Print how many tests or files were skipped, and why."""
     if _skipped:
         terminalreporter.section("skipped")
         for reason, count in _skipped.most_common():

@@ -44,7 +44,7 @@ def _round(worlds: int, steps: int) -> dict:
     source = PlannedEpisodes(
         env.options.plan(env.twin, env.goal.task), env.goal.task, run_seed=0, first=np.arange(worlds, dtype=np.int64)
     )
-    first_worlds = source.next(np.arange(worlds))
+    first_worlds = source.next_episodes(np.arange(worlds))
     clock = _Clock()
     rollout(open_backend(), env.twin, first_worlds.params, first_worlds.initial, commands, steps)
     bare = clock.read("bare")

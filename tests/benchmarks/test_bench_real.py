@@ -1,4 +1,4 @@
-"""``python -m benchmarks real``: a set is split by its rule or by folders, fitted, scored, and told in a table."""
+"""``python -m benchmarks real``: split a set by its rule or by folders, fit, score, and write a table."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The studies of comparisons in small: errors within α, peeking punished, coverage where it is promised."""
+"""The comparison studies at small size: errors within α, penalty for repeated looks, promised coverage."""
 
 from __future__ import annotations
 

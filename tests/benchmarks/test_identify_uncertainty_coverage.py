@@ -13,7 +13,7 @@ from benchmarks.studies import marks
 from twinloop.core.errors import InputError
 from twinloop.simulate import open_backend
 
-LEAST, MOST = 0.85, 0.97  # what is accepted of intervals of nominal 90 %
+LEAST, MOST = 0.85, 0.97  # accepted coverage of nominal 90 % intervals
 
 
 @pytest.fixture(scope="module")

@@ -143,7 +143,7 @@ def test_errors_are_pooled_over_all_windows_and_told_by_controller():
 
 
 def arm_run(zero, *, seconds=3.0, seed=0):
-    """A run of the double pendulum's twin under torques, read with encoder zeros of its own."""
+    """Simulate the double pendulum's twin under torques, with offsets of the encoder zeros in the readings."""
     twin, hz = one_step_per_frame(load_twin("double_pendulum")), 500.0
     time = np.arange(round(seconds * hz)) / hz
     torque = np.stack([0.5 * np.sin(4.0 * time + seed) + 0.6, 0.3 * np.sin(7.0 * time)], axis=1)
@@ -168,7 +168,9 @@ def arm_run(zero, *, seconds=3.0, seed=0):
 
 
 def test_a_planted_zero_is_weighed_from_the_windows_before():
-    """After two of five windows the error is a fraction of what the zero 0 leaves; without a zero nothing is lost."""
+    """After two of five windows the error is a fraction of the error with zero 0; without an offset the error is
+    unchanged.
+    """
     twin, backend = one_step_per_frame(load_twin("double_pendulum")), open_backend("threads", nthread=1)
     noise = np.array([0.002, 0.002])
     run = arm_run((0.06, -0.03))
@@ -196,7 +198,7 @@ def test_weights_of_zeros_begin_with_the_prior_and_know_nothing_of_later_windows
 
 
 def flight(index):
-    """Half a minute in the air between two rests, all four throttles alike."""
+    """Half a minute in the air between two rests, with four equal throttles."""
     time = np.linspace(0.0, 50.0, 5001)
     throttle = np.where((time > 5.0) & (time < 45.0), 0.6, 0.0)
     nothing = np.empty((len(time), 0))

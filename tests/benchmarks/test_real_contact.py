@@ -81,7 +81,7 @@ def test_a_backward_difference_becomes_the_speed_at_its_frame():
     mended = with_speeds_at_frames(toss(0, poses, twists), "twist/cube", "vz").signals["twist/cube"].values
     assert mended[:, 2] == pytest.approx(0.7 - 9.81 * time, abs=1e-9)
     assert np.array_equal(mended[:, [0, 1, 3, 4, 5]], twists[:, [0, 1, 3, 4, 5]])
-    assert np.array_equal(twists[:, 2], before)  # what was given stays
+    assert np.array_equal(twists[:, 2], before)  # given values stay
 
 
 def test_a_flight_is_off_by_nothing_from_its_own_twin_and_by_more_from_another():

@@ -32,7 +32,7 @@ def told(index, value, group):
 
 
 class Guess(RealCase):
-    """Predict a number by the mean of the training numbers, by their largest, or by what is shipped: 0."""
+    """Predict a number by the mean or the maximum of the training numbers, or by the shipped value 0."""
 
     name, twin, rule = "guess", "none", "each group is left out"
     candidates = (
@@ -127,7 +127,7 @@ def test_metrics_are_weighted_means_or_root_mean_squares():
 
 def test_a_paired_difference_has_the_sign_of_what_is_worse_and_none_for_one_unit():
     rng = np.random.default_rng(0)
-    hard = rng.uniform(1.0, 9.0, size=(40, 1))  # what makes both err alike
+    hard = rng.uniform(1.0, 9.0, size=(40, 1))  # a common part of both errors
     before, after = (mean_errors(hard + more, "a", "1") for more in (0.0, 0.2))
     interval = paired_difference(after, before)
     assert interval is not None

@@ -1,4 +1,4 @@
-"""A real arm's controllers: what is re-implemented agrees with what was recorded; twins behave as they must."""
+"""Controllers of a real arm: the reimplementation agrees with the recordings, and the twins react as expected."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Constant:
 
 
 class _Seen:
-    """A policy that keeps what it was shown."""
+    """A policy that stores its observations."""
 
     name: str = "seen"
     hz: float = 50.0

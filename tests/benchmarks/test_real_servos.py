@@ -46,7 +46,7 @@ def shared(name):
 
 
 def planted_run(gain, seconds=2.0):
-    """A run of the twin as ``IDENTIFIED``, with a weight of its own and the motor off at the end, in BAM's JSON."""
+    """Simulate the twin with ``IDENTIFIED``, a given weight, and the motor off at the end; return BAM's JSON."""
     twin = load_twin("xl330_pendulum")
     values = {**IDENTIFIED, "link/weight/mass": MASS, "link/weight/com/x": LENGTH - 0.1}
     values |= {"actuator/pendulum/firmware_gain": gain, "actuator/pendulum/voltage": 7.4}
@@ -58,7 +58,7 @@ def planted_run(gain, seconds=2.0):
         open_backend("threads", nthread=1), twin, twin.table(1, values), start, goal[None, :-1, None], len(time) - 1
     )
     position, on = made.qpos[0, :, 0] - offset, time < 2 * seconds / 3
-    position[~on] = 0.3  # what a log says while the motor is off is nobody's business
+    position[~on] = 0.3  # readings while the motor is off are ignored
     columns = {"timestamp": time, "position": position, "goal_position": goal, "speed": 0 * time, "load": 0 * time}
     columns |= {"input_volts": 7.4 + 0 * time, "temp": 30 + 0 * time}
     entries = [

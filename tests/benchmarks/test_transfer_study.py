@@ -1,4 +1,4 @@
-"""Whether the gap closes: what is shown, in which order parts are made, and what the figures mean."""
+"""Transfer study: data per arm of the study, order of the steps, and definitions of the metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TINY = TransferSettings(robots=1, seeds=1, episodes=3, demos=6, real=2, steps=20
 
 
 def shaken(numbers, recipe, nstep=12):
-    """What was meant and what was carried out, ``(n, nstep, nu)``."""
+    """Intended and executed commands, ``(n, nstep, nu)``."""
     task = open_task("pick_and_place", TWIN)
     task.nstep = nstep
     actor, plan = (
@@ -92,7 +92,7 @@ class TestOrder:
         logs, demos, policies, trials = (len(stage) for stage in made)
         assert logs == 2
         assert demos == 2 + 2 * 3  # two for all robots; estimate, posterior and their own of each
-        assert policies == 2 * 2 + 2 * 2 * 4  # two seeds of what all share, and of what each robot has
+        assert policies == 2 * 2 + 2 * 2 * 4  # two seeds of the shared draws, and of each robot's draws
         assert trials == 2 * 2 * 6
 
     def test_what_is_whole_is_not_made_again_and_half_parts_are(self, tmp_path, monkeypatch):

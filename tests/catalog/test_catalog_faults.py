@@ -1,4 +1,4 @@
-"""Faults: whatever ends, fills, locks or harms, what was committed stays readable and the next step is told."""
+"""Catalog faults (kill, full disk, lock, damage): committed data stay readable, and the message names the next step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROCESSES.set_forkserver_preload(
 
 @pytest.fixture(name="made", scope="module")
 def made_once(tmp_path_factory):
-    """A workspace with one batch and a score; a second dataset lies there that it was not told of."""
+    """A workspace with one batch and a score, and a second dataset that is not in the catalog."""
     root = tmp_path_factory.mktemp("made") / "cell"
     with Workspace.create(root) as ws, DatasetWriter.open(root / "data" / "first", SPEC) as writer:
         commit(writer, 0)
@@ -73,7 +73,7 @@ def fork_server():
 
 
 def exit_code(target, *given) -> int:
-    """What a process of its own ends with."""
+    """Exit code of a function that runs in a separate process."""
     process = PROCESSES.Process(target=target, args=given)
     process.start()
     process.join()
@@ -262,7 +262,7 @@ def _read_only(root: Path) -> None:
 
 @pytest.mark.parametrize("wal", [False, True])
 def test_a_read_only_workspace_answers_and_refuses_to_be_changed(root, wal):
-    if wal:  # what is committed may still be in the log beside the database
+    if wal:  # committed data may still be in the log file of the database
         with contextlib.closing(sqlite3.connect(root / "catalog" / "state.sqlite")) as connection:
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.execute("UPDATE counters SET value = value + 1")
@@ -324,7 +324,7 @@ def test_a_foreign_dataset_is_named_by_its_content(theirs, root, tmp_path):
         assert len({row["episode_id"] for row in rows}) == 9
         assert ws.add(shutil.copytree(theirs, tmp_path / "copy")).new == 0
         sim = ws.add(shutil.copytree(theirs, tmp_path / "sim"), source="sim")
-        assert sim.new == 9  # what is simulated is another episode
+        assert sim.new == 9  # simulated data are another episode
         place = ws.locate(rows[4]["episode_id"])
         assert DatasetReader(place.folder).row(place.index)["length"] == rows[4]["frames"]
 

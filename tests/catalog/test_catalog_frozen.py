@@ -128,12 +128,12 @@ def test_a_changed_or_missing_list_is_not_believed(made):
     path.unlink()
     with pytest.raises(DatasetError, match="is missing; it is the list"):
         ws.find_dataset_version("train")
-    ws.freeze("again", ALL)  # the same list lies there again
+    ws.freeze("again", ALL)  # the same list is there again
     assert len(ws.find_dataset_version("train")) == 6
 
 
 def test_a_list_that_no_row_names_is_no_dataset(made, monkeypatch):
-    """What ends between the list's file and the row's commit leaves a file, and nothing that anybody sees."""
+    """A kill between writing the list's file and committing the row leaves a file that no reader shows."""
     ws, _ = made
     with monkeypatch.context() as broken:
         broken.setattr(ws.state, "transaction", lambda: 1 / 0)
@@ -182,12 +182,12 @@ def test_which_episodes_trained_a_policy_and_which_policies_saw_an_episode(made,
     assert ws.query("SELECT extra, run_id FROM policies WHERE name = 'act'").to_pylist() == [
         {"extra": '{"steps": 1000}', "run_id": "01J"}
     ]
-    ws.exclude_episodes([names[0]], "no longer", "ada")  # what was seen was seen
+    ws.exclude_episodes([names[0]], "no longer", "ada")  # an exclusion does not change a recorded use
     assert one_column(ws, saw, [ids[0]]) == ["act", "act-tuned"]
 
 
 def test_parents_that_run_in_a_circle_end():
-    """No honest episode descends from itself, but a folder from anywhere may say so."""
+    """No valid episode descends from itself, but a folder from elsewhere may claim it."""
     places = pa.table({"episode_id": ["p", "q", "r"], "parents": [["q"], ["p"], ["q", "gone"]]})
     with duckdb.connect(":memory:") as connection:
         connection.register("places", places)

@@ -1,4 +1,4 @@
-"""fsck finds what is planted, names it, and repairs what can be without losing anything."""
+"""fsck finds and names planted damage, and repairs it without loss of data where possible."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_whole_workspace_has_no_findings(root, capfd):
 
 
 def test_what_is_kept_to_be_faster_is_no_finding(root, capfd):
-    """Whatever lies in catalog/cache can be made again: nobody lists it, and it may be cut off."""
+    """The files in catalog/cache can be computed again: no finding lists them, and they may be truncated."""
     cache = root / "catalog" / "cache" / "neighbours-0"
     cache.mkdir(parents=True)
     (cache / "rows.npy").write_bytes(b"half")
@@ -128,7 +128,7 @@ def test_a_damaged_sqlite_file_is_made_again_from_the_parts(root, capfd, harm):
     code, _ = fsck(root, capfd, "--repair")
     assert (code, fsck(root, capfd)[0]) == (0, 0)
     after = whole(root)
-    # What stands in SQLite alone comes back only as far as its file can be read; what parts hold comes back whole.
+    # Data in SQLite only are recovered as far as its file can be read; data in parts are recovered completely.
     assert {row["episode_id"] for row in after["episodes"]} >= {row["episode_id"] for row in before["episodes"]}
     for table in ("params", "scores", "batches"):
         assert after[table] == before[table]
@@ -257,7 +257,7 @@ def test_small_parts_become_few_and_nothing_else_changes(root, capfd):
         assert [len(ws.parts.list_parts(table)) for table in ("episodes", "params", "scores")] == [1, 1, 1]
         assert whole(root) == before
         assert remove_retired(ws.parts, grace_s=-1) == 39
-        # A batch that is written anew leaves the part that others share with it.
+        # A rewritten batch leaves the part that others share with it.
         shutil.rmtree(root / "data" / "one-03")
         with DatasetWriter.open(root / "data" / "one-03", SPEC) as writer:
             writer.commit_block(0, [planted(2)])

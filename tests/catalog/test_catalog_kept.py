@@ -1,4 +1,4 @@
-"""What is kept for quick opening: it says what the parts say, or is not used."""
+"""The cache for quick opening agrees with the parts, or is not used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that sort by time stay apart where processes share the past: forks after a jump of the clock."""
+"""ULIDs sort by time and stay unique in processes with a shared past: forks after a jump of the clock."""
 
 from __future__ import annotations
 

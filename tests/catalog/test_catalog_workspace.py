@@ -1,4 +1,4 @@
-"""The workspace: datasets are added where they lie, everything about their episodes is one query away."""
+"""The workspace: datasets are added without a copy, and one query returns all data of their episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workspace from the command line: made, filled by what runs in it, and never in the way of other work."""
+"""Workspace commands: create a workspace, fill it from other commands, and leave other work undisturbed."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_negative_damping_makes_energy():
     twin.model.dof_frictionloss[:] = 0.0
     check = check_energy_gain(twin)
     assert check.status == "fail"
-    assert check_energy_drift(twin).status == "pass"  # which sets damping aside
+    assert check_energy_drift(twin).status == "pass"  # this check disables damping
 
 
 def test_steps_that_are_too_long_drift_and_do_not_converge(spoiled):

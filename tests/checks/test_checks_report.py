@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Text and structure of a check's report."""
 
 import json
 

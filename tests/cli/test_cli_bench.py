@@ -1,4 +1,4 @@
-"""``python -m benchmarks gpu``: figures that hold together, on the CPU device; one clear line where there is no GPU."""
+"""``python -m benchmarks gpu``: consistent metrics on the CPU device; one clear line if there is no GPU."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_importing_the_statistics_leaves_out_those_of_scipy_which_every_worker_w
 
 @pytest.mark.slow
 def test_the_demo_runs_end_to_end_without_a_real_log(tmp_path):
-    """As a user would: a process of its own, no data folder, no network; everything labelled as virtual."""
+    """As for a user: a separate process, no data folder, no network; every result is labelled as virtual."""
     environment = {key: value for key, value in os.environ.items() if key != "TWINLOOP_DATA"}
     environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HTTPS_PROXY": "http://127.0.0.1:9"}
     command = [sys.executable, "-m", "twinloop", "demo", "--output", str(tmp_path / "demo"), "--json"]
@@ -238,7 +238,7 @@ def test_a_users_own_task_lies_beside_the_yaml_and_its_errors_name_its_line(caps
     monkeypatch.chdir(tmp_path)
     file = generate_file(folder, scene={"robot": "so101", "task": "own.py:Mine"})
     code, metrics, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
-    assert (code, metrics["error"]) == (2, "NotApprovedError")  # the YAML is in no workspace: anybody may have sent it
+    assert (code, metrics["error"]) == (2, "NotApprovedError")  # the YAML is in no workspace: its source is untrusted
     assert run(capsys, "approve", folder / "own.py", "--json")[0] == 0
     code, metrics, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
     assert (code, metrics["episodes"]) == (0, 2)

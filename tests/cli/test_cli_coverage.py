@@ -1,4 +1,4 @@
-"""`twinloop coverage` says in a table, a page and JSON what a dataset visited."""
+"""`twinloop coverage` reports the coverage of a dataset in a table, a page and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that no command can do anything with: refused before anything is opened, in a sentence that says what to do."""
+"""Invalid command-line words are refused before any file is opened, in a sentence with the next step."""
 
 from __future__ import annotations
 

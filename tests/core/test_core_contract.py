@@ -1,4 +1,4 @@
-"""A contract says in words what does not fit, and travels through JSON."""
+"""A contract describes each mismatch in words, and survives JSON unchanged."""
 
 from __future__ import annotations
 

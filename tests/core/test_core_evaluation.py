@@ -1,4 +1,4 @@
-"""An evaluation keeps its trials as they were, and refuses what is none."""
+"""An evaluation stores its trials unchanged, and refuses invalid trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records refuse what is not a fact, name where, and go to files and back unchanged."""
+"""Records refuse invalid values, name the field, and survive writing and reading unchanged."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ REGISTRIES = (
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as pip leaves it: a package's code, and the metadata that name what it offers."""
+    """A folder as pip installs it: the package's code, and the metadata with its entry points."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "lab_code.py").write_text(CODE)
     (tmp_path / "lab_heavy.py").write_text("import a_package_that_nobody_has")
@@ -180,7 +180,7 @@ def test_what_an_installed_package_cannot_do_is_said(installed: Path) -> None:
 @pytest.mark.parametrize("registry", REGISTRIES, ids=[registry.kind for registry in REGISTRIES])
 def test_every_built_in_name_leads_to_its_object(registry: Registry[object]) -> None:
     for name in registry.builtin:
-        with contextlib.suppress(MissingDependencyError):  # only `warp` of the backends imports what is optional
+        with contextlib.suppress(MissingDependencyError):  # only `warp` of the backends imports an optional module
             assert registry[name] is not None
 
 
@@ -202,7 +202,7 @@ def test_a_registry_is_a_mapping_that_loads_upon_use() -> None:
 
 
 def test_a_file_is_refused_where_a_kind_takes_none(tmp_path: Path) -> None:
-    """A policy's folder names its kind, and may come from anybody."""
+    """A policy's folder names its kind, and may come from an untrusted source."""
     file = tmp_path / "mine.py"
     file.write_text("raise SystemExit('it ran')")
     kinds: Registry[object] = Registry("kind", {})

@@ -1,4 +1,4 @@
-"""Seeds: the published answers, and the law that a draw depends on what it is for alone."""
+"""Seeds: published reference values; a draw depends on its purpose only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_part_of_the_seed_path_matters():
 
 
 def test_every_bit_of_an_episodes_number_matters():
-    """No two of the 2**32 episodes draw alike because a bit of their numbers is dropped."""
+    """No two of the 2**32 episodes have the same draws because a bit of their numbers is dropped."""
     numbers = [0, *(1 << bit for bit in range(32)), MAX_EPISODES - 1]
     for drawn in (
         uniforms(3, "a", numbers, size=2),

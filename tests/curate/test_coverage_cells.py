@@ -1,4 +1,4 @@
-"""Cells of two parameters: the emptiest that reality visits stand first, with success as it was counted."""
+"""Cells of two parameters: the emptiest cells with real data come first, with the counted success."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clips as numbers: the same for a clip alone as among others, named by hash, and a user's own beside the built-in."""
+"""Embeddings of clips: independent of the other clips in a batch, named by hash, built-in or from the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted holes are found and ranked, sides that are alike have none; whitening and maps are what they say."""
+"""Planted holes are found and ranked; equal sides have none; whitening and maps are as documented."""
 
 from __future__ import annotations
 

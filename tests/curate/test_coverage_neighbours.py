@@ -1,4 +1,4 @@
-"""The nearest clips are exact, of other episodes, mapped from a file, and anew where something was added."""
+"""The nearest clips are exact, from other episodes, memory-mapped, and updated after an addition."""
 
 from __future__ import annotations
 

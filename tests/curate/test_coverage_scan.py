@@ -27,7 +27,7 @@ def test_a_planted_box_is_found_where_it_is():
 
 def test_a_band_of_one_parameter_is_found_beyond_the_range_too():
     controls, cases = points(200, 2), points(100, 3)
-    cases[:, 2] *= 1.5  # a third of reality lies above every simulated value
+    cases[:, 2] *= 1.5  # a third of reality is above every simulated value
     box, *_ = scan_boxes(cases, controls, draws=99)
     assert box.axes == (2,)
     assert box.high == (10,)

@@ -1,4 +1,4 @@
-"""In a workspace sides, joint ranges and the clips like one are found without being named; what is known of reality."""
+"""In a workspace, sides, joint ranges and similar clips are found without names; real parameters come from files."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_twin_of_another_robot_does_not_stand_in(cell):
 
 
 def test_parameters_of_reality_come_from_a_table_or_an_identify_run(cell, tmp_path, capsys):
-    """Half of the real cubes are heavier than any simulated one: so says the table."""
+    """By the table, half of the real cubes are heavier than any simulated one."""
     masses = np.where(np.arange(FEW) % 2, np.linspace(0.12, 0.14, FEW), np.linspace(0.03, 0.09, FEW))
     table = tmp_path / "known.csv"
     with table.open("w", newline="") as file:
@@ -156,7 +156,7 @@ def _identified(folder, mass: float) -> None:
 
 @pytest.mark.slow
 def test_a_plan_goes_on_from_the_file_that_is_named(tmp_path, capsys):
-    """What the base says beside its randomization is kept; ranges of its own too."""
+    """The base file's other sections are kept, and so are its explicit ranges."""
     real = write_generated(tmp_path / "real", generate_file(), episodes=60, seed=5)
     sim = write_generated(tmp_path / "sim", generate_file(AWAY), episodes=80, seed=6)
     base = generate_file(AWAY, physics={"object_mass_g": [30, 60]}, params={X: [0.2, 0.25], Y: [-0.1, 0.1]})

@@ -1,4 +1,4 @@
-"""What is wrong in the words and files of the commands on data is refused in one line that says what to do."""
+"""Invalid words and files of the data commands are refused in one line that names the next step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def inside(cell, monkeypatch):
 
 
 def refused(capsys, words: list[str], code: int = 2) -> str:
-    """What a command says when it refuses; asserts one line for people, and one of JSON for programs."""
+    """Return a command's refusal; assert one line of text, and one line of JSON for programs."""
     assert main(words) == code
     message = capsys.readouterr().err.strip()
     assert message.startswith("twinloop: ")

@@ -1,4 +1,4 @@
-"""A planted hole is ranked first, and what is planned for it closes it: in quick form without physics, and in full."""
+"""A planted hole is ranked first, and the planned data close it: in quick form without physics, and in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planted map from parameters to clips is read back; where no parameter leads to a hole, that is said."""
+"""A planted map from parameters to clips is recovered; holes that no parameter reaches are reported."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_may_not_be_moved_is_left_alone(drawn):
 @pytest.mark.slow
 @pytest.mark.parametrize(("episodes", "most"), [(64, 0.03), (192, 0.005)])
 def test_an_innocent_parameter_is_told_as_rarely_as_the_page_says(episodes, most):
-    """Clips and 149 parameters that know nothing of each other; another seed than the threshold was chosen on."""
+    """Clips and 149 independent parameters, with a seed that was not used to choose the threshold."""
     chance = np.random.default_rng(7)
     told, trials = 0, 400
     for _ in range(trials):

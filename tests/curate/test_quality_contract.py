@@ -1,4 +1,4 @@
-"""What checks read and say: recordings of any folder, limits of a good mass, the registry, scores that are kept."""
+"""Inputs and outputs of checks: recordings of any folder, limits of a good mass, the registry, stored scores."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_thousands_of_episodes_are_compared_in_seconds() -> None:
 
 
 def outcomes(count: int) -> tuple[list, list[bool]]:
-    """Demonstrations of which every third loses what it holds on the way, and fails."""
+    """Demonstrations in which every third drops the held object on the way, and fails."""
     made, success = [], []
     for episode in many(count, seed=5):
         lost = episode.index % 3 == 0

@@ -20,7 +20,7 @@ from twinloop.stats.novelty import score_novelty, shrunk_covariance
 
 
 def clustered(rng: np.random.Generator, count: int, *, shift: float = 0.0, d: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of ``count`` episodes of four clips each: what clips of an episode share is as large as what they do not."""
+    """Rows of ``count`` episodes of four clips each: the variance within episodes equals the variance between them."""
     rows = rng.normal(size=(count, 1, d)) + rng.normal(size=(count, 4, d)) + shift
     return rows.reshape(-1, d), np.repeat(np.arange(count), 4)
 

@@ -1,4 +1,4 @@
-"""Mistakes planted into good recordings are found, and the good ones beside them are left alone."""
+"""Planted recording errors are found, and good recordings give no finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dataset card says what a reader needs first, and folds the rest."""
+"""The dataset card shows the most important facts first, and folds the rest."""
 
 from __future__ import annotations
 
@@ -97,5 +97,5 @@ def test_the_command_writes_it_with_what_the_workspace_knows(folder, tmp_path, c
     assert "Labels" in json.loads(capsys.readouterr().out.splitlines()[-1])["sections"]
     assert "| success | hand | yes | 4 |" in (tmp_path / "ws/data/set/README.md").read_text()
     with Workspace.open(tmp_path / "ws") as workspace:
-        assert len(workspace.reader("set")) == 9  # a new card leaves what the catalog knows of the folder valid
+        assert len(workspace.reader("set")) == 9  # a new card leaves the catalog's entry of the folder valid
     assert main(["export", "card", str(folder), "--output", str(tmp_path / "x.md"), "--set", "colour=red"]) == 2

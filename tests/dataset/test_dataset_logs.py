@@ -1,4 +1,4 @@
-"""Robot logs of every format become the same episodes, and what cannot be used says why and what to do."""
+"""Robot logs of every format become the same episodes; unusable logs are refused with reason and next step."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def test_our_own_files_without_their_keys_are_named(tmp_path, file, text, messag
 
 
 def append_as_lerobot(path: Path) -> None:
-    """Append an episode as LeRobot does: files of its own, and no columns but its own."""
+    """Append an episode as LeRobot does: in separate files, with LeRobot's columns only."""
     reader = DatasetReader(path)
     total = int(reader.lengths.sum())
     frames = reader.frames_table(0).to_pylist()

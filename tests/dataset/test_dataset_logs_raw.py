@@ -1,4 +1,4 @@
-"""Raw episodes carry defects as they are; what is made of them does not."""
+"""Raw episodes keep their defects; episodes built from them have none."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_the_simple_pendulums_command_is_what_was_wanted(tmp_path):
     assert pd.action[:, 0].tolist() == [0.3, 0.3, 0.4]  # its own times: each holds until the next
     assert pd.conditions == {"drive_loop": 1.0}
     assert pd.signals["desired_position"].values[:, 0].tolist() == [0.0, 0.1]
-    assert sac.action[:, 0].tolist() == [0.1, 0.2]  # nothing was wanted, so the measured torque is all there is
+    assert sac.action[:, 0].tolist() == [0.1, 0.2]  # without a commanded torque, only the measured torque is available
 
 
 def test_what_was_wanted_counts_when_it_was_sent_not_when_it_was_planned(tmp_path):

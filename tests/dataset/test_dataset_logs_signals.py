@@ -1,4 +1,4 @@
-"""A log's signals, conditions and kind of command survive its dataset; what the features do not show is said."""
+"""A log's signals, conditions and command kind survive its dataset; signals without a feature are reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 
 
 def measured_log(count: int = 3) -> list[Episode]:
-    """Planted episodes with a velocity at the frames, and a pose and a switch at times of their own."""
+    """Planted episodes with a velocity at the frames, and a pose and a switch at other times."""
     episodes = []
     for episode in planted_log(count):
         half = episode.time[::2] + 0.003

@@ -20,7 +20,7 @@ from twinloop.dataset.logs.sets import registry
 
 @pytest.fixture
 def server(tmp_path):
-    """A loopback stand-in for the public host; returns its folder and address."""
+    """Start a loopback server in place of the public host; return its folder and address."""
     folder = tmp_path / "public"
     folder.mkdir()
 

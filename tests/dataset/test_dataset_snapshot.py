@@ -56,7 +56,7 @@ def test_all_that_is_new_is_on_the_disk_before_the_folder_changes(folder, monkey
 
 
 def test_a_reader_never_finds_the_folder_missing_where_folders_can_be_exchanged(tmp_path, monkeypatch):
-    """Looked for after each renaming that a commit does; the system is asked by a call of our own."""
+    """Checked after each rename of a commit; a direct system call detects support for the exchange."""
     path, one, other = tmp_path / "set", tmp_path / "one", tmp_path / "other"
     for item in (path, one, other):
         item.mkdir()

@@ -1,4 +1,4 @@
-"""Datasets in object stores: what is fetched equals a local run byte for byte, at every moment a whole commit."""
+"""Datasets in object stores: a fetched dataset equals a local run byte for byte and is always a whole commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ fsspec = pytest.importorskip("fsspec")
 
 @pytest.fixture
 def address():
-    """A prefix of its own in fsspec's memory store."""
+    """A unique prefix in fsspec's memory store."""
     name = f"memory://bucket-{uuid.uuid4().hex}/runs/set"
     yield name
     fsspec.filesystem("memory").store.clear()
@@ -167,7 +167,7 @@ def test_a_file_address_is_a_folder(tmp_path):
     assert sha256_tree(tmp_path / "set") == sha256_tree(write_all(tmp_path / "local"))
 
 
-# A real S3 protocol from here on: moto's server in a process of its own, s3fs as the client.
+# A real S3 protocol from here on: moto's server in a separate process, s3fs as the client.
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The two public validators accept what we write, and see what is broken."""
+"""The two public validators accept our datasets, and detect damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer: what is written comes back, whole or not at all, with the same bytes however often it was interrupted."""
+"""The writer: datasets read back whole or not at all, with the same bytes after any number of interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on logs says what is true."""
+"""Check the statements of the page on logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies beside LeRobot's files survives edits: side tables, set-aside attempts, what makes an episode replay."""
+"""twinloop's extra files survive edits: side tables, invalid worlds, and the data for replay."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_children_of_other_programs_episodes_name_them_as_a_catalog_does(tmp_pat
 
 @pytest.fixture(scope="module")
 def runs(value, tmp_path_factory):
-    """Two runs of one twin with other seeds, some of their worlds set aside."""
+    """Two runs of one twin with different seeds and some invalid worlds."""
     folder, content = value
     root = tmp_path_factory.mktemp("runs")
     small = {**content, "rollout": {"parallel_envs": 5, "episodes_per_env": 2}}

@@ -270,7 +270,7 @@ def test_folders_that_differ_are_refused_with_every_difference(ours, plain, tmp_
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A log as `twinloop import` writes it: exact numbers beside, no verdicts, no images."""
+    """A log as `twinloop import` writes it: exact numbers in a side table, no verdicts, no images."""
     episodes = []
     for index in range(2):
         rng = np.random.default_rng(index)

@@ -94,7 +94,7 @@ def test_ids_and_statistics_of_ours_come_back_after_a_split(tmp_path):
     assert before.keys() == after.keys()
     for key, row in before.items():
         for name, value in row.items():
-            # Of images the pixels of parts are counted after coding, so that quantiles may differ by what it loses.
+            # Pixels of image parts are counted after coding, so that quantiles may differ by the coding loss.
             near = {"atol": 0.02} if key.startswith("observation.images") and name in QUANTILES else EXACT
             np.testing.assert_allclose(after[key][name], value, **near, err_msg=f"{key} {name}")
 
@@ -217,7 +217,7 @@ print(stats["x"]["count"][0], used)
 
 @pytest.mark.slow
 def test_ten_million_frames_stream_within_a_gigabyte(tmp_path):
-    """24 numbers a frame, 960 MB altogether: what is measured includes Python and its libraries."""
+    """24 numbers a frame, 960 MB in total; the measured memory includes Python and its libraries."""
     command = [sys.executable, "-c", MANY, str(tmp_path), "10000000", "24"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     count, megabytes = done.stdout.split()

@@ -1,4 +1,4 @@
-"""Videos are linked or copied packet by packet, encoded anew only where it must be, and never silently broken."""
+"""Videos are linked or copied packet by packet, encoded again only if necessary, and never silently broken."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_several_codecs_are_refused_with_the_remedy_or_become_one(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="threads are scheduled so on Linux")
 def test_encoding_leaves_the_thread_its_scheduling(tmp_path):
-    """SVT-AV1 takes real time for its caller where it may, which starves whatever else runs on the machine."""
+    """SVT-AV1 sets real-time scheduling for its caller if permitted, which starves other processes on the machine."""
     (video,) = (foreign(tmp_path / "in", [9], codec="libx264") / "videos" / KEY).rglob("*.mp4")
     before = os.sched_getscheduler(0)
     transcode(video, 0.0, 9, tmp_path / "out.mp4", Encoding(codec="av1"), Fraction(30))

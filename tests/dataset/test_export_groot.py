@@ -1,4 +1,4 @@
-"""GR00T's layout: spans that name every column once, statistics of what they span, files where its loader looks."""
+"""GR00T's layout: ranges that name every column once, their statistics, files in the paths of its loader."""
 
 from __future__ import annotations
 

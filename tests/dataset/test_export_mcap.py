@@ -143,7 +143,7 @@ def test_contacts_are_numbers_and_arrows(whole):
         assert len(entity["arrows"]) == len(wanted)
         for arrow, row in zip(entity["arrows"], wanted, strict=True):
             q = arrow["pose"]["orientation"]
-            along = [  # the first column of the rotation: where the arrow, which lies along x, points
+            along = [  # the first column of the rotation: the direction of the arrow, which is along x
                 1 - 2 * (q["y"] ** 2 + q["z"] ** 2),
                 2 * (q["x"] * q["y"] + q["w"] * q["z"]),
                 2 * (q["x"] * q["z"] - q["w"] * q["y"]),

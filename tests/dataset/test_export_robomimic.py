@@ -1,4 +1,4 @@
-"""robomimic's HDF5 out and back in: states to the bit, models that step again, and files that nobody vouches for."""
+"""robomimic's HDF5 export and import: bit-equal states, models that step again, and untrusted files."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_states_and_models_come_back_to_the_bit_and_step_again(generated, demos,
         np.testing.assert_array_equal(episode.state, reader.array(index, "observation.state"))
         np.testing.assert_array_equal(episode.time, reader.states(index)[:-1, 0])
         assert episode.units == reader.units
-        # Seventeen digits give the model back to the bit where MuJoCo stores what it was told.
+        # Seventeen digits restore the model to the bit if MuJoCo stores its input exactly.
         made = step_again(simulation, 10)
         np.testing.assert_allclose(made, simulation.states[1:11], atol=1e-12)
         damping = reader.provenance(index).params["joint/nod/damping"]
@@ -138,7 +138,7 @@ def test_states_and_models_come_back_to_the_bit_and_step_again(generated, demos,
     dampings = {episode.simulation.model.count("damping") for episode in episodes}
     assert dampings == {2}
     assert list(episodes[0].simulation.assets) == ["000_wedge.stl"]
-    # and through a LeRobot folder, where they lie beside
+    # and through a LeRobot folder, as separate files
     folder = write_log_dataset(episodes, tmp_path / "imported")
     for index, episode in enumerate(load_log(folder)):
         assert episode.simulation.states.tobytes() == reader.states(index).tobytes()

@@ -17,7 +17,7 @@ from twinloop.core.files import sha256_tree
 from twinloop.dataset.storage.hub import pull_dataset, push_dataset
 
 pytest.importorskip("huggingface_hub")
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub of its own client
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # caused by huggingface_hub's client
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def hub(monkeypatch, tmp_path):
     with hub_server() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.address)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # whose store is a service of its own
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # whose store is a separate service
         yield server
 
 

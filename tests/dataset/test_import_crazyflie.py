@@ -1,4 +1,4 @@
-"""µSD logs of a Crazyflie: what a struct packs comes back in SI, and a damaged card is told."""
+"""µSD logs of a Crazyflie: packed structs read back in SI units, and a damaged card is reported."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_torques_signals_and_conditions_by_their_own_names(tmp_path):
     assert episode.signals["joint_velocity"].values[:, 0].tolist() == [0.1, 0.2, 0.3]
     assert episode.signals["joint_torque"].unit == "N·m"
     felt = episode.signals["acceleration/imu"]
-    assert felt.time.tolist() == [0.0, 0.2]  # what was not measured in a row is no reading of it
+    assert felt.time.tolist() == [0.0, 0.2]  # an empty cell is no reading
     assert felt.columns == ("x", "y", "z")
     assert episode.signals["enabled"].values[:, 0].tolist() == [1, 1, 0]
 

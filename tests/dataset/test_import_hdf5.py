@@ -1,4 +1,4 @@
-"""robomimic's HDF5 files: observations, what actions command under each controller, and what is left out."""
+"""robomimic's HDF5 files: observations, meaning of actions under each controller, and omitted data."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_steps_of_position_are_added_to_what_was_measured(tmp_path):
 
 
 def test_absolute_positions_are_taken_as_they_are(tmp_path):
-    parts = {"body_parts": {"right": POSITION | {"input_type": "absolute"}}}  # as robosuite 1.5 says it
+    parts = {"body_parts": {"right": POSITION | {"input_type": "absolute"}}}  # as robosuite 1.5 defines it
     path = write_demos(tmp_path / "demo.hdf5", parts)
     (raw,) = read_raw(path)
     assert raw.command == "position"

@@ -1,4 +1,4 @@
-"""ROS recordings: what a writer puts into a bag comes back as an episode; what could mean two things is asked for."""
+"""ROS recordings: a written bag reads back as an episode; an ambiguous bag requires an option."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def picked(folder: Path) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def answers(folders, tmp_path_factory):
-    """What LeRobot says of every folder, from one process; the folders are as they were."""
+    """LeRobot's results for every folder, from one process; the folders stay unchanged."""
     root = tmp_path_factory.mktemp("answers")
     before = {name: sha256_tree(folder) for name, (folder, _) in folders.items()}
     jobs = [

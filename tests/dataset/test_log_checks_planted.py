@@ -1,4 +1,4 @@
-"""Planted defects are found with their column and moment; the good log beside each is left alone."""
+"""Planted defects are found with their column and time; the good log gives no finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scored trials: what they refuse, how they are selected and paired."""
+"""Scored trials: validation, selection and pairing."""
 
 import numpy as np
 import pytest

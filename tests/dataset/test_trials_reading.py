@@ -1,4 +1,4 @@
-"""Tables, datasets and folders of trials, and what is wrong with them."""
+"""Tables, datasets and folders of trials, and errors in them."""
 
 import json
 

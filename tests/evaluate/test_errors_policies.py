@@ -1,4 +1,4 @@
-"""What is wrong in the words and files of evaluate, compare, gate and run is refused in one line that helps."""
+"""Invalid words and files of evaluate, compare, gate and run are refused in one helpful line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons of two policies: how often they err, when they stop, and what they say."""
+"""Comparisons of two policies: error rate, stopping time, and wording of the result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_confidence_sequences_hold_the_difference_at_every_look():
     a, b = pairs(rng, 0.6, only_a=0.2, only_b=0.1)
     refused = (log_e_pairs(a, b, difference=0.1).max(axis=1) >= -np.log(1 - level)).mean()
     assert refused <= 1 - level + 2 * np.sqrt(level * (1 - level) / len(a))
-    made = sequential_pairs(a[0], b[0], level=level)  # the range of what is not refused, on its grid
+    made = sequential_pairs(a[0], b[0], level=level)  # the range of accepted values, on its grid
     inside = [d for d in (-0.5, 0.0, 0.1, 0.2, 0.5) if made.low[-1] <= d <= made.high[-1]]
     kept = [d for d in (-0.5, 0.0, 0.1, 0.2, 0.5) if log_e_pairs(a[0], b[0], difference=d).max() < -np.log(1 - level)]
     assert inside == kept

@@ -1,4 +1,4 @@
-"""The pages of an evaluation and of a comparison: every number under its heading, plots where there are several."""
+"""The pages of an evaluation and of a comparison: every number under its heading, plots for several values."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_dataset_says_how_its_episodes_ended(tmp_path):
     ends = [planted(number).provenance.success for number in (0, 1)]
     assert [one.task for one in made] == [planted(number).provenance.task for number in (0, 1)]
     assert [x for one in made for x in one.trials["success"].to_pylist()] == ends
-    assert {one.domain for one in made} == {"sim"}  # what the episodes say of themselves
+    assert {one.domain for one in made} == {"sim"}  # metadata of the episodes
     assert all(one.trials["episode_id"].null_count == 0 for one in made)
     other = read_real_trials(tmp_path / "cell", policy="p", outcomes={0: not ends[0]})
     assert [x for one in other for x in one.trials["success"].to_pylist()] == [not ends[0], ends[1]]
@@ -201,7 +201,7 @@ act,1,1.0,90.0,500,3,0,somebody stopped the arm
 act,0,0.5,30.0,12,0,,
 """
     (made,) = read_real_trials(table(tmp_path, text))
-    assert made.trials["time_s"].to_pylist() == [4.0, 90.0, None]  # beside a failure it is no time to success
+    assert made.trials["time_s"].to_pylist() == [4.0, 90.0, None]  # the time of a failure is no time to success
     [item] = EvaluationSummary.of(made).slices
     assert (item.successes, item.trials, item.invalid) == (1, 3, 1)
     assert (item.time_s, item.peak_force_n, item.peak_force_most_n) == (4.0, 11.0, 500.0)

@@ -1,4 +1,4 @@
-"""Policies tried in suites: the same worlds for all, scores that say what happened, lost worlds as such."""
+"""Policies in suites: the same worlds for all, scores by outcome, and lost worlds reported as lost."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_policy_that_stands_still_or_breaks_is_told_apart_from_one_that_works(
 
 
 def test_each_trial_begins_in_its_own_world_in_whatever_order_they_come(twin, two):
-    """Slices differ by the cube's mass, trials by where it lies; who breaks at once has no more to do."""
+    """Slices differ by the cube's mass, trials by its position; a policy that fails at once runs no further."""
     begun = dict[tuple[str, int], tuple]()
 
     class Noting(Weakened):
@@ -155,7 +155,7 @@ def test_a_pinned_world_is_a_slice_and_fails_again(twin, tmp_path):
     write_scenario(scenario, tmp_path / "far")
     made = evaluate("expert", twin, suite="failures", episodes=3, scenarios=tmp_path)
     assert made.slices == ("far",)
-    assert made.counts() == (3, 3)  # the world can be done, by who does not stand still
+    assert made.counts() == (3, 3)  # solvable unless the policy does nothing
     still = evaluate(weakened(still=1.0), twin, suite="failures", episodes=2, scenarios=tmp_path)
     assert still.counts() == (0, 2)
 

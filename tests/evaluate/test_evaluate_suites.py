@@ -1,4 +1,4 @@
-"""Suites as data: what they stand for on a twin, and what is wrong with them."""
+"""Suites as data: their expansion for a twin, and errors in them."""
 
 from __future__ import annotations
 

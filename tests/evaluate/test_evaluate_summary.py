@@ -77,6 +77,6 @@ def test_slices_come_worst_first_and_lost_worlds_count_as_no_success():
     metrics = {metric.name: metric for metric in made.headline()}
     assert metrics["success/bad"].estimate == 0.0
     assert metrics["invalid"].estimate == pytest.approx(1 / 6)
-    assert metrics["violating"].estimate == pytest.approx(1 / 3)  # of the trials that tell it
+    assert metrics["violating"].estimate == pytest.approx(1 / 3)  # of the trials with a recorded value
     with pytest.raises(InputError, match="Write 95 % as 0.95"):
         EvaluationSummary.of(planted([0.5], 3, 0), level=95)

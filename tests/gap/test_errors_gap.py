@@ -1,4 +1,4 @@
-"""What is wrong in the words and files of ``twinloop gap`` is refused in one line that says what to do."""
+"""Invalid words and files of ``twinloop gap`` are refused in one line that names the next step."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def folder(tmp_path_factory):
 
 
 def said(folder, capsys, words: str) -> str:
-    """What a command says when it refuses; asserts that it does, in one line and with the code of wrong input."""
+    """Return a command's refusal; assert one line and the exit code of invalid input."""
     assert main(["gap", *(word.replace("@", f"{folder}/") for word in words.split())]) == 2
     message = capsys.readouterr().err.strip()
     assert message.startswith("twinloop:")

@@ -1,4 +1,4 @@
-"""Planted errors are attributed to what was planted, within their intervals; and the words claim no more than that."""
+"""Planted errors are attributed to the planted cause, within their intervals; the text claims no more than that."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ def shared(backend, twin, episodes, params, **changes):
 def test_a_planted_error_is_attributed_to_its_group(twin, backend, planted, cause):
     truth = moved(twin, planted)
     episodes = log_of(twin, backend, truth, noise=1e-3)
-    rng = generator(4, "test/estimate")  # an estimate as far off as it says it is
+    rng = generator(4, "test/estimate")  # an estimate whose errors match its standard deviations
     values = moved(twin, {DELAY: 0.0, KP: 1.0, DAMPING: 1.0}) | truth
     spread = {DELAY: 0.002, KP: 0.03 * values[KP], DAMPING: 0.03 * values[DAMPING]}
     estimate = {name: max(value + spread[name] * rng.standard_normal(), 1e-4) for name, value in values.items()}
@@ -146,7 +146,7 @@ def test_groups_that_cannot_be_told_apart_are_told_of_together():
     replicates = np.stack([common + own[:, 0], own[:, 1], -common + own[:, 2]], axis=-1)
     assert join_groups(replicates) == [[0, 2], [1]]
     assert join_groups(own) == [[0], [1], [2]]
-    assert join_groups(0.005 * replicates) == [[0], [1], [2]]  # known well enough apart
+    assert join_groups(0.005 * replicates) == [[0], [1], [2]]  # estimates accurate enough to be separated
 
 
 def interval(estimate, half):

@@ -103,7 +103,7 @@ def test_shares_hold_planted_truths_only_where_the_parameters_are_drawn():
     assert np.mean([row["covers_others"] for row in drawn]) > 0.9
     assert np.mean([row["covers_left"] for row in drawn]) > 0.85
     assert np.mean([row["blamed_wrongly"] for row in drawn]) < 0.1
-    assert rows[0.9, 10, False]["blamed_wrongly"] > 0.5  # effects alike, and nobody asks how well they are known
+    assert rows[0.9, 10, False]["blamed_wrongly"] > 0.5  # equal effects, with their uncertainty ignored
     assert rows[0.0, 20, True]["largest_found"] > 0.9
 
 

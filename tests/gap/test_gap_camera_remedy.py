@@ -1,4 +1,4 @@
-"""Planted changes of a camera are named, with their values, and applying them closes what they opened."""
+"""Planted changes of a camera are named with their values, and correcting them closes the gap."""
 
 import numpy as np
 import pytest
@@ -109,7 +109,7 @@ def test_the_width_of_an_edge_is_its_spot():
     squares = np.square([measure_edge_spread(image) for image in images])
     assert np.diff(squares) == pytest.approx(
         np.diff(np.square([0.8, 1.2, 1.6])), rel=0.2
-    )  # samples fall beside the edge
+    )  # samples fall next to the edge
 
 
 def test_the_noise_of_a_flat_surface_is_the_sensors():

@@ -26,7 +26,7 @@ def twin(tmp_path_factory):
 def test_a_planted_delay_is_a_delay(twin, backend, options, late):
     log = arm_log(twin, backend, {"actuator/elbow/delay": late}, noise=0.001, count=8)
     found = measure_gap(twin, log, backend=backend, options=options).delay
-    # A twentieth of a frame: commands are held between frames, and what they do there is not seen.
+    # A twentieth of a frame: commands are held between frames, and motion between them is not seen.
     assert found.delay.estimate == pytest.approx([0.0, late], abs=0.05 / twin.control_hz)
     assert (found.delay.high - found.delay.low < 0.002).all()
     assert found.gain.estimate == pytest.approx([1.0, 1.0], abs=0.01)

@@ -1,4 +1,4 @@
-"""Encoders: what classical features see, networks that users name, and what is said where something is wrong."""
+"""Encoders: sensitivity of classical features, networks that users name, and error messages."""
 
 import numpy as np
 import pytest

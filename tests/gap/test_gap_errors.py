@@ -1,4 +1,4 @@
-"""Errors of windows add up to the plain ones, whatever the portions; what is lost is named."""
+"""Errors of windows add up to the total error for any chunk size; lost windows are named."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Real scores with simulation's help, from tables of trials: planted rates, what is lacking, the command."""
+"""Real scores with the help of simulation, from tables of trials: planted rates, missing data, the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens in a recording is told from positions: turns, starts, standstill, limits, contact."""
+"""Events in a recording are detected from positions: turns, starts, standstill, limits, contact."""
 
 import numpy as np
 import pytest

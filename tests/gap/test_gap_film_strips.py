@@ -1,4 +1,4 @@
-"""The images of the worst clips show what was measured and what the twin did, from the same beginning."""
+"""The images of the worst clips show the recording and the twin from the same start."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Images of episodes from datasets, folders and arrays, and what is said of those that are none."""
+"""Images of episodes from datasets, folders and arrays, and errors for invalid images."""
 
 import os
 from pathlib import Path

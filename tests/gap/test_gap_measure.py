@@ -1,4 +1,4 @@
-"""The gap is zero for a twin against itself, grows with a planted error, and stands beside honest baselines."""
+"""The gap is zero for a twin against itself, grows with a planted error, and is reported with fair baselines."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""``twinloop gap policies``: planted gaps are found where they are, and what a table cannot tell is said."""
+"""``twinloop gap policies``: planted gaps are found and located, and unidentifiable gaps are reported."""
 
 import dataclasses
 import json
@@ -172,7 +172,7 @@ def test_the_command_stores_metrics_and_a_page(tmp_path, capsys):
     assert (result["kind"], [m["measure"] for m in result["measures"]]) == ("policies", ["success", "score"])
     assert result["measures"][0]["overall"]["trials_real"] == 16
     assert "NaN" not in (out / "result.json").read_text()
-    # A run that is killed is whole or begins anew: result.json says that it is finished, so it comes last.
+    # A killed run is whole or starts again: result.json marks it as finished, so it comes last.
     assert (out / "request.json").stat().st_mtime_ns < (out / "result.json").stat().st_mtime_ns
     saved = json.loads((out / "request.json").read_text())
     assert (saved["schema"], saved["command"]) == (1, "gap")

@@ -1,4 +1,4 @@
-"""Parts of a log that keep a budget of physics steps: what is kept, how evenly, and what is said of it."""
+"""Parts of a log within a budget of physics steps: selection, evenness, and message."""
 
 import numpy as np
 import pytest

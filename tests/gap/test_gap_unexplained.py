@@ -1,4 +1,4 @@
-"""Physics that a twin lacks is found where it was planted; a twin that is right leaves nothing to name."""
+"""Missing physics of a twin is located; a correct twin has no unexplained residual."""
 
 import json
 from dataclasses import replace
@@ -123,7 +123,7 @@ def test_shares_are_what_the_noise_leaves(twin):
         assert float(found.unexplained.estimate[0]) == pytest.approx(0.16 / 0.25, abs=0.05)
         assert float(found.noise.estimate[0]) == pytest.approx(0.09 / 0.25, abs=0.05)
         assert found.explained.estimate[0] == 0
-    alone = measure_unexplained(logs, truth)  # the sensors' noise is told from the frames themselves
+    alone = measure_unexplained(logs, truth)  # the sensors' noise is estimated from the frames
     assert float(alone.noise.estimate[0]) == pytest.approx(1.0, abs=0.15)
 
 

@@ -1,4 +1,4 @@
-"""The vision gap: nothing between seeds, more with a larger error, and the regions that tell."""
+"""The vision gap: none between seeds, larger with a larger error, and the regions with the difference."""
 
 import numpy as np
 import pytest

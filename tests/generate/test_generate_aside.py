@@ -1,4 +1,4 @@
-"""A world that is lost is set aside with its states and its reason; the others go on as if it were not there."""
+"""An invalid world is stored separately with its states and its reason; the other worlds are unaffected."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_replay_from_another_beginning_is_not_called_equal(dataset, value):
 
 
 def test_a_replay_with_another_version_of_the_twin_is_refused(dataset, value):
-    """The same file, name and layout, and a link that is a tenth heavier: nothing else would tell."""
+    """The file, name and layout are the same and one link is 10 % heavier: only the model's hash differs."""
     folder, _, _ = dataset
     model = value[0] / "swing.xml"
     number = invalid_world_numbers(folder)[0]

@@ -1,4 +1,4 @@
-"""A dataset made on a device says so, and its episodes are replayed there, alone, bit for bit (CPU device)."""
+"""A dataset made on a device records it, and each episode replays there alone, bit for bit (CPU device)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pass two: pixels from states as a dataset of its own, the same whoever renders them."""
+"""Pass two: render states into a separate dataset, with the same pixels from every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rendering again: which episodes, in which sizes, what is carried over, what is refused, and how it is said."""
+"""Repeated rendering: selection of episodes, image sizes, copied data, refusals, and messages."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_the_coverage_is_that_of_the_episodes_that_were_rendered(states, images,
 
 
 def test_a_lamp_that_flickers_is_seen_to(place, tmp_path):
-    """A visual parameter of scope step is what the images show, frame by frame."""
+    """The images show a visual parameter of scope step, frame by frame."""
     flicker = {"randomization": {"params": {"light/lamp/intensity": {"low": 0.2, "high": 2.0, "scope": "step"}}}}
     generate_states(config(place, **flicker, seed=3), tmp_path / "states")
     render_dataset(tmp_path / "states", tmp_path / "images", again(cameras=["front"], episodes=2))

@@ -86,7 +86,7 @@ def test_what_dies_twice_is_named_and_the_rest_is_kept(states, unbroken, tmp_pat
 
 @pytest.mark.slow
 def test_frames_that_cost_seconds_outlive_their_process(states, tmp_path, monkeypatch):
-    """Frames are rendered once, whatever dies: in the same run, and in one that is killed and resumed."""
+    """Frames are rendered once if a process dies: in the same run, and in a run that is killed and resumed."""
     settings = IMAGES.model_copy(update={"renderer": SLOW, "episodes": 2})
     render_dataset(states, tmp_path / "plain", settings)
     monkeypatch.setenv("FRAGILE_LOG", str(tmp_path / "log"))
@@ -97,7 +97,7 @@ def test_frames_that_cost_seconds_outlive_their_process(states, tmp_path, monkey
     render_dataset(states, tmp_path / "images", settings, resume=True)
     assert sha256_tree(tmp_path / "images") == sha256_tree(tmp_path / "plain")
     drawn = (tmp_path / "log").read_text().split()
-    assert len(drawn) == 40 + 2  # the frame that ended two processes was begun three times
+    assert len(drawn) == 40 + 2  # the frame that ended two processes was started three times
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The second pass through sensors: who sees what, what lies beside, the same bytes whoever renders."""
+"""The second pass through sensors: images per camera, side tables, the same bytes from every process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def states(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def device(states, tmp_path_factory):
-    """Everything that the twin's sensors make, with the truth beside it."""
+    """All outputs of the twin's sensors, together with the true values."""
     folder = tmp_path_factory.mktemp("device") / "images"
     settings = RenderConfig(**SIZE, sensors="device", annotations=["instance", "boxes", "contacts"])
     return folder, settings, render_dataset(states, folder, settings)
@@ -92,7 +92,7 @@ def test_the_twins_sensors_are_who_sees(device):
 
 
 def test_images_are_as_old_as_the_episode_drew(states, device, tmp_path):
-    """A late image looks like the clean one that much before, more than like the one of its own time."""
+    """A delayed image resembles the clean image at its capture time more than the one at its own timestamp."""
     settings = RenderConfig(**SIZE, cameras=["front"], sensors={"front": "ideal"})
     render_dataset(states, tmp_path / "clean", settings)
     clean, late = (DatasetReader(folder) for folder in (tmp_path / "clean", device[0]))

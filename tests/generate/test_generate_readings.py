@@ -1,4 +1,4 @@
-"""Readings of a twin's sensors in datasets: features, every sample beside them, bytes that are the run's alone."""
+"""Readings of a twin's sensors in datasets: features, all samples in side tables, bytes that depend on the run only."""
 
 from __future__ import annotations
 

@@ -132,8 +132,7 @@ def wait_for_a_block(output: Path, process: subprocess.Popen) -> None:
 def stopped_midway(folder: Path, stop: signal.Signals) -> tuple[Path, int, str]:
     """A run that was stopped after a block and before its end: its folder, exit code and messages.
 
-    A machine that is busy with something else may let a run of a second end before anybody looks; such a run says
-    nothing about stopping, and another is begun.
+    On a busy machine a run of one second may end before the test can stop it; the fixture then starts another run.
     """
     for attempt in range(10):
         output = folder / f"run{attempt}" / "batch"

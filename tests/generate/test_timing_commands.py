@@ -108,7 +108,7 @@ class TestClock:
         assert abs(np.corrcoef(late[:, 1:].ravel(), late[:, :-1].ravel())[0, 1]) < 0.1
 
     def test_physics_goes_by_the_true_time(self, twin):
-        """A joint that turns at constant speed goes as far as its own clock says."""
+        """A joint at constant speed travels the distance of the true clock."""
         start = dataclasses.replace(InitialState.home(twin, 2), qvel=np.full((2, 1), 2.0))
         values = {OVERSLEEP: [0.0, 0.008], "joint/j0/damping": 0.0, "joint/j0/frictionloss": 0.0}
         table = seeded(twin, {**values, "actuator/j0/kp": 1e-6}, 2)

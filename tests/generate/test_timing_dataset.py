@@ -1,4 +1,4 @@
-"""Where the control loop keeps no exact time, a dataset says beside each nominal timestamp when it truly was."""
+"""With a jittering control loop, a dataset stores the true time with each nominal timestamp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One door to every robot: addresses, the user's own class, and what is said when there is none."""
+"""The registry of robots: addresses, the user's classes, and errors for an unknown robot."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class TestSeeds:
         assert np.corrcoef(np.transpose(ratios))[0, 1] > 0.7
 
     def test_the_truth_is_not_to_be_read(self):
-        """No public attribute of a robot or its clock leads to a hidden number, `reveal` apart."""
+        """Except `reveal`, no public attribute of a robot or its clock leads to a hidden number."""
         robot = connected(6)
         truth = {*robot.reveal().params.values()} - {p.nominal for p in TWIN.params.values()}
         seen, todo = set(), [robot]
@@ -179,7 +179,7 @@ class TestFromOutside:
 
     @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
     def test_the_width_of_the_play_from_reversals(self, seed):
-        """Of arms that differ in their play alone, the one that answers reversals alike has the same."""
+        """Among arms that differ only in backlash, equal responses to reversals identify equal backlash."""
         time = np.arange(240) / 60
         triangle = 0.04 * (1 - np.abs(time * 0.3 / 0.04 % 2 - 1)) * 2
         commands = sweep("shoulder_pan", np.degrees(triangle))
@@ -196,7 +196,7 @@ class TestFromOutside:
 
     @pytest.mark.parametrize("seed", [0, 1])
     def test_friction_grows_with_the_load(self, seed):
-        """Coming from above and from below, a loaded joint rests further apart than an unloaded one."""
+        """The rest positions after motion from above and from below differ more for a loaded joint."""
         unloaded, loaded = [0, 0, -90, 0, 0, 40], [0, 45, -30, 0, 0, 40]
         (width0, sag0), (width1, sag1) = (
             rest_widths(connected(seed), np.array(pose, float)) for pose in (unloaded, loaded)

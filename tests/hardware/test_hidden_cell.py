@@ -1,4 +1,4 @@
-"""Virtual robots at their task: hidden for good, placed anew each episode, the same step by step and by the hundred."""
+"""Virtual robots at their task: hidden parameters, new placement per episode, equal results single and in batch."""
 
 from __future__ import annotations
 

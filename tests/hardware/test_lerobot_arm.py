@@ -38,7 +38,7 @@ declare_torchvision_operators()
 pytestmark = pytest.mark.slow
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
-# Homing offset and swept range by id: (offset, low, high); the middle is the twin's zero, gripper and roll apart.
+# Homing offset and swept range by id: (offset, low, high); the middle is the twin's zero, except gripper and roll.
 CALIBRATION = {
     1: (-85, 790, 3260),
     2: (1047, 850, 3200),
@@ -132,7 +132,7 @@ def test_lerobot_reads_and_moves_the_servos(bus, arm):
 
 
 def test_it_stands_still_while_it_is_connected(bus, address):
-    """The servos' last goals are 31 degrees away; torque comes on where they stand."""
+    """The servos' last goals are 31 degrees away; torque is switched on at the present positions."""
     robot = open_robot(address)
     robot.connect()
     time.sleep(0.2)
@@ -270,7 +270,7 @@ def encoder(number: int, value: float) -> float:
 
 @pytest.fixture
 def at_home(bus, address):
-    """The arm stands where the twin has its home, and says its numbers as the twin does."""
+    """The arm is at the twin's home position, and its readings use the twin's units."""
     for number, value in enumerate(HOME, start=1):
         bus.plant.at[number] = encoder(number, value)
     return f"{address}&units=so101_tabletop"
@@ -296,7 +296,7 @@ def test_the_arm_follows_a_policy_through_the_envelope(bus, at_home):
     issued = np.array([step.issued for step in ran.steps])
     read = np.array([step.observation.reading for step in ran.steps])
     assert np.ptp(issued[:, 0]) > 15
-    lagged = np.abs(read[3:, 0] - issued[1:-2, 0])  # read two steps after it was told; the servos take 30 ms
+    lagged = np.abs(read[3:, 0] - issued[1:-2, 0])  # read two steps after the command; the servos take 30 ms
     assert np.median(lagged) < 3
     assert np.abs(read[:, 1:] - issued[:, 1:]).max() < 1
     assert bus.goal(1) == pytest.approx(encoder(1, issued[-1, 0]), abs=1.5)
@@ -305,7 +305,7 @@ def test_the_arm_follows_a_policy_through_the_envelope(bus, at_home):
 def test_a_lost_answer_holds_for_a_step_and_goes_on(bus, at_home):
     def lose():
         first = len(bus.requests)
-        bus.faults.lost = lambda number: first < number <= first + 2  # a command, which nobody answers, and a reading
+        bus.faults.lost = lambda number: first < number <= first + 2  # a command, which has no answer, and a reading
 
     ran = ran_with(at_home, {10: lose})
     assert ran.end_kind is None, ran.reason
@@ -344,14 +344,14 @@ def test_answers_that_are_always_late_end_the_run(bus, at_home):
 
 
 class Cell:
-    """The virtual robot at its task behind the servos, in a thread of its own: a control step every 33 ms, or later."""
+    """The virtual robot at its task behind the servos, in a thread: a control step every 33 ms, or later."""
 
     def __init__(self, seed: int) -> None:
         self.robot = open_robot(f"virtual:so101_tabletop?seed={seed}&task=pick_and_place")
         self.robot.connect()
         self.steps, self._goals = 0, dict.fromkeys(CALIBRATION)
         self._seen, self._stop = self.robot.get_observation(), threading.Event()
-        self._rest = self._seen  # where it lies before any torque; told its sagging readings, it would sink
+        self._rest = self._seen  # its position before any torque; commanded to its sagging readings, it would sink
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
@@ -389,8 +389,8 @@ class Cell:
 
 
 def test_the_command_runs_a_policy_on_lerobots_arm(tmp_path, monkeypatch, capsys):
-    """A policy of joints alone, trained on four simulated episodes; behind the bus stands the virtual robot."""
-    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody presses Enter
+    """A policy with joint inputs only, trained on four simulated episodes; the bus drives the virtual robot."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # the user does not press Enter
     (tmp_path / "sim.yaml").write_text("scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs: 4}\n")
     assert main(["generate", str(tmp_path / "sim.yaml"), "--output", str(tmp_path / "sim"), "--episodes", "4"]) == 0
     words = ["train", "--policy", "mlp", "--data", str(tmp_path / "sim"), "--inputs", "state", "--steps", "200"]

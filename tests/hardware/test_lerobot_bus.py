@@ -50,7 +50,7 @@ def test_packets_are_those_of_the_manual(bus, line):
     assert line.ask("ff ff 01 04 02 38 02 be") == "ff ff 01 04 00 e8 03 0f"  # position 1000, address 56
     assert line.ask("ff ff 01 04 02 03 02 f3") == "ff ff 01 04 00 09 03 ee"  # model 777
     assert checksum(bytes.fromhex("01 04 02 38 02")) == 0xBE
-    # Both positions at once, answered in the order asked.
+    # Both positions at once, answered in the requested order.
     assert line.ask("ff ff fe 06 82 38 02 02 01 3c") == "ff ff 02 04 00 d0 07 22 ff ff 01 04 00 e8 03 0f"
 
 
@@ -63,7 +63,7 @@ def test_what_is_written_moves_and_what_is_broken_is_not_heard(bus, line):
         time.sleep(0.005)
     assert bus.plant.ticks(1) == 1200
     assert line.ask("ff ff 01 02 01 fa", wait_s=0.1) == ""  # a wrong checksum
-    assert line.ask("ff ff 03 02 01 f9", wait_s=0.1) == ""  # nobody of that id
+    assert line.ask("ff ff 03 02 01 f9", wait_s=0.1) == ""  # no servo of that id
     assert line.ask("00 ff ff ff 01 02 01 fb") == "ff ff 01 02 00 fc"
     bus.calibrate({2: (-500, 0, 4095)})
     assert bus.word(2, HOMING) == 500 | 1 << 11  # sign and magnitude
@@ -72,7 +72,7 @@ def test_what_is_written_moves_and_what_is_broken_is_not_heard(bus, line):
 
 
 class Bus:
-    """As much of LeRobot's bus as is treated with care, and what was done to it."""
+    """The used part of LeRobot's bus, with a record of the calls."""
 
     def __init__(self) -> None:
         self.done, self.status, self.silent = [], dict.fromkeys(("arm", "hand"), 0), ()

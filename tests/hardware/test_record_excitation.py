@@ -1,4 +1,4 @@
-"""Driving a robot through an excitation: what is sent, what stops it, what is kept, and for whom a plan is refused."""
+"""Excitation of a robot: sent commands, stop conditions, recorded data, and refused plans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROBOT = "virtual:so101_tabletop?seed=3"
 
 
 class Troubled(VirtualRobot):
-    """A virtual SO-101 that gets into trouble once it has been asked ``after`` times."""
+    """A virtual SO-101 that fails after ``after`` requests."""
 
     def __init__(self, trouble="", after=70):
         super().__init__("so101_tabletop", seed=3)
@@ -51,7 +51,7 @@ class Troubled(VirtualRobot):
 
 
 class Warm(Troubled):
-    """One that says how its drives are."""
+    """A robot that reports the state of its drives."""
 
     def get_vitals(self):
         hot = 70.0 if self.trouble == "hot" and self.struck else 40.0

@@ -1,4 +1,4 @@
-"""Cells of the table of attacks: what was observed, without the paths of the machine, as text in Markdown."""
+"""Cells of the table of attacks: observed results as Markdown text, without local paths."""
 
 from __future__ import annotations
 

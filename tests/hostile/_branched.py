@@ -1,4 +1,4 @@
-"""Models of branched trees, and plain MuJoCo as the reference for what they compute."""
+"""Models of branched trees, and plain MuJoCo as the reference for their dynamics."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Run commands of twinloop in processes of their own, and end or disturb them on the way.
+"""Run commands of twinloop in separate processes, and kill or disturb them while they run.
 
 `Campaign` starts one process that has everything loaded. For each job it forks a child, and the child calls a function
 of this module or of another one. `command` runs one command line in a further child, with one `Fault` in it.
 
-A *point* is a step by which something becomes lasting: opening a file for writing, renaming, removing or linking one,
+A *point* is a step that makes data durable: opening a file for writing, renaming, removing or linking one,
 flushing it, and every statement that changes the catalog's SQLite file.
 """
 
@@ -52,7 +52,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """How a command ended: its exit code (minus the signal), what it printed, and the points that it passed."""
+    """Result of a command: its exit code (minus the signal), its output, and the points that it passed."""
 
     code: int
     text: str
@@ -171,7 +171,7 @@ def _answer(job: str, given: dict[str, Any]) -> dict[str, Any]:
     module, _, name = job.partition(":")
     try:
         return {"value": getattr(importlib.import_module(module), name)(**given)}
-    except BaseException:  # noqa: BLE001 - told to the test, then the child ends
+    except BaseException:  # noqa: BLE001 - reported to the test, then the child ends
         return {"failed": traceback.format_exc()}
 
 
@@ -233,7 +233,7 @@ def _end_children() -> None:
 
 @dataclass
 class _Armed:
-    """The points that a process passed, and what is to happen at one of them."""
+    """The points that a process passed, and the fault at one of them."""
 
     fault: Fault
     root: str

@@ -1,4 +1,4 @@
-"""What is done to one command in a campaign; each function is a job of `_campaign.Campaign`."""
+"""Jobs of `_campaign.Campaign`: each function applies one fault to one command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _world(source: str) -> Iterator[Path]:
 
 
 def unbroken(world: str, name: str, environment: dict[str, str]) -> dict[str, Any]:
-    """Run a command undisturbed; return what it made, the points that it passed, and the bytes that it took."""
+    """Run a command undisturbed; return its outputs, the points that it passed, and the bytes that it used."""
     verb = VERBS[name]
     with _world(world) as cell:
         before = _bytes(cell.parent)
@@ -86,9 +86,9 @@ def _killed(world: str, verb: Verb, at: int, environment: dict[str, str]) -> dic
 
 
 def again(verb: Verb, cell: Path, environment: dict[str, str]) -> Ran:
-    """Run a command again as a person would: with --resume, or without where it says that nothing was begun.
+    """Run a command again as a user would: with --resume, or without if the message reports no unfinished run.
 
-    Where the first run had finished its output, the second one refuses it; that counts as done.
+    If the first run had finished its output, the second one refuses it; that counts as done.
     """
     ran = command(verb.line(cell, resumed=True), cell, **environment)
     if ran.code == 2 and verb.again and "without --resume" in ran.error:
@@ -163,7 +163,7 @@ def on_read_only(world: str, lines: list[list[str]], environment: dict[str, str]
 
 
 def at_once(world: str, lines: list[list[str]], environment: dict[str, str], check: str) -> dict[str, Any]:
-    """Run command lines at the same time in one world; return how each ended and what was made."""
+    """Run command lines at the same time in one world; return their exit codes and outputs."""
     verb = VERBS[check]
     with _world(world) as cell:
         words = [[w.format(store=cell.parent / "store") for w in line] for line in lines]
@@ -198,9 +198,9 @@ def _brief(ran: Ran) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def killed_at_random(world: Path, name: str, *, moments: int, seconds: float) -> Iterator[tuple[Path, list[int]]]:
-    """Start the real program several times in one copy of the world, and end it each time after a random time.
+    """Start the real program several times in one copy of the world, and kill it each time after a random time.
 
-    Yields the workspace, and the exit codes: minus 9 where the program was killed, others where it was faster.
+    Yields the workspace, and the exit codes: minus 9 if the program was killed, others if it finished before.
     """
     verb, chance = VERBS[name], random.Random(name)
     with _world(str(world)) as cell:

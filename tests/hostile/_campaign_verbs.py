@@ -51,12 +51,12 @@ _TEXTS = {
 class Verb:
     """A command line that writes.
 
-    ``words`` are run in the workspace; ``{store}`` in them is a folder beside it. ``writes`` are the files and folders
-    that it makes, relative to the workspace; where there are none it changes the catalog. ``again`` are words that are
-    added to go on after a kill. ``needs`` names modules that must be installed, ``hub`` a server to talk to. A verb
+    ``words`` are run in the workspace; ``{store}`` in them is a folder next to it. ``writes`` are the files and folders
+    that it makes, relative to the workspace; if empty, the command changes the catalog. ``again`` are words that are
+    added to resume after a kill. ``needs`` names modules that must be installed, ``hub`` a server to talk to. A verb
     that ``repeats`` may be run again after it has succeeded. One that is not ``exact`` measures wall-clock times, so
-    that only the names of its files are the same each time. One that ``keeps`` what it had recorded of a robot before
-    it was ended does not write over that: running it again takes another folder.
+    that only the names of its files are the same each time. One that ``keeps`` its recording of a robot after a kill
+    does not overwrite it: running it again takes another folder.
     """
 
     words: tuple[str, ...]
@@ -74,7 +74,7 @@ class Verb:
         return [word.format(store=cell.parent / "store") for word in words]
 
     def made(self, cell: Path) -> dict[str, str]:
-        """Return the digests of what was written, or what the catalog shows."""
+        """Return the digests of the outputs, or the content of the catalog."""
         if not self.writes:
             return {name: hashlib.sha256("".join(rows).encode()).hexdigest() for name, rows in views(cell).items()}
         return {
@@ -100,7 +100,7 @@ class Verb:
 
 
 def _of(line: str, *writes: str, **more: Any) -> Verb:
-    """Return a verb from its words, with ``~`` for a space within one; it writes what --output names, unless told."""
+    """Return a verb from its words, with ``~`` for a space in a word; by default it writes the path of --output."""
     words = tuple(word.replace("~", " ") for word in line.split())
     named = tuple(after for word, after in itertools.pairwise(words) if word == "--output")
     return Verb(words=words, writes=writes or named, **more)
@@ -170,7 +170,7 @@ VERBS: dict[str, Verb] = {
     "train": _of(
         " ".join(("train --data data/planted --output policies/new", *SMALL)),
         "policies/new/model.safetensors",
-        "policies/new/result.json",  # README.md tells the seconds that it took
+        "policies/new/result.json",  # README.md contains the duration in seconds
         again=("--resume",),
         needs=("torch",),
     ),
@@ -198,7 +198,7 @@ VERBS: dict[str, Verb] = {
     "scenario search": _of("scenario search search.yaml --output runs/search"),
     "evidence": _of("evidence --failure-rate 0.01 --output runs/claim"),
 }
-# Commands that write nothing of their own, and commands that are made of those above.
+# Commands that write nothing themselves, and commands that are made of those above.
 READING = (
     "replay", "datasets list", "datasets show", "datasets diff", "datasets lineage", "label show", "label list",
     "label agreement", "label rules", "policies list", "policies show", "policies audit", "policies verify",
@@ -308,7 +308,7 @@ def digest(path: Path) -> dict[str, str]:
     }
 
 
-_CLOCKED = ("report.html", ".log.jsonl")  # they tell when they were made
+_CLOCKED = ("report.html", ".log.jsonl")  # they contain their time of creation
 
 
 def _plain(path: Path) -> bytes:
@@ -342,7 +342,7 @@ _MOMENT = re.compile(r"run_id|added|updated|at$|made|created|committed|files|lab
 
 
 def whole(cell: Path) -> list[str]:
-    """Return what is wrong in a workspace: findings of fsck that are no leftovers, and datasets that cannot be read."""
+    """Return the defects of a workspace: findings of fsck except leftovers, and unreadable datasets."""
     ran = command(["fsck", "--deep", "--json"], cell)
     wrong = [] if ran.clear else [f"fsck ended with {ran.code}: {ran.text[-400:]}"]
     wrong += [one["what"] for one in ran.metrics.get("findings", ()) if one["kind"] != "leftover"]
@@ -365,12 +365,12 @@ def _unreadable(folder: Path) -> list[str]:
             reader = DatasetReader(folder)
             for index in range(len(reader)):
                 reader.states(index) if (folder / "twinloop/states").is_dir() else reader.provenance(index)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the dataset is not whole
+    except Exception as error:  # noqa: BLE001 - any error means that the dataset is not whole
         return [f"{folder.name}: {type(error).__name__}: {error}"]
     return []
 
 
 def leftovers(base: Path) -> list[str]:
-    """Return hidden files and folders below a folder, which no finished command leaves behind, but what was swept."""
+    """Return hidden files and folders below a folder that a finished command must not leave, except swept ones."""
     found = (path for path in base.rglob("*") if path.name.startswith(".") and "swept" not in path.parts)
     return sorted(path.relative_to(base).as_posix() for path in found if path.name != ".gitignore")

@@ -14,7 +14,7 @@ NOW_MS = time.time_ns() // 1_000_000
 
 @contextlib.contextmanager
 def clock(offset_ms: int = 0, *, at_ms: int | None = None) -> Iterator[None]:
-    """Set this process' clock ahead or back, and forget what it had made before, as another process would be."""
+    """Set this process' clock forward or back, and clear its caches, as in a new process."""
     moment = max(NOW_MS + offset_ms if at_ms is None else at_ms, -YEAR_MS) * 1_000_000
     kept = time.time, time.time_ns, ulid._last
     time.time, time.time_ns, ulid._last = (lambda: moment / 1e9), (lambda: moment), 0

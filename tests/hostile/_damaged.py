@@ -49,7 +49,7 @@ def write_cell(root: Path) -> Path:
 
 
 def fsck(root: Path, *, deep: bool = True, mend: bool = False) -> tuple[int, str, dict[str, Any]]:
-    """Return the exit code, the text for people, and the figures; 2 and the message where it is refused."""
+    """Return the exit code, the text output, and the metrics; 2 and the message for a refusal."""
     text = io.StringIO()
     try:
         metrics, code = run_fsck(

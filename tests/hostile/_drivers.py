@@ -1,4 +1,4 @@
-"""Robot drivers that misbehave: a recording SO-101 on a fast clock, and what is needed to run it."""
+"""Faulty robot drivers: a recording SO-101 on a fast clock, and the helpers to run it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class FastClock:
 
 
 class Arm:
-    """An arm that goes where it is told, most of the way within a control step, and keeps every command as it came.
+    """An arm that moves most of the way to each command within a control step, and records every command.
 
     Args:
-        faults: what a method does instead of returning its answer, by its name: ``fault(arm, answer)``.
-        since: the call from which on it does so, counted from 0.
-        until: the call from which on it no longer does.
+        faults: replacement of a method's answer, by the method's name: ``fault(arm, answer)``.
+        since: the first call with the fault, counted from 0.
+        until: the first call without the fault after it.
     """
 
     name, source, origin, units = "so101_follower", "sim", "arm", TWIN.units
@@ -54,7 +54,7 @@ class Arm:
         self.faults, self.since, self.until = faults, since, until
         self.clock, self.position = FastClock(), np.array(HOME)
         self.issued: list[np.ndarray] = []  # all that was handed to send_action
-        self.taken: list[tuple[float, np.ndarray]] = []  # what it did not raise at
+        self.taken: list[tuple[float, np.ndarray]] = []  # calls at which it did not raise
         self.counts: dict[str, int] = {}
         self.is_connected, self.connections, self.disconnections = False, 0, 0
         self.observation_features = self.action_features = dict.fromkeys(KEYS, float)
@@ -149,7 +149,7 @@ def require_limits(arm: Arm, envelope: Envelope = ENVELOPE, start: np.ndarray = 
     assert (np.abs(speed) <= limits.speed + 1e-6).all()
     assert (np.abs(change) <= limits.max_speed_change + 1e-6).all()
     assert envelope.space.find_first_fault(path[1:]) is None
-    # What arrived, as far as the driver says so, is no faster than that over the time between.
+    # The commands that the driver accepted are no faster than that over the time between.
     times = np.array([moment for moment, _ in arm.taken])
     if len(times) > 1:
         arrived = units.to_si(np.array([command for _, command in arm.taken]))
@@ -185,7 +185,7 @@ def off_home(pan=0.0, lift=0.0):
 
 
 def first(value):
-    """The first joint says something else."""
+    """Replace the value of the first joint."""
     return lambda arm, sent: sent | {KEYS[0]: value}
 
 
@@ -206,7 +206,7 @@ def arm_with(**attributes):
 
 
 def policy_of(monkeypatch, arm, decider=None):
-    """Let `run` and `record` find this arm and this policy, whatever they are asked for."""
+    """Make `run` and `record` use this arm and this policy for any address."""
     monkeypatch.setattr("twinloop.workflows.deploy.parts.open_robot", lambda address: arm)
     monkeypatch.setattr("twinloop.workflows.data.record.open_robot", lambda address: arm)
     monkeypatch.setattr("twinloop.workflows.deploy.parts.open_decider", lambda *_, **__: decider or Sways())

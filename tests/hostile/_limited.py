@@ -60,7 +60,7 @@ _COMMANDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How an attack ended, and what it took: seconds of CPU time, MiB of memory."""
+    """Result and cost of an attack: seconds of CPU time, MiB of memory."""
 
     kind: str
     message: str
@@ -129,7 +129,7 @@ def serve() -> None:
     for name in _OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    for words in _COMMANDS:  # a command imports what it needs: no attack is charged for that
+    for words in _COMMANDS:  # a command loads its imports: no attack is charged for that
         _commanded(words.split())
     for line in sys.stdin:
         function, words, folder = json.loads(line)
@@ -155,7 +155,7 @@ def _attack(pipe: int, function: str, arguments: list[Any]) -> None:
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     try:
         kind, message = _called(function, arguments)
-    except BaseException:  # noqa: BLE001 - whatever happened is the outcome
+    except BaseException:  # noqa: BLE001 - any error is the outcome
         kind, message = "crashed", traceback.format_exc(limit=-3)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     outcome = {"kind": kind, "message": message[-4000:], "cpu_s": time.process_time() - began}

@@ -1,4 +1,4 @@
-"""Policy servers that lie, stall or die: what a client's robot may meet on the network."""
+"""Policy servers that send false data, stall or exit: network faults for a client's robot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def frame(data: bytes, *, opcode: int = 2, fin: bool = True, announced: int | No
 
 
 def handshake(request: bytes) -> bytes:
-    """The right answer to a client that asks for a WebSocket."""
+    """Return the valid answer to a client's WebSocket request."""
     key = request.partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]
     proof = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
     return (
@@ -100,20 +100,20 @@ def resets(line: socket.socket) -> None:
 
 
 def finished(line: socket.socket) -> None:
-    """End what is sent, and read until the client closes, so that it can read all of the answer."""
+    """Shut down sending, and read until the client closes, so that it can read all of the answer."""
     line.shutdown(socket.SHUT_WR)
     nothing(line)
 
 
 class LyingServer:
-    """Answers as a policy server does, but for what it is given instead.
+    """Answers as a policy server does, except for the given replacements.
 
     Args:
-        policy: body of the answer to ``GET /v1/policy``, or what to do there.
-        session: the same of ``POST /v1/sessions``.
-        act: what to do when a message comes.
-        shake: what to do when a WebSocket is asked for.
-        receive_bytes: size of the buffer for what is received; 0 leaves the system's.
+        policy: body of the answer to ``GET /v1/policy``, or a function to call instead.
+        session: the same for ``POST /v1/sessions``.
+        act: function to call on a message.
+        shake: function to call on a WebSocket request.
+        receive_bytes: size of the receive buffer; 0 leaves the system's.
     """
 
     def __init__(

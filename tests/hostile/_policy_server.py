@@ -38,7 +38,7 @@ LIMITS = ServeLimits(
     connections_per_address=10,
     sessions_per_connection=3,
 )
-PATIENCE_S = 60.0  # for what the limits above end within a second; the machine may be busy
+PATIENCE_S = 60.0  # for events that the limits above end within a second; the machine may be busy
 SLACK_S = 3.0  # of a busy machine, beyond the limits
 STEP_S = 0.05  # between two bytes of a client that sends slowly
 UPGRADE = (

@@ -60,7 +60,7 @@ def make_workspace(root: Path) -> Path:
 
 
 def send_dataset(root: Path, sentinel: Path, *, name: str = "sent", inside: bool = False) -> Path:
-    """Put a dataset into the workspace whose configuration names a Python file, of its own where it is ``inside``."""
+    """Put a dataset into the workspace whose configuration names a Python file, in the dataset if ``inside``."""
     folder = shutil.copytree(root.parent / "honest", root / "data" / name)
     code = write_code((folder / "twinloop" if inside else root.parent / "elsewhere") / "helper.py", sentinel)
     file = folder / layout.SPEC

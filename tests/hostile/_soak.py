@@ -124,7 +124,7 @@ def _round(main: Any, number: int) -> None:
 
 
 def _ask(address: str) -> None:
-    """Ask the server by both ways, each in a session of its own; one client hangs up without a word."""
+    """Query the server by both ways, each in a separate session; one client disconnects without a message."""
     from twinloop.release.client import PolicyClient
 
     for way in ("http", "ws", "ws"):

@@ -63,7 +63,7 @@ def targets(root: Path) -> dict[str, Path | str]:
     }
 
 
-# By what it does: {path} is a target. Each passes as a SELECT, or stands alone.
+# By effect: {path} is a target. Each passes as a SELECT, or is a full statement.
 WRITES = {
     "COPY in a WITH": "WITH a AS (COPY (SELECT 1 AS n) TO {path} (FORMAT PARQUET)) SELECT 1",
     "COPY in a WITH that nothing reads": "WITH a AS MATERIALIZED (COPY episodes TO {path}) SELECT 1 FROM episodes",

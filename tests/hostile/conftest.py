@@ -24,7 +24,7 @@ _reports: dict[str, pytest.TestReport] = {}
 
 
 def _attacks(items: list[pytest.Item]) -> list[tuple[pytest.Item, str, str]]:
-    """Return each attack with what is tried and what is expected."""
+    """Return each attack with its action and its expected result."""
     marked = ((item, item.get_closest_marker("attack")) for item in items)
     return [(item, mark.args[0], mark.kwargs["expected"]) for item, mark in marked if mark is not None]
 
@@ -42,7 +42,7 @@ def observed(record_property: Callable[[str, object], None], tmp_path: Path) -> 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Attach each attack's description to its report, and list all of them where that is asked for."""
+    """Attach each attack's description to its report; list all of them on request."""
     found = _attacks(session.items)
     for item, tried, expected in found:
         item.user_properties += [("attack", tried), ("expected", expected)]
@@ -78,7 +78,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the table of attacks where that is asked for; rows of attacks that were not run stay as they are."""
+    """Write the table of attacks on request; rows of attacks that did not run stay unchanged."""
     page = os.environ.get(PAGE_FILE)
     if not page or hasattr(session.config, "workerinput"):
         return
@@ -104,7 +104,7 @@ def _rows() -> dict[tuple[str, ...], list[str]]:
 
 
 def _outcome(reports: list[pytest.TestReport]) -> tuple[str, str]:
-    """Return what a row observed, in words, and how many tests it stands for."""
+    """Return the observed result of a row as text, and its number of tests."""
     for word in ("failed", "skipped"):
         if any(getattr(report, word) for report in reports):
             return f"**{word}**", str(len(reports))

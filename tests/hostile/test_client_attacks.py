@@ -1,4 +1,4 @@
-"""Attacks on a robot by the policy server that it asks: every answer is a command, or an error in time."""
+"""Attacks on a robot by its policy server: every answer is a command, or an error in time."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def asked_of(address: str) -> np.ndarray:
 
 
 def refused(call: Callable[[], object], observed: Observed, address: str) -> str:
-    """What a client says about a server; it says so in time."""
+    """Return a client's error message about a server; assert that it comes in time."""
     begin = time.monotonic()
     with pytest.raises(PolicyServerError) as caught:
         call()
     took = time.monotonic() - begin
     said = str(caught.value)
     observed(said.replace(address, "SERVER").replace(address.replace("http", "ws", 1), "SERVER"))
-    # Asking for the policy, connecting, the answer, and one more attempt to say goodbye.
+    # Requesting the policy, connecting, the answer, and one more attempt to close.
     assert took < 3 * TIMEOUT_S + SLACK_S, f"{took:.1f} s"
     assert len(said) < 1000
     assert said.isprintable(), said
@@ -610,7 +610,7 @@ def test_addresses_are_checked(address: str, observed: Observed) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate that nobody signed, with its key."""
+    """A self-signed certificate with its key."""
     folder = tmp_path_factory.mktemp("tls")
     key, pem = folder / "key.pem", folder / "cert.pem"
     words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"

@@ -1,4 +1,4 @@
-"""A wrong clock must not change an order: what was committed last is what counts."""
+"""A wrong clock must not change an order: the last commit counts."""
 
 from __future__ import annotations
 

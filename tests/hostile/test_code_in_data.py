@@ -35,7 +35,7 @@ VERBS = {command.name for command in TWINLOOP.commands}
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path, monkeypatch):
-    """Keep the approvals of each test apart, and forget the command line of the test before."""
+    """Isolate the approvals of each test, and clear the command line of the previous test."""
     monkeypatch.setenv(approval.HOME_VARIABLE, str(tmp_path / "home"))
     monkeypatch.setattr(approval, "_command_line", ())
     return tmp_path / "home"
@@ -121,7 +121,7 @@ def commands(dataset: Path, output: Path) -> dict[str, list[list[object]]]:
     }
 
 
-# Verbs that take no dataset: what they take is attacked in other files of this folder.
+# Verbs without a dataset: their inputs are attacked in other files of this folder.
 NO_DATASET = {"demo", "init", "record", "run", "serve", "compare", "gate", "promote", "rollback", "sensors",
               "evidence"}  # fmt: skip
 

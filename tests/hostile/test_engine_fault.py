@@ -1,4 +1,4 @@
-"""MuJoCo 4.0.0's sparse Newton solver is faulty: whatever somebody sends, no model is simulated with it."""
+"""MuJoCo 4.0.0's sparse Newton solver is faulty: no submitted model is simulated with it."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def test_a_changed_unit_is_named_and_repair_does_not_accept_it(plain, observed):
     assert fsck(plain)[0] == 1
 
 
-# What is meant is no finding.
+# An intended change is no finding.
 
 
 def test_a_dataset_that_grew_is_known_with_its_new_metadata_once_it_is_added(tmp_path):
@@ -544,7 +544,7 @@ def test_a_flipped_bit_in_a_label_is_named(plain, observed):
     observed(text.splitlines()[0])
     assert code == 1
     assert "rows of label_history differ from the committed ones" in text
-    with Workspace.open(plain) as ws:  # what was changed is read as it is, until somebody acts on the finding
+    with Workspace.open(plain) as ws:  # changed data are read unchanged until the finding is resolved
         assert len(ws.query("SELECT value FROM labels")) == 5
 
 
@@ -788,7 +788,7 @@ def test_a_video_that_was_sealed_by_its_end_alone(tmp_path, at, named):
 
 
 def test_parts_hold_what_was_read_and_not_what_the_dataset_is_now(plain):
-    """What the catalog knows is its own: a changed dataset changes no answer before it is added again."""
+    """The catalog holds copies: a changed dataset changes no answer before it is added again."""
     with Workspace.open(plain) as ws:
         before = ws.query("SELECT * FROM episodes ORDER BY episode_id")
     path = plain / "data" / "first" / layout.UNIT_MAP

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: what was committed is whole, and the same command again ends as if nothing had happened."""
+"""SIGKILL at any moment: committed data are whole, and the repeated command ends as if undisturbed."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ EVIL = {
 
 
 def kinds(place: str) -> list:
-    """One attack for each kind of text, in one place where it is shown."""
+    """One attack for each kind of text, in one place that shows it."""
     return [
         pytest.param(
             text,

@@ -1,4 +1,4 @@
-"""What is pulled from the Hub or fetched from a store is data: no program, no path out of the folder, no false size."""
+"""Data from the Hub or a store are untrusted: no program, no path out of the folder, no false size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from twinloop.dataset.storage.targets import fetch_dataset
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("huggingface_hub")
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub of its own client
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # caused by huggingface_hub's client
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def server(running):
 
 @pytest.fixture(scope="module")
 def written():
-    """The objects of a dataset in fsspec's memory store, by what follows its address."""
+    """The objects of a dataset in fsspec's memory store, by relative path."""
     objects = fsspec.filesystem("memory").store
     objects.clear()
     write_all("memory://written/set")
@@ -63,7 +63,7 @@ def written():
 
 @pytest.fixture
 def store(written):
-    """The address of a dataset of its own in fsspec's memory store."""
+    """The address of a separate dataset in fsspec's memory store."""
     name, files = f"/bucket-{uuid.uuid4().hex}/set", fsspec.filesystem("memory")
     for key, data in written.items():
         files.pipe_file(name + key, data)
@@ -318,7 +318,7 @@ def test_files_of_a_dataset_are_taken(name):
 
 
 def changed_manifest(address: str, change) -> None:
-    """Change a store's manifest and make the pointer fit it, as whoever owns the store can."""
+    """Change a store's manifest and make the pointer fit it, as the store's owner can."""
     files, root = fsspec.core.url_to_fs(address)
     pointer = json.loads(files.cat_file(f"{root}/{POINTER}"))
     manifest = json.loads(files.cat_file(f"{root}/{pointer['manifest']}"))

@@ -51,7 +51,7 @@ READS = {
     "evidence": "evidence --failure-rate 0.01",
     "doctor": "doctor",
 }
-MAY_REFUSE = ("gate", "evaluate")  # they print what they found, and say that they cannot keep it in the workspace
+MAY_REFUSE = ("gate", "evaluate")  # they print their findings, and report that they cannot store them in the workspace
 
 
 def _words(line: str) -> list[str]:
@@ -105,7 +105,7 @@ def test_a_command_that_reads_works(name: str, run: tuple[Campaign, Path], obser
     observed(f"exit code {found['code']}: {found['text']}")
 
 
-# In one process, without mounts: what the catalog and single files do where nothing can be made beside them.
+# In one process, without mounts: the catalog and single files in folders that cannot be written.
 
 
 class _ReadOnly:

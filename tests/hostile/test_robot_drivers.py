@@ -1,4 +1,4 @@
-"""Drivers that lie about what they sent, or do not send it: no command leaves the limits, and the run says so."""
+"""Drivers that misreport or omit a command: no command leaves the limits, and the run reports it."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Exits:
 
 
 class Raises(dict):
-    """A dictionary that interrupts whoever looks into it."""
+    """A dictionary that raises an interrupt when it is read."""
 
     def __getitem__(self, key: str) -> float:
         raise KeyboardInterrupt
 
 
 def every(value):
-    """All joints say the same."""
+    """Replace the values of all joints."""
     return lambda arm, sent: dict.fromkeys(KEYS, value)
 
 
@@ -161,7 +161,7 @@ def test_commands_do_not_run_ahead_of_a_robot_that_cuts_them(observed):
     ahead = max(command[0] for command in arm.issued) - HOME[0] - 5
     assert ahead <= 2 * step
     assert {cut.rule for step in ran.steps[30:] for cut in step.decision.changes} == {"robot"}
-    assert max(step.issued[0] for step in ran.steps) == pytest.approx(HOME[0] + 5)  # the record is what was sent
+    assert max(step.issued[0] for step in ran.steps) == pytest.approx(HOME[0] + 5)  # the record holds the sent commands
     observed(f"at most {ahead:.2f} degrees ahead, one step is {step:.2f}")
 
 

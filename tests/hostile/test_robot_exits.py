@@ -1,4 +1,4 @@
-"""Drivers that exit, hang or contradict themselves: the robot is disconnected, and the run says why it ended."""
+"""Drivers that exit, hang or contradict themselves: the robot is disconnected, and the run reports the reason."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_an_envelope_takes_no_units_of_no_size(scale):
 
 
 class Speechless(RuntimeError):
-    """An error that fails to say what it is."""
+    """An error whose message cannot be computed."""
 
     def __str__(self) -> str:
         raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""A driver lies, fails, hangs or exits while an excitation is recorded: it stops, and what was recorded is kept."""
+"""A driver misreports, fails, hangs or exits during an excitation: motion stops, and the recording is kept."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_vitals_that_exit(tmp_path, monkeypatch, capsys, observed):
     code, metrics, shown, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)
     assert code == 1
     assert "SystemExit" in metrics["stopped"]
-    assert "temperature" in shown  # that it is watched is said
+    assert "temperature" in shown  # the report names the monitored readings
     observed(f"{len(episode)} frames kept: {metrics['stopped']}")
 
 

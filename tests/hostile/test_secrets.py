@@ -1,4 +1,4 @@
-"""Credentials in addresses, flags and variables appear nowhere: not on the console, not in a file, not in an error."""
+"""Credentials in addresses, flags and variables never appear in the console, a file or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on a policy server by messages that lie about what they hold."""
+"""Attacks on a policy server by messages with false headers or sizes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server() -> Iterator[PolicyServer]:
         yield running
 
 
-# --- messages that lie ---
+# --- messages with false content ---
 
 
 def framed(header: bytes | dict[str, Any], data: bytes = b"", *, length: int | None = None) -> bytes:

@@ -154,7 +154,7 @@ FAILURES = [
 def test_a_policy_that_fails_is_an_error_for_its_client(act: Callable, said: str, observed: Observed) -> None:
     with serving(failing(act)) as server, connected(server) as line:
         path, status, body = opened(line), 0, b""
-        for _ in range(2):  # the session goes on
+        for _ in range(2):  # the session continues
             line.sendall(post(path, ACT))
             status, body = answer(line)
             assert status == 500

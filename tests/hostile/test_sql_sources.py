@@ -47,7 +47,7 @@ def workspace_folder(template, tmp_path):
 
 
 def _add(ws: Workspace, folder: Path, *, columns: dict[str, object] | None = None, batch: str | None = None) -> None:
-    """Add a dataset whose data files have more columns than it says."""
+    """Add a dataset whose data files have more columns than its metadata."""
     with DatasetWriter.open(folder, SPEC) as writer:
         writer.commit_block(0, [replace(planted(30), number=0)])
     for path in folder.rglob("data/*/*.parquet"):

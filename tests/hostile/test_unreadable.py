@@ -45,7 +45,7 @@ def copy(made, tmp_path):
 
 
 def selected(root: Path, metrics: dict) -> set[int]:
-    """Return the episodes of everything that says good: the selection, SQL on verdicts, and its dataset version."""
+    """Return the episodes of every selection of good: the selection, SQL on verdicts, and its dataset version."""
     with Workspace.open(root) as ws:
         names = {row["episode_id"]: row["episode_index"] for row in ws.query("SELECT * FROM episodes").to_pylist()}
         good = ws.query("SELECT DISTINCT episode_id FROM scores WHERE verdict = 'good'")["episode_id"].to_pylist()
@@ -256,7 +256,7 @@ def test_a_video_that_is_cut_off_makes_its_last_episodes_unreadable(folder, obse
     assert all(path.name in reason and CAMERA in reason for reason in reasons)
     assert any(str(path) in sentence for sentence in sentences)
     assert selected(root, metrics) == set(found) - wrong
-    for index in wrong:  # what is called unreadable is: the reader refuses it, and names the file
+    for index in wrong:  # every file called unreadable is: the reader refuses it, and names the file
         with pytest.raises(DatasetError, match=path.name):
             DatasetReader(folder).images(index, CAMERA)
 
@@ -507,7 +507,7 @@ def test_add_says_what_cannot_be_read(folder, observed, capsys):
 
 
 def test_the_footer_of_a_whole_file_says_nothing(made):
-    """Row groups with statistics and without: what is not known is not called empty."""
+    """Row groups with and without statistics: unknown is not reported as empty."""
     from twinloop.dataset.lerobot.validation import find_unreadable_files
 
     reader = DatasetReader(made)

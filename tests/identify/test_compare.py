@@ -1,4 +1,4 @@
-"""Physics that a log was made with is named as missing; what it was made without buys nothing."""
+"""Physics that generated a log is named as missing; other physics brings no improvement."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is wrong in the words and files of identification is refused in one line, before anything is fitted or moved."""
+"""Invalid words and files of identification are refused in one line, before any fit or motion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 
 def said(folder, capsys, words: str) -> str:
-    """What a command says when it refuses; asserts that it does, in one line and with the code of wrong input."""
+    """Return a command's refusal; assert one line and the exit code of invalid input."""
     assert main([word.replace("@", f"{folder}/") for word in words.split()]) == 2
     message = capsys.readouterr().err.strip()
     assert message.startswith("twinloop:")

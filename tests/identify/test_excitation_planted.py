@@ -27,7 +27,7 @@ REPEAT = 3
 
 
 class Plain(VirtualRobot):
-    """A virtual SO-101 whose hidden physics its twin can say: no play in the gears, friction that knows no load."""
+    """A virtual SO-101 whose hidden physics the twin can express: no backlash, load-independent friction."""
 
     def __init__(self, session: int) -> None:
         super().__init__("so101_tabletop", seed=SEED, session=session)
@@ -101,7 +101,7 @@ def test_a_suggested_excitation_determines_what_teleoperation_leaves_open_and_th
     for row in rows:
         truth, value = hidden.get(row.name, TWIN.params[row.name].nominal), known[row.name].value
         away.append((abs(np.log(value / truth)) if row.log else abs(value - truth)) / row.prior)
-    assert np.median(away) < 0.1  # of what was known beforehand
+    assert np.median(away) < 0.1  # of the prior knowledge
 
 
 def error(result, name):

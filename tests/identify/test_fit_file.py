@@ -1,4 +1,4 @@
-"""How a fit walks, read from a file or said in flags; what is misspelt is named."""
+"""Settings of a fit, from a file or flags; a misspelt setting is named."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a fit cannot do, or must say: starts that diverge, bounds, channels that do not move, walks that run out."""
+"""Failures and warnings of a fit: divergent starts, bounds, unmoving channels, iterations that end early."""
 
 from dataclasses import replace
 

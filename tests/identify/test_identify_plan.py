@@ -1,4 +1,4 @@
-"""What is said before a fit: expected errors against repeated fits, open directions by name, what to hold and share."""
+"""Report before a fit: expected errors, unidentifiable directions, and parameters to hold or share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted parameters come back, with intervals that cover; what the data cannot tell is said to be unknown."""
+"""Planted parameters are recovered with intervals that cover; unidentifiable ones are reported as unknown."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Simulation-based inference agrees with the fit where both are right, is calibrated, and says when the twin is not."""
+"""Simulation-based inference agrees with the fit if both are valid, is calibrated, and reports a wrong twin."""
 
 import sys
 

@@ -48,7 +48,7 @@ def test_slopes_mislead_on_a_rough_landscape_and_the_evolution_strategy_does_not
 
 
 def test_many_starts_reach_the_lowest_valley_and_the_first_is_the_given_one():
-    """(x² − 4)² + x/2: two valleys, the left one deeper; from the right one alone nobody gets there."""
+    """(x² − 4)² + x/2: two minima, the left one deeper; a start in the right one alone does not reach it."""
     problem = problem_of(lambda x: np.hypot(x**2 - 4.0, 1.0) + 0.2 * x, 1, sd=2.0, width=10.0)
     points = starting_points(problem, np.array([2.5]), 8, seed=3)
     assert points.shape == (8, 1)
@@ -94,7 +94,7 @@ def test_starts_are_spread_evenly_over_the_prior_and_stay_within_bounds():
     points = starting_points(problem, np.zeros(3), 1025, seed=7)[1:]
     assert points.min() == -1.0
     inside = (points > -1.0).mean(axis=0)
-    assert inside == pytest.approx(0.7734, abs=0.01)  # of a normal, what lies above 0.75 deviations below its middle
+    assert inside == pytest.approx(0.7734, abs=0.01)  # of a normal, the part above 0.75 deviations below its middle
     assert not np.array_equal(points, starting_points(problem, np.zeros(3), 1025, seed=8)[1:])
     assert np.array_equal(points, starting_points(problem, np.zeros(3), 1025, seed=7)[1:])
 

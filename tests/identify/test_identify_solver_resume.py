@@ -1,4 +1,4 @@
-"""Long fits are kept as they go, gone on with to the same end, and end with what they have when interrupted."""
+"""Long fits are saved as they run, resume to the same result, and return the best so far when interrupted."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Fits to windows that begin in motion: first states that noise has spoilt are found beside the parameters."""
+"""Fits to windows that begin in motion: noisy initial states are estimated together with the parameters."""
 
 from dataclasses import replace
 

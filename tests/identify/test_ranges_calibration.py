@@ -60,7 +60,7 @@ def test_a_twin_that_is_right_needs_hardly_any_widening(twin, backend, fitted, l
     assert noise.rho == pytest.approx([0.9], abs=0.06)
     assert noise.structured[0] < 0.2
     assert (calibration.model_error == 0).all()
-    assert found.curve.levels[-1] == 0.9  # nine clips say nothing about 95 %
+    assert found.curve.levels[-1] == 0.9  # nine clips cannot show 95 %
     assert "calibrated on 9 clips for 90%" in found.text()
     inside = round(found.curve.calibrated[-1] * 10)
     assert clopper_pearson(inside, 10, level=0.99).covers(0.9)

@@ -123,7 +123,7 @@ def test_without_a_default_range_the_fits_own_prior_is_drawn_from_inside_its_bou
     )
     draws = identified_draws(twin, found)
     table = Plan(twin=twin, run_seed=0, draws=tuple(draws)).draw(range(4000))
-    # A normal about 0.05 with spread 0.1, cut at 0 and not clipped there: nothing lies on the bound.
+    # A normal about 0.05 with spread 0.1, truncated at 0 and not clipped there: no value is on the bound.
     assert (table[name] > 0).all()
     assert table[name].mean() == pytest.approx(0.05 + 0.1 * 0.5092, rel=0.05)  # φ(½) / Φ(½) = 0.5092
     assert (table["joint/swing/stiction"] == 1.0).all()

@@ -53,7 +53,7 @@ def test_a_clear_improvement_is_found_and_nothing_is_not():
     assert found.p_value < 0.001
     assert found.mean.low > 0.2
     assert paired_test(np.zeros(10)).p_value == 1.0
-    assert paired_test([0.5, 0.51, 0.52]).p_value == 1 / 8  # three clips cannot say more
+    assert paired_test([0.5, 0.51, 0.52]).p_value == 1 / 8  # three clips cannot show more
     with pytest.raises(InputError, match="1 episode does not show"):
         paired_test([0.3])
 

@@ -1,4 +1,4 @@
-"""The page on labels says what is there: every rule and kind, and YAML that is read as it stands."""
+"""Check the page on labels: it lists every rule and kind, and its YAML can be read unchanged."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ WHO = ("source", "author")
 
 
 def rows_of(answers, kind="success"):
-    """Rows of the view `labels` from ``{observer: [value, …]}``; None where an observer said nothing."""
+    """Rows of the view `labels` from ``{observer: [value, …]}``; None for an observer without a label."""
     return [
         {
             "episode_id": f"e{i:03d}",
@@ -81,7 +81,7 @@ def test_numbers_agree_by_distance():
     found = measure_agreement(rows_of(said, "number/quality"), "number/quality")
     assert found.pairs[0].kappa is None
     assert found.pairs[0].median_difference == pytest.approx(0.5)
-    # Two observers a constant apart: mean squared disagreement 0.25, expected 2 var + 0.25 / 2, of 120 values.
+    # Two observers differ by a constant: mean squared disagreement 0.25, expected 2 var + 0.25 / 2, of 120 values.
     every = np.concatenate([truth, truth + 0.5])
     assert float(found.alpha.estimate) == pytest.approx(1 - 0.25 / (2 * every.var(ddof=1)), abs=1e-9)
     assert found.disagreements[0]["disagreement"] == pytest.approx(0.5)
@@ -116,7 +116,7 @@ def test_boundaries_match_within_the_tolerance():
     fps = dict.fromkeys("abcd", 20.0)
     ((pair,), worst) = measure_boundary_agreement(rows, fps, tolerance_s=0.2)
     assert pair.episodes == 3
-    assert float(pair.f1.estimate) == pytest.approx(0.5)  # of two beginnings each, one pair lies within 4 frames
+    assert float(pair.f1.estimate) == pytest.approx(0.5)  # of two beginnings each, one pair is within 4 frames
     assert pair.offset_s == pytest.approx(0.2)
     assert float(pair.frame_agreement.estimate) == pytest.approx(1 - (4 + 20) / 100)
     assert [row["episode_id"] for row in worst] == ["a", "b", "c"]

@@ -26,7 +26,7 @@ from twinloop.stats import match_times
 from twinloop.tasks.pick_and_place_expert import ExpertPhase
 from twinloop.twin import load_twin
 
-# The expert's phases as subtasks: what it is told to do begins there, and the arm follows a little later.
+# The expert's phases as subtasks: its commands begin there, and the arm follows a little later.
 TOLD = {
     "grasp": ExpertPhase.CLOSE,
     "lift": ExpertPhase.LIFT,
@@ -113,7 +113,7 @@ def test_phases_are_found_from_states_and_from_joints(worlds):
 
 
 def test_a_guess_from_joints_sees_what_hands_do_and_no_more(worlds):
-    """It cannot see where an object is put or that the hand was empty; where nothing was let go, it says no."""
+    """The rule cannot see an object's place or an empty hand; without a release it answers no."""
     task, faults, states, _ = worlds
     names = [f"j{i}" for i in range(len(task.chain.qpos))] + ["gripper"]
     found = [SuccessFromGripper().label(recorded(joints_of(task, one), names))[0].value for one in states]
@@ -205,7 +205,7 @@ def test_rules_of_users_come_in_by_file_and_as_sql(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("twin", ["so101_tabletop", "panda_tabletop"])
 def test_planted_failures_and_phases_over_many_worlds(twin):
-    """98 worlds of each robot: at least 97 of 100 classes, and phases within 0.2 s of what the expert was told."""
+    """98 worlds of each robot: at least 97 of 100 classes, and phases within 0.2 s of the expert's phases."""
     faults = PLANTED * 14
     task, result, phases = run(load_twin(twin), faults, seed=23)
     right, matched, total, late = 0, 0, 0, []

@@ -1,4 +1,4 @@
-"""Labels: a history that only grows, the newest statement of each author, one answer where several speak."""
+"""Labels: an append-only history, the newest statement of each author, one answer for several authors."""
 
 from __future__ import annotations
 

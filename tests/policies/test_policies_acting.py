@@ -1,4 +1,4 @@
-"""A policy in the loop: against plain loops and formulas, with worlds that begin anew and numbers that are none."""
+"""A policy in the loop: against plain loops and formulas, with worlds that reset and non-finite numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinloop.policies import LAST_COMMAND, PolicyLoop, read_settings
 
 
 class Recorder:
-    """A policy that says what it was asked: a chunk holds its input's mark, its noise and the step ahead."""
+    """A policy whose action encodes its input: a chunk holds its input's mark, its noise and the step ahead."""
 
     def __init__(self, *, noise_size=0, size=2, **settings) -> None:
         self.contract = contract(joints=size, environment=1)
@@ -176,7 +176,7 @@ def test_a_world_that_is_refused_holds_and_its_neighbours_go_on():
         if step in (1, 2, 3):
             np.testing.assert_array_equal(got[1], [101, 101.01])  # the second command of the first chunk, held
     assert [(refusal.episode, refusal.step) for refusal in acting.refusals] == [(30, 2), (30, 3)]
-    assert got[1].tolist() == [501, 501.01]  # predicted anew when it could be seen again
+    assert got[1].tolist() == [501, 501.01]  # predicted again when it could be seen again
 
 
 def test_a_world_that_never_was_seen_has_nothing_to_hold():

@@ -1,4 +1,4 @@
-"""A policy comes back bit for bit, and what is wrong with a folder is named."""
+"""A policy reads back bit for bit, and errors in a folder are named."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CARD = PolicyCard(
 
 @pytest.fixture
 def saved(tmp_path):
-    """A saved policy: its folder and what was saved."""
+    """A saved policy: its folder and the policy."""
     policy = small("mlp")
     return policy.save(tmp_path / "policy", _CARD), policy
 

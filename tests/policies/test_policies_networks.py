@@ -280,7 +280,7 @@ def test_every_kind_learns_a_smooth_map_by_heart(kind, space, cameras):
     )
     rows = batch(policy, 50)
     x = torch.cat([rows[STATE][:, 0] / 20, rows[ENVIRONMENT][:, 0] / 0.1], dim=1)
-    if cameras:  # how far down a bright square stands is one of the numbers
+    if cameras:  # the height of a bright square is one of the numbers
         x[:, 0] = torch.linspace(-1.5, 1.5, 50)
         rows[IMAGES + "front"][:] = 0
         for number, row in enumerate(torch.linspace(0, 12, 50).int().tolist()):

@@ -1,4 +1,4 @@
-"""Settings are checked where they are written, and normal forms carry any column there and back."""
+"""Settings are checked where they are written, and normalization is invertible for any column."""
 
 from __future__ import annotations
 

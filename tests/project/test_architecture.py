@@ -1,4 +1,4 @@
-"""What the package may not know of."""
+"""Import rules and forbidden dependencies of the package."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_package_never_imports_benchmarks():
     assert found == set()
 
 
-# Names that only the library of twins, the tasks and the demo may know.
+# Names that only the library of twins, the tasks and the demo may use.
 ROBOT_OR_TASK = re.compile(
     r"pick_?and_?place|reach_moving|\bso-?101|so101_|franka|panda(?!s)|\bcrazyflie|(?<!unit_)\bcube_toss|\bobject/cube"
     r"|shoulder_(pan|lift)|elbow_flex|wrist_(flex|roll)|xl330|double_pendulum|simple_pendulum|planar_square",
@@ -50,7 +50,7 @@ LIBRARY = ("tasks/", "twin/robot_names.py", "workflows/demo/")
 
 
 def names_of_robots_and_tasks() -> set[str]:
-    """Return ``FILE: NAME`` of every identifier or string of code, docstrings apart, that names a robot or a task."""
+    """Return ``FILE: NAME`` of every identifier or string of code, except docstrings, that names a robot or a task."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
         where = path.relative_to(PACKAGE).as_posix()
@@ -93,13 +93,13 @@ def load_shape() -> ModuleType:
 
 
 def test_no_files_import_each_other_in_a_circle():
-    """Imports within functions and under TYPE_CHECKING count; factories are above what they make."""
+    """Imports within functions and under TYPE_CHECKING count; factories are above the classes that they create."""
     shape = load_shape()
     assert shape.cycles(shape.import_graph(shape.modules(PACKAGE.parent, PACKAGE))) == []
 
 
 # Maximal number of code lines of each package. Docstrings do not count, so that an explanation costs nothing. A commit
-# that raises a ceiling says what the lines are worth; a commit that gets SLACK lines below it lowers the ceiling.
+# that raises a ceiling justifies the lines; a commit that gets SLACK lines below it lowers the ceiling.
 CEILINGS = {
     "catalog": 5790,
     "checks": 950,
@@ -175,7 +175,7 @@ def suffixes_of_paths(tree: ast.AST) -> list[str]:
 
 
 def _listed(node: ast.AST) -> list[str]:
-    """Strings that stand in one table."""
+    """The strings of one table."""
     if isinstance(node, ast.Dict):
         return _strings([key for key in node.keys if key is not None])
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
@@ -255,7 +255,7 @@ def test_the_tables_of_large_packages_name_their_modules(package, first, after):
     rows = [row.split("|") for row in table.splitlines() if row.startswith("|")]
     part, named = package, set()
     for _, *cells in rows:
-        if len(cells) > 3:  # the first column is the sub-package, empty where it is that of the row above
+        if len(cells) > 3:  # the first column is the sub-package, empty if it is that of the row above
             part = f"{package}/{cells[0].strip().strip('`')}" if cells[0].strip() else part
         named |= {f"{part}/{name}" for name in named_files(cells[-3], r"[\w*]+")}
     modules = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in (PACKAGE / package).rglob("*.py")}

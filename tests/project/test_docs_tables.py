@@ -16,7 +16,7 @@ from benchmarks.commands import PROGRAM
 
 ROOT = Path(__file__).parents[2]
 GENERATED = "docs/reference/parameters.md"  # a reference, written and tested by tests/twin/test_docs_parameters.py
-# Tables of settings: numbers that a page states, which nobody measured. A page and the first cell of the table's head.
+# Tables of settings: stated numbers that are not measured. A page and the first cell of the table's head.
 SETTINGS = {
     ("docs/concepts/actuators.md", "preset"),
     ("docs/guides/annotations.md", "column"),
@@ -25,7 +25,7 @@ SETTINGS = {
     ("docs/guides/evaluation.md", "suite"),
     ("docs/guides/curation.md", "check"),
 }
-# Commands that do something and tell no figures, and one that is no more.
+# Commands that act and print no metrics, and one that no longer exists.
 ACTS = "add|bench|datasets|edit|export|init|label|policies|promote|pull|push|record|render|rollback|run|serve"
 COMMAND = re.compile(
     rf"(twinloop (?!(?:{ACTS})\b)[a-z]+|(?:^|<!-- )benchmarks [a-z]+|python -m (?:benchmarks|pytest)|make [a-z]+"
@@ -41,7 +41,7 @@ NUMBER = re.compile(r"[^\w`]*\d[\d.,·]*(?![\w-])")
 
 
 def blocks(text):
-    """Paragraphs, tables and fenced code, in order; marks open and close a block of their own."""
+    """Paragraphs, tables and fenced code, in order; opening and closing marks are separate blocks."""
     found, fenced = [[]], False
     for line in text.splitlines():
         fenced ^= line.startswith("```")

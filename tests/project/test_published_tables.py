@@ -105,9 +105,9 @@ def test_bootstrap_over_real_trials(task, metric, low, high):
     interval = bootstrap_metric(
         getattr(ranking, metric),
         real=PolicyScoreMatrix.of_table(real, trials),
-        sim=PolicyScoreMatrix.of_table(sim, np.nan),  # as they stand, without noise of trials
+        sim=PolicyScoreMatrix.of_table(sim, np.nan),  # unchanged, without noise of trials
     )
-    # the ends of few trials lie on a lattice, so that resamples move them by a step of it
+    # the ends of few trials are on a lattice, so that resamples move them by a step of it
     assert interval.low == pytest.approx(low, abs=0.05 if trials < 27 else 0.015), interval
     assert interval.high == pytest.approx(high, abs=0.03 if trials < 27 else 0.015)
 
@@ -122,7 +122,7 @@ def test_realaigym_tables(table):
 
 
 def test_three_or_four_controllers_say_little():
-    """Of ten trials each; the published correlations of −0.6 to 0 exclude hardly anything."""
+    """Ten trials each; the published correlations of −0.6 to 0 exclude few values."""
     sim, _, real, _ = REALAIGYM["pendubot 2024"]
     metric = predictivity(real=PolicyScoreMatrix.of_table(real, 10), sim=PolicyScoreMatrix.of_table(sim, np.nan))[
         "pearson"

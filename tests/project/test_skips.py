@@ -1,4 +1,4 @@
-"""A test is skipped only for what is missing on this machine, never for a fault of our own code."""
+"""A test is skipped only for something missing on this machine, never for a fault of our code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page on randomization shows is read as it stands, and names what exists."""
+"""The examples of the page on randomization are read unchanged, and name existing parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong in a randomization section is refused by its key, with what would be right."""
+"""Errors in a randomization section are refused by key, with the valid alternative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constraints condition the draws and nothing else; what cannot be met or read is said by name."""
+"""Constraints condition the draws and nothing else; unsatisfiable or unreadable ones are named."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_constraints_are_part_of_what_names_a_plan():
 
 
 def touches(twin, task, width, height):
-    """Whether a box that lies on one finger of the open hand, ``height`` deep from its tips, meets the other."""
+    """Whether a box on one finger of the open hand, ``height`` deep from its tips, touches the other."""
     spec = twin.mjspec.copy()
     sides = np.full(3, 0.01)
     (approach, forward), (across, outward) = task.hand.approach, task.hand.opening

@@ -1,4 +1,4 @@
-"""Coverage agrees with closed forms, finds planted holes, and reads attempts and kept episodes apart."""
+"""Coverage agrees with closed forms, finds planted holes, and separates attempts from kept episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws follow their distributions, depend on their seed path alone, and refuse what is not physical."""
+"""Draws follow their distributions, depend on their seed path alone, and refuse unphysical values."""
 
 from __future__ import annotations
 

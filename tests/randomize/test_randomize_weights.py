@@ -1,4 +1,4 @@
-"""Distributions go both ways, and draws from a proposal stand for the target by their weights."""
+"""Distributions are invertible, and draws from a proposal represent the target by their weights."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def weighted(target, proposal, *, op="absolute", seed=0, count=20_000):
     ],
 )
 def test_weighted_draws_recover_the_target(target, proposal):
-    """The weighted mean lies within four standard errors of the target's, the plain one does not."""
+    """The weighted mean is within four standard errors of the target's, the plain one is not."""
     drawn = weighted(target, proposal)
     values, w = drawn.table[MASS], drawn.weight
     truth = target.ppf((np.arange(100_000) + 0.5) / 100_000).mean()

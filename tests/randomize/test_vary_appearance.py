@@ -1,4 +1,4 @@
-"""Images change where the parameters of light, size and place say; what one ignores is carried all the same."""
+"""Images change with the parameters of light, size and place; renderers carry unused parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of other mass, centre, inertia, size and payload move as mechanics says, and stay bodies that could exist."""
+"""Changed mass, centre, inertia, size and payload move bodies as mechanics predicts, and stay physical."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rates(twin, values, qvel, seconds=1.0):
 
 
 def test_a_mass_counts_in_a_collision(tmp_path):
-    """Momentum is conserved: m₁ (u − v₁) = m₂ v₂ whatever the restitution."""
+    """Momentum is conserved: m₁ (u − v₁) = m₂ v₂ for any restitution."""
     balls = "".join(
         f'<body name="{name}" pos="{x} 0 0"><freejoint/><geom size=".05" mass=".1"/></body>'
         for name, x in (("first", 0), ("second", 0.2))
@@ -43,7 +43,7 @@ def test_a_body_turns_about_its_shifted_centre_of_mass(tmp_path):
     names = [f"object/block/com/{axis}" for axis in "xyz"]
     twin = make_world(tmp_path, BLOCK, names, option=NO_GRAVITY)
     shift, spin = np.array([0.03, -0.02, 0.0]), 2.0
-    still = np.concatenate([-np.cross([0, 0, spin], shift), [0, 0, spin]])  # the centre of mass stands still
+    still = np.concatenate([-np.cross([0, 0, spin], shift), [0, 0, spin]])  # the centre of mass is at rest
     path = run(twin, dict(zip(names, shift, strict=True)), 4.0, qvel=still).qpos[0]
     angle = spin * np.arange(len(path)) / HZ
     x, y = shift[:2]
@@ -86,7 +86,7 @@ def test_a_scaled_body_rests_and_wobbles_as_its_size_says(tmp_path):
 
 
 def test_a_scaled_body_equals_one_compiled_in_that_size(tmp_path):
-    """Shapes in several places, turned and of every kind; mass apart, MuJoCo's own inertia is the reference."""
+    """Shapes of every kind, in several places and rotated; except for mass, MuJoCo's inertia is the reference."""
     shapes = """<body name="thing" pos="0 0 1"><freejoint/>
       <geom type="{kind}" size="{a} {b} {c}" pos="{x} 0 0" quat="0.5 0.5 0.5 0.5" mass="1"/>
       <geom type="sphere" size="{r}" pos="0 {x} 0" mass="0.5"/></body>"""
@@ -164,7 +164,7 @@ def test_any_factors_leave_an_inertia_that_a_body_can_have(moments, factors):
     turn=arrays(float, 4, elements=st.floats(0.1, 1.0)),
 )
 def test_a_payload_adds_to_the_inertia_as_a_point(payload, site, turn):
-    """About the body's origin: I + p (|s|² 1 − s sᵀ), in whatever frame the principal axes lie."""
+    """About the body's origin: I + p (|s|² 1 − s sᵀ), for any frame of the principal axes."""
     from twinloop.twin.fields import field_values
 
     quat = " ".join(map(str, turn / np.linalg.norm(turn)))

@@ -37,7 +37,7 @@ def test_a_ball_bounces_as_the_damping_ratio_says(tmp_path, ratio):
 
 
 def test_a_restitution_asked_for_is_the_one_seen(tmp_path):
-    """At the twin's own physics step too; what is lost there to the step's size is in the tolerance."""
+    """Also at the twin's physics step; the tolerance includes the error of the step size."""
     names = ["object/ball/contact/stiffness", "object/ball/contact/restitution"]
     twin = ball(tmp_path, names, substeps=200)
     wanted = np.array([0.3, 0.5, 0.8, 0.95])

@@ -110,7 +110,7 @@ def test_a_deformed_body_falls_and_turns_as_one_compiled_so(tmp_path, block):
 
 
 def test_a_body_centred_in_its_origin_can_be_deformed_too(tmp_path):
-    """MuJoCo compiles such a body as simple and ignores its inertial frame, unless it is told before."""
+    """MuJoCo compiles such a body as simple and ignores its inertial frame, unless the spec prevents it."""
     names = ["object/ball/log_cholesky/t1", "object/ball/log_cholesky/s12"]
     twin = make_world(tmp_path, SPHERE, names, option='gravity="0 0 0"')
     still = run(twin, {names[0]: [0.0, 0.02]}, 0.5, qvel=[0, 0, 0, 0, 0, 5.0]).qvel

@@ -26,7 +26,7 @@ SCENE = """<geom name="floor" type="plane" size="3 3 .1"/>
       <geom name="rod" type="capsule" fromto="0 0 0 0 0 -.3" size=".02"/>
       <site name="tool" pos="0 0 -.3"/></body></body>"""
 HEAD = '<asset><material name="paint" rgba=".5 .4 .3 1"/></asset>'
-OTHER_WAY = ("contact/restitution",)  # says what contact/damping_ratio says
+OTHER_WAY = ("contact/restitution",)  # duplicates contact/damping_ratio
 OF_BOTH = ("geom/block/friction", "geom/block/contact", "geom/block/position", "geom/block/rotation")
 
 
@@ -39,7 +39,7 @@ def twin(tmp_path_factory):
         for kind in QUANTITIES
         if kind.stage == "model" and kind.family in model_families and not kind.nominal_outside_model
         for name in find_members(plain, kind)
-        if not kind.quantity.startswith("log_cholesky/")  # says what mass, com and inertia say
+        if not kind.quantity.startswith("log_cholesky/")  # duplicates mass, com and inertia
         if kind.quantity.startswith("com/") or kind.quantity == "payload" or has_quantity(plain, kind, name)
     ]
     chosen = [name for name in names if not name.endswith(OTHER_WAY) and not name.startswith(OF_BOTH)]
@@ -71,7 +71,7 @@ def test_threads_equal_the_reference_with_everything_moved(twin):
 
 
 def test_fields_of_a_world_are_a_function_of_that_world_alone(twin):
-    """Where a world does not move a field, it keeps the model's own bits, whoever else moves it."""
+    """If a world does not change a field, it keeps the model's bits, also when other worlds change it."""
     table = moved(twin, 12, share=0.3)
     for visual in (False, True):
         together = twin.fields(table, visual=visual).arrays
@@ -102,7 +102,7 @@ def test_every_quantity_says_what_it_means():
 
 
 def test_every_range_of_a_light_lies_on_the_sphere(twin):
-    """Azimuth and elevation say where the light comes from: it shines the opposite way."""
+    """Azimuth and elevation give the direction to the light: it shines the opposite way."""
     values = {"light/sun/direction/azimuth": np.pi / 2, "light/sun/direction/elevation": np.pi / 6}
     shines = twin.fields(twin.table(1, values), visual=True).arrays["light_dir"][0, 0]
     np.testing.assert_allclose(shines, [0, -np.sqrt(3) / 2, -0.5], atol=1e-12)

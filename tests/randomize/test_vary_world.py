@@ -1,4 +1,4 @@
-"""Gravity, wind and air act on what falls and flies as their numbers say; tables stand and tilt where they are put."""
+"""Gravity, wind and air act on falling and flying bodies as computed; tables have the given place and tilt."""
 
 from __future__ import annotations
 

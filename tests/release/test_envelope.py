@@ -1,4 +1,4 @@
-"""The envelope: whatever goes in, what comes out keeps every limit; what keeps them goes through bit for bit."""
+"""The envelope: every output keeps every limit; an input within the limits passes bit for bit."""
 
 from __future__ import annotations
 

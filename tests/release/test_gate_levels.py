@@ -140,7 +140,7 @@ def test_no_violation_bounds_its_rate_where_alpha_of_all_samples_would_have_none
 
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.2])
 def test_the_bound_of_a_latency_is_the_order_statistic_of_the_binomial(alpha):
-    """The k-th of n values is above the quantile with the chance that fewer than k lie below it."""
+    """The k-th of n values is above the quantile with the chance that fewer than k are below it."""
     n, q = 200, 0.9
     k = next(k for k in range(1, n + 1) if stats.binom.cdf(k - 1, n, q) >= 1 - alpha)
     times = np.random.default_rng(0).permutation(np.arange(1, n + 1)) * 1e-4
@@ -204,7 +204,7 @@ def test_p_values_and_limit_are_those_of_the_integrated_wealth(margin):
 
 
 def test_one_looks_only_where_every_slice_has_had_its_share():
-    """Six slices won and six lost: whoever looked in the middle of the round would see six wins of six."""
+    """Six slices won and six lost: a look in the middle of the round would see six wins of six."""
     won = np.repeat([True, False], 6)
     found = compare_pairs(won, ~won, [str(i) for i in range(12)], margin=0.0, alpha=0.05, looks="any")
     assert found.p_value == 1.0
@@ -214,7 +214,7 @@ def test_one_looks_only_where_every_slice_has_had_its_share():
     first, both = (
         compare_pairs(twice[:n], ~twice[:n], slices[:n], margin=0.0, alpha=0.05, looks="any") for n in (12, 24)
     )
-    assert both.p_value == first.p_value == pytest.approx(e_process_p(12, 0))  # what was shown at a look stays shown
+    assert both.p_value == first.p_value == pytest.approx(e_process_p(12, 0))  # a result at an earlier look stays valid
     assert both.low == first.low > 0.0
 
 

@@ -223,7 +223,7 @@ def test_stored_failures_do_not_come_back(mine, theirs, stored, verdict, reason)
     )
     assert found.rule("regressions").verdict == verdict
     assert re.search(reason, found.rule("regressions").reason)
-    assert found.rule("success").evidence["pairs"] == N  # what is stored is judged by its own rule alone
+    assert found.rule("success").evidence["pairs"] == N  # stored data are judged by the stored rule alone
 
 
 def test_nobody_knowing_what_is_stored_is_no_pass():
@@ -292,7 +292,7 @@ def test_a_loss_on_the_robot_that_may_be_chance_is_no_pass_either():
 
 @pytest.mark.parametrize(("within", "once", "ever"), [(0.05, 59, 88), (0.1, 29, 43), (0.15, 19, 28), (0.2, 14, 20)])
 def test_how_few_trials_on_a_robot_can_show_a_margin(within, once, ever):
-    """Of pairs that all end alike n show a margin m with one look where (1 - m)^n is at most 5 %; the page's table."""
+    """With equal pairs, n show a margin m with one look if (1 - m)^n is at most 5 %; the page's table."""
     for looks, least, before in (("once", once, "no"), ("any", ever, "missing")):
         changes = {"looks": looks, "robot": {"within": within}}
         assert with_robot(0, 0, least, changes).rule("robot").verdict == "yes"
@@ -341,7 +341,7 @@ def test_one_side_alone_on_the_robot_is_no_comparison():
 
 
 def test_a_table_that_a_person_kept_is_taken_by_the_name_of_the_policy():
-    """It has no hash; one that has another is somebody else's, whatever its name."""
+    """It has no hash; a table with another hash belongs to another policy, even with the same name."""
     known = GateContext(candidate_hash="a1", champion_hash="b2")
     simulated = [
         evaluation(who, outcomes(0.9), slices=SLICES, policy_hash=digest)
@@ -549,7 +549,7 @@ def test_the_exact_test_of_a_margin_keeps_its_level_and_agrees_with_mcnemar():
     for share in (0.02, 0.2, 0.44):
         drawn = random.multinomial(n, [share, share + 0.1, max(1 - 2 * share - 0.1, 0.0)], size=4000)
         assert (p[drawn[:, 0], drawn[:, 1]] <= 0.05).mean() <= 0.06
-    assert np.all(np.diff(p[:, 5][: n - 4]) <= 1e-12)  # more wins never speak less for it
+    assert np.all(np.diff(p[:, 5][: n - 4]) <= 1e-12)  # more wins never weaken the evidence
     counts = PairedCounts(both=20, only_a=18, only_b=6, neither=16)
     assert paired_p_value(counts) == pytest.approx(mcnemar(counts, alternative="greater"), abs=0.01)
     with pytest.raises(InputError, match=r"takes 1 to 600 pairs, not 601"):

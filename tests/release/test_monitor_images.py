@@ -16,7 +16,7 @@ RADIUS = np.hypot(HEIGHT, WIDTH) / 2.0
 
 
 def _scene(seed: int) -> np.ndarray:
-    """Smooth spots, so that what lies between pixels is known."""
+    """Smooth spots with known values between pixels."""
     rough = np.random.default_rng(seed).normal(size=(HEIGHT, WIDTH))
     smooth = gaussian_filter(rough, 3.0, mode="wrap")
     return 120.0 + 35.0 * smooth / smooth.std()
@@ -57,7 +57,7 @@ def test_scale_and_rotation_are_told_in_pixels_of_a_corner() -> None:
 
 
 def test_the_registration_is_of_the_mask_not_of_what_moves() -> None:
-    """Half the image moves by 4 px, and the mask says that it is not the scene."""
+    """Half the image moves by 4 px, and the mask excludes it from the scene."""
     scene, still = _scene(4), _still()
     still[:, :48] = False
     seen = scene.copy()

@@ -264,7 +264,7 @@ def test_slow_drift_and_rates_are_told_over_episodes() -> None:
 
 
 class _Cell:
-    """A robot whose tracker tells things in another order than the monitor knows them."""
+    """A robot whose tracker lists objects in another order than the monitor."""
 
     def find_environment_columns(self, contract: Contract) -> list[int]:
         offered = ("cube.x", "tool.z", "tool.y", "tool.x")

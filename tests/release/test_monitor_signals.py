@@ -1,4 +1,4 @@
-"""What signals point to, chunks that overlap, and judges that find what was planted."""
+"""Faults that signals indicate, overlapping chunks, and detectors that find planted changes."""
 
 from __future__ import annotations
 

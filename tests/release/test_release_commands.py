@@ -135,7 +135,7 @@ def test_a_gate_works_without_a_workspace(tmp_path, capfd):
     given = {"candidate": "new", "champion": None, "evidence": {"candidate": ["run"]}, "success": OFF, **ASKED}
     (root / "gate.yaml").write_text(yaml.safe_dump({**given, "regressions": OFF}))
     assert said(capfd, "gate", str(root / "gate.yaml"))[0] == 0
-    (root / "gate.yaml").write_text(yaml.safe_dump(given))  # nobody knows what is stored: that is no yes
+    (root / "gate.yaml").write_text(yaml.safe_dump(given))  # the stored scenarios are unknown: the gate does not pass
     assert said(capfd, "gate", str(root / "gate.yaml"))[0] == 1
     (root / "gate.yaml").write_text(yaml.safe_dump({**given, "candidate": "pick@1"}))
     assert (
@@ -192,7 +192,7 @@ def test_without_trials_on_the_robot_the_study_shows_what_is_not_seen():
 
 
 def test_drawn_releases_are_counted_by_what_is_true_of_them(monkeypatch):
-    """A gate that always says yes shows the truths: which are wrong, harmful, and unseen without a robot."""
+    """A gate that always accepts shows the true rates: wrong, harmful, and undetected without a robot."""
     monkeypatch.setattr(errors, "gate", lambda *_, **__: SimpleNamespace(passed=True))
     monkeypatch.setattr(errors.Planted, "evidence", lambda *_: ([], []))
     shares = {(row["looks"], row["pairs"]): row for row in errors._mixed(4000, 1).metrics}
@@ -200,10 +200,10 @@ def test_drawn_releases_are_counted_by_what_is_true_of_them(monkeypatch):
     blind, seen = shares["any", 0], shares["once", 60]
     assert (blind["releases"], seen["releases"]) == (1000, 1000)
     assert blind["harmful, within the margin"] == seen["harmful, not seen"] == 0
-    # 10 points lower or more: 20 of 50 on the robot, 5 of 40 in simulation. Few rates lie below 50 %.
+    # 10 points lower or more: 20 of 50 on the robot, 5 of 40 in simulation. Few rates are below 50 %.
     assert seen["wrong"] == pytest.approx(1000 * (1 - 0.6 * 0.875), abs=80)
     assert blind["wrong"] == pytest.approx(125, abs=40)
-    # Of the rest three of five are worse where nobody tried.
+    # Of the rest three of five are worse in untested conditions.
     assert blind["harmful, not seen"] == pytest.approx(0.6 * 875, abs=80)
     for row in shares.values():
         kinds = [row[kind] for kind in ("wrong", "harmful, within the margin", "harmful, not seen", "right")]

@@ -1,4 +1,4 @@
-"""Whatever ends a process, and whoever else writes: a release happened or it did not."""
+"""Kills at any point and concurrent writers: a release happened completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     ["twinloop.release", "twinloop.stats", "duckdb", "secrets", "pyarrow.parquet", "encodings.utf_8_sig"]
 )
-pytestmark = pytest.mark.slow  # processes of their own, each of which loads everything
+pytestmark = pytest.mark.slow  # separate processes, each of which loads everything
 
 
 @pytest.fixture(name="made", scope="module")
@@ -37,7 +37,7 @@ def fork_server():
 
 
 def seen(root: Path) -> str:
-    """All that a reader sees of releases, times and hashes apart."""
+    """All release data that a reader gets, without times and hashes."""
     with Workspace.open(root) as ws:
         registry = registry_of(ws)
         for version in registry.versions():
@@ -94,7 +94,7 @@ def test_no_write_point_leaves_half_of_anything(forks, made, tmp_path, what, lea
 
 
 def test_the_first_addition_may_be_killed_too(forks, tmp_path):
-    """There is no log yet that a witness could speak of."""
+    """There is no log yet that an external record could confirm."""
     for step in (3, 30):
         root = tmp_path / f"cell-{step}"
         Workspace.create(root).close()

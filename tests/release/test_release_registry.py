@@ -1,4 +1,4 @@
-"""The registry: what is added stays as it is, what moves is written down, and what was tampered with is found."""
+"""The registry: additions never change, moves are recorded, and tampering is detected."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_tampering_is_found(registry, tmp_path, how):
 
 
 def test_an_entry_rewritten_with_its_own_hash_does_not_fit_the_next(registry, tmp_path):
-    """Who changes an entry and hashes it anew breaks the chain at the entry after it, wherever that is."""
+    """Changing an entry and its hash breaks the chain at the next entry, at any position."""
     crown(registry, tmp_path, 1)
     state, names = registry.workspace.state, ("seq", "at", "who", "action", "deployment", "policy", "details", "before")
     state.close()

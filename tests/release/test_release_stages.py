@@ -175,7 +175,7 @@ def test_whatever_happens_the_log_tells_it_and_nobody_is_champion_without_it(tmp
             try:
                 _do(registry, folder, event, which, number)
             except (CheckFailedError, InputError):
-                assert registry.aliases() == before  # what is refused moves nothing
+                assert registry.aliases() == before  # a refused change moves nothing
             _hold(registry)
 
 
@@ -198,7 +198,7 @@ def _do(registry: PolicyRegistry, folder, event: str, which: int, number: int) -
 
 
 def _hold(registry: PolicyRegistry) -> None:
-    """What is true after every step."""
+    """Assert the invariants that hold after every step."""
     aliases, stages, log = registry.aliases(), StageTracker(registry), registry.audit()
     assert audit.find_chain_faults(registry.workspace.state) == []
     assert {alias: policy for (_, alias), policy in audit.resolve_aliases(log).items()} == aliases

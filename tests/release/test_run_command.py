@@ -1,4 +1,4 @@
-"""`twinloop run` from words to the catalog: what is recorded, what is refused, and what is left when it ends early."""
+"""`twinloop run` from words to the catalog: recorded data, refusals, and the state after an early end."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_server_that_is_killed_in_the_middle_ends_the_run_with_the_dataset_who
 
 
 def assert_cut_short(request: RunRequest) -> None:
-    """The policy was lost after seven commands, and what was recorded until then is whole."""
+    """The policy was lost after seven commands, and the recording until then is whole."""
     console, text = said()
     metrics, code = run_policy(request, console=console)
     assert code == 1

@@ -1,4 +1,4 @@
-"""Whatever goes wrong while a policy drives a robot, the robot holds, it is on record, and the dataset is whole."""
+"""Faults while a policy drives a robot: the robot holds, the fault is recorded, and the dataset is whole."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Swaying:
 
 
 class Broken:
-    """A robot that does something else than answer from a call on; else the one it stands for."""
+    """A robot that fails from a given call on; before, it forwards to the wrapped robot."""
 
     def __init__(self, robot: VirtualRobot, **faults) -> None:
         self._robot, self._faults, self.calls = robot, faults, {"get_observation": 0, "send_action": 0}

@@ -1,6 +1,6 @@
-"""LeRobot's robots behind the protocol, by a class that speaks its interface as it stands (``robots/robot.py``).
+"""LeRobot's robots behind the protocol, by a class that implements its interface (``robots/robot.py``).
 
-LeRobot's own driver, on a bus that is emulated, is tried in ``test_lerobot_arm.py``.
+LeRobot's driver on an emulated bus is tested in ``test_lerobot_arm.py``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ IMAGE = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
 
 
 class Watched:
-    """An arm at 0, 1, 2, … with a tracker and a camera; what it is told, it says it sent in halves."""
+    """An arm at 0, 1, 2, … with a tracker and a camera; it reports half of each command as sent."""
 
     name, source, origin, units = "so101_follower", "sim", "arm", TWIN.units
     is_calibrated, is_connected = True, False

@@ -1,4 +1,4 @@
-"""The policy server and its client: the same commands, sessions of their own, nothing let in that is wrong."""
+"""The policy server and its client: the same commands, separate sessions, and refusal of invalid input."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_server_that_dies_is_a_clear_error_and_a_new_one_is_found_at_the_next_
 
 @contextlib.contextmanager
 def talking_nonsense(answer: bytes) -> Iterator[str]:
-    """A thing that listens and answers whatever comes with the same bytes."""
+    """A server that sends the same bytes to every request."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(5.0)
 

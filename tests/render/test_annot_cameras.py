@@ -1,4 +1,4 @@
-"""Cameras: where a small sphere is drawn is where the pinhole says, for every way a camera can be written."""
+"""Cameras: a small sphere is drawn where the pinhole model projects it, for every camera specification."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Annotations in a dataset: codings lose no more than they say, and an episode's truth comes back with it."""
+"""Annotations in a dataset: codings keep the stated precision, and the true values read back with an episode."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_is_no_image_is_refused():
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Two short annotated episodes of drawn worlds, committed; the folder, and what was committed."""
+    """Two short annotated episodes of drawn worlds, committed; return the folder and the episodes."""
     if not probe_renderer("gl").available:
         pytest.skip("the gl renderer does not work here")
     return write(tmp_path_factory.mktemp("annotated") / "d")
@@ -118,7 +118,7 @@ def test_an_episodes_truth_comes_back(written):
 
 
 def test_what_is_stored_reprojects(written):
-    """Centres of seen things, projected with the stored camera, lie where the stored images show them."""
+    """Centres of visible objects, projected with the stored camera, match the stored images."""
     front = DatasetReader(written[0]).annotations(0, "front")
     cube = front.objects.filter(pc.equal(front.objects["name"], "cube"))
     for frame, (pinhole, pose, box) in enumerate(
@@ -130,7 +130,7 @@ def test_what_is_stored_reprojects(written):
         mask = np.argwhere(front.instance[frame] == 2)
         assert np.abs(np.array([*mask.min(axis=0)[::-1], *mask.max(axis=0)[::-1] + 1]) - box).max() < 1.0
         ray = pinhole.unproject(np.array([column, row]), front.depth[frame, int(row), int(column)])
-        assert 0.0 < np.linalg.norm(ray - centre[:3, 3]) < 0.03  # the surface lies before the centre
+        assert 0.0 < np.linalg.norm(ray - centre[:3, 3]) < 0.03  # the surface is in front of the centre
 
 
 def test_the_document_says_what_every_column_is(written):

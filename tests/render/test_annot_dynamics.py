@@ -1,4 +1,4 @@
-"""Forces of stored episodes: Newton's laws hold for what is told, and it is what the simulation had, to the bit."""
+"""Forces of stored episodes: Newton's laws hold, and the forces equal the simulation's bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images and what is told of them agree: by reprojection, by rays, by drawing each thing alone."""
+"""Images and annotations agree: by reprojection, by rays, by drawing each object alone."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_outlines_are_those_of_many_points(seed):
 
 
 def test_boxes_in_space_touch_the_shapes(twin, states, told):
-    """Points on the surfaces lie in the boxes, and reach all six sides."""
+    """Points on the surfaces are in the boxes, and reach all six sides."""
     found = {row["name"]: row for row in rows(told, "objects", "still", 0)}
     rng = np.random.default_rng(0)
     for name in KINDS:
@@ -256,7 +256,7 @@ def surface(model, geom, rng, count=40_000):
 
 
 def off_surface(model, data, geom, points):
-    """How far points ``(n, 3)`` in the world lie from the surface of a geom, in m."""
+    """Distances of points ``(n, 3)`` in the world from the surface of a geom, in m."""
     local = (points - data.geom_xpos[geom]) @ data.geom_xmat[geom].reshape(3, 3)
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == mujoco.mjtGeom.mjGEOM_PLANE:
@@ -374,7 +374,7 @@ def test_links_of_a_robot_hide_one_another_as_they_are_drawn(camera):
 
 
 def test_rays_meet_what_is_only_seen_and_what_took_another_shape():
-    """``mj_multiRay`` passes by what lies outside of its body's colliding geoms as compiled; ``mj_ray`` does not."""
+    """``mj_multiRay`` misses shapes outside the body's compiled colliding geoms; ``mj_ray`` does not."""
     model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><body><freejoint/><geom size="0.05"/>
       <geom type="sphere" size="0.1" pos="0.5 0 0" contype="0" conaffinity="0"/></body></worldbody></mujoco>""")
     grown = model.geom_size.copy()

@@ -156,6 +156,6 @@ def test_a_image_with_its_annotations(tmp_path):
     middle = shown[int(4 * rows_.mean()) + 2, int(4 * columns.mean()) + 2]
     assert middle.tolist() != [128, 128, 128]
     plain = draw_annotations(grey, front, 0, masks=0.0, boxes=False, names=False, axes=0.0, keypoints=False)
-    assert (plain[~cube] == 128).mean() > 0.9  # what is left are the boxes in space
+    assert (plain[~cube] == 128).mean() > 0.9  # the remaining pixels are the boxes in space
     with pytest.raises(InputError, match="The image has 24×32 pixels, its annotations have 48×64"):
         draw_annotations(grey[::2, ::2], front, 0)

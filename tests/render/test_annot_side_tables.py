@@ -1,4 +1,4 @@
-"""Side tables: what was committed beside an episode comes back with it, whole, lazily and with the same bytes."""
+"""Side tables: committed tables read back with their episode, whole, lazily and with the same bytes."""
 
 from __future__ import annotations
 

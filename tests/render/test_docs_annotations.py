@@ -1,4 +1,4 @@
-"""The page on annotations names every annotation, table, column and class, and what it shows can be done."""
+"""The page on annotations names every annotation, table, column and class, and its examples work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on rendering runs as it stands, and names every word of the command and of the section."""
+"""The page on rendering runs unchanged, and names every word of the command and of the section."""
 
 from __future__ import annotations
 

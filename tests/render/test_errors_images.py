@@ -1,4 +1,4 @@
-"""What is wrong about images to be made is refused by its name, before anything is drawn, and nothing is lost."""
+"""Errors in requested images are refused by name, before any rendering and without data loss."""
 
 from __future__ import annotations
 

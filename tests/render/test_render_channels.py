@@ -15,7 +15,7 @@ from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.primitives import ROUND, intersect_primitives
 
 HEIGHT, WIDTH = 60, 80
-# What a renderer may leave of error, beside silhouettes: of depth, relatively, and degrees. The rasterizer's normals
+# Permitted errors of a renderer, except at silhouettes: of depth, relatively, and degrees. The rasterizer's normals
 # have 8 bits on meshes and in orthographic images, where it also draws round things of flat faces.
 PRECISION = {"gl": (3e-5, 1e-4, 0.5), "warp": (1e-5, 0.05, 0.05)}
 FAR = 50.0
@@ -60,7 +60,7 @@ WORLD = """
 
 @dataclass
 class Truth:
-    """What MuJoCo's ray caster says of every pixel; ``edge`` where a pixel's neighbour sees something else."""
+    """Results of MuJoCo's ray caster for every pixel; ``edge`` if a neighbouring pixel sees another geom."""
 
     depth: np.ndarray
     geom: np.ndarray
@@ -250,7 +250,7 @@ def test_more_things_than_a_byte_counts_keep_their_ids(name: str) -> None:
     boxes = "".join(f'<geom type="box" size=".015 .015 .01" pos="{x} {y} 0"/>' for x, y in places)
     camera = '<camera name="top" pos="0 0 1.5" fovy="45"/>'
     many = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{camera}{boxes}</worldbody></mujoco>")
-    quality = {"max_geoms": 1} if name == "gl" else {}  # is raised to what the model has
+    quality = {"max_geoms": 1} if name == "gl" else {}  # is raised to the model's geom count
     with open_renderer(name, many, height=160, width=160, quality=quality) as opened:
         geom = opened.observe(SceneStates(qpos=np.zeros((1, 0))), channels=("geom",))["top"]["geom"][0]
     lens = intrinsics(many, "top", height=160, width=160)

@@ -62,7 +62,7 @@ def test_the_rays_of_the_pinhole_give_its_image(opened: Callable, model: mujoco.
     for channel, within in (("depth", 1e-3), ("normal", 1e-3), ("rgb", 2.0)):
         away = np.abs(expected["front"][channel][same].astype(float) - got["front"][channel][same])
         assert np.quantile(away, 0.98) < within
-    for channel in channels:  # a camera beside it keeps its own lens
+    for channel in channels:  # another camera keeps its lens
         np.testing.assert_array_equal(expected["top"][channel], got["top"][channel])
 
 

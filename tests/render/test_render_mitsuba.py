@@ -1,4 +1,4 @@
-"""The path tracer: it sees what the rasterizer sees, the same again, and refuses what it cannot do."""
+"""The path tracer agrees with the rasterizer, is repeatable, and refuses unsupported scenes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_textures_lie_as_the_rasterizer_lays_them(kinds: mujoco.MjModel) -> None
 
 def test_the_background_is_the_rasterizers(kinds: mujoco.MjModel) -> None:
     needs_gl()
-    tilt = np.radians(135.0)  # the classic renderer veils what is just above the horizon
+    tilt = np.radians(135.0)  # the classic renderer adds haze just above the horizon
     up = {"cam_quat": np.tile([np.cos(tilt / 2), np.sin(tilt / 2), 0.0, 0.0], (2, 1))}
     states = SceneStates(qpos=kinds.qpos0)
     with open_renderer("gl", kinds, height=48, width=64) as rasterizer:

@@ -78,7 +78,7 @@ def test_the_half_shadow_of_a_round_lamp_is_that_of_a_disc(kind: str) -> None:
     radius, far, gap = 0.3, 2.0, 0.5
     light = f'<light type="{kind}" pos="0 0 {far}" dir="0 0 -1" bulbradius="{radius}" diffuse=".5 .5 .5"/>'
     edge = f'<geom type="box" size="2 2 .0005" pos="-2 0 {gap}" rgba="0 0 0 1"/>'
-    # Seen from below the edge's height, so that the edge does not stand before its shadow.
+    # Seen from below the edge's height, so that the edge does not hide its shadow.
     camera = '<camera pos="0 0 .4" fovy="40"/>'
     profile = seen(SHEET + camera + light + edge, samples=256, size=24, width=96)[..., 1].mean(axis=0)
     across = (np.arange(96) + 0.5 - 48) / 12 * 0.4 * np.tan(np.radians(20))
@@ -160,7 +160,7 @@ def test_light_from_all_around_is_as_strong_as_ambient_light_says(blue: bool) ->
 
 
 def test_the_sky_makes_no_more_noise_than_paths_that_leave_by_themselves() -> None:
-    """Where paths ask for the sky's light beside that of lamps, this is 0.04, and 0.025 where not."""
+    """If paths also sample the sky's light together with lamps, this is 0.04, and 0.025 otherwise."""
     pytest.importorskip("mitsuba")
     twin = load_twin("so101_tabletop")
     images = []

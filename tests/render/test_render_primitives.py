@@ -27,7 +27,7 @@ def test_distances_and_normals_are_those_of_the_engine(worlds: dict, kind: str, 
     model.geom_size[0] = rng.uniform(0.02, 0.5, 3)
     pose, camera = random_pose(rng, 0.3), random_pose(rng, 0.3)
     away = rng.normal(size=3) + 2.0 * unit(rng.normal(size=3))
-    # From outside, and no geom here reaches farther than 1 m; of a ray from within the engine says where it leaves.
+    # From outside, and no geom here reaches farther than 1 m; a ray from within returns its exit point.
     camera[:3, 3] = pose[:3, 3] + away * max(1.0, 1.1 / np.linalg.norm(away))
     data.geom_xpos[0], data.geom_xmat[0] = pose[:3, 3], pose[:3, :3].ravel()
     towards = (pose[:3, 3] + rng.uniform(-0.4, 0.4, (40, 3)) - camera[:3, 3]) @ camera[:3, :3]
@@ -49,7 +49,7 @@ def test_distances_and_normals_are_those_of_the_engine(worlds: dict, kind: str, 
 
 
 def size_of(kind: str, model: mujoco.MjModel) -> np.ndarray:
-    """A plane's size bounds what the engine's rays meet; that a pixel shows it says as much here."""
+    """Return the geom's size; zeros for a plane, whose size limits the engine's rays."""
     return np.zeros(3) if kind == "plane" else model.geom_size[0]
 
 

@@ -1,4 +1,4 @@
-"""Probing: what works is found in a subprocess and remembered; what does not says what would help."""
+"""Probing: working renderers are found in a subprocess and cached; failures name the remedy."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_unknown_renderer_is_refused() -> None:
 
 
 def test_without_the_gl_libraries_it_says_so_and_mujoco_still_imports(tmp_path: Path) -> None:
-    # An EGL library that cannot be loaded stands in for a missing one.
+    # An EGL library that cannot be loaded replaces a missing one.
     code = (
         "import ctypes.util, mujoco\n"
         "ctypes.util.find_library = lambda name: None\n"

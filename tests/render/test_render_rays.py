@@ -1,4 +1,4 @@
-"""Rays meet what closed forms say, alike with every engine, and each at its own moment."""
+"""Rays agree with closed forms and between engines, each at its time."""
 
 from __future__ import annotations
 

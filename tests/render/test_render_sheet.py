@@ -1,4 +1,4 @@
-"""Contact sheet, PNG and video read back as what was written."""
+"""Contact sheet, PNG and video read back unchanged."""
 
 from __future__ import annotations
 

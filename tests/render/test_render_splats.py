@@ -1,4 +1,4 @@
-"""Splats among bodies: where they are seen, what hides them, and the files that hold them."""
+"""Splats among bodies: projection, occlusion, and their files."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_a_geom_shows_the_texture_it_picks(renderer: str, mapping: str) -> None:
             images.append(opened.render(SceneStates(qpos=model.qpos0), fields)["top"][0, 20:44, 20:44])
     shown = np.array(images, dtype=float).reshape(12, -1, 3).mean(axis=1)
     painted = pool.reshape(12, -1, 3).mean(axis=1)
-    # A grey light scales all channels alike, so each image has the hue of its own texture.
+    # A grey light scales all channels equally, so each image has the hue of its texture.
     shown /= np.linalg.norm(shown, axis=1, keepdims=True)
     painted /= np.linalg.norm(painted, axis=1, keepdims=True)
     assert (shown @ painted.T).argmax(axis=1).tolist() == list(range(12))

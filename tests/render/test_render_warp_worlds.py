@@ -81,7 +81,7 @@ def test_bodies_placed_on_the_device_are_seen_where_the_host_has_them(
         # On an edge between two faces either may be seen.
         assert np.quantile(np.abs(device["normal"][there] - host["normal"][there]), 0.999) < 1e-3
         assert np.quantile(np.abs(device["rgb"].astype(int) - host["rgb"]), 0.999) <= 2
-    # Every frame shows bodies of its own.
+    # Every frame shows different bodies.
     assert len({frame.tobytes() for frame in seen[1]["front"]["geom"]}) == COUNT
 
 

@@ -1,4 +1,4 @@
-"""A sheet of what a sensor does, at a moment when something moves, and the list of devices."""
+"""The sheet of a sensor's output at a moment with motion, and the list of devices."""
 
 from __future__ import annotations
 

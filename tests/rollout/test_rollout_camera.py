@@ -100,7 +100,7 @@ def focal() -> float:
 
 
 def centres(light) -> np.ndarray:
-    """Where the bar lies in each row, in pixels."""
+    """Position of the bar in each row, in pixels."""
     grey = light[..., 1] - light[..., 1].min()
     return (grey * (np.arange(WIDTH) + 0.5)).sum(axis=1) / grey.sum(axis=1)
 
@@ -198,7 +198,7 @@ def test_motion_in_images_is_that_of_the_pinhole(rail):
     motion = ImageMotion(twin.model, "front")
     states = SceneStates(qpos=np.array([[0.0], [0.1]]))
     assert motion.measure_motion(states, {}, pinhole) == pytest.approx(0.1 * focal() / 0.999)
-    fast = SceneStates(qpos=np.array([[-0.3], [0.3]]))  # at the ends of it the bar is not where anybody looks
+    fast = SceneStates(qpos=np.array([[-0.3], [0.3]]))  # at its ends the bar is out of view
     assert motion.measure_motion(fast, {}, pinhole) == pytest.approx(0.6 * focal() / 0.999)
     assert motion.measure_motion(states.take([0, 0]), {}, pinhole) < 1e-9
     assert [count_subframes(p, 16) for p in (0.0, 0.2, 0.5, 3.0, 99.0)] == [1, 1, 2, 4, 16]

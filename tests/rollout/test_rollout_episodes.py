@@ -1,4 +1,4 @@
-"""A batch becomes records that say what was seen, told, achieved, and where it came from."""
+"""A batch becomes records with observations, actions, success and provenance."""
 
 from __future__ import annotations
 

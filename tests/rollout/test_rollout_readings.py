@@ -145,7 +145,7 @@ def test_a_turning_servo_reports_its_speed_and_the_circuits_current(tmp_path):
 
 
 def test_a_reading_is_as_old_as_its_delay_says_and_never_newer(tmp_path):
-    """The pivot's rate is a known function of time; each frame shows what it was a delay and a sample earlier."""
+    """The pivot's rate is a known function of time; each frame shows its value one delay and one sample earlier."""
     twin = make(tmp_path, PENDULUM, {"bob": {"device": "ideal_imu"}})
     values = {"sensor/bob/rate": 130.0, "sensor/bob/phase": 0.4, "sensor/bob/delay": 0.031}
     readings, run = felt(twin, qpos=[1.0], nstep=60, values=values)
@@ -189,7 +189,7 @@ def test_chance_belongs_to_the_episode_and_the_sample(tmp_path):
 
 @pytest.mark.parametrize("rate", [0.0, 150.0, 50.0])
 def test_no_reading_knows_the_command_that_is_due(tmp_path, rate):
-    """A command changes what is felt at once, and what was read when it was due not at all."""
+    """A command changes the forces at once, but not the reading at the time of the command."""
     twin = servo_twin(tmp_path, servos={"device": "ideal_servo"}, wrist={"device": "ideal_imu"})
     values = {f"sensor/{name}/rate": rate for name in ("servos", "wrist")}
     one, other = np.full((2, 1, 12, 1), 0.4)
@@ -272,7 +272,7 @@ def test_an_encoder_before_the_gear_does_not_see_the_play(tmp_path, side, moves)
     (tmp_path / "twin.yaml").write_text(yaml.safe_dump({"base": "so101_tabletop", "name": "z", "robot": robot}))
     twin = load_twin(tmp_path / "twin.yaml")
     home = InitialState.home(twin, 2).qpos.copy()
-    home[1, twin.joint_qpos[1]] += 0.01  # within the play: the motor stands still
+    home[1, twin.joint_qpos[1]] += 0.01  # within the backlash: the motor is at rest
     said = joint_readings(twin, twin.table(2), home[:, None])[:, 0]
     assert bool(said[1, 1] - said[0, 1] > 0.009) == moves
     np.testing.assert_array_equal(np.delete(said[1], 1), np.delete(said[0], 1))

@@ -1,4 +1,4 @@
-"""A scenario runs again to the bit, and knows what is its own and what is its twin's; files changed are refused."""
+"""A scenario reruns bit for bit, and separates its values from its twin's; changed files are refused."""
 
 from __future__ import annotations
 

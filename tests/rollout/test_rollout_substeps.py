@@ -29,7 +29,7 @@ STEPPED = {"actuator/gripper/delay", "actuator/elbow_flex/kp", "object/cube/fric
 
 
 def moving(twin, nworld=3):
-    """Worlds of drawn parameters under random commands, and what they were."""
+    """Worlds of drawn parameters under random commands, and their values."""
     low, high = twin.model.actuator_ctrlrange.T
     u = uniforms(0, "commands", range(nworld), size=NSTEP * max(twin.model.nu, 1))
     commands = low + (high - low) * u[:, : NSTEP * twin.model.nu].reshape(nworld, NSTEP, twin.model.nu)
@@ -106,7 +106,7 @@ def test_what_is_known_before_the_next_command_is_of_the_last(hard):
 
 
 def test_another_engines_states_are_kept_within_a_control_step():
-    """Every control step begins at what was stored, so that float32 states do not drift away from the record."""
+    """Every control step begins at the stored state, so that float32 states do not drift away from the record."""
     world = moving(load_twin("so101_tabletop"), 1)[0]
     rounded = world.states.astype(np.float32).astype(np.float64)
     rounded[:, 0] = world.states[:, 0]

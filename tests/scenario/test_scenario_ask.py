@@ -1,4 +1,4 @@
-"""Planted causes are found: a threshold by doses, a term by switching off; and questions that make no sense say so."""
+"""Planted causes are found: a threshold by doses, a term by switching off; invalid questions are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own(twin, **values):
 
 
 def attempts(twin, table, law):
-    """Tries worlds whose success is a function of their parameters and a number of their own."""
+    """Worlds whose success is a function of their parameters and a number per world."""
     luck = np.linspace(0.0, 1.0, N)
 
     def attempt(values):

@@ -1,4 +1,4 @@
-"""The commands on real worlds: exit codes, what is stored, what is refused, and causes that were planted."""
+"""The commands on real worlds: exit codes, stored data, refusals, and planted causes."""
 
 from __future__ import annotations
 
@@ -216,4 +216,4 @@ def test_who_acted_is_taken_from_the_episode_where_that_policy_is_here(slippery,
     with Workspace.create(tmp_path / "cell") as ws:
         PolicyRegistry(ws).add(folder, policy="a" * 64)
     monkeypatch.chdir(tmp_path / "cell")
-    assert who("policy:somewhere/else", "a" * 64)[0] == "a" * 64  # by its hash, whatever it was called
+    assert who("policy:somewhere/else", "a" * 64)[0] == "a" * 64  # by its hash, under any name

@@ -1,4 +1,4 @@
-"""Pages and tables of questions to a scenario: every number under its own heading, plots only where there are doses."""
+"""Pages and tables of questions to a scenario: every number under its heading, plots only for doses."""
 
 from __future__ import annotations
 

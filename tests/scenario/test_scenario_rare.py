@@ -128,7 +128,7 @@ def test_the_archive_holds_the_most_probable_failure_of_each_cell():
     extend_failure_map(archive, tried, active, worlds=128, rounds=4, rng=np.random.default_rng(0))
     assert len(archive.failures) > before
     best = archive.failures[0]
-    assert 2.0 <= np.linalg.norm(archive.points.z[best]) < 2.9  # the nearest failure lies at 2.0
+    assert 2.0 <= np.linalg.norm(archive.points.z[best]) < 2.9  # the nearest failure is at 2.0
     failures = np.flatnonzero(archive.points.failed & ~archive.points.invalid)
     assert best == failures[np.argmax(log_density(archive.points.z[failures]))]
     assert np.isfinite(archive.log_density_drop).sum() == len(archive.failures) <= CELLS**2

@@ -1,4 +1,4 @@
-"""From the log of a virtual robot to its world: things within the tracker's noise, joints where their readings say."""
+"""From the log of a virtual robot to its world: objects within the tracker's noise, joints at their readings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def twin():
 
 
 def record(twin, *, nstep=None, tracker=None, changed=None, seed=3, episode=0):
-    """The log of one episode of a virtual robot under the expert, and what was true of it."""
+    """The log of one episode of a virtual robot under the expert, and its true state."""
     cell = make_hidden_cell(twin, seed, changed=changed)
     task = open_task("pick_and_place", cell.twin)
     if nstep is not None:

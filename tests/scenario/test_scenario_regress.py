@@ -1,4 +1,4 @@
-"""A regression is called one where it is, in the worlds where it is, and at the rate that was promised."""
+"""A regression is reported only if it exists, in the right worlds, and at the promised rate."""
 
 from __future__ import annotations
 

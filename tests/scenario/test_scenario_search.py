@@ -29,7 +29,7 @@ def plan():
 @pytest.fixture(scope="module")
 def task(plan):
     task = open_task("pick_and_place", plan.twin)
-    task.nstep = 12  # the law under test is about draws; nobody succeeds that soon
+    task.nstep = 12  # the law under test is about draws; no search succeeds that soon
     return task
 
 

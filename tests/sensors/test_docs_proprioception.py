@@ -1,4 +1,4 @@
-"""The page on what a robot feels says what is true."""
+"""Check the statements of the page on proprioception."""
 
 from __future__ import annotations
 

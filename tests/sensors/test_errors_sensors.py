@@ -1,4 +1,4 @@
-"""What is wrong about a twin's sensors and their devices is refused by its key, before anything is looked at."""
+"""Errors in a twin's sensors and their devices are refused by key, before any computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A camera's own clock: which image stands when, what is late, lost and repeated, and how often."""
+"""A camera's clock: time of each image, delay, loss, repetition, and their rates."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class TestChance:
         np.testing.assert_allclose(np.diff(again.arrived[0])[stood], 1 / 30, atol=1e-6)
 
     def test_the_age_is_uniform_between_latency_and_latency_and_jitter(self):
-        """Slow images asked for often: when each first stands says when it arrived."""
+        """Slow images at a high request rate: the first request with an image gives its arrival time."""
         time = steps(400_000, rate=2000.0)
         taken, number, _ = seen(time, frame_rate=10.0, latency=0.05, latency_jitter=0.04)
         first = np.nonzero(np.diff(number[0]) == 1)[0] + 1
@@ -153,7 +153,7 @@ class TestChance:
 
 def test_quantities_are_the_fields_of_lens_shutter_and_clock():
     declared = {quantity.quantity for quantity in CAMERA_OPTICS}
-    assert {*OPTICS_QUANTITIES} - {"exposure_time"} == declared  # how long it exposes stands with the exposure
+    assert {*OPTICS_QUANTITIES} - {"exposure_time"} == declared  # the exposure time is declared with the exposure
     ideal = {quantity.quantity: quantity.default for quantity in CAMERA_OPTICS}
     for made in (make_lens({}, {}), make_shutter({}, {}), make_clock({})):
         for field in fields(made):

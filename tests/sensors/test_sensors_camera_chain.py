@@ -1,4 +1,4 @@
-"""The whole way from light to images: its order, its two ways of computing, what it is a function of."""
+"""The whole pipeline from light to images: its order, its two implementations, and its inputs."""
 
 import dataclasses
 

@@ -13,7 +13,7 @@ CLEAN = develop(scene(96, 128, count=1), CameraModel(), time=[0.0], numbers=[0])
 
 
 def block_edges(image):
-    """Steps across the edges of blocks of 8 pixels against those elsewhere, in what is no part of the clean image."""
+    """Steps across the edges of blocks of 8 pixels against those elsewhere, without the clean image."""
     added = image.astype(float).mean(axis=-1) - CLEAN.astype(float).mean(axis=-1)
     steps = np.abs(np.diff(added, axis=1)).mean(axis=0)
     return steps[7::8].mean() / np.delete(steps, np.s_[7::8]).mean()

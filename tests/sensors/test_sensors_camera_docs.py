@@ -1,4 +1,4 @@
-"""The page on cameras says what is true."""
+"""Check the statements of the page on cameras."""
 
 import re
 

@@ -87,7 +87,7 @@ def test_without_lag_the_next_image_is_right():
 
 def test_a_bright_image_of_which_little_is_seen_takes_several_to_come_down():
     seen = levels(AUTO, [flat(0.01, 16, 16)] + [flat(1.0, 16, 16)] * 5)
-    assert seen[1] == 1.0  # cut off: the camera knows no better than five times too bright
+    assert seen[1] == 1.0  # saturated: the camera measures at most five times too bright
     assert seen[2] == 1.0
     assert seen[-1] == pytest.approx(0.2, abs=0.004)
 
@@ -126,7 +126,7 @@ def test_following_is_a_first_order_filter_of_the_logarithm(factor, passed):
     model = dataclasses.replace(AUTO, exposure_lag=0.4, gain_max=256.0)
     once = update_exposure(model, 0.01, factor, passed)
     half = update_exposure(model, 0.01, factor, passed / 2)
-    left = factor / (half / 0.01)  # what is still wanted after half the time
+    left = factor / (half / 0.01)  # the remaining change after half the time
     assert update_exposure(model, half, left, passed / 2) == pytest.approx(once, rel=1e-9)
 
 
@@ -141,7 +141,7 @@ def test_it_is_told_beforehand_how_long_the_next_image_gathers_light():
     for number, light in enumerate(lights):
         told = camera.next_exposure_time(0.05 * number)
         image = camera.develop(flat(light, 16, 16), time=[0.05 * number], numbers=[number])
-        if told is not None:  # at a gain of 1 the level says how long it was
+        if told is not None:  # at a gain of 1 the level gives the exposure time
             assert level(image) / light * full_scale_exposure(model) == pytest.approx(told, rel=0.02)
     assert CameraPipeline(LIT).next_exposure_time(0.0) == 0.02
     assert CameraPipeline(CameraModel()).next_exposure_time(0.0) == 0.0

@@ -80,7 +80,7 @@ class TestFormulas:
         reach = min(lens.limit * 0.95, 1.0)
         radius = np.linspace(0.0, reach, 200)
         slope = np.diff(radial(lens).distort(np.stack([radius, 0.0 * radius], axis=-1))[:, 0]) / radius[1]
-        assume(reach > 0.1 and slope.min() > 0.1)  # where the radius hardly rises, tangential distortion folds
+        assume(reach > 0.1 and slope.min() > 0.1)  # if the radius barely rises, tangential distortion folds
         points = np.random.default_rng(2).uniform(-reach, reach, (200, 2)) / math.sqrt(2.0)
         np.testing.assert_allclose(lens.undistort(lens.distort(points)), points, atol=1e-8)
 
@@ -98,7 +98,7 @@ class TestFormulas:
 class TestLimit:
     @given(k1=st.floats(-2.0, -0.01))
     def test_of_one_coefficient_it_is_known(self, k1):
-        """r (1 + k1 r²) rises until 1 + 3 k1 r² = 0, where it is 2/3 of r."""
+        """r (1 + k1 r²) rises until 1 + 3 k1 r² = 0, with the value 2/3 of r there."""
         lens = Lens(lens_k1=k1)
         assert lens.limit == pytest.approx(math.sqrt(-1.0 / (3.0 * k1)), rel=1e-12)
         assert lens.image_limit == pytest.approx(lens.limit * 2.0 / 3.0, rel=1e-12)
@@ -180,7 +180,7 @@ class TestView:
         "lens",
         [
             Lens(lens_k1=-0.3, lens_k2=0.1, lens_p1=0.002, chromatic_red=1.002),
-            Lens(lens_k1=-0.187),  # folds at 0.89, and the corner lies at 0.84
+            Lens(lens_k1=-0.187),  # folds at 0.89, and the corner is at 0.84
             Lens(model="fisheye", lens_k1=-0.02, lens_k2=0.01),
         ],
     )
@@ -215,7 +215,7 @@ class TestView:
 
 
 def lens_corners():
-    """Every camera preset with the lens that it has, and those at the corners of what default ranges draw."""
+    """Every camera preset with its lens, and the lenses at the corners of the default ranges."""
     for device in device_presets().values():
         if device.kind == "camera":
             values = {name: rated.value for name, rated in device.values.items()}
@@ -265,7 +265,7 @@ def test_a_straight_line_is_bent_in_the_image_and_straight_again_undone(lens):
 
 
 def test_colours_part_by_their_magnification():
-    """Dots in a distorted image: the red ones lie further out by that part of their radius, the blue ones nearer."""
+    """Dots in a distorted image: the red ones are further out by that part of their radius, the blue ones nearer."""
     lens = Lens(lens_k1=-0.1, chromatic_red=1.01, chromatic_blue=0.985)
     target = Intrinsics.from_fovy(math.radians(55.0), width=320, height=240)
     view = rendered_view(lens, target)

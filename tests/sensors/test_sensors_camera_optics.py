@@ -17,7 +17,7 @@ def through(light, **how):
 @settings(deadline=None, max_examples=30)
 @given(angle=st.floats(0.1, 1.2), height=st.integers(2, 60), width=st.integers(2, 60))
 def test_light_falls_off_with_the_fourth_power_of_the_cosine(angle, height, width):
-    """A lens whose corner lies at an angle: each pixel's loss is that of its own angle."""
+    """A lens whose corner is at a given angle: each pixel's loss follows from its angle."""
     seen = vignetting_factors(height, width, 1.0 - np.cos(angle) ** 4)
     focal = 0.5 * np.hypot(width, height) / np.tan(angle)
     x, y = np.arange(width) + 0.5 - width / 2, np.arange(height) + 0.5 - height / 2

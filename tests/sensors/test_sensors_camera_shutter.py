@@ -32,7 +32,7 @@ def moving_edge(shutter, count, speed):
 
 
 def edge_places(image):
-    """Where the edge of each row lies: what is dark, in pixels."""
+    """Position of the dark edge in each row, in pixels."""
     return WIDTH - image[..., 0].astype(np.float64).sum(axis=1)
 
 

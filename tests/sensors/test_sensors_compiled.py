@@ -1,4 +1,4 @@
-"""Kernels: the plain function's values, by bands of rows, and never code of what was written before."""
+"""Kernels: equal to the plain function, by bands of rows, and never from outdated code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Depth cameras err as their physics says: the quadratic law, steps, shadows, bands, and losses by angle."""
+"""Depth cameras have the errors of their physics: the quadratic law, steps, shadows, bands, and losses by angle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from twinloop.twin.quantities.sensing import RANGING
 
 PINHOLE = Intrinsics(fx=426.0, fy=426.0, cx=160.0, cy=60.0, width=320, height=120)
 BASELINE = 0.05
-FINE = 1e-5  # m, a unit that rounds nothing of what is tested
+FINE = 1e-5  # m, a unit that does not round the tested values
 
 
 def wall(depth: float, count: int = 1) -> np.ndarray:
@@ -144,7 +144,7 @@ def test_edges_waver_sideways_and_by_as_much_as_is_said() -> None:
     model = StereoDepth(spec=StereoSpec(baseline=1e-6, unit=0.001), edge_noise=1.5)
     reading = model.read(seen(step_edge(0.5, 2.0)), luck())
     near = reading.counts[0] == 500
-    inside, outside = near[:, 198], near[:, 196]  # centres lie 2 and 4 px from the first near pixel
+    inside, outside = near[:, 198], near[:, 196]  # centres are 2 and 4 px from the first near pixel
     assert inside.mean() == pytest.approx(1 - ndtr(1.5 / 1.5), abs=0.1)
     assert outside.mean() == pytest.approx(1 - ndtr(3.5 / 1.5), abs=0.05)
     assert not near[:, :188].any()
@@ -156,7 +156,7 @@ def test_losses_grow_with_the_angle_of_incidence_and_end_in_nothing() -> None:
     model = TimeOfFlightDepth(
         spec=TimeOfFlightSpec(), grazing_limit=losses.grazing_limit, grazing_dropout=losses.grazing_dropout
     )
-    narrow = dataclasses.replace(PINHOLE, fx=42600.0, fy=42600.0)  # so that all rays are alike
+    narrow = dataclasses.replace(PINHOLE, fx=42600.0, fy=42600.0)  # so that all rays are equal
     lost = []
     for angle in angles:
         normals = facing(wall(1.0).shape, angle)
@@ -174,7 +174,7 @@ def test_stereo_loses_what_either_view_sees_at_a_grazing_angle() -> None:
     left, right = frames.cosine(), frames.cosine(BASELINE)
     assert left is not None
     assert right is not None
-    aside = 0.5 / PINHOLE.fx  # the middle lies between four pixels
+    aside = 0.5 / PINHOLE.fx  # the middle is between four pixels
     expected = (np.cos(np.radians(70)) - aside * np.sin(np.radians(70))) / np.sqrt(1 + 2 * aside**2)
     assert left[0, 60, 160] == pytest.approx(expected, abs=1e-12)
     assert (right != left).all()

@@ -1,4 +1,4 @@
-"""What the page on ranging shows is read as it stands, and names what exists."""
+"""The examples of the page on ranging are read unchanged, and name existing parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A twin's depth camera reads what a renderer saw, as its device and its parameters say."""
+"""A twin's depth camera reads the renderer's depth with the errors of its device and parameters."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_worlds_do_not_disturb_each_other():
 def test_even_and_uneven_steps_are_filtered_alike():
     time = np.arange(300) * 0.002
     signal = np.random.default_rng(5).standard_normal((2, 300, 4))
-    shaken = time + np.where(np.arange(300) % 2, 1e-10, 0.0)  # too uneven to count as even, by hardly anything
+    shaken = time + np.where(np.arange(300) % 2, 1e-10, 0.0)  # too uneven to count as even, by a small margin
     both = np.stack([time, shaken])
     even = low_pass(np.stack([time, time]), signal, 30.0)
     np.testing.assert_allclose(low_pass(both, signal, 30.0), even, atol=1e-6)

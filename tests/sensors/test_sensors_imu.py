@@ -23,7 +23,7 @@ def values_of(name):
 
 
 def at_rest(unit, n, *, seed=0, nworld=1):
-    """Readings of a unit that lies still, after the chance of one episode per world."""
+    """Readings of a unit at rest, after the random choice of one episode per world."""
     chance = np.random.default_rng(seed).standard_normal((nworld, n, NORMALS_PER_SAMPLE))
     still = np.zeros((nworld, n, 3))
     return imu_readings(unit, still, np.broadcast_to([0.0, 0.0, G], still.shape), period=1 / unit.rate, normals=chance)
@@ -88,7 +88,7 @@ def test_the_allan_deviation_of_a_unit_at_rest_returns_its_white_noise(name, tri
 
 
 def test_the_slopes_are_those_of_white_noise_flicker_and_random_walk():
-    """N/√τ below, 0.664 B in the middle, K √(τ/3) above: −1/2, 0, +1/2, with the coefficients asked for."""
+    """N/√τ below, 0.664 B in the middle, K √(τ/3) above: −1/2, 0, +1/2, with the requested coefficients."""
     unit = Imu(rate=100.0, gyro_noise=1e-3, gyro_instability=2e-3, gyro_walk=3e-4)
     curves = [
         allan_curve(axis, 0.01, longest=0.2) for seed in range(3) for axis in at_rest(unit, 120_000, seed=seed)[0][0].T
@@ -120,7 +120,7 @@ def test_the_bias_walks_as_the_root_of_time():
 
 
 def test_presets_are_their_data_sheets():
-    """One-sided densities of a data sheet are √2 of what stands in the preset; floors are 0.664 of it."""
+    """One-sided densities of a data sheet are √2 times the preset's; floors are 0.664 of it."""
     bosch, analog = values_of("bmi055"), values_of("adis16448")
     assert bosch["gyro_noise"] == pytest.approx(0.014 * DEGREE / np.sqrt(2), rel=1e-3)
     assert bosch["accel_noise"] == pytest.approx(150e-6 * G / np.sqrt(2), rel=1e-3)

@@ -1,4 +1,4 @@
-"""Lidars: beams go where and when they should, and what comes back errs as said."""
+"""Lidars: beams have the right direction and time, and returns have the documented errors."""
 
 from __future__ import annotations
 

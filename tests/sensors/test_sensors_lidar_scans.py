@@ -1,4 +1,4 @@
-"""A twin's lidar scans an episode: bodies and device where they were when each beam was fired."""
+"""A twin's lidar scans an episode: bodies and device are placed at the time of each beam."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_still_lidar_draws_the_room(twin, engine) -> None:
     table = lidar_scans(twin, recorded(twin), "scanner", caster=engine)
     assert table.column_names == list(COLUMNS)
     got = columns(table)
-    # The site stands 5 cm forward and looks along y: its x axis is the room's y.
+    # The site is 5 cm forward and looks along y: its x axis is the room's y.
     room = np.stack([0.05 - got["y"], got["x"]], axis=1)
     wall = got["body"] == 0
     assert to_walls(room[wall]).max() < 1e-5

@@ -27,7 +27,7 @@ def preset(name, **changed):
 
 
 def reported(servo, *, chance=None, **truth):
-    """Readings by name of one servo in one world, of what is given along time; volts are 7.4 unless given."""
+    """Readings by name of one servo in one world, from inputs along time; the default voltage is 7.4."""
     names = ("velocity", "current", "load", "voltage", "rise", "position")
     columns = np.broadcast_arrays(*(np.atleast_1d(truth.get(name, 7.4 * (name == "voltage"))) for name in names))
     whole = np.stack(columns[:5], axis=-1)[None, :, None].astype(float)

@@ -1,4 +1,4 @@
-"""Readings on a clock of their own: never of the future, on time, between records as exact as promised."""
+"""Readings on a separate clock: never from the future, on time, and as exact between records as promised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sag, heat, torque-speed curve and friction do in simulation what their equations say."""
+"""Sag, heat, torque-speed curve and friction follow their equations in simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twinloop.simulate.drives import DriveStages
 from twinloop.twin import builtin_names, load_twin
 
 FAR = 1e3  # rad: a command that no joint reaches keeps its servo at full duty
-HEAVY = 90.0  # kg·m²: an armature that keeps a joint where it is for a moment
+HEAVY = 90.0  # kg·m²: an armature that keeps a joint at its position for a moment
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ STAGES = st.fixed_dictionaries(
 
 
 def spread(twin, drawn, nworld):
-    """Every parameter of a pattern at its drawn value times something between 0.5 and 1 of its own."""
+    """Every parameter of a pattern at its drawn value times an individual factor between 0.5 and 1."""
     values = {}
     for pattern, value in drawn.items():
         family, _, quantity = pattern.split("/")

@@ -151,7 +151,7 @@ class TestWholeRobot:
         assert batch.success.mean() > 0.95
 
     def test_a_log_of_itself_replays_through_it_with_its_own_play_and_not_with_another(self, arm):
-        """The link side is what a log tells; motors begin with their links."""
+        """The log contains the link side; motors begin with their links."""
         still = np.zeros(20)
         wave = np.concatenate([still, 0.3 * np.sin(np.arange(40) / 4)])[:, None] * np.ones(6)
         commands = arm.home()[1] + wave

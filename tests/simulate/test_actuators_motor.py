@@ -1,4 +1,4 @@
-"""A servo whose firmware gain, motor or load is not its preset's does what the voltage law says."""
+"""A servo whose firmware gain, motor or load differs from its preset follows the voltage law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presets: what a servo's numbers say is what its simulated shaft does, and what the makers and measurements say."""
+"""Presets: the simulated shaft of a servo agrees with its numbers, the makers' data and measurements."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class TestShaft:
 
 class TestInTwins:
     def test_the_so101s_own_numbers_are_the_presets(self, tmp_path):
-        """Naming the servo writes nothing that the MJCF does not already say."""
+        """Naming the servo changes no value of the MJCF."""
         named = load_twin("so101_tabletop")
         text = (FOLDER / "so101_tabletop.yaml").read_text()
         kept = [line for line in text.splitlines() if not line.startswith("  servo:") and "/voltage" not in line]

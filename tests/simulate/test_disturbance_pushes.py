@@ -1,4 +1,4 @@
-"""Pushes give the momentum they say, when they say, alike on every backend, and are replayed."""
+"""Pushes give the stated momentum at the stated time, equal on every backend, and are replayed."""
 
 from __future__ import annotations
 

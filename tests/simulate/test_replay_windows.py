@@ -1,4 +1,4 @@
-"""Long calls equal control step by control step, bit for bit; windows run beside others as they run alone."""
+"""Long calls equal single control steps bit for bit; windows in a batch equal windows alone."""
 
 from dataclasses import replace
 
@@ -144,7 +144,7 @@ def test_an_unsteady_clock_goes_control_step_by_control_step(arms):
 
 
 def tosses(lengths, *, hz=148.0):
-    """Cubes thrown at lengths of their own; poses are where a twin without contact would put them at first."""
+    """Cubes thrown for different times; initial poses are those of a twin without contact."""
     rng, episodes = generator(2, "test/tosses"), []
     for index, length in enumerate(lengths):
         time = np.arange(length) / hz

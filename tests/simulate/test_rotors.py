@@ -1,4 +1,4 @@
-"""Rotors: thrust follows the throttle as the curve and its lags say, from the history on, and turns the body."""
+"""Rotors: thrust follows the throttle by the curve and its lags, includes the history, and turns the body."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_step_of_throttle_arrives_through_two_lags(twin):
 
 
 def test_rotors_turn_at_first_as_the_throttles_before_say(twin):
-    """A run that begins in the middle of another one goes on as that one did."""
+    """A run that begins in the middle of another one continues it."""
     rng = np.random.default_rng(3)
     throttles = rng.uniform(0.2, 0.8, size=(300, 4))
     values = {**CURVE, "rotors/all/lag": [0.03, 0.06], "rotors/all/second_lag": [0.0, 0.01]}

@@ -1,4 +1,4 @@
-"""Every backend equals the plain loop bit for bit, worlds do not disturb each other, and delay is what was asked."""
+"""Every backend equals the plain loop bit for bit, worlds are independent, and delay is as requested."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_parameters_that_change_every_step_do_so_alike_in_both_backends():
 
 
 def test_a_recorded_state_and_the_commands_after_it_give_the_same_future():
-    """What is recorded suffices to step on from the middle, bit for bit (no delay: its history is in the commands)."""
+    """The recorded data suffice to step on from the middle, bit for bit (no delay: its history is in the commands)."""
     twin = load_twin("so101_tabletop")
     import mujoco
 

@@ -1,4 +1,4 @@
-"""The engine for more than one machine, on real Ray clusters of several nodes: same bytes, whatever dies."""
+"""The engine for several machines, on real Ray clusters of several nodes: same bytes after any failure."""
 
 from __future__ import annotations
 

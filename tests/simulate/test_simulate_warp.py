@@ -41,7 +41,7 @@ def randomized(twin, nworld):
 
 
 def waves(twin, nworld, nstep):
-    """Smooth commands around home, a phase of its own for each world and actuator."""
+    """Smooth commands around home, with a different phase for each world and actuator."""
     _, home = twin.home()
     phase = uniforms(0, "phase", range(nworld), size=len(home))[:, None]
     time = np.arange(nstep)[:, None] / twin.control_hz
@@ -65,10 +65,10 @@ def largest(runs, part):
     "name", ["so101_tabletop", "cube_toss", pytest.param("panda_tabletop", marks=pytest.mark.slow)]
 )
 def test_one_physics_step_is_the_reference_s_within_single_precision(name):
-    """Rounding of a float32 is 6e-8 of a number, and a depth of 0.1 mm at 0.2 m is known to a ten-thousandth of itself.
+    """Rounding of a float32 is 6e-8 of a number, so a depth of 0.1 mm at 0.2 m has a relative error of 1e-4.
 
-    That much of a contact's acceleration of hundreds of m/s² is lost, for 2 ms.
-    Free bodies begin 0.1 mm deep in what they lie on, because at a depth of nothing rounding decides whether they
+    That part of a contact's acceleration of hundreds of m/s² is lost, for 2 ms.
+    Free bodies begin 0.1 mm deep in their support, because at zero depth rounding decides whether they
     touch, and fall, slide and spin on it.
     """
     twin = load_twin(name)
@@ -210,7 +210,7 @@ MOVED = {
 
 @pytest.fixture(scope="module")
 def slope(tmp_path_factory):
-    """A puck on a plate beside a post; a push, and air that moves where both density and wind are set."""
+    """A puck on a plate next to a post; a push, and moving air if both density and wind are set."""
     path = tmp_path_factory.mktemp("slope") / "slope.xml"
     path.write_text(WORLD)
     names = [*MOVED, "push/puck/time", "push/puck/duration"]
@@ -237,7 +237,7 @@ def test_what_stands_blows_and_pushes_in_one_world_does_so_there_alone(slope):
 
 
 def test_pushes_and_places_come_and_go_when_worlds_begin_anew(slope):
-    """A world that begins anew with another parameter moved gets its array then, and the others never notice."""
+    """A world that resets with another changed parameter gets its array then; the others are unaffected."""
     start, commands = InitialState.home(slope, 2), np.zeros((2, 0))
     pushed = slope.table(1, {"push/puck/force": 2.0, "push/puck/duration": 0.1, "geom/plate/rotation/y": 0.3})
     simulations = [

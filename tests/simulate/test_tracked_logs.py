@@ -1,4 +1,4 @@
-"""What a tracker sees of the tool, in logs and in fits: encoders do not know where their own zero is."""
+"""A tracker's view of the tool, in logs and in fits: encoders cannot measure their zero offset."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_tracker_sees_the_tool_where_the_true_joints_have_it(twin, logs):
     told = chain.pose(twin.units.to_si(plain.state)[:, : chain.njoint]).position
     away = np.linalg.norm(told - seen, axis=1)
     offset = np.abs([make_hidden_cell(twin, 3).values[f"sensor/{joint}/offset"] for joint in twin.robot.joints]).max()
-    assert 1e-3 < away.mean() < 5 * offset  # what encoders say of the tool is wrong by their zeros, and no more
+    assert 1e-3 < away.mean() < 5 * offset  # encoder estimates of the tool are wrong by their zeros only
 
 
 def test_noise_is_a_function_of_robot_episode_and_frame(twin):

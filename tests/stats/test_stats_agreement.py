@@ -1,4 +1,4 @@
-"""Agreement coefficients: published worked examples, planted agreement, and intervals that cover what they claim."""
+"""Agreement coefficients: published examples, planted agreement, and intervals with the claimed coverage."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_kappa_of_a_worked_example():
     second = ["yes"] * 20 + ["no"] * 5 + ["yes"] * 10 + ["no"] * 15
     found = cohens_kappa(first, second)
     assert float(found.estimate) == pytest.approx(0.4, abs=1e-12)
-    # Fleiss, Cohen & Everitt (1969), eq. 13: standard error 0.127 in this table; BCa lies about 0.4 ± 2 of them.
+    # Fleiss, Cohen & Everitt (1969), eq. 13: standard error 0.127 in this table; BCa is about 0.4 ± 2 of them.
     assert float(found.low) == pytest.approx(0.4 - 1.96 * 0.127, abs=0.06)
     assert float(found.high) == pytest.approx(0.4 + 1.96 * 0.127, abs=0.06)
 

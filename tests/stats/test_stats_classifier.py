@@ -1,4 +1,4 @@
-"""The classifier two-sample test: what it reaches, that it is exact, and what it says of columns."""
+"""The classifier two-sample test: its power, its exactness, and its report on columns."""
 
 from __future__ import annotations
 

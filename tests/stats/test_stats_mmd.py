@@ -17,7 +17,7 @@ KINDS = (mmd, kid, energy_distance)
 
 
 def sample(seed: int, episodes: int, rows: int, columns: int, shift: float = 0.0, alike: float = 0.5):
-    """Rows of unit variance whose episode explains a share ``alike`` of it, and their episodes."""
+    """Rows of unit variance in which episodes explain a share ``alike``, and their episodes."""
     random = np.random.default_rng(seed)
     level = np.sqrt(alike) * random.normal(size=(episodes, 1, columns))
     values = level + np.sqrt(1 - alike) * random.normal(size=(episodes, rows, columns)) + shift

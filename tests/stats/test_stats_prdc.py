@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage: a slow twin, what is expected without a gap, planted faults."""
+"""Precision, recall, density and coverage: a slow reference, the expectation without a gap, planted faults."""
 
 from __future__ import annotations
 

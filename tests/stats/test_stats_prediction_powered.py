@@ -1,4 +1,4 @@
-"""Real means with simulation's help: no bias, coverage at few trials whatever the simulator, and what it saves."""
+"""Real means with simulation's help: no bias, coverage at few trials for any simulator, and saved trials."""
 
 from __future__ import annotations
 

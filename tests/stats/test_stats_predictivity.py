@@ -70,7 +70,7 @@ def test_populations_of_a_batch_of_studies_are_those_of_each():
         for name in ("mean_real", "mean_sim", "real", "sim", "both"):
             many, one = getattr(batch, name), getattr(alone, name)
             assert many.shape == (2, draws)
-            # A quantile of 4,000 draws is known to about 2 % of the distribution; the Kolmogorov-Smirnov test says so.
+            # A quantile of 4,000 draws has an error of about 2 % of the distribution, by the Kolmogorov-Smirnov test.
             assert stats.ks_2samp(many[row], one).pvalue > 1e-3
 
 

@@ -14,7 +14,7 @@ NAME = "annotations/frames"
 
 
 def rows(number: int, *, count: int = 5) -> pa.Table:
-    """What is known of an episode, a function of its number."""
+    """The annotations of an episode, a function of its number."""
     rng = np.random.default_rng(number)
     return pa.table(
         {

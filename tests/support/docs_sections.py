@@ -1,4 +1,4 @@
-"""Read sections of the documentation, for tests that run what they show."""
+"""Read sections of the documentation, for tests that run their examples."""
 
 import re
 from pathlib import Path

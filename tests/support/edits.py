@@ -81,7 +81,7 @@ def foreign(
         "observation.count": {"dtype": "int64", "shape": [1], "names": None},
         "observation.note": {"dtype": "string", "shape": [1], "names": None},
     }
-    if not odd:  # what the public validators do not know
+    if not odd:  # fields that the public validators do not check
         for name in ("observation.grid", "observation.note"):
             del features[name]
     if codec:

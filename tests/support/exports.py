@@ -120,7 +120,7 @@ def image_dataset(path: Path) -> Path:
 
 
 def recorded_log(units: object = UNITS) -> Episode:
-    """A recorded episode whose numbers float32 cannot hold, with a wrench at times of its own."""
+    """A recorded episode whose numbers float32 cannot hold, with a wrench at other times."""
     rng = np.random.default_rng(3)
     time = np.cumsum(0.05 + 0.01 * rng.random(9))
     wrench = LoggedSignal(time=np.linspace(0.06, 0.4, 30), values=rng.normal(size=(30, 6)), columns=WRENCH, unit="")

@@ -1,11 +1,12 @@
-"""A bus of Feetech STS3215 servos on a pseudo-terminal: what LeRobot's own driver finds behind ``/dev/ttyACM0``.
+"""A bus of Feetech STS3215 servos on a pseudo-terminal, for LeRobot's driver in place of ``/dev/ttyACM0``.
 
 Packets, addresses and bits are those of Feetech's protocol manual and memory table of the STS series (FT-SCS, little
-endian): an instruction is FF FF ID LENGTH INSTRUCTION PARAMETERS CHECKSUM, an answer has the status byte where the
-instruction stood, and a checksum is the complement of the sum of what stands between header and itself. Half duplex:
-nobody speaks unasked, and answers to a sync read come in the order of the ids asked.
+endian): an instruction is FF FF ID LENGTH INSTRUCTION PARAMETERS CHECKSUM, an answer has the status byte in place of
+the instruction, and a checksum is the complement of the sum of the bytes between header and checksum. Half duplex:
+servos send only answers, and answers to a sync read come in the order of the requested ids.
 
-A servo keeps its goal while its torque is off, and goes there when it comes on: the harsher of what firmwares do.
+A servo keeps its goal while its torque is off, and moves to it when torque comes on: the harsher of the known
+firmware behaviours.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Plant(Protocol):
 
 @dataclass
 class Lag:
-    """Motors that approach their goals with a time constant; one without torque stays where it is."""
+    """Motors that approach their goals with a time constant; a motor without torque stays at its position."""
 
     at: dict[int, float]
     seconds: float = 0.03
@@ -74,10 +75,10 @@ class Lag:
 
 @dataclass
 class Faults:
-    """What goes wrong, changed while the bus runs.
+    """Faults of the bus, changed while it runs.
 
-    ``silent`` ids say nothing; ``errors`` are status bits by id; ``lost`` says of the number of a request whether its
-    answers are lost; ``corrupt`` that of the first a byte is turned; ``late_s`` is how long answers wait.
+    ``silent`` ids do not answer; ``errors`` are status bits by id; ``lost`` decides from a request's number whether its
+    answers are lost; ``corrupt`` decides whether a byte of the first is changed; ``late_s`` is the delay of answers.
     """
 
     silent: set[int] = field(default_factory=set)
@@ -156,11 +157,11 @@ class FeetechBus:
         waiting = b""
         while not self._stop.is_set():
             if not select.select([self._master], [], [], SILENCE_S)[0]:
-                waiting = b""  # a packet that goes on no longer is none
+                waiting = b""  # a packet that does not continue is invalid
                 continue
             try:
                 waiting += os.read(self._master, 4096)
-            except OSError:  # nobody has the other end open
+            except OSError:  # the other end is not open
                 time.sleep(0.01)
                 continue
             waiting = self._understood(waiting)
@@ -259,12 +260,12 @@ class FeetechBus:
 
 
 def checksum(body: bytes) -> int:
-    """Of what stands between the header and itself."""
+    """Return the checksum of the bytes between the header and the checksum."""
     return ~sum(body) & 0xFF
 
 
 def _fresh(number: int) -> bytearray:
-    """A servo's memory as it comes from the factory, as far as it is asked for."""
+    """A servo's factory memory, as far as the tests read it."""
     memory = bytearray(96)
     memory[FIRMWARE : FIRMWARE + 2] = bytes([3, 10])
     memory[3:5] = MODEL.to_bytes(2, "little")
@@ -278,7 +279,7 @@ def _fresh(number: int) -> bytearray:
 
 
 def _signed(value: int, bit: int) -> int:
-    """Sign and magnitude, the sign in a bit of its own."""
+    """Sign and magnitude, with a separate sign bit."""
     return abs(value) | (1 << bit if value < 0 else 0)
 
 

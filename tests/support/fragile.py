@@ -1,4 +1,4 @@
-"""A renderer that draws with arithmetic alone, and ends its process where it is told to, as broken drivers do."""
+"""A renderer that draws with arithmetic alone, and kills its process at a given frame, as broken drivers do."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from twinloop.render.scene import PosedScene, camera_ids
 
 
 class Fragile:
-    """Each pixel says the frame's first position, the camera and its place.
+    """Each pixel encodes the frame's first position, the camera and its place.
 
     ``FRAGILE`` in the environment is ``FOLDER:QPOS:TIMES``: at a frame whose first position rounds to QPOS, a process
-    is ended by a signal as long as fewer than TIMES files lie in FOLDER, each of which is a death.
+    is killed by a signal while FOLDER has fewer than TIMES files, one per death.
     """
 
     name = "fragile"
@@ -70,7 +70,7 @@ class Fragile:
 
 
 class Slow(Fragile):
-    """The same, and it says to take two seconds for an image of 24×16."""
+    """The same, with a reported cost of two seconds for an image of 24×16."""
 
     seconds = 1600.0
 

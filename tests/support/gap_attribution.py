@@ -14,7 +14,7 @@ DELAY, KP, DAMPING, LIMIT = "actuator/j0/delay", "actuator/j0/kp", "joint/j0/dam
 
 
 def log_of(twin, backend, values, *, count=6, noise=0.0, seed=0, same=False):
-    """Episodes of the twin itself at some parameters, each with a motion of its own; ``same`` for all joints."""
+    """Episodes of the twin at given parameters, each with a different motion; ``same`` for all joints."""
     rng, blank, n = generator(seed, "test/attribution"), [], len(twin.robot.joints)
     time = np.arange(60) / twin.control_hz
     for index in range(count):
@@ -28,7 +28,7 @@ def log_of(twin, backend, values, *, count=6, noise=0.0, seed=0, same=False):
 
 
 def known(values, sd, twin, clusters=20):
-    """What an identification would say that found ``values`` with standard deviations ``sd``, one alike or each."""
+    """Return an identification result with ``values`` and standard deviations ``sd``, one common or one each."""
     names = tuple(values)
     spread = np.broadcast_to(np.asarray(sd, dtype=float), len(names))
     return ParamDistribution(

@@ -1,4 +1,4 @@
-"""Logs that a twin made itself, with what is planted in it."""
+"""Logs that a twin made, with planted differences."""
 
 from __future__ import annotations
 

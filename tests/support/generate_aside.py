@@ -1,4 +1,4 @@
-"""What tests of several files share: generate aside."""
+"""Shared helpers for tests of invalid worlds in generate."""
 
 from __future__ import annotations
 

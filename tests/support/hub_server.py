@@ -34,7 +34,7 @@ class Repository:
 
 
 class Hub:
-    """What the server knows: repositories, large files by hash, requests seen, and how it is to misbehave."""
+    """State of the server: repositories, large files by hash, received requests, and planned faults."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
@@ -42,7 +42,7 @@ class Hub:
         self.seen: list[str] = []
         self.large = 4096  # bytes from which on a file is stored by hash
         self.damage = ""  # path whose content is sent wrong
-        self.extra: dict[str, bytes] = {}  # paths listed beside the real ones
+        self.extra: dict[str, bytes] = {}  # paths listed together with the real ones
         self.address = ""
 
 

@@ -1,7 +1,7 @@
-"""A process that is ended at its n-th write to the disk: what the fault tests run, apart from them.
+"""A process that is killed at its n-th write to the disk: the helper of the fault tests.
 
-`killed_at` counts every step by which data become lasting (flushing a file, renaming it, each statement that SQLite
-is given within a transaction, its commit) and kills its process with SIGKILL at the N-th. `Forks` runs it many times:
+`killed_at` counts every step that makes data durable (flushing a file, renaming it, each SQLite statement within
+a transaction, its commit) and kills its process with SIGKILL at the N-th. `Forks` runs it many times:
 a process that has everything loaded, and a fork of it for each time.
 """
 
@@ -127,14 +127,14 @@ def serve() -> None:
             try:
                 killed_at(at, Path(root), what)
                 code = 0
-            except BaseException:  # noqa: BLE001  # told, then the child ends
+            except BaseException:  # noqa: BLE001  # reported, then the child ends
                 traceback.print_exc()
             os._exit(code)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # noqa: T201  # the answer
 
 
 class Forks:
-    """Runs operations that are ended on the way, each in a process of its own."""
+    """Runs operations that are killed on the way, each in a separate process."""
 
     def __init__(self, server: subprocess.Popen[str]) -> None:
         self._server = server

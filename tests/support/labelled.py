@@ -20,7 +20,7 @@ def episode_id(number: int) -> str:
 
 
 def child(number: int, parents: tuple[str, ...]):
-    """An episode that says what it was made from."""
+    """An episode that names its parents."""
     made = planted(number)
     return dataclasses.replace(
         made, provenance=dataclasses.replace(made.provenance, source="augmented", parents=parents)

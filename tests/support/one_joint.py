@@ -7,7 +7,7 @@ import yaml
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.twin import load_twin
 
-INERTIA = 0.01  # of each body about its joint, beside the armature
+INERTIA = 0.01  # of each body about its joint, in addition to the armature
 PARAMS = (
     "joint/*/damping",
     "joint/*/frictionloss",

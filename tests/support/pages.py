@@ -11,7 +11,7 @@ from twinloop.stats import Interval
 
 
 class KeptReport(ReportPage):
-    """What was added to a page, in the order of its adding.
+    """The content added to a page, in order.
 
     ``heads``, ``words``, ``shown_metrics`` with ``tones_of_metrics`` and ``units_of_metrics`` by label, ``tables``
     (dicts of columns) with ``rows`` (of which two columns may share a name), ``captions`` and ``marks``, ``plots``,
@@ -62,7 +62,7 @@ class KeptReport(ReportPage):
 
 
 def fetched(page):
-    """Return the addresses that a browser would fetch for a page; what stands in a script's text is none."""
+    """Return the addresses that a browser would fetch for a page, except those in a script's text."""
     found = []
 
     class Tags(HTMLParser):
@@ -88,7 +88,7 @@ def ends(trace, axis="x"):
 
 
 def lines_at(metric, axis):
-    """Where straight lines across a plot stand, in the order of their adding."""
+    """Return the positions of straight lines across a plot, in order of addition."""
     return [getattr(shape, f"{axis}0") for shape in metric.layout.shapes]
 
 

@@ -17,7 +17,7 @@ PLANTED = ("", "never_reached", "grasp_missed", "dropped", "placed_off_target", 
 
 
 class Planted:
-    """The expert, led astray in each world as ``faults`` says; ``phases`` ``(nstep, nworld)`` is what it was in."""
+    """The expert with planted ``faults`` per world; ``phases`` ``(nstep, nworld)`` are its phases."""
 
     def __init__(self, task, initial, faults) -> None:
         self._task, self._faults = task, np.array(faults)

@@ -29,7 +29,7 @@ def motion(number: int, frames: int = FRAMES) -> np.ndarray:
 
 
 def episode(number: int, *, success: bool = True) -> SimEpisode:
-    """An episode that is a function of its number; recorded by nobody, simulated by nobody."""
+    """An episode that is a function of its number, neither recorded nor simulated."""
     rng = np.random.default_rng(1000 + number)
     whole = motion(number, FRAMES + _LAG)
     state = whole[:FRAMES] + 0.02 * rng.normal(size=(FRAMES, 3))

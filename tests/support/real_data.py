@@ -1,4 +1,4 @@
-"""Recordings of real robots that tests use where they are at hand."""
+"""Optional recordings of real robots for tests."""
 
 import os
 from pathlib import Path

@@ -36,7 +36,7 @@ def ran_with(decider, *, robot=ROBOT, steps=30, patience_s=5.0, robot_patience_s
 
 
 def assert_came_to_rest(ran, *, by: int | None = None) -> None:
-    """The last commands stand still, and none on the way broke a limit."""
+    """Assert that the last commands are constant, and that none before broke a limit."""
     issued = ENVELOPE.units.to_si(np.array([step.issued for step in ran.steps]))
     speed = np.diff(issued, axis=0) / ENVELOPE.limits.dt
     assert np.isfinite(issued).all()

@@ -1,4 +1,4 @@
-"""A small policy that sways an SO-101 about its home, saved; and what is needed to run and serve it."""
+"""A small saved policy that sways an SO-101 about its home, and the helpers to run and serve it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def so101_contract(**changes) -> Contract:
 
 
 def saved_policy(folder: Path, *, spread: float = 0.5, **changes) -> Path:
-    """An untrained policy whose commands lie within a few degrees of the twin's home."""
+    """An untrained policy whose commands are within a few degrees of the twin's home."""
     twin = load_twin("so101_tabletop")
     home = twin.units.from_si(twin.home()[0][twin.joint_qpos])
     contract = so101_contract(**changes)
@@ -38,14 +38,14 @@ def saved_policy(folder: Path, *, spread: float = 0.5, **changes) -> Path:
 
 
 def said() -> tuple[Console, io.StringIO]:
-    """A console, and what is printed on it."""
+    """A console, and its printed output."""
     text = io.StringIO()
     return Console(file=text, width=400), text
 
 
 @contextlib.contextmanager
 def served(make, **options) -> Iterator[PolicyServer]:
-    """A policy server in a thread, dropped with whoever is connected."""
+    """A policy server in a thread; connections are dropped at the end."""
     server = PolicyServer(make, ServeOptions(**{"port": 0, **options}))
     thread = threading.Thread(target=server.run)
     thread.start()

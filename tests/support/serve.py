@@ -24,7 +24,7 @@ TOKEN = "a-token-of-some-length"
 
 
 class Adding:
-    """A decider with a memory: the sum of what it has seen in this episode."""
+    """A decider with a memory: the sum of its observations in this episode."""
 
     name, hash, contract = "adding", "0" * 64, CONTRACT
 

@@ -16,7 +16,7 @@ HZ = 100
 def make_world(
     folder: Path, body: str, params: list[str], *, substeps: int = 10, option: str = "", head: str = ""
 ) -> Twin:
-    """A twin of an MJCF ``worldbody`` with the parameters named; ``head`` is what stands before it."""
+    """A twin of an MJCF ``worldbody`` with the named parameters; ``head`` is the XML before it."""
     xml = f'<mujoco><option integrator="implicitfast" cone="elliptic" {option}/>{head}'
     (folder / "world.xml").write_text(f"{xml}<worldbody>{body}</worldbody></mujoco>")
     rows = [{"name": name, "source": "test"} for name in params]

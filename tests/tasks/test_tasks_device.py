@@ -1,4 +1,4 @@
-"""The expert acts the same on a device's arrays, and whole episodes there come to what they come to on the host."""
+"""The expert acts the same on a device's arrays, and whole episodes there have the results of the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted expert does the task, gently, and what it does in a world depends on that world alone."""
+"""The scripted expert does the task gently, and its actions in a world depend on that world alone."""
 
 from __future__ import annotations
 

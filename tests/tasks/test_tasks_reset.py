@@ -1,4 +1,4 @@
-"""Where episodes begin: objects where the parameters say, the arm held still, each episode by itself."""
+"""Initial conditions: objects at the drawn places, the arm at rest, each episode independent."""
 
 from __future__ import annotations
 

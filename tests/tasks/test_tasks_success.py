@@ -1,4 +1,4 @@
-"""Success is what it says: in the zone, low, at rest, let go, and lifted before; judged from states alone."""
+"""Success as defined: in the zone, low, at rest, released, and lifted before; computed from states alone."""
 
 from __future__ import annotations
 

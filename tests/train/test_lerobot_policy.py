@@ -154,7 +154,7 @@ def test_act_commands_what_lerobots_own_loop_commands(states, tmp_path):
     difference = float(np.abs(ours - theirs).max())
     print(f"ACT: {difference:.2g} deg of {np.ptp(theirs):.0f}")  # noqa: T201 - the figure of docs/guides/training.md
     assert difference < 1e-4
-    assert np.ptp(theirs, axis=0).max() > 0.1  # they depend on what is seen
+    assert np.ptp(theirs, axis=0).max() > 0.1  # they depend on the observation
 
 
 def test_ensembling_is_lerobots(states, tmp_path):
@@ -230,7 +230,7 @@ def test_a_changed_checkpoint_is_refused_and_a_killed_interpreter_said(states, t
 
 
 def called_real(folder: Path) -> Path:
-    """Episodes that say of themselves that they are real."""
+    """Set the source of every episode to "real" and return the folder."""
     for file in (folder / "meta" / "episodes").glob("*/*.parquet"):
         table = pq.read_table(file)
         place = table.column_names.index("provenance/source")

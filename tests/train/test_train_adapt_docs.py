@@ -1,4 +1,4 @@
-"""The page on adaptation: its sections and command lines are understood as they stand."""
+"""The page on adaptation: its sections and command lines parse unchanged."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_the_adversarial_term_of_the_page_runs_and_learns(folders, tmp_path):
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.7 * losses[0]
-    # What the features are told is the opposite of what the discriminator is: along it, its loss grows.
+    # The feature loss is the negative of the discriminator loss: along its gradient, the discriminator loss grows.
     (gradient,) = torch.autograd.grad(term(features, real), features)
     assert term((features - 5 * gradient).detach(), real) > term(features.detach(), real)
 

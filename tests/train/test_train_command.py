@@ -1,4 +1,4 @@
-"""`twinloop train`: from flags or a file to a policy, and what a workspace knows of it afterwards."""
+"""`twinloop train`: from flags or a file to a policy, and its record in the workspace."""
 
 from __future__ import annotations
 

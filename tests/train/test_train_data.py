@@ -1,4 +1,4 @@
-"""What is read of folders: one unit map for all, nothing broken, and episodes that are kept apart for scoring."""
+"""Training data from folders: one unit map for all, no broken data, and held-out episodes for scoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on training: its files and command lines are understood as they stand."""
+"""The page on training: its files and command lines parse unchanged."""
 
 from __future__ import annotations
 

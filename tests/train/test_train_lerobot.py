@@ -1,6 +1,6 @@
-"""LeRobot's policies: the folder that holds the mixture, the command line, and what is kept of a run.
+"""LeRobot's policies: the folder with the mixture, the command line, and the record of a run.
 
-A small program stands for LeRobot's interpreter; `test_lerobot_policy.py` trains and runs with LeRobot itself.
+A small program replaces LeRobot's interpreter; `test_lerobot_policy.py` trains and runs with LeRobot itself.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def program(tmp_path):
-    """A stand-in for the interpreter that has LeRobot; it writes down the words that it was given."""
+    """A replacement for LeRobot's interpreter; it writes its command line to a file."""
     path = tmp_path / "python"
     path.write_text(PROGRAM.format(python=sys.executable, log=str(tmp_path / "words")))
     path.chmod(0o755)
@@ -247,7 +247,7 @@ def test_the_kind_is_an_entry_point_that_leads_to_its_opener():
 
 
 def test_an_opened_policy_asks_the_other_interpreter(folders, program, tmp_path, monkeypatch):
-    """A small program stands for LeRobot: a command is the reading and how many rows came at once."""
+    """A small program replaces LeRobot: a command is the reading and the number of rows in the request."""
     server = tmp_path / "server"
     server.write_text(SERVER.format(python=sys.executable))
     server.chmod(0o755)

@@ -85,7 +85,7 @@ def test_a_run_that_was_killed_and_resumed_has_the_weights_of_an_unbroken_one(fo
         try:
             train(said, tmp_path / "broken")
         finally:
-            os._exit(0)  # whatever is wrong there, no second session of tests goes on
+            os._exit(0)  # after any error, the child does not continue the tests
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     with pytest.raises(InputError, match="holds an interrupted run. Continue it with --resume"):
         train(said, tmp_path / "broken")

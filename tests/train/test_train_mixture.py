@@ -1,4 +1,4 @@
-"""The mixture: exact shares whatever the weights, every frame before any comes again, nearly nominal worlds first."""
+"""The mixture: exact shares for all weights, every frame before any repeats, nearly nominal worlds first."""
 
 from __future__ import annotations
 

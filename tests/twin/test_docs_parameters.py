@@ -1,4 +1,4 @@
-"""The page of parameters says what the code says."""
+"""Check the page of parameters against the code."""
 
 from __future__ import annotations
 

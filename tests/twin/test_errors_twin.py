@@ -1,4 +1,4 @@
-"""What is wrong in a twin's YAML is refused by its key, before anything is simulated."""
+"""Errors in a twin's YAML are refused by key, before any simulation."""
 
 from __future__ import annotations
 

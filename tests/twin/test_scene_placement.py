@@ -1,4 +1,4 @@
-"""Clutter lies still where it fell: nothing floats, nothing is inside anything, and what the task needs stays clear."""
+"""Clutter rests where it fell: nothing floats, nothing penetrates, and the task's space stays clear."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_floats_and_nothing_is_inside_anything(twin, worlds):
         assert contacts.deepest(bodies) < drop.DEEPEST
         assert bodies <= contacts.find_supported(table)
         lifted = {body for body in bodies if (0, table) not in contacts.find_partners(body)}
-        assert not lifted  # apart from each other, so each lies on the table itself
+        assert not lifted  # separated from each other, so each is on the table itself
 
 
 def test_it_stays_clear_apart_and_inside_its_region(twin, worlds):

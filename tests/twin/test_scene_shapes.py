@@ -1,4 +1,4 @@
-"""Shapes are what they say: volume, inertia and extents by closed forms, seeds, and what is refused."""
+"""Shapes agree with closed forms of volume, inertia and extents; seeds, and refusals."""
 
 from __future__ import annotations
 

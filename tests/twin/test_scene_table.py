@@ -1,4 +1,4 @@
-"""Raised and tilted tables: things stand on them, success counts from them, the expert reaches them."""
+"""Raised and tilted tables: objects rest on them, success counts from them, the expert reaches them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_heights_count_along_the_tables_normal(task):
 
 
 def test_a_cube_put_down_further_up_a_slope_is_placed(task):
-    """Its centre lies 2 cm higher than where it began, which on a level table would be no success."""
+    """Its centre is 2 cm higher than at the start, which on a level table would not be a success."""
     model, nstep, angle = task.twin.model, 30, 0.2
     turn = np.array([np.cos(angle / 2), 0.0, -np.sin(angle / 2), 0.0])
     normal, along = np.array([-np.sin(angle), 0, np.cos(angle)]), np.array([np.cos(angle), 0, np.sin(angle)])

@@ -1,4 +1,4 @@
-"""What lies in a world is what its parameters say: shape, mass and inertia, on every backend, alone or in company."""
+"""Objects of a world match its parameters: shape, mass and inertia, on every backend, alone or in a batch."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_world_that_begins_anew_has_its_own_things(twin):
         simulation.advance(np.zeros((2, 0)))
         fresh.advance(np.zeros((2, 0)))
     np.testing.assert_array_equal(simulation.qpos[1], fresh.qpos[1])
-    assert np.abs(simulation.qpos[0] - fresh.qpos[0]).max() > 1e-4  # four things fall from where they were parked
+    assert np.abs(simulation.qpos[0] - fresh.qpos[0]).max() > 1e-4  # four things fall from their parking places
 
 
 def test_count_and_shape_are_parameters_with_bounds_that_give_every_number_its_chance(twin):

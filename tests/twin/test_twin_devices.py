@@ -1,4 +1,4 @@
-"""Sensing devices of a twin: presets, a user's own file, parameters, and what is refused."""
+"""Sensing devices of a twin: presets, a user's file, parameters, and refusals."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Parameters: declared once, written to one place, refused outside their bounds, and true to what they say."""
+"""Parameters: declared once, written to one place, refused outside their bounds, and true to their units."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model():
 
 
 def everything(model):
-    """Every quantity of a model, but those that say what another says, and the sky and the rotors, which it lacks."""
+    """Every quantity of a model, except duplicates of others, and the sky and the rotors, which it lacks."""
     left_out = {"geom", "material", "background", "rotors"}
     again = ("restitution", "log_cholesky")
     kinds = [q for q in QUANTITIES if q.family not in left_out and not any(word in q.quantity for word in again)]

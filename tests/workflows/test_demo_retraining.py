@@ -40,7 +40,8 @@ def test_the_loop_closes_from_a_relative_folder(tmp_path, monkeypatch):
     assert rules["robot"]["evidence"]["pairs"] == SMALL.episodes
     difference = int(half.success["after"].sum()) - int(half.success["posterior"].sum())
     assert rules["robot"]["evidence"]["wins"] - rules["robot"]["evidence"]["losses"] == difference
-    assert rules["context"]["evidence"]["episodes"] > SMALL.demos / 2  # the workspace knows what trained both policies
+    # the workspace records the training data of both policies
+    assert rules["context"]["evidence"]["episodes"] > SMALL.demos / 2
     assert half.champion == f"pick-and-place@{1 + half.gate['passed']}"
     page = ReportPage("demo")
     page.key_metrics([metric for metric in [transfer_metric(half)] if metric is not None])

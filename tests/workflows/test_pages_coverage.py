@@ -1,4 +1,4 @@
-"""The page and the words of a coverage of reality: what is covered, the holes, and the parameter space."""
+"""The page and the words of a coverage of reality: covered regions, the holes, and the parameter space."""
 
 from __future__ import annotations
 

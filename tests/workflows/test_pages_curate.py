@@ -1,4 +1,4 @@
-"""The page on the quality of episodes, the words that can be said of them, and an evaluation in a terminal."""
+"""The page on the quality of episodes, its wording, and an evaluation in a terminal."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def test_groups_of_features_stand_out_where_their_adjusted_test_finds_them():
         ("not distinguishable", ["speeds"]),
     ]
     assert first == "elbow: p = 0.25; wrist: p = 0.4"
-    assert second == "commands: p = 0.02"  # no test was asked for of the others
+    assert second == "commands: p = 0.02"  # no test was requested for the others
     assert any("elbow: the lag of elbow" in words for words in states().words)
     nothing = NS(distance=interval([1.0] * 3, [0.5] * 3, [2.0] * 3), p_adjusted=np.ones(3), spread=np.ones(3))
     assert not any("the lag of elbow" in words for words in states(columns=nothing).words)

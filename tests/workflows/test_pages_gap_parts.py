@@ -566,7 +566,7 @@ def test_causes_are_bars_with_what_is_left_last_and_coloured_by_what_may_be_said
     assert list(elbow.x) == pytest.approx([50, -20, 10, 30])
     assert ends(elbow) == (pytest.approx([40, -30, 0, 25]), pytest.approx([70, 0, 30, 40]))
     assert list(elbow.marker.color) == [BLUE, ORANGE, GREY, VIOLET]
-    assert list(elbow.marker.opacity) == [0.9, 0.9, 0.5, 0.9]  # what may not be said is faint
+    assert list(elbow.marker.opacity) == [0.9, 0.9, 0.5, 0.9]  # a bar without a permitted claim is faint
     assert (list(speed.y), list(speed.marker.color)) == (["gain", "not explained by the twin"], [BLUE, VIOLET])
     assert [one.text for one in page.plots[0][0].layout.annotations] == ["elbow", "speed"]
 
@@ -684,7 +684,7 @@ def strip():
 
 
 def clips(monkeypatch, camera=None, params=None, error=None):
-    """A page of one clip, and what the drawing of strips was asked for."""
+    """A page of one clip, and the recorded arguments of the strip drawing."""
     asked = {}
 
     def strips(twin, episodes, worst, **words):

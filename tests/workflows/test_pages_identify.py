@@ -47,7 +47,7 @@ def distribution(**changed):
 
 
 class Told:
-    """What was replayed, as far as the page reads it: two clips of which the second ends early."""
+    """A replay result as the page reads it: two clips of which the second ends early."""
 
     def __init__(self, residual, lengths):
         self.residual, self.lengths = residual, np.array(lengths)
