@@ -226,8 +226,8 @@ def test_progress_and_tables_are_those_of_a_writer(plain, tmp_path):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda a, o: select(a, o, "3,12"), r"has no episodes 12: it has 9, numbered 0 to 8\."),
-        (lambda a, o: select(a, o, "4:2"), r"has no episodes 4:2: it has 9"),
+        (lambda a, o: select(a, o, "3,12"), r"has no episode 12. It has 9 episodes, numbered 0 to 8\."),
+        (lambda a, o: select(a, o, "4:2"), r"has no episode 4:2. It has 9"),
         (lambda a, o: select(a, o, "first"), r"'first' are not understood at 'first'\. Give numbers"),
         (lambda a, o: select(a, o, ""), r"No episode is left\. An edit writes at least one: select other episodes\."),
         (lambda a, o: select(a, o, "1,2,1"), "Episode 1 of .* is the same as episode 1 of .*: the result would"),

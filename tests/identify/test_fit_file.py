@@ -47,7 +47,7 @@ def test_flags_replace_what_the_file_says(tmp_path):
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("repaly: {}", UnknownNameError, "Unknown option of a fit 'repaly'.*Nearest existing: replay"),
+        ("repaly: {}", UnknownNameError, "Unknown key 'repaly'.*Nearest existing: replay"),
         ("replay: {windw: 1}", UnknownNameError, "'replay.windw'.*Nearest existing: replay.window"),
         (
             "priors: {'a/*': {spraed: 1}}",

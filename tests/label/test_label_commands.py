@@ -85,8 +85,8 @@ def test_frozen_datasets_from_the_command_line(cell, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["first:0"], "The command gives nothing. Give labels"),
-        (["first:0", "--success", "yes", "--rule", "success/predicate"], "The command gives labels and --rule"),
+        (["first:0"], "No label is given. Give labels"),
+        (["first:0", "--success", "yes", "--rule", "success/predicate"], "labels and --rule are given together"),
         (["--success", "yes"], "No episode is named"),
         (["first:0", "--subtask", "reach:5"], "--subtask reach:5 is not WORD:FIRST-LAST"),
         (["first:0", "--subtask", "reach:30-40"], "has the frames 0 to 34"),

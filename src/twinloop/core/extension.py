@@ -108,7 +108,9 @@ def approve(path: Path, *, how: How = "command") -> Approval:
         InputError: If the path is neither a file nor a workspace, or the approval cannot be saved.
     """
     if not path.is_file() and not (path / _WORKSPACE).is_file():
-        raise InputError(f"{path} is neither a file nor a workspace. Give a Python file or a TorchScript module.")
+        raise InputError(
+            f"{path} is neither a file nor a workspace. Give a Python file, a TorchScript module or a workspace."
+        )
     approval = Approval(
         sha256=sha256_file(path) if path.is_file() else "",
         path=str(path.resolve()),

@@ -140,7 +140,7 @@ class RecordedEpisode:
         self._facts: dict[str, object] = {}
 
     def __repr__(self) -> str:
-        return f"Recording({self.where})"
+        return f"RecordedEpisode({self.where})"
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle only the path and the index; another process opens the dataset itself, because tables are large."""

@@ -55,7 +55,7 @@ def _parse_part(source: EditSource, text: str, choice: Choice) -> list[int]:
             "episode ids, separated by commas."
         )
     if stop > count or start >= stop:
-        raise InputError(f"{source} has no episodes {text}: it has {count}, numbered 0 to {count - 1}.")
+        raise InputError(f"{source} has no episode {text}. It has {count} episodes, numbered 0 to {count - 1}.")
     return list(range(start, stop))
 
 

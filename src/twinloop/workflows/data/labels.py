@@ -236,10 +236,10 @@ def _require_single_source(request: LabelAddRequest, *, has_labels: bool) -> Non
         if given
     ]
     if len(ways) != 1:
-        what = " and ".join(ways) if ways else "nothing"
+        problem = f"{' and '.join(ways)} are given together." if ways else "No label is given."
         raise InputError(
-            f"The command gives {what}. Give labels (--success, --failure, --subtask, --language, --tag, --number), "
-            "or one of --retract, --from and --rule."
+            f"{problem} Give labels (--success, --failure, --subtask, --language, --tag, --number), or exactly one of "
+            "--retract, --from and --rule."
         )
     if request.file is not None and (request.episodes or request.where is not None):
         raise InputError("The file of --from names its episodes. Leave out EPISODE and --where.")

@@ -96,8 +96,8 @@ def _check_request(request: GapClassesRequest) -> None:
     training = request.training and request.data
     if not any((training, request.trials, request.gap, request.other, request.calibrated)):
         raise InputError(
-            "Nothing to diagnose. Give --data with --training (coverage), with --twin and --calibrated (drift) or "
-            "--other (environments); --gap with a run of `twinloop gap`; or --trials with scored trials."
+            "Nothing to diagnose. Give one of: --data and --training (coverage); --data, --twin and --calibrated "
+            "(drift); --data and --other (environments); --gap RUN of `twinloop gap`; --trials FILE with scored trials."
         )
     for flag in ("min_skill", "max_unexplained", "min_success"):
         value = getattr(request, flag)

@@ -100,7 +100,7 @@ def _check_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str
     for key, item in value.items():
         if key not in hints:
             known = [f"{prefix}{name}" for name in hints]
-            raise UnknownNameError("option of a fit", f"{prefix}{key}", known, where=where)
+            raise UnknownNameError("key", f"{prefix}{key}", known, where=where)
         inner = _find_dataclass(hints[key])
         if inner is None or not isinstance(item, Mapping):
             continue

@@ -156,8 +156,8 @@ def policy_folder(reference: str) -> Path:
 
     if Workspace.find(Path.cwd()) is None:
         raise InputError(
-            f"{reference!r} is not a policy's folder, and there is no workspace here with a registry. "
-            f"Give a folder, or {EXPERT!r}."
+            f"{reference!r} is not a policy's folder, and registered policies can only be named inside a workspace. "
+            f"Give the folder of a policy, change to a workspace, or write {EXPERT!r} for the task's scripted expert."
         )
     from twinloop.release.registry import PolicyRegistry
 
