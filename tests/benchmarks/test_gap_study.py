@@ -29,13 +29,15 @@ def test_every_study_has_a_name_of_its_own_and_a_table_in_its_page():
 @pytest.mark.slow
 def test_tables_are_the_same_in_processes_and_land_in_their_pages(tmp_path, console):
     begin, end = marks(f"{GAP.place} sobol")
-    (tmp_path / "attribution.md").write_text(f"before\n{begin}\n{end}\nafter\n")
+    page = tmp_path / "evidence" / "gap.md"
+    page.parent.mkdir()
+    page.write_text(f"before\n{begin}\n{end}\nafter\n")
     alone = GAP.run(console, only=["sobol"], repetitions=2, docs=tmp_path)
     both = GAP.run(console, only=["sobol", "comparison-scores"], repetitions=2, workers=2)
     rows = [found["studies"]["sobol"]["rows"] for found in (alone, both)]
     assert rows[0] == rows[1]
     assert list(both["studies"]) == ["comparison-scores", "sobol"]
-    text = (tmp_path / "attribution.md").read_text()
+    text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert rows[0][0][0] in text

@@ -128,7 +128,7 @@ def test_trials_of_a_comparison_are_spread_over_slices_and_never_repeat(two):
 def test_planted_success_rates_are_found_and_a_comparison_decides(twin, two):
     planted = 0.4
     made = evaluate(weakened(still=planted), twin, suite=two, episodes=40, run_seed=2)
-    numbers = [item.numbers(range(40)) for item in two.slices]
+    numbers = [item.get_episode_numbers(range(40)) for item in two.slices]
     u = [np.random.default_rng(int(n)).random() >= planted for row in numbers for n in row]
     assert [bool(x) for x in made.trials["success"].to_pylist()] == u
     runner = TrialRunner(suite=two, task="pick_and_place", run_seed=2)
