@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
 
@@ -23,6 +23,7 @@ MAX_YAML_BYTES = 4 << 20
 MAX_YAML_VALUES = 100_000
 _LONG = 100  # characters of a text that count as one value: an alias of a long text repeats the text
 _MOST_DIRECTIVES = 8  # lines that begin with %; libyaml compares each with all before it
+_DECIMAL = re.compile(rf"[1-9][0-9]{{0,{MAX_NUMBER_LENGTH - 1}}}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f]")
 
 
@@ -70,8 +71,7 @@ class _RefusedError(Exception):
         self.line = event.start_mark.line + 1
 
 
-@dataclass(frozen=True)
-class _Value:
+class _Value(NamedTuple):
     """A completely parsed YAML value with its size.
 
     Attributes:
@@ -248,7 +248,8 @@ def _construct_number(text: str, tag: str) -> Any:
 
 
 def _parse_integer(text: str) -> int:
-    value = _construct_number(text, "int")
+    # Digits without a leading zero are decimal in YAML and in Python alike; `_construct_number` is 5 times slower.
+    value = int(text) if _DECIMAL.fullmatch(text) else _construct_number(text, "int")
     if not -MAX_INTEGER < value < MAX_INTEGER:
         raise OverflowError
     return value
