@@ -76,13 +76,13 @@ class _Value(NamedTuple):
 
     Attributes:
         value: The value as a Python object.
-        count: Number of values in it; the content of an alias counts at each use.
+        size: Number of values in it; the content of an alias counts at each use.
         depth: Number of nested levels in it.
         merge: Whether it is the merge key ``<<``.
     """
 
     value: Any
-    count: int = 1
+    size: int = 1
     depth: int = 0
     merge: bool = False  # the plain key <<
 
@@ -97,7 +97,7 @@ class _OpenCollection:
     Attributes:
         anchor: Name of its anchor, if any.
         values: Its values so far.
-        count: Number of values so far.
+        size: Number of values so far.
         depth: Largest number of nested levels so far.
         key: Key of the mapping whose value comes next.
         merged: Values that the merge key ``<<`` adds.
@@ -105,14 +105,14 @@ class _OpenCollection:
 
     anchor: str | None
     values: list[Any] | dict[str, Any]
-    count: int = 1
+    size: int = 1
     depth: int = 0
     key: _Value = _UNSET
     merged: dict[str, Any] | None = None  # the keys that << adds
 
     def finish(self) -> _Value:
         values = {**self.merged, **self.values} if self.merged and isinstance(self.values, dict) else self.values
-        return _Value(values, self.count, self.depth + 1)
+        return _Value(values, self.size, self.depth + 1)
 
 
 class _YamlReader:
@@ -176,7 +176,7 @@ class _YamlReader:
         if outer is None:
             self._result = value
             return
-        outer.count += value.count
+        outer.size += value.size
         outer.depth = max(outer.depth, value.depth)
         if isinstance(outer.values, list):
             outer.values.append(value.value)
@@ -193,7 +193,7 @@ class _YamlReader:
         A list or mapping adds 1 to the number of values when it ends, because its items were counted before. A text
         adds 1 per 100 characters, and an alias adds all values of the content to which it refers.
         """
-        self._count += 1 if isinstance(event, yaml.CollectionEndEvent) else value.count
+        self._count += 1 if isinstance(event, yaml.CollectionEndEvent) else value.size
         if self._count > MAX_YAML_VALUES:
             raise _RefusedError(f"there are more than {MAX_YAML_VALUES:,} values, aliases written out.", event)
         if len(self._open) + value.depth > MAX_DEPTH:
