@@ -154,7 +154,7 @@ def test_fsck_names_what_is_wrong_with_frozen_datasets(made):
     with ws.state.transaction() as connection:
         connection.execute("INSERT INTO policy_datasets VALUES ('p', 'nowhere', 'x')")
         connection.execute("INSERT INTO label_ends VALUES (77, 78)")
-    said = [(one.where, one.what) for one in check_dataset_versions(ws.root / "catalog", ws.state)]
+    said = [(one.location, one.problem) for one in check_dataset_versions(ws.root / "catalog", ws.state)]
     assert [where for where, _ in said] == ["dataset train@1", "policy p", "state.sqlite"]
     assert "was changed after it was frozen" in said[0][1]
     assert "the first has number 77" in said[2][1]

@@ -96,7 +96,7 @@ def test_a_damaged_part_is_found_by_name_and_read_again_where_its_dataset_is_the
     code, metrics = fsck(root, capfd)
     assert code == 1
     found = [finding for finding in metrics["findings"] if finding["kind"] == "part"]
-    assert [finding["where"] for finding in found] == [f"catalog/{table}/{path.name}"]
+    assert [finding["location"] for finding in found] == [f"catalog/{table}/{path.name}"]
     code, metrics = fsck(root, capfd, "--repair")
     if table == "scores":
         assert code == 1
@@ -124,7 +124,7 @@ def test_a_damaged_sqlite_file_is_made_again_from_the_parts(root, capfd, harm):
         whole(root)
     code, metrics = fsck(root, capfd)
     assert code == 1
-    assert "state.sqlite" in metrics["findings"][0]["where"]
+    assert "state.sqlite" in metrics["findings"][0]["location"]
     code, _ = fsck(root, capfd, "--repair")
     assert (code, fsck(root, capfd)[0]) == (0, 0)
     after = whole(root)
@@ -162,7 +162,7 @@ def test_a_dataset_that_moved_within_the_workspace_is_found(root, capfd):
     (root / "data" / "planted").rename(root / "data" / "renamed")
     code, metrics = fsck(root, capfd)
     assert (code, metrics["findings"][0]["batch"]) == (1, "planted")
-    assert "is missing" in metrics["findings"][0]["what"]
+    assert "is missing" in metrics["findings"][0]["problem"]
     code, metrics = fsck(root, capfd, "--repair")
     assert (code, metrics["findings"][0]["repaired"]) == (0, "Found at data/renamed.")
     with Workspace.open(root) as ws:
@@ -185,7 +185,7 @@ def test_a_batch_that_grew_is_brought_up_to_date(tmp_path, capfd):
         commit(writer, 1)
         commit(writer, 2)
     code, metrics = fsck(root, capfd)
-    assert (code, "are not in the catalog" in metrics["findings"][0]["what"]) == (1, True)
+    assert (code, "are not in the catalog" in metrics["findings"][0]["problem"]) == (1, True)
     assert (fsck(root, capfd, "--repair")[0], fsck(root, capfd)[0]) == (0, 0)
     assert len(whole(root)["episodes"]) == 5
 
@@ -196,10 +196,10 @@ def test_a_flipped_byte_in_a_dataset_is_found_by_name(root, capfd, file):
     flip(path, 60)
     code, metrics = fsck(root, capfd, "--deep")
     assert code == 1
-    assert str(path) in metrics["findings"][0]["what"]
+    assert str(path) in metrics["findings"][0]["problem"]
     path.unlink()
     code, metrics = fsck(root, capfd)
-    assert (code, str(path) in metrics["findings"][0]["what"]) == (1, True)
+    assert (code, str(path) in metrics["findings"][0]["problem"]) == (1, True)
 
 
 def test_an_index_that_was_made_again_has_the_seals_of_every_file(root):
@@ -225,7 +225,7 @@ def test_a_table_that_was_added_broken_is_found_deep(root, capfd):
     code, metrics = fsck(root, capfd, "--deep")
     [finding] = metrics["findings"]
     assert (code, finding["kind"]) == (1, "dataset")
-    assert f"{path} is truncated or damaged" in finding["what"]
+    assert f"{path} is truncated or damaged" in finding["problem"]
 
 
 def test_a_flipped_byte_in_a_video_is_found_once_it_was_read_whole(tmp_path, capfd):
@@ -236,7 +236,7 @@ def test_a_flipped_byte_in_a_video_is_found_once_it_was_read_whole(tmp_path, cap
     path = next((root / "data" / "seen" / "videos").glob("**/*.mp4"))
     flip(path, path.stat().st_size // 2)
     code, metrics = fsck(root, capfd, "--deep")
-    assert (code, str(path) in metrics["findings"][0]["what"]) == (1, True)
+    assert (code, str(path) in metrics["findings"][0]["problem"]) == (1, True)
 
 
 @pytest.mark.slow

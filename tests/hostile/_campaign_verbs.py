@@ -345,7 +345,7 @@ def whole(cell: Path) -> list[str]:
     """Return the defects of a workspace: findings of fsck except leftovers, and unreadable datasets."""
     ran = command(["fsck", "--deep", "--json"], cell)
     wrong = [] if ran.clear else [f"fsck ended with {ran.code}: {ran.text[-400:]}"]
-    wrong += [one["what"] for one in ran.metrics.get("findings", ()) if one["kind"] != "leftover"]
+    wrong += [one["problem"] for one in ran.metrics.get("findings", ()) if one["kind"] != "leftover"]
     for info in sorted(cell.parent.rglob("meta/info.json")):
         folder = info.parent.parent
         parts = folder.relative_to(cell.parent).parts

@@ -101,7 +101,7 @@ def named(root: Path, path: Path, *, deep: bool = True) -> str:
     """Return the finding that names a file; fail where none does."""
     code, _, metrics = fsck(root, deep=deep)
     name = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    texts = [finding["what"] for finding in metrics["findings"]]
+    texts = [finding["problem"] for finding in metrics["findings"]]
     found = [text for text in texts if name in text] or [text for text in texts if path.name in text]
     assert code == 1, (name, code, texts)
     assert found, (name, texts)
@@ -120,7 +120,7 @@ def test_a_flipped_bit_in_every_kind_of_file_is_named(root, observed):
             flip(path, rng.randrange(path.stat().st_size), rng.randrange(8))
             flipped.append(name)
     code, _, metrics = fsck(root)
-    texts = json.dumps([finding["what"] for finding in metrics["findings"]])
+    texts = json.dumps([finding["problem"] for finding in metrics["findings"]])
     observed(f"{len(flipped)} files, {len(metrics['findings'])} findings")
     assert code == 1
     assert len(flipped) >= 25
@@ -529,7 +529,7 @@ def test_a_row_that_something_else_changed_is_named(root, observed, table):
         connection.execute(CHANGES[table])
     _, _, metrics = fsck(root)
     wanted = {"release_audit": "sqlite_master", "row_digests": "runs"}.get(table, table)
-    found = [finding["what"] for finding in metrics["findings"] if finding["kind"] == "rows"]
+    found = [finding["problem"] for finding in metrics["findings"] if finding["kind"] == "rows"]
     observed(found[0] if found else "nothing")
     assert f"rows of {wanted} differ" in " ".join(found)
 

@@ -51,7 +51,7 @@ def test_planted_disagreement_is_counted_and_ranked():
     assert float(first.kappa.estimate) == pytest.approx(1 - (3 / 40) / 0.5, abs=0.01)
     assert dict(first.confusion) == {("yes", "yes"): 19, ("no", "no"): 18, ("yes", "no"): 1, ("no", "yes"): 2}
     assert [row["episode_id"] for row in found.disagreements] == ["e003", "e008", "e009"]
-    assert found.disagreements[1]["said"] == {"hand:ada": "yes", "hand:bob": "no", "rule:r": "no"}
+    assert found.disagreements[1]["labels"] == {"hand:ada": "yes", "hand:bob": "no", "rule:r": "no"}
     assert float(found.alpha.low) < float(found.alpha.estimate) < float(found.alpha.high) <= 1
 
 

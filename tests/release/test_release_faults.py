@@ -52,7 +52,7 @@ def seen(root: Path) -> str:
 def wrong(root: Path) -> list[str]:
     """What fsck finds that is no mere leftover."""
     with Workspace.open(root) as ws:
-        return [finding.what for finding in check_release(root, ws.state) if finding.kind != "leftover"]
+        return [finding.problem for finding in check_release(root, ws.state) if finding.kind != "leftover"]
 
 
 def prepared(made: Path, folder: Path, what: str) -> Path:

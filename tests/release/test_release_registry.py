@@ -219,7 +219,7 @@ def test_tampering_is_found(registry, tmp_path, how):
         "emptied": "The audit log had 4 entries and has 0",
         "moved": "champion of main is pick@2, but the audit log has pick@1",
     }[how]
-    assert any(re.search(expected, finding.what) for finding in found), [finding.what for finding in found]
+    assert any(re.search(expected, finding.problem) for finding in found), [finding.problem for finding in found]
 
 
 def test_an_entry_rewritten_with_its_own_hash_does_not_fit_the_next(registry, tmp_path):
@@ -250,7 +250,9 @@ def test_fsck_names_what_is_wrong_with_policies(registry, tmp_path):
     weights.chmod(0o644)
     weights.write_bytes(b"other")
     (registry.home / "pick" / "7").mkdir()
-    found = {finding.kind: finding.what for finding in check_release(registry.workspace.root, registry.workspace.state)}
+    found = {
+        finding.kind: finding.problem for finding in check_release(registry.workspace.root, registry.workspace.state)
+    }
     assert "pick@1 was changed after it was added: model.safetensors has other bytes" in found["policy"]
     assert "policies/pick/7 is in no row" in found["leftover"]
 

@@ -39,7 +39,7 @@ def test_what_cannot_be_run_fails_a_build():
     refused = RegressionVerdict(name="b", verdict="refused", before=tried("01"), after=None, note="no such parameter")
     words = {row.name: row.verdict for row in decide_verdicts([compare_trials("a", tried("01"), tried("01")), refused])}
     assert words == {"a": "unchanged", "b": "refused"}
-    assert refused.to_json(0.95)["now"] is None
+    assert refused.to_json(0.95)["after"] is None
 
 
 def test_false_alarms_over_all_scenarios_stay_below_what_was_promised():

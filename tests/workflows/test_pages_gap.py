@@ -127,7 +127,7 @@ def test_without_both_tests_of_the_margin_only_no_difference_is_bet_against(miss
 def power(**more):
     page = KeptReport()
     curve = [[5, 0.2], [9, 0.5], [14, 0.85]]
-    needed = {"wished": 0.8, "trials_a": 13, "test": "Barnard"}
+    needed = {"required_power": 0.8, "trials_a": 13, "test": "Barnard"}
     power_section(page, {"needed": needed, "text": "13 trials of each", "curve": curve, **more})
     return page
 

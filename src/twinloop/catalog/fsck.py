@@ -201,16 +201,16 @@ class FsckFinding:
 
     Attributes:
         kind: kind of the fault, such as ``dataset``, ``part``, ``index`` or ``state``.
-        where: the file, batch or table with the fault.
-        what: sentence that describes the fault.
+        location: the file, batch or table with the fault.
+        problem: sentence that describes the fault.
         remedy: sentence on what the user can do.
         repair: name of the repair that ``fsck --repair`` does; empty if only the user can repair the fault.
         batch: name of the batch concerned, if any.
     """
 
     kind: str
-    where: str
-    what: str
+    location: str
+    problem: str
     remedy: str
     repair: str = ""
     batch: str | None = None
@@ -234,8 +234,8 @@ def check_cache(parts: PartStore) -> Iterator[FsckFinding]:
         where = path.relative_to(parts.folder.parent).as_posix()
         yield FsckFinding(
             kind="kept",
-            where=where,
-            what=f"{where}, a cache file, differs from the written one.",
+            location=where,
+            problem=f"{where}, a cache file, differs from the written one.",
             remedy="No data is lost: --repair removes it, and the next query makes it again.",
             repair="forget",
         )
@@ -262,8 +262,8 @@ def check_index(parts: PartStore) -> Iterator[FsckFinding]:
         ]:
             yield FsckFinding(
                 kind="index",
-                where=f"batch {row['batch']}",
-                what=f"It has {row['episodes']} episodes, but the parts have {len(batch_rows)} and the index has "
+                location=f"batch {row['batch']}",
+                problem=f"It has {row['episodes']} episodes, but the parts have {len(batch_rows)} and the index has "
                 f"{len(indexed)} of them.",
                 remedy="Rebuild it with --repair, from the parts or, if they lack some, from the folder.",
                 repair="rebuild" if len(batch_rows) == row["episodes"] else "reread",
@@ -283,8 +283,8 @@ def check_batches(parts: PartStore, *, deep: bool, note: Report = lambda _senten
         for what, repair in check_batch(parts, row, note, deep=deep):
             yield FsckFinding(
                 kind="dataset",
-                where=f"batch {row['batch']} at {row['path']}",
-                what=what,
+                location=f"batch {row['batch']} at {row['path']}",
+                problem=what,
                 remedy=_REMEDIES[repair].format(path=row["path"]),
                 repair=repair if repair in ("find", "add") else "",
                 batch=row["batch"],
@@ -320,11 +320,11 @@ def _make_part_finding(name: str, part: PartFile, what: str) -> FsckFinding:
     if joined or part.batch is not None:
         whose = f"batch {part.batch}" if part.batch else "several batches"
         remedy = f"Its rows come from {whose}: --repair reads them again."
-        return FsckFinding(kind="part", where=name, what=what, remedy=remedy, repair="reread", batch=part.batch)
+        return FsckFinding(kind="part", location=name, problem=what, remedy=remedy, repair="reread", batch=part.batch)
     return FsckFinding(
         kind="part",
-        where=name,
-        what=what,
+        location=name,
+        problem=what,
         remedy=f"Restore a copy of the file, or make its rows again ({part.table_name} of run {part.run_id}).",
     )
 
@@ -336,8 +336,8 @@ def _find_unlisted_files(parts: PartStore, table: str, listed: set[str]) -> Iter
         if path.name not in listed and f"{table}/{path.name}" not in retired:
             yield FsckFinding(
                 kind="leftover",
-                where=f"catalog/{table}/{path.name}",
-                what=f"catalog/{table}/{path.name} is in no commit: a writer was interrupted, or is still writing.",
+                location=f"catalog/{table}/{path.name}",
+                problem=f"catalog/{table}/{path.name} is in no commit: a writer was interrupted, or is still writing.",
                 remedy=f"It is not needed; --repair moves it to catalog/{SWEPT}.",
                 repair="sweep",
             )

@@ -68,8 +68,8 @@ def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
     for table in changed:
         yield FsckFinding(
             kind="rows",
-            where=f"{state.path.name}: {table}",
-            what=f"{state.path}: rows of {table} differ from the committed ones.",
+            location=f"{state.path.name}: {table}",
+            problem=f"{state.path}: rows of {table} differ from the committed ones.",
             remedy=f"Restore a copy of {state.path.name}. --repair keeps the present rows, and the old file.",
             repair="rebuild",
         )
@@ -77,8 +77,8 @@ def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
     if not changed and digest not in (None, sha256_file(state.path)):
         yield FsckFinding(
             kind="bytes",
-            where=state.path.name,
-            what=f"{state.path} has other bytes than after its last commit. All of its rows are intact.",
+            location=state.path.name,
+            problem=f"{state.path} has other bytes than after its last commit. All of its rows are intact.",
             remedy="No data is lost: SQLite does not use these bytes. --repair records their present state.",
             repair="count",
         )
@@ -86,8 +86,8 @@ def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
     if state.row("SELECT 1 FROM sqlite_master WHERE name = 'row_digests'") and read_count(state.path) is None:
         yield FsckFinding(
             kind="count",
-            where=name.name,
-            what=f"{name} is missing or damaged. It holds the number of the newest commit.",
+            location=name.name,
+            problem=f"{name} is missing or damaged. It holds the number of the newest commit.",
             remedy="No data is lost: --repair and the next commit write it again.",
             repair="count",
         )
@@ -109,8 +109,8 @@ def _has_our_header(path: Path) -> bool:
 def _make_state_finding(path: Path, what: str) -> FsckFinding:
     return FsckFinding(
         kind="state",
-        where=path.name,
-        what=what,
+        location=path.name,
+        problem=what,
         remedy=f"Restore a copy of {path.name}, or rebuild it from the parts: `twinloop fsck --repair`.",
         repair="rebuild",
     )
@@ -128,25 +128,25 @@ def check_dataset_versions(catalog: Path, state: WorkspaceState) -> Iterator[Fsc
         try:
             ids = read_episode_list(catalog, row["hash"], row["sha256"])
         except DatasetError as error:
-            yield FsckFinding(kind="frozen", where=where, what=str(error), remedy=_REMEDY)
+            yield FsckFinding(kind="frozen", location=where, problem=str(error), remedy=_REMEDY)
             continue
         if hash_episode_list(ids) != row["hash"] or len(ids) != row["episodes"]:
             what = f"Its row has {row['episodes']} episodes and another hash; its list has {len(ids)}."
-            yield FsckFinding(kind="frozen", where=where, what=what, remedy="Restore a copy of state.sqlite.")
+            yield FsckFinding(kind="frozen", location=where, problem=what, remedy="Restore a copy of state.sqlite.")
     for row in state.rows("SELECT policy, dataset FROM policy_datasets ORDER BY policy, dataset"):
         if row["dataset"] not in known:
             yield FsckFinding(
                 kind="frozen",
-                where=f"policy {row['policy'][:16]}",
-                what=f"It was trained on a dataset {row['dataset'][:16]} that has no row.",
+                location=f"policy {row['policy'][:16]}",
+                problem=f"It was trained on a dataset {row['dataset'][:16]} that has no row.",
                 remedy="Restore a copy of state.sqlite.",
             )
     lost = state.rows("SELECT seq FROM label_ends WHERE seq NOT IN (SELECT seq FROM label_history)")
     if lost:
         yield FsckFinding(
             kind="labels",
-            where="state.sqlite",
-            what=f"{len(lost)} ended labels are not in the history, the first has number {lost[0]['seq']}.",
+            location="state.sqlite",
+            problem=f"{len(lost)} ended labels are not in the history, the first has number {lost[0]['seq']}.",
             remedy="Restore a copy of state.sqlite.",
         )
 
@@ -170,7 +170,7 @@ def check_release(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     faults = audit.find_chain_faults(state)
     head = audit.compare_head_file(root, state)
     for what in [*faults, *([head] if head else [])]:
-        yield FsckFinding(kind="audit", where="release_audit", what=what, remedy=_BACK)
+        yield FsckFinding(kind="audit", location="release_audit", problem=what, remedy=_BACK)
     logged_policies = audit.resolve_aliases(audit.read_entries(state)) if not faults else {}
     rows = state.rows("SELECT deployment, alias, policy FROM policy_aliases")
     registered_policies = {(row["deployment"], row["alias"]): row["policy"] for row in rows}
@@ -179,7 +179,7 @@ def check_release(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
             deployment, alias = key
             registered, logged = _format_policy(registered_policies.get(key)), _format_policy(logged_policies.get(key))
             what = f"The {alias} of {deployment} is {registered}, but the audit log has {logged}."
-            yield FsckFinding(kind="audit", where=f"policy_aliases {alias}", what=what, remedy=_BACK)
+            yield FsckFinding(kind="audit", location=f"policy_aliases {alias}", problem=what, remedy=_BACK)
 
 
 def _check_policy_versions(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
@@ -191,8 +191,8 @@ def _check_policy_versions(root: Path, state: WorkspaceState) -> Iterator[FsckFi
         if wrong:
             yield FsckFinding(
                 kind="policy",
-                where=folder.relative_to(root).as_posix(),
-                what=f"{row['name']}@{row['version']} was changed after it was added: {wrong}.",
+                location=folder.relative_to(root).as_posix(),
+                problem=f"{row['name']}@{row['version']} was changed after it was added: {wrong}.",
                 remedy="Restore a copy of these files, or add the same policy again under its name.",
             )
     for folder in sorted((root / "policies").glob("[!.]*/*")):
@@ -200,8 +200,8 @@ def _check_policy_versions(root: Path, state: WorkspaceState) -> Iterator[FsckFi
             where = folder.relative_to(root).as_posix()
             yield FsckFinding(
                 kind="leftover",
-                where=where,
-                what=f"{where} is in no row of the registry: a process was interrupted, or is still adding it.",
+                location=where,
+                problem=f"{where} is in no row of the registry: a process was interrupted, or is still adding it.",
                 remedy=f"It is not needed. Remove it: rm -r {where}",
             )
 
@@ -244,8 +244,8 @@ def check_order(parts: PartStore) -> Iterator[FsckFinding]:
         if misplaced:
             yield FsckFinding(
                 kind="order",
-                where=f"catalog/{table}",
-                what=f"{len(misplaced)} parts of {table} come before parts that were committed earlier: a clock was "
+                location=f"catalog/{table}",
+                problem=f"{len(misplaced)} parts of {table} come before parts that were committed earlier: a clock was "
                 "ahead when they were written.",
                 remedy="--repair puts them into the order of their commits.",
                 repair="reorder",
@@ -271,8 +271,8 @@ def check_secrets(state: WorkspaceState) -> Iterator[FsckFinding]:
     if found:
         yield FsckFinding(
             kind="secret",
-            where="runs of state.sqlite",
-            what=f"{len(found)} runs have credentials in their records, e.g. {found[0]}.",
+            location="runs of state.sqlite",
+            problem=f"{len(found)} runs have credentials in their records, e.g. {found[0]}.",
             remedy="--repair removes them from the records. Change those credentials: copies may have them.",
             repair="redact",
         )

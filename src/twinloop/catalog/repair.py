@@ -298,7 +298,7 @@ def _repair_one(parts: PartStore, finding: FsckFinding) -> str:
     if finding.repair == "sweep":
         return _move_unlisted_file(parts, finding)
     if finding.repair == "forget":
-        (parts.folder.parent / finding.where).unlink(missing_ok=True)
+        (parts.folder.parent / finding.location).unlink(missing_ok=True)
         return "Removed."
     if finding.repair == "count":
         with parts.state.transaction():
@@ -328,7 +328,7 @@ def _update_batch(parts: PartStore, batch: str) -> str:
 
 def _move_unlisted_file(parts: PartStore, finding: FsckFinding) -> str:
     """Move a file that is not in the list of committed files to ``catalog/swept``, while no process writes."""
-    path = parts.folder.parent / finding.where
+    path = parts.folder.parent / finding.location
     with parts.lock_exclusive():
         if parts.state.row("SELECT 1 FROM parts WHERE part = ?", (path.name,)) or not path.exists():
             return "Its writer has finished in the meantime."

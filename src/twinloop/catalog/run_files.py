@@ -67,8 +67,8 @@ def check_run_files(
             if what is not None:
                 yield FsckFinding(
                     kind="run",
-                    where=escape_path(item.path),
-                    what=f"{escape_path(root / item.path)} {what.replace('it was added', 'its run was recorded')}.",
+                    location=escape_path(item.path),
+                    problem=f"{escape_path(root / item.path)} {what.replace('it was added', 'its run was recorded')}.",
                     remedy="Restore a copy of the file, or run the command again. If the change was intended: "
                     f"`twinloop fsck --accept {escape_path(item.path)}`.",
                 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from twinloop.core.errors import InputError
 from twinloop.core.extension import mark_references
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.invalid_worlds import InvalidAttempt, read_invalid_world
 from twinloop.dataset.lerobot.layout import SPEC
@@ -25,7 +26,7 @@ from twinloop.twin import Twin
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayResult:
+class ReplayResult(JsonRecord):
     """Comparison of a replay with the recorded states.
 
     Attributes:
@@ -51,6 +52,7 @@ class ReplayResult:
     recorded_with: str
     replayed_with: str
     invalid_reason: str = ""
+    json_schema = 1
 
     def summary_line(self) -> str:
         """Return the comparison as one line of text for the user."""
@@ -67,12 +69,6 @@ class ReplayResult:
             f"recorded with MuJoCo {self.recorded_with}, replayed with {self.replayed_with}. "
             "Equality holds for the same MuJoCo on the same type of processor."
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the comparison as a JSON-compatible dictionary."""
-        values = dict(self.__dict__)
-        reason = values.pop("invalid_reason")
-        return {"schema": 1, "verb": "replay", **values, "lost": reason}
 
 
 def replay_episode(dataset: Path, episode: int) -> ReplayResult:

@@ -77,7 +77,7 @@ class PlannedParam(JsonRecord):
     with_data: ParameterOutlook
     with_excitation: ParameterOutlook | None
     advice: str
-    json_names: ClassVar = {"prior": "prior_sd", "log": "relative", "with_data": "now", "with_excitation": "then"}
+    json_names: ClassVar = {"prior": "prior_sd", "log": "relative"}
     json_also = ("expected_error",)
 
     @property

@@ -123,12 +123,12 @@ class PosteriorDraws:
             "misfit": {
                 "distance": self.misfit.distance,
                 "p_value": self.misfit.p_value,
-                "found": self.misfit.is_misspecified,
+                "is_misspecified": self.misfit.is_misspecified,
             },
             "deviations": dict(self.misfit.deviations),
-            "crowded": list(self.cut_off),
+            "cut_off": list(self.cut_off),
             "simulations": self.simulations,
-            "lost": self.failed_simulations,
+            "failed_simulations": self.failed_simulations,
         }
 
     def text(self) -> str:

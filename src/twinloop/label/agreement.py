@@ -54,7 +54,7 @@ class ObserverPair:
             "episodes": self.episodes,
             "raw": self.raw.to_json(),
             "kappa": None if self.kappa is None else self.kappa.to_json(),
-            "apart": self.median_difference,
+            "median_difference": self.median_difference,
             "confusion": [[one, other, count] for (one, other), count in sorted(self.confusion.items())],
         }
 
@@ -70,8 +70,8 @@ class LabelAgreement(JsonRecord):
         alpha: Krippendorff's alpha (1: perfect agreement, 0: chance), with its interval.
         pairs: Agreement of each pair of observers.
         disagreements: Episodes with different labels, largest disagreement first, with the keys ``episode_id``,
-            ``disagreement`` (share of differing pairs of observers, or largest difference of two numbers) and ``said``
-            (label by observer).
+            ``disagreement`` (share of differing pairs of observers, or largest difference of two numbers) and
+            ``labels`` (label by observer).
     """
 
     kind: str
@@ -209,7 +209,7 @@ def _list_disagreements(
         share = sum(one != other for one, other in pairs) / len(pairs)
         if share:
             rank = max(abs(float(one) - float(other)) for one, other in pairs) if number else share
-            disagreements.append({"episode_id": name, "disagreement": rank, "said": dict(sorted(answers.items()))})
+            disagreements.append({"episode_id": name, "disagreement": rank, "labels": dict(sorted(answers.items()))})
     return sorted(disagreements, key=lambda row: (-row["disagreement"], row["episode_id"]))
 
 
@@ -218,7 +218,7 @@ _FEW = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundaryPair:
+class BoundaryPair(JsonRecord):
     """Agreement of two observers on the start frames of subtasks.
 
     Attributes:
@@ -241,12 +241,6 @@ class BoundaryPair:
     f1: Interval
     offset_s: float
     frame_agreement: Interval
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the agreement as a JSON-compatible dictionary."""
-        value = vars(self) | {"f1": self.f1.to_json(), "alike": self.frame_agreement.to_json()}
-        del value["frame_agreement"]
-        return value
 
 
 def measure_boundary_agreement(

@@ -169,7 +169,7 @@ class CounterfactualEffect:
         """
         rate = self.changed_outcomes.success_rate(level)
         return {
-            "what": self.change,
+            "change": self.change,
             "dose": self.dose,
             "parameters": list(self.names),
             "trials": self.changed_outcomes.trials,

@@ -59,8 +59,8 @@ class RegressionVerdict:
         return {
             "scenario": self.name,
             "verdict": self.verdict,
-            "was": self.before.to_json(level) if self.before.trials else None,
-            "now": None if self.after is None else self.after.to_json(level),
+            "before": self.before.to_json(level) if self.before.trials else None,
+            "after": None if self.after is None else self.after.to_json(level),
             "gained": self.gained,
             "lost": self.lost,
             "p_fell": self.p_fell,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import scipy  # its parts load when they are used
@@ -190,8 +190,6 @@ class TrialsNeeded(JsonRecord):
         alpha: Significance level of the test.
         test: Name of the test.
     """
-
-    json_names: ClassVar = {"required_power": "wished"}
 
     trials_a: int
     trials_b: int

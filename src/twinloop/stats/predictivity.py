@@ -68,7 +68,13 @@ class PredictivityMetric:
         numbers = {"estimate": self.estimate, "corrected": self.corrected}
         plain = {key: None if np.isnan(value) else value for key, value in numbers.items()}
         words = {"better": self.better, "meaning": self.meaning, "reason": self.reason}
-        return {"name": self.name, **plain, "these": ends(self.evaluated), "others": ends(self.population), **words}
+        return {
+            "name": self.name,
+            **plain,
+            "evaluated": ends(self.evaluated),
+            "population": ends(self.population),
+            **words,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

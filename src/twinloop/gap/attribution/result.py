@@ -58,7 +58,7 @@ class ErrorCause:
             "groups": list(self.groups),
             **self.share.to_json(),
             "p_value": self.p_value,
-            "claimed": self.significant,
+            "significant": self.significant,
             "needed": self.needed,
         }
 
@@ -288,7 +288,7 @@ class Attribution:
             "share": self.share,
             "alone": self.join_first_gain,
             "back": self.join_last_gain,
-            "left": self.remaining,
+            "remaining": self.remaining,
         }
         return {
             "schema": 1,

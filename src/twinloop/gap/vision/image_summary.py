@@ -11,9 +11,9 @@ image is classified correctly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,8 +152,6 @@ class RegionScores(JsonRecord):
             still grows when ``auc`` is 1.
         by: Name of the feature that differs most, per region.
     """
-
-    json_names: ClassVar[Mapping[str, str | None]] = {"separation": "apart"}
 
     auc: Array
     low: Array

@@ -103,7 +103,7 @@ class VisionGap:
             **{name: getattr(self, name).to_json() for name in parts},
             "differences": [row.to_json() for row in self.differences],
             "remedies": [row.to_json() for row in self.remedies],
-            "left": self.remaining,
+            "remaining": self.remaining,
             "regions_left": None if self.regions_left is None else self.regions_left.to_json(),
         }
 

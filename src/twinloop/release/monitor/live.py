@@ -59,12 +59,12 @@ class Alarm:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the alarm as a JSON-compatible dictionary; the key ``says`` has the message for a person."""
+        """Return the alarm as a JSON-compatible dictionary; the key ``message`` has the message for a person."""
         names = ("world", "step", "since", "signal", "excess", "cause")
         return {
             **{name: getattr(self, name) for name in names},
-            "instead": list(self.possible_causes),
-            "says": str(self),
+            "possible_causes": list(self.possible_causes),
+            "message": str(self),
         }
 
 

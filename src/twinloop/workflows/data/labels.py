@@ -154,7 +154,7 @@ def _print_agreement(found: LabelAgreement, console: Console) -> None:
         if pair.confusion:
             console.print(_confusion_table(pair))
     for row in found.disagreements[:_ROWS]:
-        said = ", ".join(f"{who}={value}" for who, value in row["said"].items())
+        said = ", ".join(f"{who}={value}" for who, value in row["labels"].items())
         console.print(f"  {row['episode_id'][:12]}  {said}")
     if len(found.disagreements) > _ROWS:
         console.print(f"  … {len(found.disagreements) - _ROWS} more episodes with different labels")

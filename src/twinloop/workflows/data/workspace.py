@@ -217,6 +217,6 @@ def _repair_findings(root: Path, parts: PartStore, found: Sequence[FsckFinding])
 
 def _print_findings(found: Sequence[FsckFinding], done: dict[FsckFinding, str], console: Console) -> None:
     for finding in found:
-        console.print(finding.what)
+        console.print(finding.problem)
         console.print(f"  {done.get(finding) or finding.remedy}")
     console.print(f"{len(found)} findings." if found else "No fault was found.")

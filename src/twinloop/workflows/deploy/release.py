@@ -223,7 +223,7 @@ def run_verify(
         InputError: If ``--head`` is not written as NUMBER:HASH.
     """
     workspace = registry.workspace
-    found = [finding.what for finding in check_release(workspace.root, workspace.state)]
+    found = [finding.problem for finding in check_release(workspace.root, workspace.state)]
     if request.head is not None:
         seq, _, digest = request.head.partition(":")
         if not (seq.isdigit() and digest):

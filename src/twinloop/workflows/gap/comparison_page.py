@@ -105,7 +105,7 @@ def power_section(page: ReportPage, result: dict[str, Any]) -> None:
         plot_power_curve(
             curve[:, 0],
             curve[:, 1],
-            required_power=needed["wished"],
+            required_power=needed["required_power"],
             required_trials=needed["trials_a"],
             name=needed["test"],
         ),

@@ -75,7 +75,7 @@ def profile_metrics(profile: Profile, *, seconds: float, workers: int, attempted
             rows.append(
                 {
                     "step": step,
-                    "what": STEPS.get(step, ""),
+                    "description": STEPS.get(step, ""),
                     "writer_s": here,
                     "workers_s": there,
                     "share": (here + there) / total,

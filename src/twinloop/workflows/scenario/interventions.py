@@ -345,7 +345,7 @@ def run_ablate(request: AblateRequest, console: Console) -> tuple[dict[str, Any]
 
 
 def _crossing_to_json(crossing: HalfSuccessDose) -> dict[str, Any]:
-    return {"what": crossing.change, "low": crossing.low, "high": crossing.high, "rates": list(crossing.rates)}
+    return {"change": crossing.change, "low": crossing.low, "high": crossing.high, "rates": list(crossing.rates)}
 
 
 def _scenario_facts(experiment: ScenarioExperiment) -> dict[str, Any]:
