@@ -93,6 +93,21 @@ def test_help_shows_no_type_of_none_and_no_empty_default(capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["generate", "g.yaml", "--output", "o", "--episodes", "ten"], "--episodes: 'ten' is not a whole number."),
+        (["generate", "g.yaml", "--output", "o", "--episodes", "1.5"], "--episodes: '1.5' is not a whole number."),
+        (["evaluate", "expert", "--level", "high"], "--level: 'high' is not a number."),
+    ],
+)
+def test_a_word_that_is_no_number_is_named(words, text, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert text in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
     ("words", "nearest"),
     [(["trian"], "train"), (["scenario", "ablat"], "ablate"), (["edit", "spilt", "data"], "split")],
 )

@@ -119,7 +119,7 @@ def test_a_spoiled_header_is_read_or_refused_and_nothing_else(tmp_path):
 def test_other_versions_are_not_recognized(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(struct.pack("<BHH", 0xBC, 1, 0) + bytes(20))
-    with pytest.raises(InputError, match="has no known log format. Known formats: .*crazyflie"):
+    with pytest.raises(InputError, match="is not known. Known formats: .*crazyflie"):
         load_log(path)
 
 

@@ -79,7 +79,7 @@ def test_each_assumption_buys_what_it_says(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--failure-rate", "0"), "A failure rate of 0 cannot be claimed"),
+        (("--failure-rate", "0"), "The failure rate 0 is not between 0 and 1"),
         (("--failure-rate", "0.1", "--gap", "2"), "--gap 2 is not a probability"),
         (("--failure-rate", "0.1", "--seen-failures", "3"), "--seen-failures 3 needs --seen-trials"),
         (("--failure-rate", "0.1", "--region", "0"), "--region 0 is not valid"),

@@ -70,9 +70,9 @@ def test_looking_after_every_trial_errs_no_more_often_than_promised():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: trials_to_claim(0.0), "A failure rate of 0 cannot be claimed"),
-        (lambda: trials_to_claim(0.1, confidence=1.0), "A confidence of 1 is invalid"),
-        (lambda: trials_to_claim(0.1, failures=-1), "-1 failures cannot be allowed"),
+        (lambda: trials_to_claim(0.0), "The failure rate 0 is not between 0 and 1"),
+        (lambda: trials_to_claim(0.1, confidence=1.0), "The confidence 1 is not between 0 and 1"),
+        (lambda: trials_to_claim(0.1, failures=-1), "The number of allowed failures is -1"),
         (lambda: trials_to_claim(1e-12), "needs more than 1,000,000,000 trials"),
         (lambda: failure_rate_bound(3, 2), "3 failures of 2 trials is not a result"),
     ],

@@ -29,7 +29,30 @@ _GENERAL = (
     "  --version    show the version",
     "  --tyro-print-completion {bash,zsh}   print a script that completes commands and options in this shell",
 )
+_NUMBERS = {int: "whole number", float: "number"}
 _REGISTRY = tyro.constructors.ConstructorRegistry()
+
+
+@_REGISTRY.primitive_rule
+def _number(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec | None:
+    """Return how tyro parses a number, with an error message that names the word and the expected kind of number."""
+    number: Any = kind.type
+    if number not in _NUMBERS:
+        return None
+
+    def parse(words: list[str]) -> Any:
+        try:
+            return number(words[0])
+        except ValueError:
+            raise ValueError(f"{words[0]!r} is not a {_NUMBERS[number]}.") from None
+
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=number.__name__.upper(),
+        instance_from_str=parse,
+        is_instance=lambda value: isinstance(value, (int, number)) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 @_REGISTRY.primitive_rule

@@ -185,11 +185,11 @@ def log_wealth(failures: ArrayLike, successes: ArrayLike, rate: float) -> Array:
 
 def _check_claim(rate: float, confidence: float, failures: int) -> None:
     if not 0.0 < rate < 1.0:
-        raise InputError(f"A failure rate of {rate:g} cannot be claimed; give one between 0 and 1, such as 1e-3.")
+        raise InputError(f"The failure rate {rate:g} is not between 0 and 1. Give one such as 1e-3.")
     if not 0.0 < confidence < 1.0:
-        raise InputError(f"A confidence of {confidence:g} is invalid; give one between 0 and 1, such as 0.95.")
+        raise InputError(f"The confidence {confidence:g} is not between 0 and 1. Give one such as 0.95.")
     if failures < 0:
-        raise InputError(f"{failures} failures cannot be allowed; give 0 or more.")
+        raise InputError(f"The number of allowed failures is {failures}. Give 0 or more.")
 
 
 _HEAVY = 0.2  # share of one draw above which the estimate is called fragile; our choice

@@ -271,7 +271,7 @@ def _nearest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str
             return ""
         model = inner
     keys = [field.alias or name for name, field in model.model_fields.items()]
-    near = difflib.get_close_matches(str(location[-1]), keys, n=2, cutoff=0.4)
+    near = difflib.get_close_matches(str(location[-1]), keys, n=2, cutoff=0.55)
     return f". Nearest existing: {', '.join(near)}" if near else f". Existing: {', '.join(keys)}"
 
 

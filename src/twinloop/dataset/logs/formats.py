@@ -98,4 +98,6 @@ def read_raw(path: Path | str, **metadata: Unpack[LogMetadata]) -> list[RawEpiso
             if not episodes:
                 raise LogError(f"{path} has no episodes.")
             return episodes
-    raise InputError(f"{path} has no known log format. Known formats: {', '.join(i.name for i in known)}.")
+    raise InputError(
+        f"The log format of {str(path)!r} is not known. Known formats: {', '.join(i.name for i in known)}."
+    )
