@@ -13,11 +13,13 @@ from benchmarks.real_data.cube_tosses import CASE as CUBE
 from benchmarks.real_data.cube_tosses import REPLAY
 from benchmarks.real_data.free_flight import flight_errors, with_speeds_at_frames
 from benchmarks.real_data.planar_impacts import CASE as SQUARE
+from twinloop.core.errors import BoundsError
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.sets.registry import load_set
 from twinloop.identify import FitConfig, identify
+from twinloop.identify.assembly import fit_problem, fit_space
 from twinloop.simulate import open_backend
 from twinloop.simulate.open_loop import open_loop
 from twinloop.simulate.replay_logs import prepare_replay
@@ -111,6 +113,24 @@ def test_errors_of_a_pose_are_the_sizes_of_its_columns():
     assert columns[:, 0] == pytest.approx(columns[:, 1])
     assert columns[:, 2] == pytest.approx(columns[:, 3])
     assert columns.min() > 0
+
+
+def test_a_point_with_impossible_contact_is_as_bad_as_one_that_diverges():
+    stiff = {STIFFNESS: 90_000.0, "object/cube/contact/damping_ratio": 5.0}
+    logs = prepare_replay(load_twin("cube_toss"), planted({}, count=2, nframe=20), REPLAY)
+    config = FitConfig(replay=REPLAY, free=tuple(stiff))
+    space, _ = fit_space(logs, config)
+    nominal = space.column("start")
+    impossible = fit_space(logs, replace(config, start=stiff))[0].column("start")
+    problem = fit_problem(BACKEND, logs, space, nominal, config)
+    points = np.stack([nominal, impossible, nominal])
+    residual = problem.residual(points, np.zeros((3, len(logs), logs.nlocal)))
+    measured = ~np.isnan(logs.measured)
+    assert np.isinf(residual[1][measured]).all()
+    assert np.isfinite(residual[[0, 2]][:, measured]).all()
+    np.testing.assert_array_equal(residual[0], residual[2])
+    with pytest.raises(BoundsError, match="Lower the stiffness or the damping"):
+        fit_problem(BACKEND, logs, space, impossible, config)
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_tables_that_differ_in_type_are_refused_with_the_remedy(tmp_path):
     other = pa.table({"number": pa.array([2], pa.int64()), "frame_index": ["third"]})
     two = write_all_of(tmp_path / "two", [2], other)
     with pytest.raises(
-        InputError, match=rf"side table {NAME} of .*two has columns of other types .* --leave-out {NAME}"
+        InputError, match=rf"side table {NAME} of .*two has other column types .* --leave-out {NAME}"
     ):
         merge([one.path, two], tmp_path / "out")
     assert merge([one.path, two], tmp_path / "out", settings=EditSettings(leave_out=(NAME,))).episodes == 3
@@ -120,7 +120,7 @@ def test_episodes_of_merged_and_split_runs_replay_bit_for_bit(runs, tmp_path):
         result = replay_episode(folder, episode)
         assert result.equal, result.summary_line()
     assert DatasetReader(tmp_path / "new").provenance(0).seed_path[0] == 5
-    with pytest.raises(InputError, match="holds episodes of 2 runs, and this needs those of one. Select them"):
+    with pytest.raises(InputError, match="has episodes of 2 runs, but this needs those of one. Select them"):
         read_root_config(reader)
     assert "generate" in read_root_config(DatasetReader(tmp_path / "parts" / "b"))
 

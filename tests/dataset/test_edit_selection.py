@@ -400,11 +400,11 @@ from twinloop.dataset.edit.operations import split
 where, source, output = sys.argv[1:]
 def die(*_, **__): os.kill(os.getpid(), 9)
 if where == "frames":
-    real, count = block.Blocks.add, [0]
+    real, count = block.BlockWriter.add, [0]
     def add(self, item):
         count[0] += 1
         die() if count[0] == 6 else real(self, item)
-    block.Blocks.add = add
+    block.BlockWriter.add = add
 elif where == "swap":
     from twinloop.dataset.storage import snapshot
     snapshot._swap = die

@@ -336,15 +336,24 @@ def fit_problem(
         config: Configuration of the fit.
         width: Huber widths ``(nchannel,)``: the residual at which the loss changes from square to linear. By default
             they are computed from the median residuals at ``point``, which needs one replay.
+
+    Raises:
+        BoundsError: If ``width`` is None and the twin cannot have the parameters at ``point``. Other points with
+            impossible parameters have infinite residuals.
     """
 
     def readings(points: NDArray[np.float64], local: NDArray[np.float64]) -> NDArray[np.float64]:
-        return replay(backend, logs, space.table(points), local)
+        try:
+            return replay(backend, logs, space.table(points), local)
+        except BoundsError:  # values that are within their own limits, but impossible together: as if diverged
+            if len(points) == 1:
+                return np.full((1, *logs.measured.shape), np.nan)
+            half = len(points) // 2
+            return np.concatenate([readings(points[:half], local[:half]), readings(points[half:], local[half:])])
 
     if width is None:
-        width = huber_width(
-            readings(point[None], np.zeros((1, len(logs), logs.nlocal)))[0] - logs.measured, logs.measured, config
-        )
+        start = replay(backend, logs, space.table(point[None]), np.zeros((1, len(logs), logs.nlocal)))
+        width = huber_width(start[0] - logs.measured, logs.measured, config)
     n = len(logs.channels)
     full_block = ParameterBlock(columns=np.arange(len(space.free)), channels=np.arange(n))
     joint_blocks = (ParameterBlock(columns=space.joint_columns(j), channels=np.array([j])) for j in range(n))
