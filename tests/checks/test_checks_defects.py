@@ -191,6 +191,16 @@ def test_steps_that_are_too_long_drift_and_do_not_converge(spoiled):
     assert check_convergence(pendulum).status == "fail"
 
 
+@pytest.mark.parametrize("free", ["", "<body pos='1 0 1'><freejoint/><geom size='.05'/></body>"])
+def test_the_steps_of_a_ball_joint_are_judged_too(tmp_path, free):
+    path = tmp_path / "ball.xml"
+    path.write_text(
+        "<mujoco><option timestep='.05'/><worldbody><body pos='0 0 1'><joint type='ball'/><geom type='capsule' "
+        f"size='.05' fromto='0 0 0 .3 0 0'/></body>{free}</worldbody></mujoco>"
+    )
+    assert check_convergence(load_twin(path)).status == "fail"
+
+
 def test_an_undamped_model_of_the_users_own_is_not_accused_of_making_energy(tmp_path):
     path = tmp_path / "bare.xml"
     path.write_text(

@@ -63,9 +63,7 @@ def test_tables_that_differ_in_type_are_refused_with_the_remedy(tmp_path):
     one = write_tables(tmp_path / "one", kept={0: [0, 1]})
     other = pa.table({"number": pa.array([2], pa.int64()), "frame_index": ["third"]})
     two = write_all_of(tmp_path / "two", [2], other)
-    with pytest.raises(
-        InputError, match=rf"side table {NAME} of .*two has other column types .* --leave-out {NAME}"
-    ):
+    with pytest.raises(InputError, match=rf"side table {NAME} of .*two has other column types .* --leave-out {NAME}"):
         merge([one.path, two], tmp_path / "out")
     assert merge([one.path, two], tmp_path / "out", settings=EditSettings(leave_out=(NAME,))).episodes == 3
 

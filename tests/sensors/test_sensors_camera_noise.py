@@ -12,7 +12,7 @@ from support.cameras import camera_seeds, flat
 from twinloop.sensors.camera import CameraModel, list_stages
 from twinloop.sensors.camera.exposure import CaptureExposure, manual_exposure
 from twinloop.sensors.camera.seeds import POISSON_BELOW, poisson_of_words
-from twinloop.sensors.camera.sensor import add_noise, digitize_electrons
+from twinloop.sensors.camera.sensor import add_noise, digitize_electrons, unit_pattern
 from twinloop.sensors.camera.stages import CameraUnit, Capture, list_sensing_stages
 
 SENSOR = CameraModel(noise_scale=1.0, bits=12, black_level=256, full_well=8000, electron_rate=8e5, exposure_time=0.01)
@@ -117,6 +117,15 @@ def test_response_and_dark_signal_are_the_units_and_stay():
     assert np.corrcoef(dark[0].ravel(), dark[1].ravel())[0, 1] > 0.9
     assert (bright[0] - dark[0]).std() / (bright[0] - dark[0]).mean() == pytest.approx(0.02, rel=0.05)
     assert dark[0].std() == pytest.approx(np.hypot(5.0 * 3839.0 / 8000.0, np.sqrt(1 / 12)), rel=0.03)
+
+
+@pytest.mark.parametrize("mosaic", ["none", "rggb"])
+def test_no_pixel_has_a_negative_sensitivity(mosaic):
+    model = dataclasses.replace(SENSOR, prnu=2.0, mosaic=mosaic)
+    normal = np.random.default_rng(0).normal
+    response = unit_pattern(model, lambda _purpose, size: normal(size=size), 8, 8).response
+    assert response.min() == 0.0
+    assert response.max() > 1.0
 
 
 def test_a_serial_number_is_a_unit_whatever_the_run_and_no_number_another_in_every_episode():

@@ -61,6 +61,22 @@ def largest(runs, part):
     return np.abs(runs[0].state_component(int(part)) - runs[1].state_component(int(part))).max(initial=0.0)
 
 
+def test_rotors_start_at_the_speed_of_the_throttles_before():
+    twin = load_twin("crazyflie")
+    throttles = np.random.default_rng(3).uniform(0.2, 0.8, size=(60, 4))
+    values = {"rotors/all/lag": [0.05, 0.1], "rotors/all/second_lag": [0.0, 0.02]}
+    table = twin.table(2, values)
+    home = InitialState.home(twin, 2)
+    before = np.repeat(throttles[None, :40], 2, axis=0)
+    start = dataclasses.replace(home, command=before[:, 0], earlier=before[:, 1:])
+    commands = np.repeat(throttles[None, 40:], 2, axis=0)
+    exact, run = both(twin, table, commands, start=start, record=("sensordata",))
+    plain, _ = both(twin, table, commands, record=("sensordata",))
+    lift, expected, without = (one.records["sensordata"][..., 2] for one in (run, exact, plain))
+    np.testing.assert_allclose(lift[:, 1:], expected[:, 1:], rtol=1e-3, atol=1e-3)
+    assert np.abs(without[:, 1] - expected[:, 1]).min() > 0.05
+
+
 @pytest.mark.parametrize(
     "name", ["so101_tabletop", "cube_toss", pytest.param("panda_tabletop", marks=pytest.mark.slow)]
 )

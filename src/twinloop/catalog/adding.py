@@ -345,7 +345,7 @@ class _AddAttempt:
         return None
 
     def _find_moved_batch(self) -> dict[str, Any] | None:
-        """Return the record of a batch whose folder is gone and had the same fingerprint; None if there is none."""
+        """Return the record of a batch whose folder is gone and had this folder's fingerprint; None if none has."""
         root = self._parts.folder.parent
         gone = [row for row in self._parts.state.rows("SELECT * FROM batches") if not (root / row["path"]).exists()]
         if not gone:

@@ -285,7 +285,8 @@ def read_seals(state: WorkspaceState, batch: str) -> list[Seal]:
 def is_sealed(seals: Sequence[Seal]) -> bool:
     """Return whether the recorded ``seals`` cover every file of a batch.
 
-    An earlier version of twinloop recorded block files only; the test is whether ``meta/info.json`` is recorded.
+    An earlier version of twinloop recorded block files only. ``meta/info.json`` is not a block file, so all files were
+    recorded if it was.
     """
     return any(item.path == layout.INFO for item in seals)
 

@@ -57,7 +57,14 @@ class FolderMetadata:
 
     @classmethod
     def read_from(cls, path: Path, batch: str, info: Mapping[str, Any], source: str) -> FolderMetadata:
-        """Read the units and the licence from the folder's files, and combine them with the given metadata."""
+        """Read the units and the licence from the folder's files; the arguments become the other attributes.
+
+        Args:
+            path: the dataset's folder.
+            batch: name of the folder in the catalog.
+            info: content of ``meta/info.json``.
+            source: source of episodes that do not state their source: real, sim, augmented or human-in-the-loop.
+        """
         units, spec = path / layout.UNIT_MAP, path / layout.SPEC
         licence = read_json(spec).get("licence") if spec.is_file() else None
         return cls(
@@ -235,7 +242,16 @@ def _cast_column(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Arra
 
 
 def _build_param_rows(table: pa.Table, ids: Sequence[str], path: Path) -> pa.Table:
-    """Return one row for each drawn parameter of each episode, sorted by name for fast access to one parameter."""
+    """Return one row for each drawn parameter of each episode, sorted by name for fast access to one parameter.
+
+    Args:
+        table: episode table with a provenance column for each drawn parameter.
+        ids: id of the episode of each row of ``table``.
+        path: file of the table, for error messages.
+
+    Returns:
+        Rows with the columns ``episode_id``, ``name`` and ``value`` (SI). Missing values have no row.
+    """
     columns = [name for name in table.column_names if name.startswith(_DRAWN)]
     names = _parse_parameter_names(table, columns)
     order = sorted(range(len(columns)), key=lambda i: names[i])

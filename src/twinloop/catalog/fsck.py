@@ -48,7 +48,7 @@ _PLACE = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_ind
 def check_batch(
     parts: PartStore, row: Mapping[str, Any], note: Callable[[str], None], *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
-    """Check a dataset folder of the catalog, and yield each fault with the kind of its repair.
+    """Check a dataset folder of the catalog, and yield a sentence on each fault with the kind of its repair.
 
     The kinds are ``find`` (look for the moved folder), ``add`` (add the folder again), ``copy`` (the user must restore
     a copy) and ``meant`` (the change may have been intended: the user must restore a copy, or add the folder again).
@@ -56,7 +56,8 @@ def check_batch(
     Args:
         parts: the catalog's Parquet files.
         row: the folder's row of the table ``batches``.
-        note: receives one sentence on each change that the check itself makes.
+        note: receives a sentence if ``deep`` is true and the check adds the size and hash of files to the catalog that
+            an earlier version of twinloop did not record completely.
         deep: whether to read all files completely, to decode the first and the last image of each episode, and to
             compute the ids of episodes without a stored id again (hashes of the episodes' content).
     """

@@ -119,7 +119,8 @@ def _make_state_finding(path: Path, what: str) -> FsckFinding:
 def check_dataset_versions(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     """Check the episode list of each dataset version, and find records that refer to missing rows.
 
-    These are policies whose training dataset is missing, and records that end a label which is missing.
+    These are policies whose training dataset has no row, and ended labels (rows of ``label_ends``) that are not in the
+    label history.
     """
     known = set[str]()
     for row in state.rows("SELECT name, version, hash, sha256, episodes FROM datasets ORDER BY name, version"):

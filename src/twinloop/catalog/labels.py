@@ -261,7 +261,7 @@ def _comparison_key(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _merge_labels(earlier: Sequence[Mapping[str, Any]], labels: list[Label]) -> list[Label]:
-    """Return the new labels, and the earlier labels whose range of frames no new label has.
+    """Return the earlier labels, then the new labels; a new label replaces an earlier one with exactly the same frames.
 
     Earlier labels with the value ``unknown`` are not included.
 

@@ -189,6 +189,8 @@ _limit_before = (-1, -1)
 def _limit_memory(growth: int) -> Iterator[None]:
     """Return a context manager within which the process may allocate at most ``growth`` more bytes.
 
+    An allocation beyond the limit fails, and DuckDB, Arrow or Python raises its error for lack of memory.
+
     DuckDB's own memory limit is checked only between steps. It includes neither the texts and lists that one function
     call makes nor the result, so that ``repeat('x', 4000000000)`` takes 4 GB with any such limit. This limit applies to
     the whole process. Simultaneous statements share the limit of the first one, which holds until the last of them has

@@ -199,7 +199,10 @@ class PartStore:
             yield
 
     def _find_last_position(self, table: str) -> str | None:
-        """Return the last position of a table's Parquet files, committed or not; None if the table has no file."""
+        """Return the last position of a table's Parquet files, committed or not; None if the table has no file.
+
+        A position is a ULID. Positions are compared as text, which orders the files by their commits.
+        """
         row = self.state.row("SELECT max(position) AS last FROM parts WHERE table_name = ?", (table,))
         files = [path.stem.removeprefix("part-") for path in (self.folder / table).glob(PATTERN)]
         return max([*files, *([row["last"]] if row and row["last"] else [])], default=None)

@@ -334,6 +334,6 @@ def _redact_runs(runs: pa.Table) -> pa.Table:
 
 
 def _view_sort_key(name: str) -> tuple[int, str]:
-    """Return a sort key that puts each view after the views from which it is made."""
+    """Return a sort key for names of SQL views of the catalog: each view follows the views from which it is made."""
     derived = list(DERIVED)
     return (derived.index(name) + 1 if name in derived else len(derived) + 1 if name in FRAME_VIEWS else 0, name)

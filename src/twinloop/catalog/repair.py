@@ -120,6 +120,9 @@ def _read_valid_metadata(folder: Path, rebuilt: RepairResult) -> dict[Path, dict
 def _is_commit_complete(about: Mapping[str, Any], found: Mapping[Path, dict[str, Any]]) -> bool:
     """Return whether all files of a commit exist.
 
+    A commit adds one or more Parquet files to the catalog at once. The entry ``commit`` in the metadata of each file
+    has the commit's ``id``, and the number of its files (``parts``).
+
     Args:
         about: metadata of one Parquet file of the commit.
         found: metadata of all readable Parquet files, by path.
@@ -167,10 +170,10 @@ def _drop_repeated_parts(metadata: Mapping[Path, dict[str, Any]]) -> dict[Path, 
 
 
 def _read_positions(path: Path) -> dict[str, str]:
-    """Return the position of each Parquet file in the list of an old ``state.sqlite``, as far as it can be read.
+    """Return the position of each Parquet file, by file name, from an old ``state.sqlite``, as far as it is readable.
 
-    The metadata of a Parquet file have the position that its writer expected. The real position is later if another
-    process committed in between.
+    A position is a ULID, whose order as text is the order of the commits. The metadata of a Parquet file have the
+    position that its writer expected. The real position is a later ULID if another process committed in between.
     """
     if not path.is_file():
         return {}
@@ -327,7 +330,10 @@ def _update_batch(parts: PartStore, batch: str) -> str:
 
 
 def _move_unlisted_file(parts: PartStore, finding: FsckFinding) -> str:
-    """Move a file that is not in the list of committed files to ``catalog/swept``, while no process writes."""
+    """Move a file that is not in the list of committed files to ``catalog/swept``; return a sentence on the result.
+
+    The catalog is locked meanwhile, so that no other process writes Parquet files.
+    """
     path = parts.folder.parent / finding.location
     with parts.lock_exclusive():
         if parts.state.row("SELECT 1 FROM parts WHERE part = ?", (path.name,)) or not path.exists():

@@ -54,13 +54,22 @@ def write_hash(state: Path, count: int) -> None:
 
 
 def read_count(state: Path) -> int | None:
-    """Return the recorded number of commits; None if the file is missing or damaged."""
+    """Return the number of commits that the file `count_file` records; None if this file is missing or damaged.
+
+    Args:
+        state: path of ``state.sqlite``.
+    """
     lines = _read_lines(state)
     return int(lines[0]) if lines else None
 
 
 def read_hash(state: Path, count: int) -> str | None:
-    """Return the SHA-256 of ``state.sqlite`` after commit ``count``, or None if it was not recorded."""
+    """Return the SHA-256 of ``state.sqlite`` after commit ``count``, or None if it was not recorded.
+
+    Args:
+        state: path of ``state.sqlite``.
+        count: number of the commit.
+    """
     lines = _read_lines(state)
     number, _, digest = (lines[1] if len(lines) > 1 else "").partition(" ")
     return digest if digest and int(number) == count else None
@@ -105,6 +114,8 @@ _EVENTS = {"INSERT": ("NEW",), "DELETE": ("OLD",), "UPDATE": ("OLD", "NEW")}
 class RowDigests:
     """Changes of the table digests by one SQLite connection, collected until its transaction stores them.
 
+    The digest of a table is the exclusive or of a hash of each row.
+
     Create it outside of a transaction: a rollback would remove the temporary triggers that report changed rows.
     """
 
@@ -135,7 +146,11 @@ class RowDigests:
 
 
 def compute_digests(connection: sqlite3.Connection) -> dict[str, int]:
-    """Compute the digest of each table from its present rows, by name of the table."""
+    """Compute the digest of each table from its present rows, by name of the table.
+
+    A digest is the exclusive or of a 64-bit BLAKE2b hash of each row, so it does not depend on the order of the rows.
+    The digest ``sqlite_master`` covers the statements that created the tables.
+    """
     before = connection.text_factory
     connection.text_factory = _decode_text
     try:

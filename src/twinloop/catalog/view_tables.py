@@ -197,8 +197,8 @@ class ViewTableCache:
     def _load_cached_rows(self, state: WorkspaceState) -> pa.Table | None:
         """Return the cached rows of the label history, or None if they do not belong to this ``state.sqlite``.
 
-        They belong to it if its label history has the same row at the last cached number, and as many rows up to this
-        number as the cache.
+        Labels are numbered in the column ``seq``. The cached rows belong to the file if its label history contains the
+        last cached row unchanged, and as many rows up to the ``seq`` of this row as the cache.
         """
         kept = self._kept.load(_GROWING, STATE_TABLES[_GROWING].schema)
         if kept is None:
@@ -298,11 +298,11 @@ def _combine_keys(history: pa.Table, episodes: NDArray[np.uint64] | None) -> NDA
 def _equal_keys_match(history: pa.Table, key: NDArray[np.uint64] | None, order: NDArray[np.int64]) -> bool:
     """Return whether all rows with equal combined keys have the same episode and check; if not, two hashes collide.
 
-    A combined key is the integer that `_combine_keys` computes from the hash of the episode and the check.
+    A combined key is the integer that `_combine_keys` computes from ``key`` and the check of a row.
 
     Args:
         history: rows with the columns ``episode_id`` and ``check``.
-        key: hash of each row's episode.
+        key: hash of each row's episode id; if None, the combined keys contain the check only.
         order: row indices that sort the combined keys.
     """
     ordered = _combine_keys(history, key)[order]

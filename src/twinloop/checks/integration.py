@@ -55,7 +55,9 @@ def check_convergence(twin: Twin) -> CheckOutcome:
 
 
 def _simulate_path(twin: Twin, refine: int) -> NDArray[np.float64]:
-    """Return joint or body positions at the control rate, shape ``(nstep, n)``.
+    """Return the positions of hinge and slide joints at each control step, shape ``(nstep, n)``, in rad or m.
+
+    A model without them gives the positions of free bodies, in m, and the quaternions of ball joints.
 
     Args:
         twin: Twin to simulate.
@@ -76,15 +78,23 @@ def _simulate_path(twin: Twin, refine: int) -> NDArray[np.float64]:
 
 
 def _find_position_columns(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Return the ``qpos`` indices of hinge and slide joints; if there are none, of the positions of free bodies."""
-    free = model.jnt_type == mujoco.mjtJoint.mjJNT_FREE
-    if not free.all():
-        return model.jnt_qposadr[~free & (model.jnt_type != mujoco.mjtJoint.mjJNT_BALL)].astype(np.intp)
-    return (model.jnt_qposadr[:, None] + np.arange(3)).ravel()
+    """Return the ``qpos`` indices of hinge and slide joints.
+
+    A model without them gives those of the positions of free bodies and of the quaternions of ball joints.
+    """
+    free, ball = (model.jnt_type == kind for kind in (mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL))
+    if not (free | ball).all():
+        return model.jnt_qposadr[~(free | ball)].astype(np.intp)
+    width = np.where(free, 3, 4)
+    return np.concatenate([address + np.arange(n) for address, n in zip(model.jnt_qposadr, width, strict=True)])
 
 
 def _sine_commands(twin: Twin) -> NDArray[np.float64]:
-    """Return sine commands around the home command with another phase for each actuator, shape ``(nstep, nu)``."""
+    """Return sine commands with another phase for each actuator, shape ``(nstep, nu)``.
+
+    They begin at the home command, and have a frequency of 1 Hz and an amplitude of 5 % of each actuator's range. They
+    have the unit of MuJoCo's ``ctrl`` and are clipped to the range.
+    """
     low, high = command_ranges(twin.model)
     time = np.arange(round(CONVERGENCE_S * twin.control_hz))[:, None] / twin.control_hz
     phase = np.arange(twin.model.nu)

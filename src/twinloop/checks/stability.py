@@ -61,6 +61,8 @@ def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed:
 def _describe_failing_parameters(twin: Twin, corner: ParamTable, sequence: int, nstep: int, seed: int) -> str:
     """Return a sentence with the parameters that make one corner diverge.
 
+    In a corner, every randomized parameter is at the lower or upper end of its default range.
+
     Args:
         twin: Twin to simulate.
         corner: Parameter values of the corner, one row.

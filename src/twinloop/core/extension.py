@@ -100,6 +100,9 @@ def read_approvals() -> list[Approval]:
 def approve(path: Path, *, how: How = "command") -> Approval:
     """Approve the present content of a file, or a whole workspace.
 
+    The code of an approved file may run even if a dataset or another person's file refers to it. An approved workspace
+    counts as the user's own: code that its files outside of data folders name may run.
+
     Args:
         path: The file, or the folder of the workspace.
         how: Origin of the approval, see `Approval`.

@@ -60,7 +60,7 @@ class Intrinsics(JsonRecord):
         return np.array([[self.fx, 0.0, self.cx], [0.0, self.fy, self.cy], [0.0, 0.0, 1.0]])
 
     def project(self, points: ArrayLike) -> NDArray[np.float64]:
-        """Project points in camera axes to pixel coordinates.
+        """Project points in camera axes (x right, y down, z forward) to pixel coordinates.
 
         Args:
             points: Points in m, shape ``(…, 3)``.

@@ -191,6 +191,9 @@ def _check_finite(values: NDArray[np.float64], columns: Sequence[str], where: st
         columns: Names of the columns.
         where: Start of the error message.
         step: Next step for the user, at the end of the error message.
+
+    Raises:
+        LogError: If a value is NaN or infinite.
     """
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):

@@ -221,7 +221,11 @@ def _is_secret_entry(key: object, item: object) -> bool:
 
 
 def _known_values() -> list[str]:
-    """Return the values to remove from every text, longest first, because a value may contain another one."""
+    """Return the secrets to remove from every text, longest first, because a secret may contain another one.
+
+    They are the values of environment variables whose name indicates a secret, except short values and paths, and the
+    secrets that `note_secrets` found.
+    """
     given = (
         value
         for name, value in os.environ.items()

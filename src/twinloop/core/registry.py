@@ -102,7 +102,10 @@ class Registry(Mapping[str, T]):
         return name in self.builtin or name in self.list_installed()
 
     def _iterate_names(self) -> Iterator[str]:
-        """Yield the names that messages list; they are computed only if a message is written."""
+        """Yield the names that error messages propose; they are computed only if a message is written.
+
+        They are the result of ``listed_names``, or the built-in names, and then the names from installed packages.
+        """
         yield from self._listed_names() if self._listed_names else self.builtin
         yield from self.list_installed()
 

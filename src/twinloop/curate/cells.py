@@ -115,11 +115,11 @@ def _find_best_box(cases: Array, controls: Array, pair_axes: Sequence[int], draw
 
 
 class _Grids:
-    """Episodes on a grid of parameter cells, to find the box in which cases are most unusually frequent.
+    """Episodes on a grid of parameter cells, to find the box with the most significant excess of cases.
 
     A box is a range of one parameter, or ranges of two parameters. Every episode (point) is labelled as a case, for
     example a failure, or a control, for example a success. A range is a pair of cell borders, the lower one first. In
-    the shapes, nrange is the number of all such pairs.
+    the array shapes of the methods, nrange is the number of all such pairs.
     """
 
     def __init__(self, cell: NDArray[np.int64], pair_axes: Sequence[int]) -> None:
@@ -284,7 +284,7 @@ def count_parameter_cells(
     """Count real and simulated episodes in 8 parts of each parameter's range, with success rates.
 
     All parts have the same probability under the parameter's distribution. The first and last part include values
-    beyond the range.
+    beyond the range. Normalized values are 0 to 1 within the range (see `ParameterAxis.to_unit`).
 
     Args:
         axes: the d parameters to count.

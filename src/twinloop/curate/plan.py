@@ -176,7 +176,13 @@ def _evaluate_response(
 def _select_phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
     """Return the indices of the simulated clips of the phase nearest to the hole, one per sufficiently long episode.
 
-    A phase is the position of a clip in its episode: first, second, and so on.
+    A phase is the position of a clip in its episode: first, second, and so on. An episode is sufficiently long if it
+    has a clip of this phase. Phases with fewer than 64 clips are ignored; if all have fewer, only the most frequent
+    phases are compared.
+
+    Args:
+        sim: simulated clips.
+        hole: feature vectors of the real clips that no simulated clip resembles ``(m, d)``.
     """
     order = np.lexsort((sim.first, sim.episode))
     starts = np.flatnonzero(np.diff(sim.episode[order], prepend=-1))

@@ -313,7 +313,7 @@ class RecordedEpisode:
         return self._facts[name]  # pyright: ignore[reportReturnType]
 
     def free_arrays(self) -> None:
-        """Free arrays and shared results; they are read or computed again when they are needed."""
+        """Free arrays and the results of `compute_once`; they are read or computed again when they are needed."""
         self._facts.clear()
         for name in _HEAVY:
             self.__dict__.pop(name, None)

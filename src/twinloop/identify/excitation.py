@@ -231,12 +231,17 @@ def _draw_pool(trials: MotionTrials, options: ExcitationOptions) -> tuple[_Candi
 
 
 def _exchange_segments(gain: Callable[[Sequence[int]], float], count: int, options: ExcitationOptions) -> list[int]:
-    """Improve sets of segments by exchanging single segments, from a greedy and random starts, and return the best set.
+    """Improve several start sets of segments by exchanging single segments, and return the best set.
+
+    One start set is built greedily, segment by segment; the other start sets are random.
 
     Args:
-        gain: Design criterion of a set of segment indices.
+        gain: Design criterion of a set of segment indices; larger is better.
         count: Number of candidate segments.
         options: Options of the search.
+
+    Returns:
+        Indices of the ``options.segment_count`` segments of the best set; an index may occur more than once.
     """
     random = generator(options.seed, "excitation/exchange", 0)
     starts = [random.integers(count, size=options.segment_count).tolist() for _ in range(_STARTS - 1)]

@@ -83,7 +83,13 @@ def draw_step_motion(random: np.random.Generator, time: Array, home: Array, limi
 def draw_chirp_motion(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Draw sines of rising frequency, with separate frequencies and amplitude per joint, ``(T, n)``.
 
-    Arguments as in `draw_fourier_motion`.
+    The commands are in rad or m, or torques in N·m or N if the robot is controlled by torque.
+
+    Args:
+        random: Random generator.
+        time: Times of the T commands, s.
+        home: Commands of the n joints at which the motion begins and ends, ``(n,)``.
+        limits: Motion limits of the robot.
     """
     centre, span, within, path = _plan_around_pose(random, time, home, limits)
     within = within[:, None]
@@ -103,7 +109,13 @@ def draw_chirp_motion(random: np.random.Generator, time: Array, home: Array, lim
 def draw_slow_motion(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Draw back-and-forth motion at nearly constant, low speed, ``(T, n)``; every reversal shows friction.
 
-    Arguments as in `draw_fourier_motion`.
+    The commands are in rad or m, or torques in N·m or N if the robot is controlled by torque.
+
+    Args:
+        random: Random generator.
+        time: Times of the T commands, s.
+        home: Commands of the n joints at which the motion begins and ends, ``(n,)``.
+        limits: Motion limits of the robot.
     """
     centre, span, within, path = _plan_around_pose(random, time, home, limits)
     within = within[:, None]

@@ -43,7 +43,10 @@ class ResidualNoiseModel:
 
     @property
     def inflation(self) -> Array:
-        """Number of frames with as much information as one uncorrelated frame, (1 + ρ) / (1 − ρ), ``(nchannel,)``."""
+        """Number of frames with as much information as one uncorrelated frame, (1 + ρ) / (1 − ρ), ``(nchannel,)``.
+
+        ρ is the lag-1 autocorrelation ``rho``.
+        """
         return (1.0 + self.rho) / (1.0 - self.rho)
 
 

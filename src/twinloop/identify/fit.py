@@ -81,9 +81,15 @@ def _transform_value(value: float, space: FitSpace, name: str) -> float:
 def build_estimates(
     space: FitSpace, point: NDArray[np.float64], uncertainty: Uncertainty, scales: Mapping[str, float]
 ) -> tuple[Estimate, ...]:
-    """Return value and interval of every identified parameter in SI units; arguments as in `build_distribution`.
+    """Return value and interval of every identified parameter in SI units.
 
     Interval limits are converted from solver coordinates (ln or SI).
+
+    Args:
+        space: The free parameters.
+        point: Their estimate in solver coordinates, ``(p,)``.
+        uncertainty: Uncertainty of the estimate.
+        scales: Encoder scales that are computed from the quantization of the log, by parameter name.
     """
     centre, low, high = (space.scalar_values(each) for each in (point, uncertainty.low, uncertainty.high))
     rows = []

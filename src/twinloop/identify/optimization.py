@@ -164,8 +164,8 @@ class OptimizationResult:
     """Result of the optimization of a fit.
 
     Attributes:
-        problem: The least-squares problem of the last iterations.
-        solution: Its solution.
+        problem: The least-squares problem of the last stage, with all training windows.
+        solution: Its solution; after an interrupt, the best point so far.
         worlds: Number of simulated worlds.
         optima: Solutions with nearly the same loss, the reported solution first.
         notes: Notes for the user.

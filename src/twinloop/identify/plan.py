@@ -86,7 +86,10 @@ class PlannedParam(JsonRecord):
         return self.error_in_unit(self.with_data)
 
     def error_in_unit(self, outlook: ParameterOutlook) -> float:
-        """Return the median of an expected standard error, in ``unit``; relative to the value if ``log``.
+        """Return the median of an expected standard error of this parameter.
+
+        It is in the parameter's unit (attribute ``unit``). If the fit uses the logarithm of the parameter (attribute
+        ``log``), it is a fraction of the value.
 
         Args:
             outlook: Expected accuracy of this parameter, such as ``with_data``.
@@ -227,6 +230,10 @@ def summarize_outlook(excitation: NDArray[np.float64], error: NDArray[np.float64
         excitation: RMS change of the readings if the parameter changes by one prior standard deviation, divided by the
             standard deviation of the readings' noise, ``(npoint,)``.
         error: Expected standard error in prior standard deviations, ``(npoint,)``.
+
+    Returns:
+        Median and smallest excitation, median and largest error, and the verdict whether the parameter will be
+        determined.
     """
     middle, worst = float(np.median(error)), float(np.max(error))
     verdict: Verdict = "determined" if worst <= DETERMINED else "depends" if middle <= DETERMINED else "not determined"

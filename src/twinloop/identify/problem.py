@@ -86,7 +86,10 @@ class FitProblem:
 
     @property
     def zero_corrections(self) -> Array:
-        """Corrections that keep the initial states as measured: zeros of shape ``(nwindow, m)``."""
+        """Corrections that keep the initial states as measured: zeros of shape ``(nwindow, m)``.
+
+        m is the number of corrected coordinates of a window's initial state, the length of ``local_sd``.
+        """
         return np.zeros((len(self.measured), len(self.local_sd)))
 
     @property
@@ -118,6 +121,9 @@ class FitProblem:
 
     def losses(self, residual: Array, points: Array, local: Array) -> Array:
         """Return the loss of every block at every point, ``(nworld, nblock)``, including the priors.
+
+        A block is a group of jointly solved parameters with their channels (`ParameterBlock`). Each point is simulated
+        in one world.
 
         Args:
             residual: Residuals at the points, see `residual`.
@@ -345,11 +351,13 @@ def build_initial_state_system(
 
 
 def normal_equations(problem: FitProblem, here: Linearization, block: int, *, damping: float = 0.0) -> NormalEquations:
-    """Return the iteratively reweighted normal equations of one block.
+    """Return the iteratively reweighted normal equations of one block, in solver coordinates (ln or SI).
+
+    The weight of a residual r (in Huber widths) is 1 / max(|r|, 1), times the channel's `FitProblem.frame_weight`.
 
     Args:
         problem: Least-squares problem of the fit.
-        here: Linearization at the point.
+        here: Linearization at the current point, whose residuals give the weights.
         block: Index of the block of jointly solved parameters.
         damping: The diagonal is multiplied by 1 + ``damping`` (Marquardt).
     """

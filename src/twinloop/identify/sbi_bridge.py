@@ -316,7 +316,17 @@ def _stack_intervals(parts: Sequence[Interval]) -> Interval:
 def _check_misfit(
     simulator: _Simulator, learned: _SbiRound, observed: Array, options: SbiOptions, rng: np.random.Generator
 ) -> PosteriorMisfit:
-    """Compare the summaries of the data, ``observed`` ``(k,)``, with those of simulations at posterior draws."""
+    """Test whether the twin can produce the data: compare their summaries with those of simulations.
+
+    The measure is the Mahalanobis distance of the data's summaries from those of simulations at posterior draws.
+
+    Args:
+        simulator: Simulator of the log's windows.
+        learned: Last round, with the posterior draws.
+        observed: Summaries of the data, scores first, ``(k,)``.
+        options: Options; ``replicas`` is the number of simulations.
+        rng: Random generator.
+    """
     rows = rng.integers(len(learned.samples), size=options.replicas)
     scores, residual_summaries, finite = simulator(learned.samples[rows], rng)
     distance, p_value, deviations = compute_mahalanobis_test(

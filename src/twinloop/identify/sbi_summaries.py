@@ -1,8 +1,9 @@
 """Compute summary statistics of a log for simulation-based inference: scores at the estimate, and residual statistics.
 
 The summaries of a world's readings start from their difference to the readings at the estimate. This difference is
-whitened by the autocorrelation of the noise. The scores are one Gauss–Newton step of the parameters for it. The initial
-states of the windows (parts of episodes) are optimized in the same step.
+whitened by the autocorrelation of the noise. One Gauss–Newton step computes the change of the parameters, and of the
+initial states of the windows (parts of episodes), that explains the whitened difference best. The scores are the
+parameters' part of this step.
 
 To first order the scores contain all information of the readings about the parameters (Alsing & Wandelt, MNRAS Letters
 476, 2018). Far from the estimate they lose information: a posterior then becomes wider, but not biased.
@@ -65,8 +66,10 @@ class SummaryStatistics:
 
         Returns:
             Scores ``(p,)`` and residual statistics ``(5 nchannel,)``. A score is the Gauss–Newton step s of a parameter
-            in standard errors, as asinh(s), which keeps the order and limits outliers. The five statistics of a channel
-            are mean, log size, and correlations from frame to frame, with the sign of the speed, and with the position.
+            in standard errors, as asinh(s), which keeps the order and limits outliers. The statistics describe the
+            whitened residuals that remain after the step. For each channel they are: mean divided by root mean square,
+            logarithm of the root mean square, correlation of successive frames, correlation with the sign of the
+            channel's rate of change at the estimate, and correlation with the channel's reading at the estimate.
         """
         white = whiten(readings - self.centre, self.noise, self.present)
         inner, cross, solved, covariance = self._elimination

@@ -111,7 +111,7 @@ class _StepTrial(NamedTuple):
     """Result of one iteration of Levenberg–Marquardt: the accepted step and the next damping.
 
     Attributes:
-        accepted: The accepted step, whose first row is the new point; None if no step lowers the loss.
+        accepted: The accepted step, a query with the new point as its only row; None if no step lowers the loss.
         damping: Damping of each block for the next iteration.
     """
 
@@ -254,7 +254,15 @@ def _run_descent(problem: FitProblem, start: SolverState, *, iterations: int, to
 def _query_linearization(
     problem: FitProblem, point: Array, local: Array
 ) -> Generator[_ResidualQuery, Array, tuple[Linearization, int]]:
-    """Yield the query for the linearization at a point; return the linearization and the number of simulated worlds."""
+    """Yield the query for the linearization at a point; return the linearization and the number of simulated worlds.
+
+    The caller sends the residuals of the query's k points, ``(k, nwindow, nframe, nchannel)``.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        point: The point in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
+    """
     probed = probe(problem, point, local)
     residual = yield _ResidualQuery(probed.points, probed.local)
     return linearization_from_probe(problem, probed, residual), len(probed.points)

@@ -1,12 +1,14 @@
 """Define model structures (optional physical effects that a twin may lack), which `compare` tests on real data.
 
 A structure adds parameters to a fit. With ``gears`` the twin is compiled with two joints per robot joint: one before
-the gear (motor) and one after it (link). A user's own structures are a YAML list with these keys, among others:
+the gear (motor) and one after it (link). A user's own structures are a YAML list with these keys:
 
+- ``name``: a short name.
 - ``meaning``: the physics in words.
 - ``frees``: patterns of the parameters that the fit may change.
-- ``neutral``: values at which the physics has no effect.
-- ``start`` and ``priors``: start values and priors of the fit.
+- ``neutral``: values at which the physics has no effect, SI.
+- ``start`` and ``priors``: start values (SI) and priors of the fit. ``spread`` is the standard deviation, see `Prior`.
+- ``gears`` and ``needs``: gears to add to the twin, and whether contacts are simulated, see `Structure`.
 
 Example::
 
@@ -49,11 +51,12 @@ class Structure(BaseModel):
     Attributes:
         name: Short name.
         meaning: The physics in words.
-        frees: Name patterns of the parameters that the structure adds to the free parameters of a fit.
+        frees: Name patterns, such as ``joint/*/stiffness`` (* and ? as for file names), of the parameters that the
+            structure adds to the free parameters of a fit.
         neutral: Values by pattern at which the physics is absent, SI; for other parameters it is absent at their
             nominal value.
-        start: Start values of the fit by pattern, SI; different from the neutral value, at which derivatives may
-            vanish.
+        start: Start values of the fit by pattern, SI. They must differ from the neutral values, because derivatives may
+            be zero there.
         priors: Priors by pattern, see `Prior`.
         gears: Gears to compile into the twin: ``none``, ``play`` (rigid gears with backlash) or ``elastic``.
         needs: ``contacts`` if the replay must simulate contacts.

@@ -174,15 +174,15 @@ def _estimate_errors(
 def _two_sided_limits(
     score: FrameScores, clusters: FrameClusters, spread: _ConditionalErrors, level: float, refits: Array | None
 ) -> tuple[Array, Array]:
-    """Return lower and upper limits of the intervals as offsets from the estimate.
+    """Return lower and upper limits of k intervals as offsets from the estimate, ``(k,)`` each.
 
     They come from t quantiles. If there are fewer than twice as many clusters as parameters, or ``refits`` are given,
     they come from a bootstrap.
 
     Args:
-        score: Derivatives of the block's loss with respect to its parameters, frame by frame.
+        score: Derivatives of a block's loss with respect to its parameters (those solved jointly), frame by frame.
         clusters: The independent clusters of frames.
-        spread: Covariance, standard errors and degrees of freedom of the k parameters.
+        spread: Covariance, standard errors and degrees of freedom of k parameters of the block.
         level: Confidence level.
         refits: Offsets of refitted estimates, ``(draws, k)``; None uses the linearized fit.
     """

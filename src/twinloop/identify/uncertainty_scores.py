@@ -101,7 +101,7 @@ class FrameScores:
 
 
 def frame_scores(problem: FitProblem, here: Linearization, block: int, weights: Array | None = None) -> FrameScores:
-    """Compute the derivatives of a block's Huber loss frame by frame.
+    """Compute first and second derivatives of a block's Huber loss frame by frame, with the shapes of `FrameScores`.
 
     Residuals beyond the Huber width add a constant gradient and no second derivative.
 
@@ -109,7 +109,8 @@ def frame_scores(problem: FitProblem, here: Linearization, block: int, weights: 
         problem: Least-squares problem of the fit.
         here: Linearization at the point of interest.
         block: Index of the block of jointly solved parameters.
-        weights: How often each frame counts, ``(nwindow, nframe)``; by default once.
+        weights: Factor of each frame's loss, ``(nwindow, nframe)``, such as the number of times that a bootstrap draws
+            the frame; by default 1.
     """
     columns, channels = problem.blocks[block].columns, problem.blocks[block].channels
     residual = here.residual[..., channels]
@@ -202,14 +203,14 @@ def choose_clusters(
     length is a multiple of the integrated autocorrelation time, see `stats.series.block_frames`.
 
     Args:
-        influences: Per block of a fit, each frame's contribution to each parameter's error, ``(nwindow, nframe, p)``;
-            the block with most parameters decides.
+        influences: For each group of jointly solved parameters (`ParameterBlock`), each frame's contribution to each
+            parameter's error, ``(nwindow, nframe, p)``. The largest group determines how many clusters are needed.
         present: Mask of the frames with a measurement, ``(nwindow, nframe)``.
         owners: Index of each window's episode from 0, ``(nwindow,)``.
         times: Times of the windows in their episodes.
 
     Returns:
-        The clusters, or None for a single episode that is too short to be cut into blocks.
+        The clusters, or None for a single episode that is too short to be cut into time blocks.
     """
     least_count = _PER_PARAMETER * max(influence.shape[-1] for influence in influences)
     episodes = int(owners.max()) + 1

@@ -125,7 +125,14 @@ def variant_losses(problem: FitProblem, variants: VariantSolutions, variation: V
 
 
 def _linearize_variants(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization]:
-    """Yield the linearization of every variant; as many variants are replayed at once as fit into memory."""
+    """Yield the linearization of every variant (the fit with other frame weights or one fixed parameter).
+
+    As many variants are replayed at once as fit into memory.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        now: Current parameters of the variants.
+    """
     probes = [probe(problem, point, local) for point, local in zip(now.points, now.local, strict=True)]
     each = len(probes[0].points)
     most = max(1, _MOST_NUMBERS // max(problem.measured.size * each, 1))

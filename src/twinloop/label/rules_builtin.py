@@ -49,7 +49,11 @@ class SubtasksFromStates:
 
 
 class FailureFromStates:
-    """Label rule for the failure class of a simulated episode: the phase of the task that failed, or ``diverged``."""
+    """Label rule for the failure class of a simulated episode: the phase of the task that failed, or ``diverged``.
+
+    The task computes the failed phase from the simulator states (`tasks.protocol.PhasedTask.failure`). ``diverged``
+    means that the world is invalid.
+    """
 
     version = "1"
 

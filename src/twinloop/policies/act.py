@@ -95,7 +95,17 @@ class TransformerLayer(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """Stack of transformer layers with self-attention, followed by layer normalization."""
+    """Stack of transformer layers with self-attention, followed by layer normalization.
+
+    It maps tokens ``(n, a, width)`` to tokens of the same shape.
+
+    Args:
+        layers: number of layers.
+        width: number of features of a token.
+        heads: number of attention heads.
+        feed_forward: number of hidden units of the feed-forward networks.
+        dropout: dropout probability.
+    """
 
     def __init__(self, layers: int, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
@@ -296,7 +306,7 @@ class ActNetwork(Network):
         """Return the loss of each sample ``(n,)``, and its two parts ``l1`` and ``kl``, ``(n,)`` each.
 
         ``l1`` is the mean absolute error of the commands. ``kl`` is the Kullback-Leibler divergence of the latent
-        distribution from a standard normal one. The loss is l1 + kl_weight · kl (equation 1 of the paper).
+        distribution from a standard normal one. The loss is l1 + kl_weight · kl (Zhao et al., RSS 2023, eq. 1).
 
         Args:
             inputs: normalized observations of n samples.

@@ -138,7 +138,11 @@ class FlowNetwork(Network):
 
 
 def _time_encodings(time: Tensor) -> Tensor:
-    """Return cosines and sines of times in [0, 1] at geometrically spaced frequencies, ``(n, 32)``."""
+    """Return cosines and sines of times at 16 geometrically spaced frequencies, ``(n, 32)``: 16 cosines, then 16 sines.
+
+    Args:
+        time: times in [0, 1], ``(n,)``.
+    """
     half = _TIME_SIZE // 2
     exponents = torch.arange(half, dtype=time.dtype, device=time.device) / (half - 1)
     angles = 2 * math.pi * time[:, None] * _FASTEST**exponents / _FASTEST**0.5

@@ -145,6 +145,8 @@ class SpatialSoftmax(nn.Module):
     def forward(self, cells: Tensor) -> Tensor:
         """Return the expected columns of all channels, then their expected rows, ``(n, 2c)``.
 
+        Columns are from -1 (left) to 1 (right), rows from -1 (top) to 1 (bottom).
+
         Args:
             cells: feature maps, ``(n, c, h, w)``.
         """

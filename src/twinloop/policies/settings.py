@@ -183,6 +183,7 @@ class FlowSettings(CommonSettings):
     a higher order of accuracy.
 
     Attributes:
+        n_obs_steps: number of control steps of observations that the policy reads, the newest last; 2 by default.
         width: number of units of each layer.
         depth: number of residual layers of the velocity field.
         features: number of features of an observation.

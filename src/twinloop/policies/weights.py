@@ -52,7 +52,8 @@ def write_policy(
 ) -> Path:
     """Write the three files of a policy's folder in one step; return the folder.
 
-    Other processes see the folder either before or after all changes.
+    ``model.safetensors`` contains the tensors, ``config.json`` everything else, and ``README.md`` the model card as
+    text. Other processes see the folder either before or after all changes.
 
     Args:
         folder: the folder.

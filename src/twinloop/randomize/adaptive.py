@@ -96,10 +96,10 @@ class AdaptiveDraw:
         return tuple(f"{name} {side}" for name in self.names for side in SIDES)
 
     def with_rounds(self, rounds: Mapping[int, Ranges]) -> AdaptiveDraw:
-        """Return a copy with other parameter ranges of the rounds so far.
+        """Return a copy in which ``rounds``, the parameter ranges of the rounds so far, are replaced.
 
         Args:
-            rounds: Ranges by number of the round (``every`` episodes each).
+            rounds: New ranges by number of the round (``every`` episodes each).
         """
         return replace(self, rounds=dict(rounds))
 
@@ -189,7 +189,11 @@ class AdaptiveRound:
     decisions: tuple[str, ...]
 
     def to_json(self, draw: AdaptiveDraw) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
+        """Return a JSON-compatible dictionary.
+
+        Args:
+            draw: The adaptive draw, which gives the names of parameters and boundaries and the length of a round.
+        """
         rows = zip(draw.boundaries, self.counts, self.decisions, strict=True)
         return {
             "round": self.number,
@@ -233,7 +237,10 @@ def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[Ada
 def _move_boundaries(
     draw: AdaptiveDraw, ranges: Ranges, buffers: Sequence[tuple[int, int]]
 ) -> tuple[Ranges, tuple[str, ...]]:
-    """Move every boundary with enough evaluations by one step, or keep it.
+    """Move every boundary with at least ``draw.buffer`` evaluations by one step, or keep it.
+
+    A boundary moves outward if its success rate is at least ``draw.thresholds[1]``, and inward if the rate is below
+    ``draw.thresholds[0]``. It moves by ``draw.step``, but not beyond ``draw.limits`` or past ``draw.anchors``.
 
     Args:
         draw: The adaptive draw.
@@ -241,7 +248,8 @@ def _move_boundaries(
         buffers: Attempts and successes at each boundary since its last decision.
 
     Returns:
-        The new ranges, and the decision for each boundary.
+        The new ranges, and the decision for each boundary: ``waiting``, ``widen``, ``narrow`` or ``keep``. A boundary
+        that cannot move further has ``: at its limit`` after ``widen`` or ``narrow``.
     """
     result, decisions = [], []
     for i, (low, high) in enumerate(ranges):

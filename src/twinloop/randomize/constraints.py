@@ -99,7 +99,15 @@ def parse_constraint(
 
 
 class _ConstraintParser:
-    """Parser of one constraint into ``holds``, a function of a parameter table; ``names`` are its parameters."""
+    """Parser of the text of one constraint.
+
+    A constraint consists of comparisons (<, <=, >, >=, ==, !=), which ``and``, ``or`` and ``not`` may combine. Both
+    sides are arithmetic: + - * / **, numbers, ``pi``, full parameter names, and functions such as ``hypot`` or ``max``.
+
+    Attributes:
+        names: Parameters in the constraint.
+        holds: Function from a parameter table to a mask ``(nworld,)`` of the worlds that meet the constraint.
+    """
 
     def __init__(self, text: str, params: Iterable[str], where: str) -> None:
         self._text, self._where, self._known = text, where, tuple(params)

@@ -58,9 +58,9 @@ def find_largest_empty_rectangle(
         count: Number of points.
 
     Returns:
-        Names of the axes, limits in SI units, ``probability``, and ``by_chance``: the number of empty rectangles of
-        this size that ``count`` independent draws would have on average, counted over all pairs. None if no cell is
-        empty.
+        ``names`` of the two axes, ``low``, ``high`` and ``centre`` of the rectangle in SI units, and ``probability``:
+        the chance that one draw is in the rectangle. ``by_chance`` is the number of empty rectangles of this size that
+        ``count`` independent draws would have on average, counted over all pairs. None if no cell is empty.
     """
     chosen = [k for k, (i, j) in enumerate(pairs) if not axes[i].weights and not axes[j].weights]
     if not chosen:
@@ -87,10 +87,10 @@ def find_largest_empty_rectangle(
 
 
 class EmptyBall:
-    """Search for the largest ball in the unit cube that contains no point, for few axes.
+    """Search for the largest ball in the unit cube that contains no point, for at most 8 axes (`MOST_BALL_AXES`).
 
-    The centres of 512 candidate balls are evenly distributed. Distances are in cumulative probability; a ball may
-    extend beyond the cube.
+    The centres of 512 candidate balls are evenly distributed. A coordinate of the cube is the cumulative probability of
+    a value, from 0 to 1; distances are Euclidean distances in these coordinates. A ball may extend beyond the cube.
     """
 
     def __init__(self, axes: int) -> None:
@@ -116,9 +116,14 @@ class EmptyBall:
         self._nearest = np.minimum(self._nearest, distance.min(axis=1, initial=np.inf))
 
     def result(self, axes: Sequence[UnitCubeAxis]) -> dict[str, Any]:
-        """Return the largest ball that contains no added point.
+        """Return the largest ball that contains none of the points given to `add`.
 
-        The ``radius`` is in cumulative probability, the ``centre`` in SI units by axis.
+        Args:
+            axes: The axes of the cube.
+
+        Returns:
+            ``radius`` in cumulative probability (inf before the first point), and ``centre``: one SI value per axis, by
+            name of the axis.
         """
         best = int(np.argmax(self._nearest))
         return {
@@ -266,10 +271,15 @@ class CoverageCounter:
     def _triple_metrics(self, triples: NDArray[np.bool_]) -> dict[str, Any]:
         """Return the mean coverage of all triples of axes, and the triple with the lowest coverage.
 
-        Coverage is the share of cells with a draw. The lowest coverage is relative to that of independent draws.
+        Coverage is the share of cells with a draw. The lowest coverage is the one that is furthest below the mean
+        coverage of independent draws, as a difference.
 
         Args:
             triples: Mask of the cells with a draw for every triple of axes, ``(s, s, s)`` for s cells on all axes.
+
+        Returns:
+            ``occupied`` (mean coverage), ``expected`` (that of independent draws), and ``least``: ``names``,
+            ``occupied`` and ``expected`` of the triple with the lowest coverage.
         """
         d, rows = len(self.axes), []
         table = triples.reshape((d, TRIPLE_CELLS) * 3)

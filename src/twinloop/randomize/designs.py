@@ -65,7 +65,11 @@ class Independent:
     names: tuple[str, ...] = ()
 
     def check(self, axes: Axes) -> None:
-        """Accept all axes (uniform random numbers of an episode), because independent draws have no requirements."""
+        """Accept all axes, because independent draws have no requirements.
+
+        Args:
+            axes: The axes; each is one uniform random number per episode.
+        """
 
     def place(self, u: Numbers, *_: object) -> Numbers:
         """Return the uniform random numbers ``u`` unchanged."""
@@ -102,9 +106,13 @@ class Sobol:
             raise InputError(f"A Sobol' design has at most {MOST_AXES} axes; {len(axes)} are drawn. Draw fewer.")
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """Return ``u`` with the columns of the selected axes replaced by Sobol' points.
+        """Return ``u`` with the columns of the selected axes replaced by Sobol' points, ``(n, k)``.
 
-        Arguments as in `Design.place`.
+        Args:
+            u: Independent uniform random numbers of n episodes on k axes, ``(n, k)``.
+            axes: The k axes.
+            run_seed: Seed of the run.
+            episodes: Episode numbers, ``(n,)``.
         """
         chosen = _select_axes(axes, self.names or ("*",))
         placed = u.copy()
@@ -143,7 +151,16 @@ class Stratified:
             _check_cell_count([self.strata] * len(_select_axes(axes, self.names)), self.kind)
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """Return ``u`` with each number moved into its stratum; arguments as in `Design.place`."""
+        """Return ``u`` after mapping each number from (0, 1) into the stratum of its episode, ``(n, k)``.
+
+        If the design has ``names``, only the columns of these parameters change.
+
+        Args:
+            u: Independent uniform random numbers of n episodes on k axes, ``(n, k)``.
+            axes: The k axes.
+            run_seed: Seed of the run.
+            episodes: Episode numbers, ``(n,)``.
+        """
         return (
             self._place_crossed(u, axes, run_seed, episodes)
             if self.names
@@ -178,9 +195,10 @@ class LatinHypercube(Stratified):
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Full-factorial grid over named parameters, visited in order and repeatedly; the other parameters are independent.
+    """Full-factorial grid over named parameters, visited in order and repeatedly.
 
-    A level is the middle of one of several equally probable parts of a parameter's distribution.
+    The other parameters are drawn at random, independently of the grid. A level is the middle of one of several equally
+    probable parts of a parameter's distribution.
 
     Attributes:
         names: Name patterns of the parameters on the grid.

@@ -98,7 +98,10 @@ class Draw:
 
     @property
     def size(self) -> int:
-        """Number of independent uniform random numbers per episode: 1 if tied, else one per parameter."""
+        """Number of independent uniform random numbers per episode: one per parameter.
+
+        It is 1 if the draw is ``tied``: all parameters then get the same drawn number.
+        """
         return 1 if self.tied else len(self.names)
 
     @property
@@ -171,7 +174,11 @@ class JointDraw:
             twin.find_param(name)
 
     def to_si_values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert transformed values ``(n, k)`` of the k parameters to SI values."""
+        """Convert drawn values ``(n, k)`` of the k parameters to SI values.
+
+        Args:
+            values: Natural logarithms of the parameters with the transform ``log``, and SI values of the others.
+        """
         logs = np.array([kind == "log" for kind in self.transforms])
         return np.where(logs, np.exp(np.where(logs, values, 0.0)), values)
 

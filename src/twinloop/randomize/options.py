@@ -33,6 +33,9 @@ OPTIONS = ("default", "identified", "kappa", "design", "constraints", "adaptive"
 class AdaptiveOptions(BaseModel):
     """Options of adaptive ranges: the ``adaptive:`` mapping of a ``randomization:`` section.
 
+    A boundary is the lower or upper end of a parameter's range. To evaluate it, episodes set one parameter to it, and
+    successes of the policy are counted.
+
     The defaults are our choice. The thresholds of the paper (OpenAI et al., arXiv 1910.07113, 2019) count rotations of
     a block and do not fit a success rate. Half of the episodes evaluate a boundary; 32 episodes separate a rate of 0.9
     from 0.6 (95 % intervals 0.76 to 0.97 and 0.42 to 0.74).

@@ -46,8 +46,8 @@ def check_no_duplicates(draws: Sequence[AnyDraw]) -> None:
 def check_design(design: Design, draws: Sequence[AnyDraw]) -> None:
     """Check that a sampling design fits the draws of a plan.
 
-    Some parameters cannot have separate levels or strata. For a grid and for strata these are parameters of a joint
-    distribution. For a grid these are also parameters with adaptive ranges or in boxes.
+    Some parameters cannot have separate levels or strata: parameters of a joint distribution (in a grid or a stratified
+    design), and parameters with adaptive ranges or in boxes (in a grid).
 
     Raises:
         InputError: If no parameter is drawn per episode, or the design names a parameter that cannot have separate

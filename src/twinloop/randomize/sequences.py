@@ -63,8 +63,20 @@ def _permute_by_cycle_walking(
 ) -> NDArray[np.int64]:
     """Permute integers with a Feistel network over the next power of two, for large ``size``.
 
-    The network is applied until the result is below ``size``: cycle walking (Black and Rogaway, CT-RSA 2002). Values
-    outside the domain are skipped in the permutation's cycles. Arguments as in `permute`.
+    The network permutes more integers than ``size``. It is applied again to a result of ``size`` or more until the
+    result is below ``size``, which gives a permutation of the integers below ``size``: cycle walking (Black and
+    Rogaway, CT-RSA 2002).
+
+    Args:
+        index: The integers to permute, ``(n,)``.
+        size: Length of a permutation; an integer is at most ``size - 1``.
+        run_seed: Seed of the run.
+        labels: Names of the permutations; different labels give independent permutations.
+        cycle: For each integer the number of the pass through all integers below ``size``, ``(n,)``; each pass has
+            another permutation.
+
+    Returns:
+        The permuted integers, ``(n, len(labels))``.
     """
     shape = (len(index), len(labels))
     digests = [hashlib.blake2b(label.encode(), digest_size=4).digest() for label in labels]

@@ -179,7 +179,12 @@ class _ServerSession(Protocol):
     """Session with a policy server, over HTTP or WebSocket."""
 
     def exchange(self, message: Message) -> Message:
-        """Send a message to the server and return the server's answer."""
+        """Send a message to the server and return the server's answer, which must arrive within the client's timeout.
+
+        Raises:
+            PolicyServerError: If the connection was lost, the timeout passed, the server refused, or the answer is
+                invalid.
+        """
         ...
 
     def close(self) -> None:

@@ -175,7 +175,13 @@ def _resolve_addresses(host: str, port: int, timeout_s: float) -> list[Any]:
 
 
 class HttpConnection(http.client.HTTPConnection):
-    """HTTP connection, with or without TLS, with one deadline for each request and its answer."""
+    """HTTP connection, with or without TLS, with one deadline for each request and its answer.
+
+    Args:
+        place: URL of the server with host and port; its scheme selects TLS.
+        timeout_s: longest time in s to connect by `connect`. The argument ``timeout_s`` of `exchange` sets the deadline
+            of one request.
+    """
 
     def __init__(self, place: SplitResult, timeout_s: float) -> None:
         super().__init__(place.hostname or "", place.port)
@@ -278,7 +284,13 @@ class WebSocketStream:
         self._flush()
 
     def receive(self) -> bytes:
-        """Wait for the next message and return it."""
+        """Wait for the next message until the deadline of `start`, and return it.
+
+        Raises:
+            OSError: If the server closed the connection or sent text, or the deadline passed (`TimeoutError`).
+            EOFError: If the connection ended without WebSocket's close frame.
+            WebSocketException: If the server broke the protocol (`websockets.exceptions`).
+        """
         while not self._messages:
             self._read(self._timed.recv())
         return self._messages.pop(0)

@@ -289,14 +289,25 @@ class Envelope:
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
     def get_accepted_command(self, motion: RobotMotion) -> Array:
-        """Return the last command that the robot accepted according to its driver, shape ``(n,)``, in its units."""
+        """Return the last command that the robot accepted according to its driver, shape ``(n,)``.
+
+        It is in the robot's units (`units`, as for readings and commands).
+
+        Args:
+            motion: present motion of the robot.
+        """
         position = motion.position if motion.reports.accepted_command is None else motion.reports.accepted_command
         return (position - self._offset) / self._scale
 
     def _limit_command(self, motion: RobotMotion, values: Array, measured: Array | None) -> EnvelopeDecision:
-        """Return the decision about a command: send it, or the nearest of several positions that keeps every limit.
+        """Return the decision about a command: send it, or send another position that keeps every limit.
+
+        The other position is the command after the limits of the request and of the joints. If it would break a limit
+        of the workspace or the clearance, it is the nearest allowed one of the positions that `_find_free_target`
+        tests.
 
         Args:
+            motion: state after the previous decision, from which the command starts.
             values: requested command, shape ``(n,)``, in the robot's units.
             measured: measured joint positions, shape ``(n,)``, in the robot's units; None if unknown.
         """

@@ -98,13 +98,15 @@ class ReportLimits:
     def add_reading(
         self, reports: ReportedState, reading: Array, time_s: float, command: Array
     ) -> tuple[ReportedState, str]:
-        """Return the reports after a new reading, and the reason why the robot must stop, or "".
+        """Return the summary of the robot's reports after a new reading, and the reason why it must stop, or "".
+
+        The summary contains the last reading, and how far commands have moved since readings stopped changing.
 
         The robot must stop if a joint is outside its range, has moved faster than possible, or does not move although
         it is commanded to.
 
         Args:
-            reports: reports up to now.
+            reports: summary of the reports up to now.
             reading: joint positions, finite, shape ``(n,)``, in SI units.
             time_s: time of the reading by the robot's clock, in s.
             command: last issued command, shape ``(n,)``, in SI units.

@@ -186,7 +186,11 @@ class PoseSpace:
         self._usual = {(first, second) for first, second, *_ in self._near.find_close_pairs()}
 
     def compute_tool_position(self, pose: Array) -> Array:
-        """Return the position of the tool in the world frame, ``(3,)`` in m."""
+        """Return the position of the tool in the world frame, ``(3,)`` in m.
+
+        Args:
+            pose: joint positions, shape ``(n,)``, in rad or m.
+        """
         self._set_pose(pose)
         return self._near.data.site_xpos[self._tool].copy()
 

@@ -94,9 +94,10 @@ def gate(
 
 
 def _judge_rules(config: GateConfig, evidence: GateEvidence, context: GateContext) -> list[RuleVerdict]:
-    """Return the verdicts of all rules in a decision's order, except the rule ``evidence``, which `gate` checks first.
+    """Return the verdicts of all rules except the rule ``evidence``, which `gate` checks first.
 
-    Waived rules are not evaluated.
+    Their order, also in the decision, is: success, slices (if required), improves (if required), robot, floor,
+    invariants, regressions, latency, context. Waived rules are not evaluated.
     """
     first = config.champion is None
     verdicts = list[RuleVerdict]()

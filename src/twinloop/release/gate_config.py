@@ -208,7 +208,14 @@ class ContextRule(_Section):
 
 
 class ShadowStage(_Section):
-    """Settings of the shadow stage: limit and quantile of differences, number of episodes; see `plan.ShadowPlan`."""
+    """Settings of the shadow stage, see `plan.ShadowPlan`.
+
+    Attributes:
+        limit: largest allowed distance of the candidate's commands from the champion's, in the unit of the commands.
+        quantile: quantile, over the steps of an episode, of the largest difference of any joint; it is compared with
+            the limit.
+        episodes: number of episodes after which the stage is passed.
+    """
 
     limit: float = Field(gt=0)
     quantile: float = Field(default=0.95, gt=0, lt=1)
@@ -279,7 +286,10 @@ class GateConfig(_Section):
     @model_validator(mode="before")
     @classmethod
     def _set_default_stages(cls, value: Any) -> Any:
-        """Set both stages to null for a first champion, unless the file contains ``stages``."""
+        """Set the stages shadow and canary to null if ``champion`` is null, unless the file contains ``stages``.
+
+        Without a champion there is no policy to compare the candidate with.
+        """
         if isinstance(value, dict) and "stages" not in value and value.get("champion", "") is None:
             return {**value, "stages": {"shadow": None, "canary": None}}
         return value

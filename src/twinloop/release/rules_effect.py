@@ -250,9 +250,11 @@ def success_rules(rule: SuccessRule, config: GateConfig, evidence: GateEvidence)
 
 
 def robot_rule(rule: RobotRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """Check that the candidate's success rate on a robot is not lower than the champion's by the margin.
+    """Check that the candidate's success rate on a robot is not lower than the champion's by ``rule.within``.
 
-    If there are no trials on a robot, the verdict is ``none``, which does not refuse the candidate.
+    The verdict is ``yes`` if this is shown and ``no`` if the contrary is shown. If the test is undecided, it is
+    ``missing``, or ``no`` if the gate allows only one evaluation (``looks: once``). If the trials have no pairs, it is
+    ``missing``. If there are no trials on a robot or no champion, it is ``none``, which does not refuse the candidate.
     """
     requirement = f"on a robot not worse than {config.champion} by {_format_points(rule.within)} or more"
     robot_evidence = evidence.select_robot_trials(rule.suites, config.regression_suites)

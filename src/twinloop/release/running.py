@@ -236,7 +236,11 @@ class _RunningEpisode:
             self._end_early(record, "robot", after.stopped)
 
     def _request_command(self, record: EpisodeRun, observation: RobotObservation) -> _PolicyAnswer:
-        """Return the policy's answer for this step, after waiting for it at most the watchdog time.
+        """Return the policy's answer for this step, after waiting for it at most the watchdog time (or ``patience_s``).
+
+        If no answer arrives in this time, the result has no command, and its ``missing`` is the reason. The policy
+        continues to compute, and its answer may be used at a later step. The result also has no command if the robot is
+        stopped, the observation is not finite, the policy failed, or its answer is too old.
 
         Args:
             record: record of the episode, for events.
@@ -305,7 +309,13 @@ class _RunningEpisode:
         return issued, True
 
     def _call_watchers(self, record: EpisodeRun, observation: RobotObservation, issued: Array) -> WatcherReport:
-        """Return the combined report of all watchers; a watcher that raises an error is reported once and removed."""
+        """Return the combined report of all watchers; a watcher that raises an error is reported once and removed.
+
+        Args:
+            record: record of the episode, to which notes and errors are added as events.
+            observation: observation of this step.
+            issued: command that the robot follows after this step, shape ``(n,)``, in the robot's units.
+        """
         scores: dict[str, float] = {}
         alarm = ""
         for watcher in self._watchers:

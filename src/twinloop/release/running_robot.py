@@ -252,8 +252,9 @@ class RunOptions:
 
     Attributes:
         steps: largest number of control steps.
-        patience_s: longest time in s of real time to wait for a policy's answer; None for the envelope's watchdog time.
-            It may be longer for a simulated robot whose time stops while the policy computes.
+        patience_s: longest time in s of real time to wait for a policy's answer; None for the watchdog time of the
+            safety envelope (`Envelope.watchdog_s`). It may be longer for a simulated robot whose time stops while the
+            policy computes.
         judge: function that returns whether the task is done now; None if this cannot be determined.
         stop_on_success: whether to end the episode at success.
         interrupted: function that returns whether a person requests to stop the episode.
@@ -298,7 +299,10 @@ class EpisodeRun:
 
     @property
     def decision_counts(self) -> dict[str, int]:
-        """Number of accepted commands by kind of the envelope's decision, such as ``passed`` or ``limited``."""
+        """Number of commands that the robot accepted, by kind of the safety envelope's decision (`EnvelopeDecision`).
+
+        For example ``passed`` or ``limited``.
+        """
         return dict(Counter(step.decision.kind for step in self.steps if step.sent))
 
     @property

@@ -155,16 +155,28 @@ class Application:
         return name
 
     def close(self, name: str, connection: Connection) -> None:
-        """End the session with this name, if it exists."""
+        """End the session with this name, if it exists.
+
+        Args:
+            name: name of the session.
+            connection: connection of the client; the session is removed from its ``sessions``.
+        """
         connection.sessions.discard(name)
         self.sessions.close(name)
 
     async def answer(self, name: str, session: Session, data: bytes) -> Message:
-        """Return the answer to a message.
+        """Return the answer to a message: the kind ``action`` with the next command, or ``ready`` after a restart.
 
         Args:
             name: name of the session.
             session: session, which the request has claimed (`Sessions.claim`).
+            data: bytes of the message in the format of `serve_wire`, of the kind ``act`` or ``restart``.
+
+        Raises:
+            WireError: If the bytes are not such a message, or the observation does not fit the policy's contract.
+            PolicyFailedError: If the policy raised an error or gave no valid command.
+            BusyError: If other calls of the policy took too long.
+            PolicyStuckError: If the policy did not answer in time; the session is closed.
         """
         try:
             return await self._worker.run(lambda: self._answer_message(session, data))
@@ -283,6 +295,8 @@ async def _answer_stream_message(received: Mapping[str, Any], app: Application, 
 
     Args:
         received: received event of ASGI.
+        app: handler of the server's requests.
+        name: name of the session of this WebSocket.
     """
     data = received.get("bytes")
     with app.sessions.claim(name) as session:

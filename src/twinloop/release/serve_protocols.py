@@ -40,7 +40,9 @@ class Connections:
     """Counter of a server's open connections, in total and for each network address.
 
     Args:
-        sessions: sessions of the server, which are closed some time after their connection has ended.
+        sessions: sessions of the server. Those of an ended connection are closed after ``limits.gone_s`` seconds, see
+            `Connection.release_place`.
+        limits: largest numbers of connections, and times.
     """
 
     def __init__(self, sessions: Sessions, limits: ServeLimits) -> None:
@@ -85,9 +87,10 @@ class Connection:
     sessions: set[str] = field(default_factory=set[str])
 
     def release_place(self) -> None:
-        """Remove this connection from the count, so that another one can open, and close its sessions later.
+        """Remove this ended connection from the server's count of open connections, and close its sessions later.
 
-        A session is closed after ``ServeLimits.gone_s`` seconds, unless another connection has used it in the meantime.
+        Another connection can then open. A session is closed after ``ServeLimits.gone_s`` seconds, unless another
+        connection has used it in the meantime.
         """
         self.connections.remove_connection(self.address)
         loop, since, sessions = asyncio.get_running_loop(), time.monotonic(), self.connections.sessions

@@ -51,7 +51,10 @@ class Session:
         self.heard = self.busy = False
 
     def restart(self, episode: int = 0) -> None:
-        """Start a new episode.
+        """Start a new episode: clear the policy's memory.
+
+        Args:
+            episode: number of the episode, on which the policy's random draws depend.
 
         Raises:
             PolicyFailedError: If the policy raised an error.

@@ -129,7 +129,15 @@ class ShadowLog:
 
 
 def _check_commands(commands: ArrayLike | None, joints: int) -> tuple[NDArray[np.float64], str]:
-    """Return the shadow's command ``(k,)``, NaN if it is not valid, and the reason why it is not valid, or ""."""
+    """Check the command of the shadow (candidate whose commands are computed but not sent) at one control step.
+
+    Args:
+        commands: command of the shadow; None if it did not answer.
+        joints: required number k of values.
+
+    Returns:
+        The command ``(k,)``, NaN if it is not valid; and the reason why it is not valid, or "".
+    """
     nothing = np.full(joints, np.nan)
     if commands is None:
         return nothing, "gave no answer"

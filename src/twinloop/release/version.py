@@ -192,13 +192,20 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 def describe_version(
     folder: Path, files: Mapping[str, str], workspace: Workspace, policy: str | None
 ) -> dict[str, Any]:
-    """Return the description of a new version, as the registry stores it.
+    """Return the description of a new version of a policy, as the registry stores it.
 
     Unknown facts are None or empty; a gate that needs one of them reports that it is missing.
 
     Args:
+        folder: folder of the saved policy, with its ``config.json``.
         files: hash of each file, by path.
+        workspace: workspace whose catalog records the training.
         policy: hash of the policy's weights and settings; None if unknown.
+
+    Returns:
+        ``files``; ``weights`` (hash of the weight file); ``kind``, ``settings``, ``contract`` and ``card`` from
+        ``config.json``; ``normalization`` (``how`` and ``statistics``); ``datasets`` and ``twins`` of the training;
+        ``code`` (package versions); and ``evaluations``, an empty list to which the caller adds evidence.
 
     Raises:
         InputError: If ``config.json`` is not a JSON object.
@@ -252,7 +259,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def format_record(record: Mapping[str, Any]) -> str:
-    """Return the JSON text under which the description of a version is stored."""
+    """Return the description of a policy's version (result of `describe_version`) as JSON text for the registry.
+
+    Keys are sorted, so that equal descriptions have equal texts.
+    """
     return json.dumps(record, sort_keys=True, allow_nan=False)
 
 

@@ -53,9 +53,13 @@ def make_triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) ->
 
 
 def _segments(radius: float, chord: float) -> int:
-    """Return the even number of segments that approximate a full circle within a distance ``chord``, both in m.
+    """Return the even number of straight segments that approximate a full circle, from 24 to 512.
 
-    The chord of an arc of angle a is at most r (1 - cos(a / 2)) inside a circle of radius r.
+    A segment over an angle a is at most r (1 - cos(a / 2)) inside a circle of radius r.
+
+    Args:
+        radius: radius r, in m.
+        chord: largest distance of a segment inside the circle, in m.
     """
     wanted = math.pi / math.acos(max(1.0 - chord / radius, -1.0)) if radius > 0.0 else 0.0
     return 2 * math.ceil(min(max(wanted, _LEAST), _MOST) / 2)

@@ -1,4 +1,4 @@
-"""Plot coverage: which part of a parameter space was simulated, and which real motions simulated motions resemble."""
+"""Plot coverage: which part of a parameter space was simulated, and which real motions have similar simulated ones."""
 
 from __future__ import annotations
 

@@ -82,7 +82,10 @@ def plot_score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> F
 
 
 def _spread_offsets(count: int) -> NDArray[np.float64]:
-    """Return offsets that separate points of one row, shape ``(count,)``; they are the same in every call."""
+    """Return offsets that separate points of one row, shape ``(count,)``; they are the same in every call.
+
+    Offsets are from -0.3 to 0.3, in units of the row's height.
+    """
     return np.asarray(_WIDTH * (2 * ((np.arange(count) * 0.6180339887) % 1) - 1), dtype=np.float64)
 
 

@@ -31,7 +31,7 @@ _GRID = np.array([[x, y] for x in np.linspace(-1.0, 1.0, 5) for y in np.linspace
 
 
 def count_subframes(pixels: float, most: int) -> int:
-    """Return the number of subframes for one image.
+    """Return the number of subframes for one image: 1 + ``pixels`` rounded up, but 1 below 0.25 pixels.
 
     Args:
         pixels: largest motion in the image during exposure and readout, in pixels.

@@ -166,12 +166,15 @@ def _brightness(channels: Mapping[str, NDArray]) -> NDArray[np.floating] | None:
 
 
 def _mirror_reflectance(twin: Twin, table: ParamTable, geom: NDArray[np.int32] | None) -> NDArray[np.float64] | None:
-    """Return the mirror reflectance of the material that each pixel shows, 0 to 1; None if the model has no materials.
+    """Return the mirror reflectance of the material that each pixel shows, 0 to 1, ``(n, h, w)``.
+
+    It is 0 for a pixel without a geom or material. The result is None if ``geom`` is None or the model has no
+    materials.
 
     Args:
         twin: twin of the images, whose model has the materials.
         table: parameter values, which may change the materials; one row for all images or one row per image.
-        geom: geom ids of the images, ``(n, h, w)``; None if unknown.
+        geom: geom ids of the images, ``(n, h, w)``, -1 for none; None if unknown.
     """
     model = twin.model
     if geom is None or not model.nmat:

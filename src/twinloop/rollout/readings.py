@@ -350,7 +350,8 @@ def _motors(twin: Twin, name: str) -> tuple[NDArray[np.float64], NDArray[np.floa
 def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: SubstepMotion) -> SensedSignal:
     """Return the true state of each joint's servo motor, 5 values per joint.
 
-    The columns are the joints in order, with speed, current, duty cycle, voltage and temperature rise of each joint.
+    The columns are the joints in order, each with the speed at its encoder in rad/s, current in A, duty cycle (a signed
+    fraction of the voltage), voltage in V, and temperature rise in K.
     """
     kt, cold, nominal = _motors(twin, name)
     voltage = twin.column(params, "actuator", "voltage", nominal)

@@ -33,7 +33,8 @@ class StepInputs:
 
     Attributes:
         controls: actuator controls, ``(substeps, nu)``.
-        wrenches: external force and torque on each body, ``(substeps, nbody, 6)`` in N and N·m; None if there are none.
+        wrenches: external force in N and torque in N·m on each body, at its centre of mass in world axes
+            (``xfrc_applied``), ``(substeps, nbody, 6)``; None if there are none.
         timestep: physics step in s; None for the model's.
     """
 

@@ -56,7 +56,8 @@ class ParameterChange:
 
         Args:
             table: Parameter table of the unchanged worlds.
-            dose: Size of the change.
+            dose: Size of the change: the new value (``set``) or the added value (``shift``) in SI units, or the factor
+                (``scale``).
         """
         apply = {
             "set": lambda column: np.full_like(column, dose),
@@ -96,9 +97,10 @@ def parse_change(text: str, twin: Twin) -> ParameterChange:
 
 
 def _split_change(text: str) -> tuple[str, str, str] | None:
-    """Split the text of a change into pattern, operator and doses; return None if a part is missing.
+    """Split the text of a change into pattern, operator and doses (sizes); return None if a part is missing.
 
-    The first ``=`` ends the pattern, with a ``*`` or ``+`` directly before it as part of the operator.
+    For example, ``joint/*/damping*=0.5,2`` gives ``joint/*/damping``, ``*=`` and ``0.5,2``. The operator is the first
+    ``=``, with a ``*`` or ``+`` if one is directly before it. However, a ``*`` after ``/`` belongs to the pattern.
     """
     head, equals, doses = text.partition("=")
     head, doses = head.strip(), doses.strip()
@@ -271,8 +273,10 @@ def compare_doses(
         level: Confidence level of the intervals.
 
     Returns:
-        The effects in the order of changes and doses, and for each change whose success rate crosses one half the doses
-        on both sides of the crossing.
+        Two lists:
+
+        - the effects, in the order of changes and doses;
+        - for each change whose success rate crosses one half: the two neighbouring doses of the crossing.
     """
     effects: list[CounterfactualEffect] = []
     crossings: list[HalfSuccessDose] = []

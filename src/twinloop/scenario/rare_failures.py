@@ -235,9 +235,9 @@ def extend_failure_map(
 
 
 def active_axes(proposal: ProposalMixture) -> NDArray[np.bool_]:
-    """Return on which axes the search has shifted the proposal from the plan's distribution, shape ``(d,)``.
+    """Return a mask of the axes on which the search has shifted the proposal from the plan's distribution, ``(d,)``.
 
-    If it has shifted none, return all axes.
+    Axes are the d random numbers of a world (coordinates of a point). If the search has shifted none, all are True.
     """
     moved = (proposal.mean != 0.0).any(axis=0) if proposal.modes else np.zeros(proposal.axes, dtype=bool)
     return moved if moved.any() else np.ones(proposal.axes, dtype=bool)

@@ -66,15 +66,18 @@ class ChannelKind(Protocol):
         ...
 
     def substitute_data(self, data: Array, prediction: Array) -> Array:
-        """Return the channels for a prediction of the raw data that replaces a simulation, shape ``(…, nframe, k)``.
+        """Return the channels of a prediction that comes from a baseline or another recording, not from a simulation.
 
-        Simple baselines are scored with it. For example, the baseline in which nothing moves predicts that the raw data
-        of the first frame stay constant.
+        The prediction is in the form of the raw data. For example, the baseline in which nothing moves predicts that
+        the raw data of the first frame stay constant.
 
         Args:
             data: measured raw data as returned by `extract_data`, r columns, ``(…, nframe, r)``. Some kinds need them,
                 because their channels are relative to the measurement, such as the rotation from a measured pose.
             prediction: prediction of the raw data, same shape.
+
+        Returns:
+            Channels, shape ``(…, nframe, k)``.
         """
         ...
 
@@ -143,10 +146,13 @@ class BodyPose:
         return interpolate_at_frames(episode, self._signal)
 
     def compute_measured(self, data: Array) -> Array:
-        """Return the measured position and a rotation vector of zeros, shape ``(…, 6)``.
+        """Return the measured position in the world in m and a rotation vector of zeros, shape ``(…, 6)``.
 
         The rotation vector is zero because rotations are relative to the measured orientation. It is NaN if the
         orientation was not measured.
+
+        Args:
+            data: measured poses, position in m and quaternion wxyz, shape ``(…, 7)``.
         """
         rotation = np.where(np.isnan(data[..., 3:6]), np.nan, 0.0)
         return np.concatenate([data[..., :3], rotation], axis=-1)
@@ -154,16 +160,25 @@ class BodyPose:
     def substitute_data(self, data: Array, prediction: Array) -> Array:
         """Return the channels of a predicted pose instead of a simulated one, shape ``(…, 6)``.
 
-        They are the predicted position and the rotation vector from the measured to the predicted orientation.
+        They are the predicted position in m and the rotation vector in rad from the measured to the predicted
+        orientation.
 
         Args:
-            data: measured poses, shape ``(…, 7)``.
+            data: measured poses, position in m and quaternion wxyz, shape ``(…, 7)``.
             prediction: predicted poses, for example those of a baseline, same shape.
         """
         return _pose_columns(prediction, data)
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated position and the rotation vector from measured to simulated pose, shape ``(…, 6)``."""
+        """Return the simulated position and the rotation vector from measured to simulated pose, shape ``(…, 6)``.
+
+        The position is in m in the world frame, the rotation vector in rad in the body's axes.
+
+        Args:
+            run: simulated motion.
+            table: not used.
+            data: measured poses, position in m and quaternion wxyz, shape ``(…, 7)``.
+        """
         return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], data)
 
 
@@ -187,7 +202,10 @@ class BodyPoseError:
         )
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured pose, shape ``(T, 7)`` for T frames: position in m, quaternion wxyz."""
+        """Return the measured pose of the body in the world, ``(T, 7)`` for T frames.
+
+        It is the position in m and the quaternion wxyz.
+        """
         return self._pose.extract_data(episode)
 
     def compute_measured(self, data: Array) -> Array:
@@ -207,7 +225,13 @@ class BodyPoseError:
         return _compute_pose_errors(self._pose.substitute_data(data, prediction), data)
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:
-        """Return the distance and the angle from the measured to the simulated pose, shape ``(…, 2)``."""
+        """Return the distance in m and the angle in rad from the measured to the simulated pose, shape ``(…, 2)``.
+
+        Args:
+            run: simulated motion.
+            table: parameters of the worlds.
+            data: measured poses, position in m and quaternion wxyz, shape ``(…, 7)``.
+        """
         return _compute_pose_errors(self._pose.predict_columns(run, table, data), data)
 
 
@@ -226,7 +250,10 @@ class BodyTwist:
         self.channels = tuple(MeasuredChannel(name=f"twist/{body}/{name}", unit=unit) for name, unit in names)
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured velocities, shape ``(T, 6)`` for T frames: linear, then angular."""
+        """Return the measured velocities, shape ``(T, 6)`` for T frames.
+
+        They are the linear velocity in world axes (m/s), then the angular velocity in the body's axes (rad/s).
+        """
         return interpolate_at_frames(episode, self._signal)
 
     def compute_measured(self, data: Array) -> Array:
@@ -234,11 +261,17 @@ class BodyTwist:
         return data
 
     def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the predicted velocities unchanged, because they are not relative to the measured ``data``."""
+        """Return the predicted velocities unchanged, because they are not relative to the measured ``data``.
+
+        The prediction comes from a baseline or another recording.
+        """
         return prediction
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated velocities, shape ``(…, 6)``: linear, then angular."""
+        """Return the simulated velocities, shape ``(…, 6)``.
+
+        They are the linear velocity in world axes (m/s), then the angular velocity in the body's axes (rad/s).
+        """
         return run.qvel[..., self._qvel : self._qvel + 6]
 
 
@@ -317,9 +350,10 @@ def make_channel_kinds(
 
     Args:
         twin: the twin.
-        kinds: joint channels ``position`` and ``velocity`` in the log's units; ``pose/BODY`` (m and rad) and
-            ``twist/BODY`` (m/s and rad/s) of a free body, and ``pose_error/BODY``; ``place/SITE`` (position, m),
-            ``acceleration/SITE`` (m/s²) and ``angular_velocity/SITE`` (rad/s) of sensors at a site.
+        kinds: joint channels ``position`` (in the log's units) and ``velocity`` (rad/s or m/s); ``pose/BODY`` (m and
+            rad), ``pose_error/BODY`` (distance in m and angle in rad between measured and predicted pose) and
+            ``twist/BODY`` (m/s and rad/s) of a free body; ``place/SITE`` (position, m), ``acceleration/SITE`` (m/s²)
+            and ``angular_velocity/SITE`` (rad/s) of sensors at a site.
         units: units of the log's joints, in the twin's order; None if the twin has no robot joints.
         columns: for each joint of the twin, the index of its column in the log.
 
@@ -371,7 +405,16 @@ class JointPosition:
         return prediction
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the encoder readings of the simulated positions, in the log's units."""
+        """Return the encoder readings of the simulated positions, in the log's units.
+
+        Args:
+            run: simulated motion.
+            table: parameters of the worlds, with the encoders' offsets and scales.
+            data: not used, because positions are not relative to the measurement.
+
+        Returns:
+            Readings, shape ``(nworld, nframe, n)`` for n joints.
+        """
         offset = self._twin.column(table, "sensor", "offset")[:, None]
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return self._units.from_si((run.qpos[..., self._twin.encoder_qpos] - offset) / scale)
@@ -399,11 +442,23 @@ class JointVelocity:
         return data
 
     def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the predicted velocities unchanged, because they are not relative to the measured ``data``."""
+        """Return the predicted velocities unchanged, because they are not relative to the measured ``data``.
+
+        The prediction comes from a baseline or another recording.
+        """
         return prediction
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated velocities divided by the encoders' scale, as the encoders would measure them."""
+        """Return the simulated velocities divided by the encoders' scale, as the encoders would measure them.
+
+        Args:
+            run: simulated motion.
+            table: parameters of the worlds, with the encoders' scales.
+            data: not used, because velocities are not relative to the measurement.
+
+        Returns:
+            Velocities in rad/s or m/s, shape ``(nworld, nframe, n)`` for n joints.
+        """
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return run.qvel[..., self._twin.encoder_qvel] / scale
 
@@ -427,7 +482,10 @@ class _SiteChannel:
         self.channels = tuple(MeasuredChannel(name=f"{signal}/{axis}", unit=unit) for axis in "xyz")
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured signal, shape ``(T, 3)`` for T frames."""
+        """Return the measured signal of the site, shape ``(T, 3)`` for T frames.
+
+        It is a position in the world in m, or in the site's axes an acceleration in m/s² or angular velocity in rad/s.
+        """
         return interpolate_at_frames(episode, self._signal)
 
     def compute_measured(self, data: Array) -> Array:
@@ -437,7 +495,10 @@ class _SiteChannel:
         return values
 
     def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the predicted signal unchanged, because it is not relative to the measured ``data``."""
+        """Return the predicted signal unchanged, because it is not relative to the measured ``data``.
+
+        The prediction comes from a baseline or another recording.
+        """
         return prediction
 
 
@@ -487,5 +548,13 @@ class SiteSensor(_SiteChannel):
         self._first = int(model.sensor_adr[sensors[0]])
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the simulated sensor values, shape ``(…, 3)``."""
+        """Return the simulated values of the accelerometer (m/s²) or gyroscope (rad/s), shape ``(…, 3)``.
+
+        They are along the x, y and z axes of the site.
+
+        Args:
+            run: simulated motion with the recorded ``sensordata``.
+            table: not used.
+            data: not used.
+        """
         return run.records["sensordata"][..., self._first : self._first + 3]

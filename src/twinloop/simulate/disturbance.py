@@ -78,7 +78,16 @@ class Pushes:
 
 
 class _BodyPush:
-    """Push of one body in every world."""
+    """Push of one body in every world: a constant force during an interval of time, once or periodically.
+
+    Its parameters are those of `Pushes`: ``force``, ``azimuth``, ``elevation``, ``time``, ``duration`` and ``period``.
+
+    Attributes:
+        force: force at the body's centre of mass, in world axes in N, shape ``(nworld, 3)``.
+
+    Raises:
+        InputError: If the push lasts longer than its period.
+    """
 
     def __init__(self, params: ParamTable, body: str) -> None:
         def column(quantity: str) -> NDArray[np.float64]:

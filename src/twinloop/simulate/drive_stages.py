@@ -109,9 +109,10 @@ class ActuatorDofs:
         return cls(dof=as_array(dof), actuator=as_array(actuator), gear=as_array(gear))
 
     def motor_torque(self, state: DriveState) -> Array:
-        """Return the torques of the motor currents, shape ``(nworld, nu)``.
+        """Return the torques of the motor currents in N·m, shape ``(nworld, nu)``.
 
-        They are MuJoCo's actuator forces minus the damping by back-EMF.
+        A torque is MuJoCo's actuator force − ``back_emf`` · motor speed, because the actuator force does not include
+        the back-EMF, which the model has as joint damping.
         """
         return state.force - state.back_emf * self.map_to_motors(state.qvel)
 
@@ -278,7 +279,12 @@ def _sum_actuators(values: Array) -> Array:
 class SpeedLimit:
     """Drive effect: torque limit that falls linearly with the speed and is zero at the no-load speed.
 
-    When braking, the full torque is available.
+    The limit is ``actuator_forcerange`` in N·m, and the no-load speed of each actuator is in rad/s. When braking, the
+    full torque is available.
+
+    Args:
+        twin: the twin.
+        wiring: mapping between its actuators and degrees of freedom.
     """
 
     fields = ("actuator_forcerange",)
@@ -370,7 +376,10 @@ class LinkFeedback:
         self._used = bool(robot and robot.gears and robot.gears.feedback == "link" and robot.control == "position")
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:  # noqa: ARG002  # depends on the twin alone
-        """Look up the joint indices; return whether the servos measure at the link."""
+        """Look up the indices of the motor and link positions in qpos; return whether the servos measure at the link.
+
+        ``as_array`` converts NumPy arrays to the array library of the simulation.
+        """
         if self._used:
             self._motor = as_array(np.asarray(self._twin.motor_qpos, dtype=np.int64))
             self._link = as_array(np.asarray(self._twin.joint_qpos, dtype=np.int64))

@@ -74,11 +74,15 @@ class Rotors:
         return np.asarray(params.get(name, np.full(params.nworld, nominal)))
 
     def _compute_lag_states(self, values: dict[str, NDArray[np.float64]], nworld: int) -> tuple[NDArray, NDArray]:
-        """Return the states of both lags at the start, from the throttles before it; NaN if no throttles are known.
+        """Compute the states of both lags at the start, from the throttles before it.
 
         Args:
             values: rotor parameters by quantity, each of shape ``(nworld,)``.
             nworld: number of worlds.
+
+        Returns:
+            State of the electric lag, and rotor speed (state of the mechanical lag), both as a throttle of shape
+            ``(nworld, nu)``; NaN if no throttles are known.
         """
         unknown = np.full((nworld, self._twin.model.nu), np.nan)
         if self._before is None or not self._before.earlier.shape[1]:
@@ -120,7 +124,7 @@ def _gain(xp: Array, lag: Array, step: Array) -> Array:
     """Return the fraction of a step response that a first-order lag reaches within a time; 1 if the lag is 0.
 
     Args:
-        xp: namespace of the array library.
+        xp: module of the array library, as `array_namespace` returns it.
         lag: time constant, in s.
         step: time, in s.
     """
@@ -156,7 +160,9 @@ class DriveStage(Protocol):
 
 
 class DriveStages:
-    """All drive effects of a batch of worlds.
+    """All drive effects of a batch of worlds, which change controls and model fields before each physics step.
+
+    Call `begin_step` at the start of each control step, and `apply` before each physics step.
 
     Attributes:
         step: number of the next control step in each world, shape ``(nworld,)``.
@@ -310,7 +316,10 @@ def apply_drives(
 
 
 def _field_arrays(twin: Twin, params: ParamTable, names: set[str]) -> dict[str, NDArray[np.float64]]:
-    """Return the named model fields of every world before drive effects, shape ``(nworld, …)`` each."""
+    """Return the named model fields of every world as its parameters set them, shape ``(nworld, …)`` each.
+
+    Drive effects, which change these fields before each physics step, are not included.
+    """
     if not names:
         return {}
     written = twin.fields(params).arrays

@@ -43,7 +43,9 @@ OUT_OF_MEMORY = int(mujoco.mjtWarning.mjWARN_CNSTRFULL)
 def state_columns(model: mujoco.MjModel, part: int) -> NDArray[np.intp]:
     """Return the columns of a recorded state that contain one of its components.
 
-    ``state_component`` is the component as a bit of MuJoCo's ``mjtState``, such as ``mjSTATE_QPOS``.
+    Args:
+        model: compiled model.
+        part: the component, a bit of MuJoCo's ``mjtState`` such as ``mjSTATE_QPOS``.
     """
     size = mujoco.mj_stateSize(model, STATE_SPEC)
     columns = np.zeros(mujoco.mj_stateSize(model, int(part)))
@@ -201,10 +203,16 @@ class Simulation(Protocol):
 
 
 class Controller(Protocol):
-    """Function that chooses the commands from the simulation; it is called once per control step."""
+    """Function that chooses the commands from the simulation; it is called once per control step.
+
+    Its argument is the running simulation, from which it reads the current states.
+    """
 
     def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
-        """Return the commands of all worlds, shape ``(nworld, nu)``, which are held until the next call."""
+        """Return the commands of all worlds, shape ``(nworld, nu)``, which are held until the next call.
+
+        Commands are in rad or the actuator's unit, as for `Simulation.advance`.
+        """
         ...
 
 

@@ -49,7 +49,7 @@ class SimulationReference:
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """Current state of every world, shape ``(nworld, nstate)``."""
+        """Current full state of every world, shape ``(nworld, nstate)``, with the components of ``STATE_SPEC``."""
         states = np.empty((self.nworld, mujoco.mj_stateSize(self._worlds[0][0], STATE_SPEC)))
         for row, (model, data) in zip(states, self._worlds, strict=True):
             mujoco.mj_getState(model, data, row, STATE_SPEC)

@@ -80,7 +80,9 @@ def _group_by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
 
 
 def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> ReplayedMotion:
-    """Simulate all windows of a log in one world and return the motion, without corrections of first states.
+    """Simulate all windows of a log in one world and return the motion.
+
+    Windows start from their measured initial states, without the corrections ``local`` of `replay`.
 
     Args:
         backend: backend that runs the windows.

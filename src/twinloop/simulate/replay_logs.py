@@ -166,10 +166,10 @@ class ReplayLogs:
         return self.substitute_data([hold_first_frame(kept) for kept in self.channel_data])
 
     def substitute_data(self, others: Sequence[Array]) -> Array:
-        """Return the channels for a prediction of the log's raw data that replaces a simulation.
+        """Return the channels of a prediction that comes from a baseline or another recording, not from a simulation.
 
-        Simple baselines are scored with it. For example, the baseline in which nothing moves predicts that the raw data
-        of each window's first frame stay constant.
+        The prediction is in the form of the log's raw data. For example, the baseline in which nothing moves predicts
+        that the raw data of each window's first frame stay constant.
 
         Args:
             others: predicted raw data, one array for each array in ``channel_data``, with the same shape.

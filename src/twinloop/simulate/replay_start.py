@@ -117,7 +117,8 @@ def read_starts(
         columns: for each joint of the twin, its column in the log.
         commands: for each episode number the commands in the actuators' units, shape ``(T, nu)``.
         resting: whether to start with zero velocity.
-        sd: prior standard deviations of the components that may be corrected, see `ReplayOptions.local`.
+        sd: prior standard deviations of the components that may be corrected, by ``position``, ``rotation``,
+            ``velocity`` and ``spin``; units as in `ReplayOptions.local`.
         history: number of commands to keep from before a window.
 
     Raises:
@@ -175,7 +176,10 @@ def _place(
 
 
 def _read_angular_velocity(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:
-    """Return the angular velocity that a gyroscope on the body measured, in the body's axes; 0 if there is none."""
+    """Return the angular velocity that a gyroscope on the body measured, in the body's axes in rad/s, shape ``(3,)``.
+
+    It is 0 if there is no gyroscope.
+    """
     for site in np.flatnonzero(model.site_bodyid == model.body(body).id):
         signal = f"angular_velocity/{model.site(int(site)).name}"
         if signal in episode.signals:

@@ -82,7 +82,7 @@ class DivergenceMonitor:
         self._kinds = xp.where(fresh[:, None], has_warning, self._kinds)
 
     def restart(self, simulation: Simulation, worlds: ArrayLike) -> None:
-        """Mark some worlds as valid again after the simulation has restarted them."""
+        """Mark the worlds with the indices ``worlds`` as valid again, after the simulation has restarted them."""
         index = ArrayLibrary.of(self._before).asarray(worlds)
         self._before[index] = simulation.warnings()[index]
         self._step[index] = -1

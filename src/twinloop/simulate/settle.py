@@ -150,7 +150,14 @@ def _compute_drag(twin: Twin, batch: Batch, joints: NDArray[np.intp]) -> NDArray
 def find_contacts(
     twin: Twin, params: ParamTable, initial: InitialState, qpos: NDArray[np.float64]
 ) -> tuple[Contacts, ...]:
-    """Return the contacts of every world at the positions ``qpos`` of shape ``(nworld, nq)``."""
+    """Return the contacts of every world at the given positions.
+
+    Args:
+        twin: the twin.
+        params: parameters, one row per world.
+        initial: initial states, of which the poses of mocap bodies are used.
+        qpos: positions, shape ``(nworld, nq)``.
+    """
     batch = make_batch(twin, params, initial, 1)
     batch.bind("qpos")[...] = np.where(np.isfinite(qpos), qpos, 0.0)
     data = mujoco.MjData(twin.model)

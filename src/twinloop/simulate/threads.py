@@ -136,7 +136,8 @@ class SimulationThreads:
 
         Args:
             controls: controls, shape ``(nworld, substeps, nu)``.
-            wrenches: pushes, shape ``(nworld, substeps, nbody, 6)``, or None.
+            wrenches: pushes, force in N and then torque in N·m at each body's centre of mass in world axes, shape
+                ``(nworld, substeps, nbody, 6)``, or None.
         """
         batch, worlds, before = self.batch, np.arange(self.nworld, dtype=np.int32), self.warnings()
         qpos, qvel, ctrl, force, pushed = (batch.bind(name) for name in _DRIVEN)

@@ -105,7 +105,10 @@ class SimulationWarp:
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """Current state of every world, shape ``(nworld, nstate)``; its numbers were computed in float32."""
+        """Current full state of every world, shape ``(nworld, nstate)``, with the components of ``STATE_SPEC``.
+
+        The numbers were computed in float32.
+        """
         return to_host(self.device.state).astype(np.float64)
 
     @property

@@ -60,7 +60,7 @@ def use_device(device: wp.Device) -> Generator[None]:
 class GraphCache:
     """Cache of repeated device work as captured graphs, which launch faster than single kernels.
 
-    Graphs are used on a CUDA device and on the CPU.
+    They are CUDA graphs on a CUDA device, and Warp's counterpart (recorded kernel launches) on the CPU.
     """
 
     def __init__(self, device: wp.Device) -> None:

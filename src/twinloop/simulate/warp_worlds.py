@@ -139,7 +139,7 @@ class WarpWorlds:
             twin, params, initial.command, earlier=initial.earlier, as_array=self.arrays.asarray
         )
         self._pushes = Pushes(twin, params)
-        self._drives = DriveStages(twin, params, as_array=self.arrays.asarray)
+        self._drives = DriveStages(twin, params, as_array=self.arrays.asarray, initial=initial)
         with use_device(self.device):
             self.model = WarpModel(twin, self.nworld)
             if deterministic:
@@ -296,7 +296,14 @@ class WarpWorlds:
         mjw.reset_data(self.model.device, self.data, wp.from_torch(self._fresh))
 
     def _prepare_step(self, params: ParamTable) -> None:
-        """Allocate the arrays, compile the kernels and capture the graph of a control step."""
+        """Allocate the arrays, compile the kernels and capture the graph of a control step, once at the start.
+
+        This runs one physics step, so the states must be set again afterwards.
+
+        Args:
+            params: parameters, one row per world. Model fields of parameters that change during an episode get one
+                array per world.
+        """
         stepped = self._twin.stepped_fields(params, 0)
         names = [*(stepped.arrays if stepped else ()), *self._drives.fields]
         self.model.check(params, names)

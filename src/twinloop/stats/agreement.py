@@ -193,7 +193,10 @@ def _stack_observers(first: ArrayLike, second: ArrayLike) -> NDArray[np.object_]
 
 
 def _encode_values(table: NDArray[np.object_]) -> tuple[NDArray[np.intp], int]:
-    """Return a table of integer codes from 0, with -1 for missing values, and the number of different values."""
+    """Return a table of integer codes from 0, with -1 for missing values, and the number of different values.
+
+    Values are compared as text, and equal values have the same code in all columns. None, NaN and "" are missing.
+    """
     words = sorted({str(value) for value in table.ravel() if not _is_missing(value)})
     number = {word: code for code, word in enumerate(words)}
     codes = [-1 if _is_missing(value) else number[str(value)] for value in table.ravel()]

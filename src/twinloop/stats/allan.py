@@ -125,9 +125,9 @@ def allan_noise(curve: AllanCurve) -> AllanNoise:
     """Fit white noise, flicker noise and random walk to an Allan curve, by weighted least squares.
 
     Residuals are relative to the Allan variance. The interval of a coefficient comes from one point of the curve: the
-    averaging time at which this type of noise has the largest share of the variance. The variances of the other two
-    types are subtracted from the limits there. A coefficient of 0 has an interval from 0 to the largest value that the
-    curve's upper limit allows.
+    averaging time at which this type of noise has the largest share of the variance. There, the part of the variance
+    that the other two types contribute is subtracted from the lower and from the upper limit of the Allan variance. A
+    coefficient of 0 has an interval from 0 to the largest value that the curve's upper limit allows.
     """
     from scipy.optimize import nnls  # slow to load
 

@@ -40,7 +40,9 @@ def log_e_mean(
     alternative: Alternative = "two-sided",
     bets: Bets = "spread",
 ) -> Array:
-    """Return the logarithm of the wealth (test statistic, see the module) against a mean of ``mean``, after each value.
+    """Return the logarithm of the wealth after each value, for a test of the hypothesis that the mean is ``mean``.
+
+    The wealth is the test statistic (see the module). With one bet λ, each value x multiplies it by 1 + λ (x − m).
 
     The test is valid after every value. For example, the hypothesis is rejected at level 5 % as soon as the wealth
     reaches 20. The wealth is the average over several constant bets, each a fraction of the largest possible bet

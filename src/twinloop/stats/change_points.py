@@ -176,7 +176,8 @@ def cusum_run_length(threshold: float, *, shift: float = 0.0) -> float:
 def cusum_threshold(run_length: float) -> float:
     """Return the CUSUM threshold whose mean number of values between false alarms is ``run_length``.
 
-    For example, it is 4.10 for 370 values at k = 0.5.
+    The threshold is in standard deviations of the values, for the sum of `cusum`, which subtracts k = 0.5 from each
+    value. For example, it is 4.10 for 370 values.
 
     Raises:
         InputError: If the run length is outside the range that can be computed.

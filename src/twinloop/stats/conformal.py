@@ -269,8 +269,8 @@ def joint_band(band_deviations: dict[str, Array], calibration: dict[str, Array],
 
     Args:
         band_deviations: For each signal, the largest standardized value of each curve from which the band was
-            estimated, shape ``(n,)``. The calibration values of a signal are divided by the quantile 1 − ``rate`` of
-            these values, so that signals can be compared.
+            estimated, shape ``(n,)``. Their quantile 1 − ``rate`` is the scale of the signal: for the thresholds
+            ``together``, calibration values are divided by it, so that signals can be compared.
         calibration: For each signal, the largest standardized value in each of m other episodes, shape ``(m,)``; the
             same episodes for every signal.
         rate: Chance of a false alarm per episode, for each signal alone and for all signals together.

@@ -42,11 +42,11 @@ class DiscriminantFeatures:
 
     @classmethod
     def of(cls, rows: Array, *, quadratic: bool) -> DiscriminantFeatures:
-        """Create the map from the mean and the standard deviation of each column.
+        """Create the map from rows to features, with the mean and the standard deviation of each column of ``rows``.
 
         Args:
-        rows: Rows of both samples, shape ``(n, d)``.
-        quadratic: Whether the squares of the standardized columns are added as features.
+            rows: Rows of both samples, shape ``(n, d)``.
+            quadratic: Whether the squares of the standardized columns are added as features.
         """
         sd = rows.std(axis=0)
         constant = sd <= 1e-12 * (1e-300 + np.abs(rows).max(axis=0))

@@ -219,7 +219,13 @@ class SequentialPower:
         return float(self.pairs.mean())
 
     def quantile(self, share: float) -> float:
-        """Return the number of pairs within which a share of the sequences ended, for example 0.9."""
+        """Return the number of pairs of trials within which a share of the simulated sequences ended.
+
+        A sequence ends with its decision, or undecided after ``most`` pairs.
+
+        Args:
+            share: Share of the sequences in [0, 1], for example 0.9.
+        """
         return float(np.quantile(self.pairs, share))
 
 

@@ -42,7 +42,7 @@ class Kernel:
     """A symmetric kernel function of two rows (feature vectors).
 
     Attributes:
-        name: Name of the distance that the kernel gives.
+        name: Name of the distance that is computed with the kernel: ``MMD²``, ``KID`` or ``energy distance``.
         values: Function that returns the kernel between b rows and n rows, shape ``(b, n)``, from their dot products
             ``(b, n)`` and squared norms ``(b, 1)`` and ``(n,)``. It may overwrite the dot products.
         shift_invariant: Whether the kernel is unchanged if a constant vector is added to all rows. Rows are then
@@ -278,7 +278,7 @@ def _pooled_estimate(samples: TwoSampleRows, sums: EpisodeSums) -> float:
 
 
 def subsets_sd(samples: TwoSampleRows, sums: EpisodeSums, *, rows: int, count: int, seed: int = 0) -> float:
-    """Return the standard deviation of the distance over random subsets of whole episodes.
+    """Return the standard deviation of the kernel distance over random subsets of whole episodes.
 
     It is usually published with KID (Bińkowski et al. 2018: 100 subsets of 1000 images); here episodes stay whole.
 

@@ -88,11 +88,12 @@ class PairedTrials:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlVariate(JsonRecord):
-    """Asymptotic estimate of the real mean score by a control variate.
+    """Estimate of the real mean score by a control variate.
 
     Attributes:
-        mean: Estimated mean score with its interval.
-        beta: Coefficient β of the control variate; if each pair has its own coefficient, their mean.
+        mean: Estimated mean score with its interval, which is valid only for many trials (asymptotic).
+        beta: Coefficient β of the control variate; if each pair of a real and a simulated trial has its own
+            coefficient, their mean.
     """
 
     mean: Interval
@@ -193,7 +194,7 @@ def _least_variance_coefficients(trials: PairedTrials) -> Array:
 
 
 def _cross_fitted_coefficients(trials: PairedTrials) -> Array:
-    """Return the coefficient β of each pair, estimated from all other pairs."""
+    """Return the coefficient β of the control variate for each of n pairs, estimated from all other pairs; ``(n,)``."""
     n, k = len(trials.real), len(trials.more)
     f, g = trials.real - trials.real.mean(), trials.sim - trials.sim.mean()
     grown = n / (n - 1)  # leaving one out of centred sums removes its product this many times
@@ -220,12 +221,18 @@ class RectifiedValues:
 
     @property
     def low(self) -> Array:
-        """Smallest possible corrected score, −|β|, for scores in [0, 1] and the coefficient β of simulated scores."""
+        """Smallest possible corrected score, −|β|, shape ``(…, n)``.
+
+        A corrected score is F − β (G − M) for a real score F and simulated scores G and M in [0, 1], see `rectify`.
+        """
         return -np.abs(self.beta)
 
     @property
     def high(self) -> Array:
-        """Largest possible corrected score, 1 + |β|, for scores in [0, 1] and the coefficient β of simulated scores."""
+        """Largest possible corrected score, 1 + |β|, shape ``(…, n)``.
+
+        A corrected score is F − β (G − M) for a real score F and simulated scores G and M in [0, 1], see `rectify`.
+        """
         return 1 + np.abs(self.beta)
 
 
@@ -262,13 +269,14 @@ def rectify(
 
 
 def log_e_prediction_powered(values: RectifiedValues, mean: ArrayLike, *, alpha: float) -> Array:
-    """Return the logarithm of the wealth (test statistic) against a real mean score of ``mean``, after each trial.
+    """Return the logarithm of the wealth for the hypothesis that the real mean score is ``mean``, after each trial.
 
-    The hypothesis is rejected at level α when the wealth reaches 1/α; see `stats.betting`.
+    The wealth is the test statistic. The hypothesis is rejected at level α when the wealth reaches 1/α; see
+    `stats.betting`.
 
     Args:
-        values: Corrected scores.
-        mean: Hypothetical real mean.
+        values: Real scores corrected by simulation, shape ``(…, n)``, from `rectify`.
+        mean: Hypothetical real mean, broadcast against the shape ``(…,)``.
         alpha: Level α of the test.
 
     Returns:
@@ -287,7 +295,8 @@ def prediction_powered(
     Args:
         trials: The scores.
         level: Confidence level.
-        known: Paired real and simulated scores of other policies, shape ``(m,)`` each, for the initial value of β.
+        known: Paired real and simulated scores of other policies, shape ``(m,)`` each, for the initial value of the
+            coefficient β with which simulated scores correct real ones (see `rectify`).
 
     Raises:
         InputError: If there are fewer simulated-only trials than real trials.
@@ -377,9 +386,9 @@ def _lower_limit(
             starts that fail.
         share: Estimated share π of starts that succeed in simulation.
         ends: Limits of the confidence interval of π.
-        tail: One-sided error probability of this limit, excluding the two parts below.
-        alpha: Error probability of the whole two-sided interval. One part of it is already spent on the interval of π,
-            and an equal part is spent here on limits of the two real rates.
+        tail: Error probability of Buehler's method for this limit.
+        alpha: Error probability of the whole two-sided interval. It is the sum of that of the interval of π, an equal
+            one of the limits of the two real rates, which are computed here, and 2 ``tail``.
     """
     (s1, n1), (s0, n0) = counts
     box1, box0 = _rate_limits(s1, n1, alpha), _rate_limits(s0, n0, alpha)

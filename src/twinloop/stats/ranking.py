@@ -150,7 +150,10 @@ def _differences(values: Array) -> Array:
 
 
 def _pair_signs(r: Array, s: Array) -> tuple[Array, Array]:
-    """Return the signs of all pairwise differences of real scores and of simulated scores, 0 for ties."""
+    """Return the signs of all pairwise differences of real scores and of simulated scores, shape ``(…, P, P)`` each.
+
+    Entry i, j is the sign of score i − score j of P policies, and 0 for ties.
+    """
     pair = (_differences(values) for values in (r, s))
     first, second = (np.where(np.abs(difference) > _TIE, np.sign(difference), 0.0) for difference in pair)
     return first, second
@@ -262,7 +265,7 @@ class PolicyScoreMatrix:
     def resample_means(self, rng: np.random.Generator, draws: int) -> Array:
         """Draw mean scores from binomial distributions (parametric bootstrap), shape ``(ndraw, …, P)``.
 
-        Means with an unknown number of trials are unchanged.
+        ``(…, P)`` is the shape of ``mean`` for P policies. Means with an unknown number of trials are unchanged.
         """
         n = np.maximum(np.rint(np.where(np.isnan(self.trials), 1.0, self.trials)), 1.0)
         again = rng.binomial(n.astype(np.int64), self.mean, size=(draws, *self.mean.shape)) / n
@@ -289,9 +292,8 @@ class PolicyScores:
 def score_intervals(scores: PolicyScoreMatrix, *, level: float = 0.95) -> Interval:
     """Return Wilson's score interval of each mean score.
 
-    The number of trials is that of success/failure trials whose mean would have the same variance (``scores.trials``).
-
-    The limits are NaN if this number is unknown.
+    It is computed from the mean and ``scores.trials``, the number of binary (success or failure) trials that would give
+    a mean with the same variance. The limits are NaN if this number is unknown.
     """
     check_level(level)
     low, high = wilson_limits(scores.mean, scores.trials, level)
@@ -530,7 +532,8 @@ def simulate_expected_metrics(policies: int) -> ExpectedMetrics:
     """Return the expected ranking metrics of a number of policies, for a grid of correlations of their true scores.
 
     For each correlation of real and simulated scores, many sets of normally distributed scores without trial noise are
-    drawn. The metrics are MMRV, regret and agreement on the best policy, averaged over the sets.
+    drawn. The metrics are the mean maximum rank violation (MMRV), the regret and the agreement on the best policy,
+    averaged over the sets.
     """
     draws = int(np.clip(400_000 // policies**2, 20, 4_000))
     z1, z2 = generator(0, "stats/ranking/expected").standard_normal((2, draws, policies))

@@ -19,9 +19,10 @@ is convex, which the method requires (Turner & Grünwald, "Exact anytime-valid c
 tables and beyond", Statistics & Probability Letters 198, 2023).
 
 Paired success rates (`sequential_pairs`) are compared by their difference per pair. This difference, 1, 0 or −1, has
-the mean p_a − p_b even if the two trials of a pair are dependent. This mean is tested as in `betting`. The wealth is
-averaged over all bets between 0 and the largest one at which it cannot become negative. For the hypothesis of no
-difference only pairs with different outcomes count. If a won w of them and b won l, the wealth is
+the mean p_a − p_b even if the two trials of a pair are dependent. This mean is tested as in `betting`: for each
+difference x, the wealth is multiplied by 1 + λ (x − m), with the hypothetical mean m. The factor λ is called the bet.
+The wealth is averaged over all bets between 0 and the largest one at which it cannot become negative. For the
+hypothesis of no difference only pairs with different outcomes count. If a won w of them and b won l, the wealth is
 
 2^(w + l + 1) B(w + 1, l + 1) (1 − I_½(w + 1, l + 1)),
 
@@ -226,9 +227,9 @@ def decision_blocks(log_e: ArrayLike, *, alpha: float = 0.05) -> NDArray[np.intp
 def running_confidence_range(hypotheses: ArrayLike, log_e: ArrayLike, *, alpha: float) -> tuple[Array, Array]:
     """Return the lower and upper limits of a confidence sequence from tests of a grid of hypotheses, after each block.
 
-    The true limits are between two values of the grid. The value outside the range is used (the next value that is
-    rejected), so that the range is never too narrow. If all hypotheses are rejected, which has a chance of at most α,
-    the range keeps its last value.
+    The true limits are between an accepted and a rejected value of the grid. The rejected value is returned (−1 or 1 if
+    there is none), so that the range is never too narrow. If all hypotheses are rejected, which has a chance of at most
+    α, the range keeps its last value.
 
     Args:
         hypotheses: Hypothetical differences, ascending, shape ``(nhypothesis,)``.
@@ -348,9 +349,11 @@ def log_e_scores(
 ) -> NDArray[np.float64]:
     """Return the logarithm of the wealth (test statistic) against mean(a) − mean(b) = ``difference``, after each pair.
 
-    The wealth is averaged over twelve bets from small to large (``spread`` in `betting.log_e_mean`). Compared with the
-    uniform average of `log_e_pairs`, this is better for scores and for small differences. The hypothesis is rejected at
-    level α when the wealth reaches 1/α.
+    The wealth starts at 1 and is multiplied by 1 + λ (x − ``difference``) for each pair with the difference x. The
+    factor λ (below 0 for ``less``) is called the bet. The wealth is averaged over twelve constant bets, 0.02 to 0.98 of
+    the largest possible one (``spread`` in `betting.log_e_mean`). Compared with the uniform average of `log_e_pairs`,
+    this is better for scores and for small differences. The hypothesis is rejected at level α when the wealth reaches
+    1/α.
 
     Args:
         a: Scores of arm a in [0, 1], shape ``(…, npair)``.
@@ -443,7 +446,8 @@ def _run_sequential_test(
     """Run the test of one sequence, and compute its confidence sequence from a grid of hypothetical differences.
 
     Args:
-        log_e_against: Function from hypothetical differences to the logarithm of the wealth after each block.
+        log_e_against: Function from hypothetical differences ``(…,)`` to the logarithm of the wealth (test statistic)
+            after each block, shape ``(…, nblock)``. A block is a group of trials after which the test is evaluated.
         grid: Number of grid points from −1 to 1, including both ends.
         estimate: Function that returns the observed difference.
         level: Confidence level.

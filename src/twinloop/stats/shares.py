@@ -225,15 +225,16 @@ class ShareDeviations:
 
     @classmethod
     def of_draws(cls, drawn: ArrayLike, *, df: float = np.inf) -> ShareDeviations:
-        """Create the deviations of shares from their mean over n draws of an uncertain quantity.
+        """Create the uncertainty of shares from their values at n draws of an uncertain quantity.
 
-        The quantity is, for example, the vector of fitted parameters.
+        The quantity is, for example, the vector of fitted parameters. The deviations are those from the mean of the
+        draws.
 
         The covariance is that of the draws. Its degrees of freedom combine those of the quantity (``df``) and those of
         n draws (n − 1): their reciprocals are added, as relative variances of the two estimates.
 
         Args:
-            drawn: Shares at each draw, shape ``(n, m, k)`` for m shares of k totals.
+            drawn: Share of each of m causes in each of k totals at each draw, shape ``(n, m, k)``.
             df: Degrees of freedom of the covariance from which the quantity was drawn.
         """
         table = np.asarray(drawn, dtype=np.float64)
@@ -242,18 +243,21 @@ class ShareDeviations:
 
     @classmethod
     def of_mean(cls, sampled: ArrayLike) -> ShareDeviations:
-        """Create the deviations of the mean of n samples of the shares.
+        """Create the uncertainty of the mean of n independent samples of the shares.
 
-        The covariance is 1/n of that of `of_draws`, because the shares that are reported are the mean.
+        Use it if the mean of the samples is reported. Its covariance is 1/n of the covariance of the samples, which
+        `of_draws` gives.
 
         Args:
-            sampled: Shares in each sample, shape ``(n, m, k)`` for m shares of k totals.
+            sampled: Share of each of m causes in each of k totals in each sample, shape ``(n, m, k)``.
         """
         one = cls.of_draws(sampled)
         return cls(values=one.values / np.sqrt(len(one.values)), df=one.df)
 
     def sum_groups(self, groups: ArrayLike) -> ShareDeviations:
-        """Return the deviations of weighted sums of shares (from their mean), for example of groups of causes.
+        """Return the deviations of weighted sums of shares, for example of groups of causes, from the mean of the sums.
+
+        The ``values`` of the result have shape ``(n, g, k)``.
 
         Args:
             groups: Weight of each of the m shares in each of g sums, shape ``(g, m)``.
@@ -263,7 +267,13 @@ class ShareDeviations:
         )
 
     def column(self, number: int) -> ShareDeviations:
-        """Return the deviations of the shares of one total (divided quantity), by the index of the total."""
+        """Return the deviations of the shares of one of the k totals, with ``values`` of shape ``(n, m, 1)``.
+
+        A total is a quantity that is divided among m causes.
+
+        Args:
+            number: Index of the total.
+        """
         return ShareDeviations(values=self.values[..., [number]], df=self.df)
 
     def __add__(self, other: ShareDeviations) -> ShareDeviations:
@@ -447,7 +457,8 @@ class SobolTerms:
     variance.
 
     Attributes:
-        first: Terms of the first-order indices, shape ``(nfactor, base, …)``.
+        first: Terms of the first-order indices, shape ``(nfactor, base, …)`` for ``base`` rows; the last axes are those
+            of the outputs.
         total: Terms of the total-order indices, same shape.
         variance: Terms of the output's variance, shape ``(base, …)``.
     """

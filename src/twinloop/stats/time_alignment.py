@@ -295,6 +295,9 @@ def nearest_pairs(rows: ArrayLike, neighbours: int) -> Pairs:
 def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -> AlignedPairs:
     """Compare the two series of every pair at every shift in time, and return the best shift.
 
+    The squared distance at a shift is the mean over common frames of the summed squared differences of the k columns;
+    the distance has the unit of the series. Shifts with too few common frames are excluded.
+
     Args:
         series: Series of k columns, centred, shape ``(n, nframe, k)``; frames after a series' own length are ignored.
         lengths: Number of frames of each series, shape ``(n,)``.

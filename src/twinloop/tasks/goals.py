@@ -52,9 +52,14 @@ class TaskGoal:
     def evaluate_states(
         self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
     ) -> GoalState:
-        """Evaluate the next state of each world in ``envs`` (world indices); see `protocol.Goal.evaluate_states`.
+        """Return success, potential and privileged state of k worlds at their next state.
 
-        ``begin`` is true for a world whose state is the first of an episode.
+        Every state of an episode must be given, in order, because the goal remembers earlier states.
+
+        Args:
+            states: next state of each world, ``(k, nstate)``.
+            envs: indices of the worlds, ``(k,)``.
+            begin: whether this is the first state of an episode, scalar or ``(k,)``.
         """
         for env, state, first in zip(envs, states, np.broadcast_to(begin, len(envs)), strict=True):
             self._past[env] = [state.copy()] if first else [*self._past[env], state.copy()]
@@ -110,9 +115,14 @@ class PickAndPlaceGoal(_TabletopGoal):
     def evaluate_states(
         self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
     ) -> GoalState:
-        """Evaluate the next state of each world in ``envs`` (world indices); see `protocol.Goal.evaluate_states`.
+        """Return success, potential and privileged state of k worlds at their next state.
 
-        ``begin`` is true for a world whose state is the first of an episode.
+        Every state of an episode must be given, in order, because the goal remembers earlier states.
+
+        Args:
+            states: next state of each world, ``(k, nstate)``.
+            envs: indices of the worlds, ``(k,)``.
+            begin: whether this is the first state of an episode, scalar or ``(k,)``.
         """
         scene, config = self.task.scene_features(states), self.task.config
         success = self._watch.evaluate_states(scene, envs, begin=begin)
@@ -129,7 +139,8 @@ class ReachGoal(_TabletopGoal):
     """Goal to hold the tool within 2 cm of a point above the object.
 
     The point is at the height ``lift_height`` of the task's settings above the object. The tool must stay there for the
-    time ``rest_time`` of the settings. The potential is ``1 − tanh(5 d)`` for the distance d of tool and point in m.
+    time ``rest_time`` of the settings. The potential, whose change is added to dense rewards, is ``1 − tanh(5 d)`` for
+    the distance d of tool and point in m.
     """
 
     def __init__(self, task: PickAndPlace, num_envs: int) -> None:
@@ -141,9 +152,14 @@ class ReachGoal(_TabletopGoal):
     def evaluate_states(
         self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
     ) -> GoalState:
-        """Evaluate the next state of each world in ``envs`` (world indices); see `protocol.Goal.evaluate_states`.
+        """Return success, potential and privileged state of k worlds at their next state.
 
-        ``begin`` is true for a world whose state is the first of an episode.
+        Every state of an episode must be given, in order, because the goal remembers earlier states.
+
+        Args:
+            states: next state of each world, ``(k, nstate)``.
+            envs: indices of the worlds, ``(k,)``.
+            begin: whether this is the first state of an episode, scalar or ``(k,)``.
         """
         scene = self.task.scene_features(states)
         distance = _norm(scene.object + np.array([0.0, 0.0, self.task.config.lift_height]) - scene.tool)

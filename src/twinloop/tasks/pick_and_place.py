@@ -81,7 +81,10 @@ class PickAndPlace:
     def _place_objects(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
         """Place the object and the scene's permanent objects on the table of each world, as the parameters define.
 
-        ``qpos`` ``(nworld, nq)`` is changed in place.
+        Args:
+            qpos: positions of the worlds, ``(nworld, nq)``, changed in place.
+            params: parameter values of the worlds.
+            ground: table of every world; if None, the objects keep their nominal height and are not tilted.
         """
         scene = self.twin.scene
         things = {self.config.object: (self.object.qpos, 0.0)}
@@ -223,8 +226,8 @@ class PickAndPlace:
     def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the change of the table's height at the target, and the table's slope.
 
-        The change ``(nworld,)`` in m is relative to the nominal twin. The slope ``(nworld, 2)`` is along x and y.
-        Both are computed from the pose of the target, which is flat on the table.
+        The change ``(nworld,)`` in m is relative to the nominal twin. The slope ``(nworld, 2)`` is the rise in m per m
+        along x and y. Both are computed from the pose of the target, which is flat on the table.
         """
         body = int(np.flatnonzero(self.twin.model.body_mocapid == self._target)[0])
         rise = initial.mocap_pos[:, self._target, 2] - self.twin.model.body_pos[body, 2]

@@ -58,9 +58,10 @@ class PlacementSeries:
 
     @functools.cached_property
     def lift_index(self) -> int | None:
-        """Index of the state at which the object's rise begins: from then until it is lifted, it is at least 2 mm up.
+        """Index of the state at which the object begins to rise, or None if it is never lifted.
 
-        None if the object never rises by the height ``lifted`` (m) while the tool is within ``reach`` of it.
+        From this state until it is lifted, the object is at least 2 mm above its initial height. It is lifted when it
+        has risen by ``lifted`` (m) while the tool is within ``reach`` (m) of it.
         """
         high = _first_index((self.rise >= self.lifted) & (self.distance <= self.reach))
         return None if high is None else _last_index(self.rise[:high] < _RISEN) + 1

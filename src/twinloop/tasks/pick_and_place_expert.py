@@ -57,7 +57,16 @@ _YAW_PERIOD = np.pi / 2  # a box can be grasped by either pair of sides
 
 
 class ExpertScene(Protocol):
-    """Properties of the task that the scripted expert uses; `PickAndPlace` describes them."""
+    """Properties of the task `PickAndPlace` that the scripted expert uses.
+
+    Attributes:
+        twin: twin of the robot and its scene.
+        config: settings of the task.
+        chain: kinematic chain from the world to the tool site.
+        servo: nominal position servos of the arm's joints.
+        hand: the gripper.
+        object: free body of the object to pick up.
+    """
 
     twin: Twin
     config: PickAndPlaceConfig
@@ -72,7 +81,7 @@ class ExpertScene(Protocol):
         ...
 
     def target_position(self, initial: InitialState) -> NDArray[np.float64]:
-        """Return the centre of the target disc in every world, ``(nworld, 3)``."""
+        """Return the centre of the target disc in every world, ``(nworld, 3)`` in m in the world frame."""
         ...
 
     def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -258,7 +267,11 @@ class PickAndPlaceExpert:
     def _finger_offset(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the offset ``(nworld, 3)`` in m that keeps a fixed finger clear of the object.
 
-        It is zero if both fingers move. ``turn`` is the hand's rotation about the vertical, ``(nworld,)`` in rad.
+        It is zero if both fingers move.
+
+        Args:
+            position: position of the hand in the world frame, ``(nworld, 3)`` in m.
+            turn: additional rotation of the hand about the vertical, ``(nworld,)`` in rad.
         """
         return self._clearance[:, None] * self._frame.opening_direction(position, turn)
 

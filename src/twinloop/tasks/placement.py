@@ -99,7 +99,11 @@ def _bounding_radius(sizes: NDArray[np.float64], model: mujoco.MjModel, geoms: N
 def _ray_directions(axis: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return unit vectors ``(nworld, nray, 3)`` from the camera to points of a disc around the object.
 
-    The disc has radius ``radius``. ``axis`` is the vector from the camera to its centre, and normal to it.
+    The points are on a square grid with 24 points across the diameter. All vectors are in the world frame.
+
+    Args:
+        axis: vector from the camera to the centre of the disc, ``(nworld, 3)`` in m; it is normal to the disc.
+        radius: radius of the disc, ``(nworld,)`` in m.
     """
     forward = axis / np.sqrt((axis**2).sum(axis=1, keepdims=True))
     right = np.cross(forward, [0.0, 0.0, 1.0])
@@ -270,7 +274,7 @@ class ClutterDrop:
     def _occluding_positions(
         self, clutter: ClutterSpec, u: NDArray[np.float64], radius: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return positions between an object and a camera, ``(nworld, n, 2)``.
+        """Return positions x, y between an object and a camera, ``(nworld, n, 2)`` in m in the world frame.
 
         Args:
             clutter: settings, which name the object and the camera.

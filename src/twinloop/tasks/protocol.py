@@ -139,6 +139,9 @@ class GoalState:
 class Goal(Protocol):
     """Success and potential of running worlds of a task, from which rewards are made.
 
+    The potential is one number per state that is larger closer to the goal; its change is added to dense rewards (see
+    `goals`). The privileged state (`truth`) consists of true values of the scene that a policy cannot observe.
+
     Attributes:
         nstep: control steps of an episode.
         instruction: text for language-conditioned policies.
@@ -155,7 +158,10 @@ class Goal(Protocol):
     truth_names: tuple[str, ...]
 
     def truth(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the privileged state of the scene ``(k, n)`` in states ``(k, nstate)`` of k worlds."""
+        """Return the privileged state of the scene ``(k, n)`` in states ``(k, nstate)`` of k worlds.
+
+        ``truth_names`` are the names of its n values, for example positions of the tool and of objects.
+        """
         ...
 
     def evaluate_states(

@@ -1,4 +1,7 @@
-"""Compute the required orientation of a hand at its position, and the joint step that reduces the tool's error."""
+"""Compute a hand's orientation for a grasp from above at a position, and the joint step that reduces the tool's error.
+
+The tool's error is the required pose of the tool site minus its actual pose.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,10 @@ _ROTATION_GAIN = 0.35  # of a rotation error per control step: a wrong initial o
 class GraspFrame:
     """Orientations of a hand that points down, and tilts outwards with increasing height if ``tilt`` is not zero.
 
-    The hand keeps its angle to the horizontal line from the arm's base to the hand, so that a rotation of the base does
-    not rotate the wrist. In the methods, ``turn`` is an additional angle about the approach direction, in rad.
+    ``tilt`` is the angle in rad between the vertical and the approach direction at the upper of the two ``heights``;
+    the approach direction then points away from the arm's base. The hand keeps its angle to the horizontal line from
+    the arm's base to the hand, so that a rotation of the base does not rotate the wrist. In the methods, ``turn`` is an
+    additional angle about the approach direction, in rad.
     """
 
     def __init__(
@@ -76,6 +81,10 @@ class GraspFrame:
         """Return the axes x, y, z of the tool site for a hand at ``position``.
 
         Each axis has shape ``(nworld, 3)``, in the world frame.
+
+        Args:
+            position: position of the hand in the world frame, ``(nworld, 3)`` in m.
+            turn: additional rotation of the hand about the approach direction, ``(nworld,)`` in rad.
         """
         xp = array_namespace(position)
         azimuth = self._azimuth(position)
@@ -105,6 +114,8 @@ class GraspFrame:
 
 def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns) -> NDArray[np.float64]:
     """Return the tool's pose error ``(nworld, 6)``: translation in m, then rotation in rad about the world's axes.
+
+    It is the required minus the actual pose; small rotations are approximated.
 
     Args:
         pose: pose of the arm's kinematic chain.

@@ -221,7 +221,13 @@ class AlignmentDiagnosis:
         """Measure how similar the features of real and simulated samples are; call it before and after training.
 
         The first call returns an empty dictionary, the second call the comparison of both measurements. If fewer than
-        two real or two simulated episodes are held out, each call returns the case ``unknown``.
+        two real or two simulated episodes are held out, each call returns ``{"alignment": …}`` with the ``case``
+        ``unknown`` and the reason as ``verdict``.
+
+        Args:
+            policy: the policy.
+            samples: batches of samples from frame indices.
+            errors: held-out action errors of the sources; the mean of the real ones is part of the measurement.
         """
         if min(len(self._real), len(self._sim)) < _PAIR:
             why = (
@@ -303,7 +309,10 @@ def relative_coral_distance(real: Floats, sim: Floats) -> float:
 def _compute_features(
     policy: Policy, samples: SampleBatches, data: TrainingFrames, episodes: Ints
 ) -> tuple[Floats, Ints]:
-    """Return features ``(n, d)`` of frames spread over the given episodes, and each frame's episode index ``(n,)``."""
+    """Return features ``(n, d)`` of frames spread over the given episodes, and each frame's episode index ``(n,)``.
+
+    The features are those that the policy's ``forward`` returns with the command chunks.
+    """
     spread = [np.linspace(data.first[e], data.last[e], _PER_EPISODE).round().astype(np.int64) for e in episodes]
     frames = np.concatenate([np.unique(mine) for mine in spread])
     policy.eval()

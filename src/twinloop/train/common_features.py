@@ -55,7 +55,15 @@ def read_dataset_columns(
 
 
 def _find_column_units(reader: DatasetReader, feature: str, given: Sequence[str] | str | None) -> UnitMap:
-    """Return the unit of every column of ``feature``: the user's (``given``), else the folder's, else "unknown"."""
+    """Return the unit of every column of ``feature``: the user's (``given``), else the folder's, else "unknown".
+
+    Without ``given``, a column is "unknown" if the folder stores no unit for its name, and the ``source`` of the map is
+    "unknown" if the folder stores no units.
+
+    Raises:
+        UnitsError: If units are given for a folder that stores its units, or not one per column.
+        UnknownNameError: If a given unit does not exist.
+    """
     width = int(np.prod(reader.info["features"][feature]["shape"]))
     names = [name.removesuffix(".pos") for name in reader.feature_names(feature)]
     names = names if len(names) == width else [f"{feature}.{i}" for i in range(width)]

@@ -282,7 +282,14 @@ def _frame_weights(data: TrainingFrames, frames: Ints, share: NDArray[np.float64
 def _relative_statistics(
     data: TrainingFrames, frames: Ints, share: NDArray[np.float64], chunk: int
 ) -> ColumnStatistics:
-    """Return statistics of the next ``chunk`` commands minus the current state, within the episode."""
+    """Return statistics of the next ``chunk`` commands minus the current state, within the episode.
+
+    Args:
+        data: all frames.
+        frames: indices of the frames to measure; many frames are thinned evenly.
+        share: share of each source in a batch; all frames of a source have the same weight.
+        chunk: number of commands.
+    """
     frames = frames[:: max(1, len(frames) // _MOST_CHUNKS)]
     ahead = frames[:, None] + np.arange(chunk)
     inside = ahead <= data.last[data.episode_of(frames)][:, None]

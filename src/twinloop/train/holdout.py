@@ -82,7 +82,11 @@ class SourceError:
         return {unit: float(np.average(values, weights=self.frames)) for unit, values in self._by_unit().items()}
 
     def by_unit(self) -> dict[str, dict[str, Any]]:
-        """Return a dictionary per unit with the mean error and, from two episodes on, its bootstrap interval."""
+        """Return the mean action error over the joints of each unit, by unit, with a bootstrap interval over episodes.
+
+        Each entry has ``estimate`` (mean absolute error in the unit) and ``joints`` (number of joints), and from two
+        episodes on also ``low``, ``high``, ``level`` and ``method`` of the interval.
+        """
         found = {}
         for unit, values in self._by_unit().items():
             entry: dict[str, Any] = {"estimate": self.means()[unit], "joints": self.units.count(unit)}
@@ -140,7 +144,10 @@ class Holdout:
         return tuple(real or [source.name for source in sources])
 
     def compute_errors(self, policy: Policy, samples: SampleBatches) -> list[SourceError]:
-        """Return the mean absolute error of the predicted commands, for each source that has held-out episodes."""
+        """Return the mean absolute error of the predicted commands, for each source that has held-out episodes.
+
+        Errors are in the dataset's units (`SourceError.units`), not normalized.
+        """
         return [self._compute_source_error(policy, samples, number, frames) for number, frames in self._frames.items()]
 
     def selection_metric(self, errors: Sequence[SourceError]) -> float:

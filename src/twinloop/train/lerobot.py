@@ -232,7 +232,10 @@ def train_lerobot(
 
 
 def _find_contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Contract:
-    """Return the policy's contract, from the features common to all sources, as for our own policy kinds."""
+    """Return the policy's contract, from the features common to all sources.
+
+    `find_common_features` also makes the contract of twinloop's built-in policy kinds.
+    """
     folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
     readers = {folder: DatasetReader(folder) for folder in folders}
     return find_common_features(sources, readers, inputs=config.inputs, task=config.task).contract

@@ -263,7 +263,10 @@ class TrainingLoop:
         self.mixture.restore(checkpoint.facts["mixture"])
 
     def compute_errors(self) -> list[SourceError]:
-        """Return the held-out error on each source for the current weights; empty if no episodes are held out."""
+        """Return the held-out action error on each source for the current weights; empty if no episodes are held out.
+
+        It is the mean absolute error of the predicted commands in the dataset's units, see `SourceError`.
+        """
         return [] if self.holdout is None else self.holdout.compute_errors(self.policy, self.samples)
 
     def _step(self) -> None:

@@ -68,8 +68,9 @@ class FourierAdaptation:
     """Replacement of an image's low-frequency amplitudes by those of a random real image; phases stay unchanged.
 
     Source: Yang & Soatto, "FDA: Fourier domain adaptation for semantic segmentation", CVPR 2020. A frequency is low if
-    it has fewer than ``beta`` · min(h, w) periods in both directions, for images of height h and width w. Torch's
-    generator, which the training loop reseeds at every step, chooses the real image for each sample.
+    it has fewer than ``beta`` · min(h, w) periods in both directions, for images of height h and width w and the
+    argument ``beta`` of `of`. Torch's generator, which the training loop reseeds at every step, chooses the real image
+    for each sample.
 
     Attributes:
         amplitudes: amplitudes of K real images at the m low frequencies of each channel, ``(K, 3, m)``.
@@ -93,7 +94,13 @@ class FourierAdaptation:
         return cls(amplitudes=torch.stack(found), low=low)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the changed images, not yet clipped or rounded; see `PixelMethod`."""
+        """Return the images with the low-frequency amplitudes of real images, not yet clipped or rounded.
+
+        All t images of a sample get the amplitudes of the same real image, which is chosen at random.
+
+        Args:
+            images: images of n samples, ``(n, t, h, w, 3)``, float32 from 0 to 255.
+        """
         spectrum, low = torch.fft.rfft2(images.movedim(-1, 2)), self.low.to(images.device)
         drawn = self.amplitudes[torch.randint(len(self.amplitudes), (len(images),))].to(images.device)
         before = spectrum[..., low]

@@ -21,8 +21,8 @@ from twinloop.twin.spec import ParamSpec
 def prepare_spec(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
     """Change a model specification in place so that the declared parameters can vary after it is compiled.
 
-    Bodies with a variable centre of mass get settings with which MuJoCo does not simplify their frames. Links with a
-    payload parameter get a massless body for the payload.
+    For bodies with a variable centre of mass, ``simple`` is set to false, because MuJoCo refuses another centre of mass
+    of a body that it compiled as simple. Links with a payload parameter get a massless body for the payload.
 
     Args:
         mjspec: Model specification, not yet compiled.

@@ -151,7 +151,8 @@ def convert_qpos_to_geared(
 def _read_key_fields(key: mujoco.MjsKey) -> dict[str, NDArray[np.float64] | float]:
     """Return a keyframe's time, activations, controls and mocap poses, as arguments of `mujoco.MjSpec.add_key`.
 
-    Positions are omitted because they are converted separately. Velocities are zero in the model with gears.
+    The keyframe is added again after joints were split into a motor side and a link side (the model with gears).
+    Positions are omitted because `convert_qpos_to_geared` converts them. Velocities are omitted and are then zero.
     """
     rest = {name: np.array(getattr(key, name), dtype=np.float64) for name in ("act", "ctrl", "mpos", "mquat")}
     return {"time": key.time, **{name: values for name, values in rest.items() if values.size}}

@@ -455,8 +455,9 @@ def _numbers(text: str) -> list[float]:
 def _find_roots(path: Path) -> tuple[Path, ...]:
     """Return the folders that may contain a model's files: the folder of the model file, or up to four levels above.
 
-    Home folders, the folder of temporary files, and their parents are never included. Two folders are returned: one for
-    the path as given, and one for the path with symbolic links resolved.
+    The search goes up from the folder of the model file, and stops below the user's home folder, the folder of
+    temporary files, and parents of these two. Two folders are returned: one for the path as given, and one for the path
+    with symbolic links resolved.
     """
     shared = [Path.home(), Path(tempfile.gettempdir()), Path("/")]
     roots = list[Path]()

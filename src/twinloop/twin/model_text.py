@@ -133,7 +133,10 @@ def _write_all_digits() -> Iterator[None]:
 
 
 def _find_library() -> ctypes.CDLL | None:
-    """Return MuJoCo's C library, which is already loaded, or None if it lacks the setting for the number of digits."""
+    """Return MuJoCo's C library, which is already loaded.
+
+    Return None if it lacks the setting for the number of digits with which numbers are written to XML.
+    """
     folder = Path(mujoco.__file__).parent
     for path in sorted([*folder.glob("libmujoco*.so*"), *folder.glob("libmujoco*.dylib"), *folder.glob("mujoco.dll")]):
         library = ctypes.CDLL(str(path))

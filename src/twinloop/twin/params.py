@@ -149,7 +149,7 @@ def _raise_missing_quantity(model: mujoco.MjModel, kinds: list[Quantity], target
 
 
 def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
-    """Raise an error for a nominal value in the YAML that differs from the model, because it would not be simulated.
+    """Raise `InputError` for a nominal value in the YAML that differs from the model, because it is not simulated.
 
     Args:
         model: Compiled model.
@@ -232,7 +232,11 @@ def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: 
 
 
 def _writer_key(param: Param) -> object:
-    """Return a key that is equal for parameters that one function computes together; otherwise the parameter's name."""
+    """Return a key that is equal for parameters of one object whose quantities have the same function ``compute``.
+
+    Such a function computes model fields from all these parameters together, so they may change the same field (see
+    `_check_single_writer`). Without a function, the key is the parameter's name.
+    """
     compute = param.quantity.compute
     return (compute, param.quantity.family, param.target) if compute else param.name
 

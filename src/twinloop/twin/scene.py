@@ -52,7 +52,7 @@ class SceneSlots:
 
     @cached_property
     def bodies(self) -> NDArray[np.intp]:
-        """Body id of every slot, shape ``(nslot,)``."""
+        """Body id of every slot (free body that contains one object or is empty), shape ``(nslot,)``."""
         return np.array([self.model.body(slot.body).id for slot in self.layout.slots], dtype=np.intp)
 
     @cached_property
@@ -147,7 +147,10 @@ class SceneSlots:
         return [_Rows(self.model, slot, catalogues[slot.meshes], self.layout) for slot in self.layout.slots]
 
     def param_specs(self) -> list[ParamSpec]:
-        """Return the declarations of the scene's parameters: object counts and shapes, with the section's ranges."""
+        """Return the declarations of the scene's parameters: object counts and shapes of the clutter groups.
+
+        Their ranges are those of the ``scene:`` section of the twin's YAML.
+        """
         specs: list[ParamSpec] = []
         for name, clutter in self.spec.clutter.items():
             low, high = clutter.count
@@ -195,10 +198,10 @@ class _Rows:
         self.radius = np.where(used, reach, 0.0).max(axis=1)
 
     def write_inplace(self, field: str, array: NDArray, worlds: NDArray[np.intp], choice: NDArray[np.int64]) -> None:
-        """Write the shape of the scene slot (body with exchangeable shape) in some worlds into one model field's array.
+        """Write the values of one model field that give the slot its selected object shape, in some worlds.
 
         Args:
-            field: Name of the model field.
+            field: Name of the model field, for example ``geom_size``.
             array: Values of the field, shape ``(nworld, *field shape)``, changed in place.
             worlds: Indices of the worlds, shape ``(k,)``.
             choice: Index of the shape in each of these worlds, shape ``(k,)``.

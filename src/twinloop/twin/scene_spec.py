@@ -14,6 +14,10 @@
         - {name: can, shape: cylinder, size: [0.03, 0.03, 0.05], mass: 0.04, position: [0.30, 0.15]}
       clutter:
         distractors: {set: household, count: [0, 5], x: [0.12, 0.34], y: [-0.2, 0.2]}
+
+``size`` has the full extents of the bounding box in m, and ``mass`` is in kg. In ``sets``, ``count`` is a number of
+variants of a shape; in ``clutter``, it is the smallest and largest number of objects in a world. ``position``, ``x``
+and ``y`` are in m in the world frame; ``x`` and ``y`` are the ranges of random positions.
 """
 
 from __future__ import annotations

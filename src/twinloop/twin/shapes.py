@@ -374,7 +374,9 @@ def _merge_vertices(
 
 
 def _check_closed(faces: NDArray[np.int32], path: Path, where: str) -> None:
-    """Raise an error unless every edge occurs once in each direction, as on a closed surface with consistent normals.
+    """Raise `InputError` unless every edge occurs once in each direction.
+
+    This is so on a closed surface with consistent normals.
 
     Args:
         faces: Vertex indices of triangles, shape ``(nface, 3)``.

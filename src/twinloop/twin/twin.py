@@ -125,7 +125,10 @@ class Twin:
 
     @property
     def encoder_qvel(self) -> NDArray[np.intp]:
-        """Index in ``qvel`` of the velocity that each joint's encoder measures, as `encoder_qpos`."""
+        """Index in ``qvel`` of the velocity that each joint's encoder measures, shape ``(njoint,)``.
+
+        This is the joint itself, or the motor side of its gear if the encoders are there.
+        """
         return self.motor_qvel if self._encoders_before_gears else self.joint_qvel
 
     @property

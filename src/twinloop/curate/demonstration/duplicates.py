@@ -169,6 +169,9 @@ def _scale_traces(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp])
 def _arrange_rows(traces: Array, courses: Array, lengths: NDArray[np.intp]) -> Iterator[Array]:
     """Yield four descriptions of all episodes as feature vectors; a copy is near its original in at least one of them.
 
+    They are the course ``(n, 32 k)``, positions every 0.5 s in the first 6 s and in the last 6 s of the trace
+    ``(n, 12 k)`` each, and the positions of all joints when each joint is at its maximum or minimum ``(n, 2 k²)``.
+
     Args:
         traces: scaled positions ``(n, T, k)`` at 8 Hz.
         courses: scaled positions ``(n, 32, k)`` over the whole duration.
@@ -272,7 +275,7 @@ def _group_comparable(
 ) -> dict[tuple[object, ...], list[int]]:
     """Return the indices of comparable recordings: those with the same robot, task and number of joints.
 
-    Batches and sources are not separated, because copies may be anywhere.
+    Batches and sources are not separated, because the copy of an episode may be in another batch or source.
     """
     found: dict[tuple[object, ...], list[int]] = {}
     for (_, robot, _, task), places in group_recordings(recordings).items():

@@ -162,7 +162,8 @@ class GripperUse(PeerCheck):
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return three values: number of closings and openings, number of quick reversals, and gap when closed.
 
-        The gap is the distance between position and command of the closed gripper; a held object causes it.
+        The gap is the distance between position and command of the closed gripper, as a share of the range of its
+        command; a held object causes it.
         """
         motion = compute_movement(recording)
         if motion.gripper is None:

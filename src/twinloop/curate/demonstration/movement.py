@@ -58,7 +58,7 @@ class Movement:
 
     @property
     def velocity(self) -> Array:
-        """Velocities of the narm joints of the arm between frames, ``(T - 1, narm)``, per second."""
+        """Velocities of the narm joints of the arm between frames, ``(T - 1, narm)``, in ``position`` units per s."""
         return np.diff(self.position[:, self.arm], axis=0) * self.rate_hz
 
     @property

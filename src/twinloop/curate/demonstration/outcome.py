@@ -315,7 +315,10 @@ class OutcomeConsistency(MeasuringCheck):
         return {"limit": LIMIT, "labels": LEAST_LABELS}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return one measurement, whose ``facts`` hold the features of the episode."""
+        """Return one measurement, whose ``facts`` hold the features of the episode's motion.
+
+        Its value is 0; `judge` computes the probability of the outcome.
+        """
         return [Measurement(value=0.0, facts={"features": compute_outcome_features(compute_movement(recording))})]
 
     def judge(

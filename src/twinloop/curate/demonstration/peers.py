@@ -50,7 +50,10 @@ def group_key(recording: RecordedEpisode) -> Group:
 
 
 def group_recordings(recordings: Sequence[RecordedEpisode]) -> dict[Group, list[int]]:
-    """Return the indices of the recordings of each group of comparable episodes, in their order."""
+    """Return the indices of the recordings of each group of comparable episodes, in their order.
+
+    Comparable episodes have the same batch, robot, source and task.
+    """
     found: defaultdict[Group, list[int]] = defaultdict(list)
     for place, recording in enumerate(recordings):
         found[group_key(recording)].append(place)

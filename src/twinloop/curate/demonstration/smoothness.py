@@ -58,7 +58,7 @@ class Hesitation(PeerCheck):
     }
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the total duration of the pauses in s, and their number."""
+        """Return the total duration in s and the number of the pauses: rests of at least 0.3 s, see `find_pauses`."""
         motion = compute_movement(recording)
         if motion.speed.max() <= 0:
             return [Measurement(value=None, channel=channel, text="It does not move.") for channel in (TIME, COUNT)]
@@ -78,6 +78,7 @@ class Hesitation(PeerCheck):
 def find_pauses(motion: Movement) -> list[tuple[int, int]]:
     """Return start and end (exclusive) of every pause of arm and gripper, as indices of steps between frames.
 
+    In a pause, the arm is at rest (see `find_rest`) for at least 0.3 s, and the gripper does not move within 0.5 s.
     Pauses in the first and the last 2 % of the path do not count.
     """
     way = np.cumsum(motion.speed) / np.sum(motion.speed)
@@ -261,7 +262,9 @@ def _make_kinds(*, least: float, words: str) -> Mapping[str, MetricKind]:
 class Smoothness(_Smoothness):
     """Check for unsmooth movements by spectral arc length (SPARC).
 
-    It is sensitive to tremor, submovements and stops at frequencies from 0 to 10 Hz.
+    It is sensitive to tremor, submovements and stops at frequencies from 0 to 10 Hz. An episode is unsmooth if its mean
+    value is below a limit from comparable episodes (see `demonstration.peers`), which is at least 0.6 below their
+    median.
     """
 
     name = "demonstration/smoothness"
@@ -286,5 +289,10 @@ class DimensionlessJerk(_Smoothness):
     kinds: Mapping[str, MetricKind] = _make_kinds(least=0.7, words="Its log dimensionless jerk is")
 
     def compute_smoothness(self, velocity: Array, rate_hz: float) -> float:
-        """Return the log dimensionless jerk of the velocity, at most 0; it is nearer to 0 for smoother motion."""
+        """Return the log dimensionless jerk of the velocity, at most 0; it is nearer to 0 for smoother motion.
+
+        Args:
+            velocity: velocities ``(T, k)`` of k joints or space axes, in any unit.
+            rate_hz: frames per second.
+        """
         return min(float(log_dimensionless_jerk(velocity, rate_hz)), 0.0)

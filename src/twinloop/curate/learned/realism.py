@@ -51,7 +51,11 @@ _OUTSIDE = 0.5  # share of clips outside the range of all real clips; then one f
 
 
 class _LearnedCheck(MeasuringCheck):
-    """Base class of checks that compare the clips of all episodes of each robot type."""
+    """Base class of checks that compare the clips (sections of 2 s) of each episode with those of real episodes.
+
+    The episodes of each robot type are judged together. A subclass implements `_judge_group` and sets ``name``,
+    ``meaning`` and ``unit``.
+    """
 
     def __init__(self, twins: EpisodeTwins | None = None, *, level: float = LEVEL) -> None:
         self._twins, self.level = twins, level
@@ -292,7 +296,8 @@ def _find_nearest_clip(
         judged_clips: judged clips.
         scores: novelty scores of the judged clips.
         episode: index of the episode.
-        scale: offset of each feature before the logarithm ``(d,)``, from `_compute_scales`.
+        scale: number that is added to each feature before its logarithm ``(d,)``, from `_compute_scales`: a tenth of
+            the feature's median; NaN for a feature without logarithm.
 
     Returns:
         The first frame of the episode's clip, and a text for the user that names the nearest real clip.

@@ -53,7 +53,12 @@ class CommandLag(MeasuringCheck):
     ) -> Iterator[CheckScore]:
         """Yield scores for the command delays of each episode.
 
-        A delay is judged by its difference to the median delay of comparable episodes.
+        A delay is judged by its difference to the median delay of comparable episodes: those with the same batch,
+        robot type and source.
+
+        Args:
+            recordings: the episodes.
+            measured: measurements of each episode from `measure`.
         """
         lags: dict[tuple[object, ...], list[float]] = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):

@@ -177,6 +177,9 @@ def _compute_state_errors(
 ) -> tuple[Array, tuple[str, ...]]:
     """Return the distance of each stored next state from the recomputed one ``(T,)``, and the joint that differs most.
 
+    The distance is the largest difference of a position or velocity, in rad or m. Differences of velocities are
+    multiplied by the step's duration.
+
     Args:
         stepper: recomputes the physics steps of the episode.
         qpos: stored positions ``(T + 1, nq)``.
@@ -229,7 +232,7 @@ class Penetration(StateCheck):
     source = "widths of the contact's solimp; a firm grasp takes one or two (docs/guides/curation.md)"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the largest ratio of contact depth to contact width."""
+        """Return the largest ratio of contact depth to contact width, the depth of full stiffness in ``solimp``."""
         quantities = self.load_step_quantities(recording)
         ratio = quantities.depth / np.maximum(quantities.solimp_width, 1e-6)
         if not quantities.depth.any():
@@ -340,7 +343,7 @@ def _compute_fall_distances(time: Array) -> Array:
 class Floating(StateCheck):
     """Check for objects that touch nothing and do not fall.
 
-    The value is the longest time without a contact during which the acceleration along gravity stays well below
+    The value is the longest time without a contact during which the acceleration along gravity stays below half of
     gravity.
     """
 

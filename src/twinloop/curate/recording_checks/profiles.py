@@ -361,8 +361,8 @@ class SwappedColumns(_ProfileCheck):
     """Check for swapped joints, and for a swapped left and right arm.
 
     Visible in one episode: a measurement that follows the command of another joint. Visible in comparison with other
-    episodes: columns whose profiles (first value and percentiles) are more similar to the other episodes' profiles of
-    each other's column than to those of their own column.
+    episodes: columns whose profiles (first value and percentiles) are more similar to those of the other episodes after
+    the columns are exchanged.
     """
 
     name = "recording/swapped"

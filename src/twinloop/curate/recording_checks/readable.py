@@ -96,7 +96,7 @@ def _require_finite_index(key: str, values: Any, where: str) -> None:
 
 
 def _read_stored_data(recording: RecordedEpisode) -> None:
-    """Read the provenance of an episode that twinloop wrote, and its log or its states and commands.
+    """Read the provenance of an episode that twinloop wrote, and its log or its states and commands, as a test only.
 
     Raises:
         DatasetError: If they are damaged, or their numbers do not match the number of frames.
@@ -127,9 +127,10 @@ def _require_images(cells: pa.ChunkedArray) -> None:
 
 
 def _make_camera_reader(camera: str) -> Callable[[RecordedEpisode], None]:
-    """Return a function that reads one camera of an episode.
+    """Return a function that reads one camera of an episode as a test, and raises `DatasetError` if that fails.
 
-    It reads the times of all frames of a video, and the first and last image.
+    It reads the times of all frames of a video, or the cells of a column of images, and decodes the first and last
+    image.
     """
 
     def read(recording: RecordedEpisode) -> None:

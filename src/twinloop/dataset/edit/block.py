@@ -129,7 +129,13 @@ class BlockSideFiles:
         self._schemas = dict(tables)
 
     def add(self, item: SourceEpisode, index: int, provenance: Provenance) -> None:
-        """Write the additional data of a source episode that twinloop wrote; its new ``episode_index`` is ``index``."""
+        """Write states or log, provenance and side tables of a source episode that twinloop wrote.
+
+        Args:
+            item: The source episode.
+            index: Its new ``episode_index``.
+            provenance: Its new provenance.
+        """
         for template in self._exact:
             self._add_exact(template, item, index)
         self._lines.append(dumps({_INDEX: index, **provenance.to_json()}))

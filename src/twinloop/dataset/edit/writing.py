@@ -342,7 +342,7 @@ class _EditRun:
         )
 
     def _write_videos(self) -> dict[str, CameraFiles]:
-        """Write the videos of all cameras; add a transform to each episode that was re-encoded."""
+        """Write the videos of all cameras; add the re-encoding to the ``transforms`` of each re-encoded episode."""
         cameras: dict[str, CameraFiles] = {}
         for key in self.sources[0].feature_keys("video"):
             files = cameras[key] = write_camera(self.stage, key, self.items, self.settings.pixels, self.fps)

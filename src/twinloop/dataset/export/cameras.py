@@ -189,7 +189,14 @@ class TableCamera:
         self.key, self._source = key, source
 
     def histogram(self, episode: int, table: pa.Table) -> Counts:
-        """Compute the pixel histogram of evenly spaced images (at most 12) of an episode; ``table`` has its frames."""
+        """Compute the pixel histogram of evenly spaced images (at most 12) of an episode, and the number of images.
+
+        The histogram has the shape ``(3, 256)`` (channel and 8-bit value).
+
+        Args:
+            episode: Index of the episode in the source, for error messages.
+            table: The episode's frames.
+        """
         chosen = sample_indices(table.num_rows)
         cells = table[self.key].take(pa.array(chosen)).to_pylist()
         images = decode_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")

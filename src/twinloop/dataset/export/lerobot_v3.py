@@ -183,7 +183,11 @@ class _FolderWriter:
         copy_side_files(self.source, self.stage)
 
     def _info(self, tasks: Sequence[str]) -> dict[str, Any]:
-        """Return the content of ``meta/info.json``; unknown keys of the source's file are copied."""
+        """Return the content of ``meta/info.json``; unknown keys of the source's ``meta/info.json`` are copied.
+
+        Args:
+            tasks: Texts of the tasks of the exported episodes.
+        """
         source, gone = self.source, ("total_chunks", "total_videos")
         changed = {camera.key: camera.describe_feature(source.features[camera.key]) for camera in self.cameras}
         return {

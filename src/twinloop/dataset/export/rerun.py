@@ -149,7 +149,7 @@ class _Recording:
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - the object lives as long as a comparison
     def decode_images(self, entity: str) -> list[NDArray[np.uint8]]:
-        """Return the images of an entity, in order of time."""
+        """Return the images ``(height, width, 3)`` of an entity (data stream of Rerun), in order of time."""
         if encoded := self._read_cells(entity, "EncodedImage:blob"):
             from PIL import Image
 

@@ -77,7 +77,12 @@ def escape_name(name: str) -> str:
 
 
 class _Logger:
-    """Writer of one episode to an open recording."""
+    """Writer of one episode to an open recording.
+
+    Args:
+        recording: Open Rerun recording stream.
+        streams: The episode.
+    """
 
     def __init__(self, recording: Any, streams: EpisodeStreams) -> None:
         import rerun  # pyright: ignore[reportMissingImports]
@@ -100,7 +105,11 @@ class _Logger:
         self._send_columns(path, channel.time, values, frames=frames)
 
     def log_events(self, truth: GroundTruth) -> None:
-        """Log the events of the dataset and of ``truth`` as text at their times."""
+        """Log the events of the episode as text at their times, to the entity ``log``.
+
+        Events of the dataset are tasks, an invalid simulation and changes of success. ``truth`` adds events such as
+        labels.
+        """
         found = sorted([*self._streams.events(), *truth.events(self._streams.index)], key=lambda event: event.time)
         if found:
             columns = self._rerun.TextLog.columns(

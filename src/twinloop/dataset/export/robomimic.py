@@ -338,7 +338,15 @@ def _write_exact_values(demo: Any, streams: EpisodeStreams) -> None:
 def _write_simulation(
     demo: Any, streams: EpisodeStreams, simulation: StoredSimulation | None, notes: list[str]
 ) -> None:
-    """Write the states of the T frames for robomimic, the state after the last frame separately, and the model."""
+    """Write the states of the T frames for robomimic, the state after the last frame separately, and the model.
+
+    Args:
+        demo: HDF5 group of the episode, ``data/demo_N``.
+        streams: The episode.
+        simulation: Model and, if the dataset has none, states of the episode. If it is None, no model is written, and
+            ``states`` is empty, shape ``(T, 0)``, if the dataset has none.
+        notes: List to which notes on missing data are added.
+    """
     states = streams.states if streams.simulated else None if simulation is None else simulation.states
     if states is None:
         # robomimic requires the dataset ``states``, with dummy values if there is no simulator
@@ -364,7 +372,11 @@ def _write_simulation(
 
 
 def _env_args(reader: DatasetReader, episodes: Sequence[int]) -> dict[str, Any]:
-    """Return robomimic's description of the environment; a rollout in robomimic needs an environment of that name."""
+    """Return robomimic's description of the environment, from the first of the exported episodes.
+
+    Its ``env_name`` is the name of the twin, or else the first task. A rollout in robomimic needs an environment with
+    this name.
+    """
     first = EpisodeStreams(reader, episodes[0])
     source = first.provenance.get("source", "real")
     return {

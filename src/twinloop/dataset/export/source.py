@@ -108,7 +108,13 @@ def open_source(path: Path | str, *, images: bool = True) -> SourceV3 | SourceV2
 
 
 class _Folder:
-    """Properties that LeRobot folders of versions 2 and 3 share."""
+    """Properties that LeRobot folders of versions 2 and 3 share.
+
+    Attributes:
+        path: The folder.
+        info: Content of ``info.json``.
+        tasks: Task texts by task index.
+    """
 
     path: Path
     info: dict[str, Any]

@@ -171,7 +171,7 @@ class _ComparedFrames:
         self.defects: list[str] = []
 
     def compare(self, source: ExportReader, export: ExportReader, theirs: int, ours: int, frame: int) -> None:
-        """Compare one frame in all features that both readers have.
+        """Compare one frame in all features that both readers have; differences are added to ``defects``.
 
         Args:
             source: Reader of the source.

@@ -165,7 +165,10 @@ def _size(rows: int) -> str:
 def _licence(text: str) -> dict[str, str]:
     """Return the licence entries of the front matter: the Hub's identifier, or ``other`` with a name.
 
-    In the second case the body of the card contains the licence text.
+    If it is ``other``, the body of the card contains the licence.
+
+    Args:
+        text: Identifier (in any case), name or full text of the licence; may be empty.
     """
     name = text.strip().lower()
     if name in _HUB_LICENCES:
@@ -285,13 +288,19 @@ def _stats(
 
 
 def _stored_quantiles(stage: Path, features: Sequence[str]) -> dict[str, Quantiles]:
-    """Return the quantiles of the present ``stats.json``, by feature."""
+    """Return the quantiles of each feature from ``stats.json`` in ``stage``, the folder of the snapshot."""
     present = read_json(stage / layout.STATS)
     return {name: {q: np.asarray(present[name][q]) for q in QUANTILES} for name in features}
 
 
 def _exact_quantiles(stage: Path, progress: WriteProgress, features: Sequence[str]) -> dict[str, Quantiles]:
-    """Compute the quantiles of each feature over all frames, in several passes over the data files."""
+    """Compute the quantiles of each feature over all frames, in several passes over the data files.
+
+    Args:
+        stage: Folder of the snapshot.
+        progress: Progress of the dataset, which lists the data files.
+        features: Names of the features.
+    """
 
     def chunks() -> Iterator[dict[str, NDArray[Any]]]:
         for blocks in _group_blocks(progress):

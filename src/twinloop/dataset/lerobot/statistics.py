@@ -45,7 +45,7 @@ class Moments:
 
     @classmethod
     def of(cls, values: NDArray[np.float64]) -> Moments:
-        """Compute the moments of values with shape ``(count, n)`` and at least one row."""
+        """Compute count, extremes, mean and sum of squared deviations of values ``(count, n)``; count is 1 or more."""
         mean = values.mean(axis=0)
         return cls(
             count=len(values),
@@ -92,11 +92,13 @@ def sorted_quantiles(ordered: NDArray[np.float64]) -> dict[str, NDArray[np.float
 def quantile_ranks(count: int) -> NDArray[np.int64]:
     """Return the ranks, counted from 0, of the two sorted values between which each quantile is interpolated.
 
+    The quantiles are q01, q10, q50, q90 and q99.
+
     Args:
         count: Number of values.
 
     Returns:
-        Two ranks per quantile, shape ``(10,)``.
+        Lower and upper rank of each quantile, one quantile after the other, shape ``(10,)``.
     """
     last = count - 1
     below = [int(q * last) for q in QUANTILES.values()]

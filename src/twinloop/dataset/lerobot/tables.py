@@ -53,7 +53,7 @@ def _statistics(episodes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]
         episodes: Values, shape ``(n, T, ncolumn)``.
 
     Returns:
-        Arrays of shape ``(n, ncolumn)``, by name of the statistic.
+        Arrays of shape ``(n, ncolumn)``, by name of the statistic: min, max, mean, std, q01, q10, q50, q90 and q99.
     """
     mean = episodes.mean(axis=1)
     squares = ((episodes - mean[:, None]) ** 2).sum(axis=1)

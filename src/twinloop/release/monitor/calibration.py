@@ -104,7 +104,8 @@ class Calibration:
     def standardize(self, scores: Mapping[str, Array], step: Any) -> dict[str, Array]:
         """Return standardized scores: (score − mean) / standard deviation of successful episodes at the same step.
 
-        A standardized score above the signal's threshold in `band` (entry ``together``) is an alarm.
+        A standardized score above the signal's threshold ``band.together[signal]`` is an alarm. These thresholds give
+        the chosen rate of false alarms for all signals together.
 
         Args:
             scores: scores by signal, shape ``(…,)``.

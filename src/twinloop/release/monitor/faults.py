@@ -213,12 +213,14 @@ class ObserverBank:
             twin: twin of the robots.
             params: one row of parameters, for example identified ones; nominal values by default.
             hypotheses: faults to distinguish; by default all of `list_hypotheses`.
-            index: tracking index of the α–β filter that corrects the twins.
+            index: tracking index Λ > 0 of the α–β filter that corrects the twins: error of the twin's acceleration
+                times the squared control period, divided by the reading error. A larger index gives the readings more
+                weight; 1 is usual.
             nthread: number of threads for the physics.
 
         Raises:
-            InputError: If there is more than one row of parameters, or a fault changes a parameter that the twin does
-                not have.
+            InputError: If there is more than one row of parameters, a fault changes a parameter that the twin does not
+                have, or the index is not positive.
         """
         table = twin.table(1) if params is None else params
         if table.nworld != 1:
@@ -249,6 +251,7 @@ class ObserverBank:
         """Start the observers of some worlds again, with robots at rest.
 
         Args:
+            worlds: indices of these worlds.
             reading: first readings of these worlds in rad or m, one row per world.
             command: commands that these robots hold, one row per world; by default the readings.
         """
@@ -373,9 +376,10 @@ def compute_signatures(
 ) -> tuple[tuple[FaultHypothesis, ...], Array]:
     """Return the fault hypotheses of a twin, and the signature of each fault.
 
-    The signature is the mean change, over m episodes, of the regression coefficients (estimated fault sizes, see
-    `ResidualDirections`) that a fault causes. The shape is ``(nfault, T, n, nfault)``: the fault that is present, T
-    steps, n joints, and the fault whose coefficient changes.
+    The signature of a fault is the change of the regression coefficients (estimated fault sizes, see
+    `ResidualDirections`) that the fault causes, as the mean over m simulated episodes. The simulated fault has the size
+    of its hypothesis (`FaultHypothesis.change`); a latency has twice this size, two control periods. The shape is
+    ``(nfault, T, n, nfault)``: the fault that is present, T steps, n joints, and the fault whose coefficient changes.
 
     Args:
         twin: identified twin.

@@ -161,6 +161,8 @@ def _make_level(reference: Array, still: NDArray[np.bool_], blur: float) -> _Blu
 def _normalize_contrast(image: Array, blur: float) -> Array:
     """Return a blurred image minus its local mean, divided by its local contrast.
 
+    Mean and contrast are computed over a square around each pixel, whose side is about eight times ``blur``.
+
     Args:
         image: image in grey levels, shape ``(height, width)``.
         blur: standard deviation of the Gaussian blur in px.
@@ -273,8 +275,9 @@ def describe_motion(row: Array, focal: float | None) -> str:
     because it depends on the distance of the scene.
 
     Args:
-        row: six measurements of one image by `ImageReference.compare_images`: brightness, sharpness, and motion in px
-            (shift right, shift down, scale, rotation).
+        row: six measurements of one image by `ImageReference.compare_images`: brightness, sharpness, shift right, shift
+            down, scale and rotation. The last four are in px; scale and rotation are the displacements of an image
+            corner that they cause.
         focal: focal length in px; None if unknown, which leaves the angle out.
     """
     middle, corner = math.hypot(row[2], row[3]), math.hypot(row[4], row[5])

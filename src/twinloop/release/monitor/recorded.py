@@ -90,6 +90,8 @@ def compute_rows(
 ) -> tuple[MonitorStreams, dict[str, Array]]:
     """Return the object that computes a monitor's streams, and the streams of recorded episodes by name.
 
+    Streams are the measurements at every control step, such as ``drives`` or ``tracker``, see `streams`.
+
     Each stream has the shape ``(m, T, d)`` for m episodes, T frames and d columns, NaN after the end of an episode. A
     policy is evaluated again at the recorded observations. A deterministic policy gives its original chunks and
     features; a random policy gives other possible ones.
@@ -97,7 +99,8 @@ def compute_rows(
     Args:
         recorded: the recorded episodes.
         twin: identified twin of the robot.
-        contract: units of readings and commands, and names of the tracker's columns.
+        contract: units of readings and commands, and names of the observed positions (``environment``) that an external
+            tracker measures.
         params: parameters of the twin, one row; nominal values by default.
         policy: policy that acted; None leaves out the streams of the policy.
         images: reference images of the cameras to monitor, by name.

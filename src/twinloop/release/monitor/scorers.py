@@ -124,7 +124,15 @@ class MahalanobisScorer(ArrayRecord):
         return (rows - self.mean[at]) / self.sd[at]
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """Return the Mahalanobis distance of each row ``(…, d)`` at its step, shape ``(…,)``."""
+        """Return the Mahalanobis distance of each row from the mean of successful episodes at the same step.
+
+        Args:
+            rows: measurements, shape ``(…, d)``.
+            step: step of each row, shape ``(…,)``; steps after the last fitted one use the last one.
+
+        Returns:
+            Distances with the key "", shape ``(…,)``.
+        """
         standardized = self.standardize(rows, step)
         return {"": np.sqrt(np.maximum(np.einsum("...d,de,...e->...", standardized, self.inverse, standardized), 0.0))}
 
@@ -177,10 +185,11 @@ class DriveScorer(ArrayRecord):
 
         Args:
             rows: coefficients (estimated fault sizes of all joints), shape ``(…, d)``.
-            step: step of each row, shape ``(…,)``.
+            step: step of each row, shape ``(…,)``. Mean, standard deviation and signatures of this step are used; steps
+                after the last fitted one use the last one.
 
         Returns:
-            Scores by name of the fault, shape ``(…,)`` each.
+            Scores by name of the fault, and ``any``, shape ``(…,)`` each.
         """
         at = np.minimum(np.asarray(step), len(self.mean) - 1)
         standardized = (rows - self.mean[at]) / self.sd[at]
@@ -222,8 +231,9 @@ class DriveScorer(ArrayRecord):
         matrix of successful episodes. The signature assumes that the fault exists since the first step.
 
         Args:
-            evidence: sums of the rows of `compute_evidence` over the steps of the episode. For nfault faults the shape
-                is ``(2 nfault + 1,)``: two numbers per fault, and one of the episode.
+            evidence: sums of the rows of `compute_evidence` over the steps of the episode, shape ``(2 nfault + 1,)``:
+                sᵀ Σ⁻¹ z of each fault, sᵀ Σ⁻¹ s of each fault, and zᵀ Σ⁻¹ z. Here z are the standardized coefficients,
+                s is the signature of a fault, and Σ the correlation matrix.
         """
         count = len(self.names)
         along, sizes = evidence[:count], evidence[count : 2 * count]
@@ -233,19 +243,24 @@ class DriveScorer(ArrayRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class MagnitudeScorer(ArrayRecord):
-    """Scorer by the root mean square of a row.
+    """Scorer by the root mean square of a row whose columns are divided by ``unit``.
 
     Attributes:
-        unit: unit in which each column is measured, shape ``(d,)``.
+        unit: divisor of each column, for example the standard deviation of the commands, shape ``(d,)``.
     """
 
     kind: ClassVar[str] = "size"
     unit: Array
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """Return the root mean square of each row ``(…, d)``, after dividing each column by its unit, shape ``(…,)``.
+        """Return the root mean square of each row, after dividing each column by ``unit``.
 
-        The argument ``step`` is not used.
+        Args:
+            rows: measurements, shape ``(…, d)``.
+            step: not used.
+
+        Returns:
+            Scores with the key "", shape ``(…,)``.
         """
         return {"": np.sqrt(np.mean((rows / self.unit) ** 2, axis=-1))}
 
@@ -293,7 +308,15 @@ class OutlierScorer(ArrayRecord):
         return cls(rows=kept[:1] if dense else kept, dense=np.array(float(dense)), **whole)
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """Return the logarithm of the distance of each row ``(…, d)``, shape ``(…,)``; NaN if the row is not finite."""
+        """Return the logarithm of the distance of each row from the rows of successful episodes.
+
+        Args:
+            rows: measurements, shape ``(…, d)``.
+            step: not used.
+
+        Returns:
+            Scores with the key "", shape ``(…,)``; NaN if the row is not finite.
+        """
         space = WhitenedReference(
             mean=self.mean,
             sd=self.sd,
@@ -359,7 +382,15 @@ class RandomNetworkScorer(ArrayRecord):
         return cls(**{**made.to_arrays(), "weights": weights})
 
     def compute_scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """Return the logarithm of the mean squared error of each row ``(…, d)``, shape ``(…,)``."""
+        """Return the logarithm of the mean squared error of the regression's prediction of the random network.
+
+        Args:
+            rows: measurements, shape ``(…, d)``.
+            step: not used.
+
+        Returns:
+            Scores with the key "", shape ``(…,)``.
+        """
         given = self._scale_rows(rows)
         error = self._compute_features(given) @ self.weights - np.tanh(given @ self.target)
         return {"": np.log(np.mean(error**2, axis=-1) + 1e-12)}
@@ -408,6 +439,9 @@ class ScorerSet:
     def compute_scores(self, rows: Mapping[str, Array], step: ArrayLike) -> dict[str, Array]:
         """Return the scores of measurements by signal, shape ``(…,)`` each, before smoothing over the steps.
 
+        A stream is a kind of measurement with d columns, such as ``drives``. A signal is one score, such as
+        ``drives/latency``; one stream can give several signals.
+
         Args:
             rows: measurements by stream, shape ``(…, d)`` each.
             step: step of each row, shape ``(…,)``.
@@ -431,7 +465,8 @@ class ScorerSet:
     def smooth_scores(self, before: Mapping[str, Array] | None, now: Mapping[str, Array]) -> dict[str, Array]:
         """Return the scores of a step by signal, with those of ``observation`` and ``latent`` averaged over time.
 
-        The scores of all other signals remain unchanged.
+        It is an exponential average: the weight of a score decreases by the factor e in 0.25 s. The scores of all other
+        signals remain unchanged.
 
         Args:
             before: smoothed scores of the previous step; None at the first step.

@@ -50,9 +50,12 @@ class ObservedPolicy(Protocol):
 class MonitorStreams:
     """Computation of the streams of ``nworld`` robots of one kind; each robot may start a new episode at any time.
 
+    Streams are a monitor's measurements at every control step, see `streams` for the list.
+
     Args:
         twin: identified twin of the robots.
-        contract: units of readings and commands, and names of the tracker's columns.
+        contract: units of readings and commands, and names of the observed positions (``environment``) that an external
+            tracker measures.
         params: parameters of the twin, one row; nominal values by default.
         images: reference images of the cameras to monitor, by name.
         nthread: number of threads for the twin's physics.
@@ -140,7 +143,8 @@ class MonitorStreams:
     def _measure_images(self, reference: ImageReference, images: NDArray, name: str) -> Array:
         """Return the measurements of images, shape ``(nworld, 6)``; an image that is repeated keeps its measurements.
 
-        Images are repeated if a camera is slower than the control.
+        The columns are brightness, sharpness, shift right, shift down, scale and rotation, see
+        `ImageReference.compare_images`. Images are repeated if a camera is slower than the control.
 
         Args:
             reference: reference of the camera.

@@ -45,7 +45,7 @@ class ObjectBlobs:
 
     @classmethod
     def of(cls, model: mujoco.MjModel, table: InstanceTable) -> ObjectBlobs:
-        """Return the blobs of all visible geoms.
+        """Return the blobs of all visible geoms: ellipsoids, discs or points that bound them, to compute boxes from.
 
         Args:
             model: model after the parameter values of the world were written.

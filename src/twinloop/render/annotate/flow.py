@@ -29,7 +29,7 @@ class FrameView:
         depth: distance along the optical axis in m, ``(H, W)``.
         geom: id of the geom that each pixel shows, -1 for none, ``(H, W)``.
         pinhole: intrinsics of the image.
-        world_from_camera: pose of the camera, ``(4, 4)``.
+        world_from_camera: pose of the camera in the world, ``(4, 4)``; camera axes are x right, y down, z forward.
         world_from_geom: poses of all geoms, ``(ngeom, 4, 4)``.
     """
 

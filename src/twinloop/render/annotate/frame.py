@@ -302,15 +302,16 @@ class ImageAnnotator:
     def _visibility(
         self, view: FrameView, instance: NDArray[np.uint16], number: int, pixels: int, full: Array, farthest: float
     ) -> float:
-        """Return the visible share of an object's pixels in the image, 0 to 1; nan if all are outside the image.
+        """Return the visible share of an object's pixels in the image, 0 to 1; nan if it has no pixels in the image.
 
         Args:
             view: the image.
             instance: object numbers of the image, ``(H, W)``.
             number: number of the object.
             pixels: number of its visible pixels.
-            full: box of its outline, ``(4,)`` in px.
-            farthest: its largest depth along the optical axis, in m.
+            full: box of its outline, left, top, right, bottom in px, ``(4,)``. Its hidden pixels are searched there;
+                nan searches the whole image.
+            farthest: its largest depth along the optical axis, in m. Only nearer surfaces can hide it.
         """
         thing = self.things.instances[number - 1]
         hidden = count_hidden_pixels(self._posed.model, self._posed.data, view, instance, thing, full, farthest)

@@ -141,8 +141,9 @@ def look_up_cube(image: NDArray[np.float32], directions: Array) -> NDArray[np.fl
     """Return the values ``(n, 3)`` of a cube texture in given directions, with bilinear interpolation within a face.
 
     Args:
-        image: faces of the cube, stacked vertically.
-        directions: directions from the cube's centre, ``(n, 3)``.
+        image: faces of ``side`` × ``side`` pixels, ``(6 · side, side, 3)``, in the order and orientation of
+            `cube_coordinates`; or one face ``(side, side, 3)`` for all sides.
+        directions: directions from the cube's centre in the cube's axes, of any length, ``(n, 3)``.
     """
     side = image.shape[1]
     faces = image.shape[0] // side
@@ -225,7 +226,8 @@ def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Imag
     horizontal surface that faces up is as bright as under the ambient light alone.
 
     Args:
-        faces: result of `sky_faces`.
+        faces: faces of the background, from `sky_faces`; None for no background, which gives the ambient light in all
+            directions.
         ambient: radiance of the ambient light, ``(3,)``.
     """
     if faces is None:

@@ -215,7 +215,7 @@ class _MovingPose:
         return self.position + rotate_vectors(self.quaternion, np.broadcast_to(point, self.position.shape))
 
     def to_body(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert points ``(n, 3)`` from world axes to the body's axes."""
+        """Convert points ``(n, 3)`` in m, one per ray, from the world frame to the body's frame at the ray's time."""
         return self.rotate_to_body(points - self.position if self.position.any() else points)
 
     def rotate_to_body(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -227,7 +227,7 @@ class _MovingPose:
         return rotate_vectors(self.quaternion * _CONJUGATE, vectors)
 
     def rotate_to_world(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert directions ``(n, 3)`` from the body's axes to world axes."""
+        """Convert directions ``(n, 3)``, one per ray, from the body's axes to world axes at the time of the ray."""
         if self._is_unrotated:
             return vectors
         if len(self.quaternion) == 1:

@@ -62,7 +62,15 @@ class Tracer:
         self._contexts.clear()
 
     def trace(self, worlds: TracedFrames, channels: Sequence[str]) -> dict[str, dict[str, NDArray]]:
-        """Return the channels of all loaded frames, ``(count, height, width, …)`` by camera name and channel name."""
+        """Return the channels of all loaded frames.
+
+        Args:
+            worlds: the frames, ``worlds.count`` in number.
+            channels: names in `CHANNELS`: ``rgb``, ``linear``, ``depth``, ``geom``, ``normal``.
+
+        Returns:
+            Arrays ``(count, height, width, …)`` by camera name and channel name.
+        """
         wanted = set(channels)
         context = self._context(worlds, wanted)
         self._mjw.refit_bvh(worlds.model, worlds.data, context)

@@ -64,11 +64,13 @@ def blur_images(images: NDArray[np.float32], blur: float) -> NDArray[np.float32]
 def _blur_along_rows(first, last, lines, taps, channels, out):
     """Convolve the rows ``first`` to ``last - 1`` with the kernel ``taps``, each along the row.
 
+    The border pixels are repeated beyond both ends of a row.
+
     Args:
         lines: rows of all images with interleaved channels, shape ``(rows, width · channels)``.
         taps: convolution kernel, shape ``(2n + 1,)``.
         channels: colours per pixel.
-        out: result, written in place.
+        out: result, same shape as ``lines``, written in place.
     """
     length, reach = lines.shape[1], len(taps) // 2
     edge = reach * channels
@@ -86,12 +88,15 @@ def _blur_along_rows(first, last, lines, taps, channels, out):
 
 @compile_lazily
 def _blur_across_rows(first, last, lines, taps, height, out):
-    """Convolve the columns with the kernel ``taps``, for the rows ``first`` to ``last - 1`` of the result.
+    """Convolve across the rows (down each column) with ``taps``, for the rows ``first`` to ``last - 1`` of the result.
+
+    The border rows of each image are repeated beyond its border.
 
     Args:
-        lines: rows of all images, one image of ``height`` rows after another.
+        lines: rows of all images, one image of ``height`` rows after another, shape ``(rows, width · channels)``.
         taps: convolution kernel, shape ``(2n + 1,)``.
-        out: result, written in place.
+        height: rows per image.
+        out: result, same shape as ``lines``, written in place.
     """
     reach = len(taps) // 2
     for r in range(first, last):

@@ -62,7 +62,7 @@ def longest_exposure(model: CameraModel) -> float:
 
 
 def full_scale_exposure(model: CameraModel) -> float:
-    """Return the exposure time in s in which linear light of 1 becomes white at a gain of 1 (the pixels are full)."""
+    """Return the exposure time in s in which linear light of 1 (sRGB white) fills the pixels, at a gain of 1."""
     return model.full_well / model.electron_rate
 
 

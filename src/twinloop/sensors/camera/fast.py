@@ -124,12 +124,14 @@ def _filter(light, direct_share, let_through, cells, cell_weights, first, stride
         light: light of the row, shape ``(width, 3)``.
         direct_share: share of the light that is not glare.
         let_through: transmission of the filter for red, green and blue, ``(3,)``.
-        cells: glare behind the filter in the cells of the coarse glare grid, interpolated to this row.
-        cell_weights: interpolation of the glare for each pixel: left cell, right cell, and weight of the right cell.
+        cells: glare behind the filter in each column of the coarse glare grid, interpolated to this row,
+            ``(columns,)``.
+        cell_weights: interpolation of the glare for each pixel: left cell, right cell, and weight of the right cell,
+            ``(width,)`` each.
         first, stride: first column with the filter, and distance to the next such column.
-        planes, offset: number of values per pixel in ``mean`` (1 with a colour mosaic, else 3), and index of this
-            filter's value.
-        mean: result with ``planes`` values per pixel, written in place.
+        planes: values per pixel in ``mean``: 1 with a colour mosaic, else 3.
+        offset: index of this filter's value among the values of a pixel.
+        mean: result, shape ``(planes · width,)``, one pixel after another, written in place.
     """
     left, right, across = cell_weights
     for x in range(first, len(light), stride):
@@ -177,6 +179,11 @@ def process_numbers(numbers: NDArray, capture: Capture) -> NDArray[np.uint8]:
     """Return the 8-bit image of one capture from the sensor's digital numbers, shape ``(height, width, 3)``.
 
     The result equals that of `stages.list_processing_stages`, except that sharpening is not included.
+
+    Args:
+        numbers: digital numbers, shape ``(height, width)`` with a colour filter mosaic, else ``(height, width, 3)``;
+            at most `sensor.white_level`.
+        capture: the capture, with its exposure, gains and camera unit.
     """
     model = capture.unit.model
     height, width = numbers.shape[:2]
@@ -274,16 +281,15 @@ def _bilinear_row(rows, start, own, green, other):
 def _write_row(red, green, blue, matrix, steps, begin, row):
     """Convert one row of colours to 8-bit display values by colour matrix and tone curve.
 
-    A table gives a first display value near the result. The value then increases for each threshold that is not above
-    the colour.
+    The linear values from 0 to 1 are divided into bins. A table gives the display value at the beginning of the bin.
+    This value then increases by 1 for each threshold that is not above the linear value.
 
     Args:
-        red, green, blue: linear colours of the row.
+        red, green, blue: linear colours of the row, ``(width,)`` each.
         matrix: colour matrix, shape ``(3, 3)``.
-        steps: thresholds: linear values at which the display value increases by 1.
-        begin: the table of first display values (`tabulate_tone_steps`), and the largest number of thresholds to
-            compare.
-        row: result, written in place.
+        steps: thresholds: linear values at which the display value increases by 1, then infinity, ``(256,)``.
+        begin: result of `tabulate_tone_steps`, a tuple: the table, and the largest number of thresholds in a bin.
+        row: result, ``(width, 3)``, written in place.
     """
     table, most = begin
     for c in range(3):

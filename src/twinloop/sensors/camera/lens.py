@@ -92,7 +92,11 @@ class Lens:
 
     @cached_property
     def image_limit(self) -> float:
-        """Largest normalized radius in the image that light can reach: the distorted radius at `limit`."""
+        """Largest normalized radius in the image that light can reach; infinite if there is no such limit.
+
+        It is the distorted radius of the largest ideal radius (or angle) up to which the distortion is monotonic,
+        `limit`.
+        """
         pole = math.sqrt(_first_root(self._rational[1])) if self.model == "pinhole" else math.inf
         if self.limit >= pole:
             return math.inf
@@ -184,7 +188,10 @@ class Lens:
 
     @cached_property
     def _rational(self) -> tuple[Polynomial, Polynomial]:
-        """Numerator and denominator of the pinhole model's radial factor, as polynomials in r²."""
+        """Numerator and denominator of the pinhole model's radial distortion factor, as polynomials in r².
+
+        r is the ideal radius √(x² + y²). The factor is distorted radius over ideal radius.
+        """
         return (
             Polynomial([1.0, self.lens_k1, self.lens_k2, self.lens_k3]),
             Polynomial([1.0, self.lens_k4, self.lens_k5, self.lens_k6]),
@@ -200,10 +207,12 @@ class Lens:
         return self._fisheye + 2.0 * _S * self._fisheye.deriv()
 
     def _radial(self, along: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the radius in the image and its derivative, without tangential distortion.
+        """Return the normalized radius in the image and its derivative with respect to ``along``.
+
+        Tangential distortion is not included.
 
         Args:
-            along: ideal radii, or for a fisheye the angles off the axis in rad.
+            along: normalized ideal radii, or for a fisheye the angles off the axis in rad.
         """
         square = along * along
         if self.model == "fisheye":

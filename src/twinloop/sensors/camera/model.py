@@ -24,8 +24,8 @@ def make_lens(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, w
     """Create the lens of a camera in one world; values that are not given are those of a perfect lens.
 
     Args:
-        values: values by quantity, a number or one per world (`Twin.sensor_values`); quantities of other parts of
-            the camera are ignored.
+        values: values by quantity, a number or one per world (`Twin.sensor_values`). The quantities are the attributes
+            of `Lens` except ``model``, in the same units; those of other parts of the camera are ignored.
         settings: settings by name, as plain values or objects with an attribute ``value``. The setting ``lens`` is
             the lens model, ``pinhole`` or ``fisheye``.
         world: index of the world.
@@ -41,7 +41,8 @@ def make_shutter(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *
     """Create the shutter of a camera in one world.
 
     Args:
-        values: values by quantity, a number or one per world; quantities of other parts of the camera are ignored.
+        values: values by quantity, a number or one per world: ``exposure_time`` and ``readout``, both in s. Quantities
+            of other parts of the camera are ignored.
         settings: settings by name. The setting ``shutter`` is ``rolling`` or ``global``.
         world: index of the world.
 
@@ -92,6 +93,7 @@ class CameraModel:
 
     Attributes:
         exposure_time: exposure time in s, the longest one under automatic exposure; 0 for an instantaneous image.
+        gain: analog gain without automatic exposure; at a gain of 1, a full pixel is white.
         exposure_compensation: change of the exposure in stops; positive is brighter.
         electron_rate: electrons per second of a green pixel in linear light of 1.
         full_well: largest number of electrons in a pixel.
@@ -99,6 +101,8 @@ class CameraModel:
         exposure_highlight: least mean linear value of the brightest 2 % of the pixels that automatic exposure aims at;
             0 for none.
         exposure_lag: time constant of automatic exposure, in s.
+        exposure_time_min: shortest exposure time of automatic exposure, in s.
+        gain_max: largest gain of automatic exposure.
         vignetting: share of the light lost in the corners.
         veiling_glare: share of the light that the lens scatters, with the standard deviation ``glare_width`` in
             image heights.
@@ -108,14 +112,23 @@ class CameraModel:
         noise_scale: factor on all noise that changes from image to image.
         read_noise: standard deviation of noise before the gain, in electrons.
         adc_noise: standard deviation of noise after the gain, in electrons at a gain of 1.
+        row_noise: standard deviation of noise common to a row of pixels, in electrons.
         dark_current: electrons per second without light.
         prnu: relative deviation of the pixels' sensitivity, constant for one physical camera (EMVA 1288).
         dsnu: deviation of the pixels' dark signal in electrons, constant for one physical camera (EMVA 1288).
+        column_noise: deviation common to a column of pixels in electrons, constant for one physical camera.
         red_response: electrons at a red pixel in white light, relative to green; likewise ``blue_response``.
         white_balance_red: red value of a white surface after white balance, relative to its green value, 1 if the
             balance is right; likewise ``white_balance_blue``.
         white_balance_drift: standard deviation over time of the logarithms of both, with the correlation time
             ``white_balance_time`` in s.
+        saturation: colour saturation; 1 for true colours, 0 for grey.
+        brightness: offset added to display values.
+        contrast: slope of display values at mid-grey.
+        gamma: exponent of display values; above 1 is darker.
+        sharpness: strength of edge enhancement; 0 for none.
+        jpeg_quality: quality of the codec ``mjpeg``, 1 to 100.
+        video_crf: constant rate factor of the codec ``h264``, 0 to 51; larger compresses more.
         exposure: ``manual`` for constant ``exposure_time`` and ``gain``, or ``auto`` for automatic exposure.
         mains_hz: mains frequency, or 0. Automatic exposures longer than half its period are multiples of half the
             period.

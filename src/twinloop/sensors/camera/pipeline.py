@@ -197,7 +197,10 @@ class CameraPipeline:
     def _iterate_captures(
         self, light: NDArray[np.float32], time: ArrayLike, numbers: ArrayLike
     ) -> Iterator[tuple[Capture, NDArray]]:
-        """Yield each capture with its light; automatic exposure depends on the previous capture."""
+        """Yield each capture with its light ``(height, width, 3)``; automatic exposure depends on the previous capture.
+
+        Arguments are those of `develop`.
+        """
         light = np.ascontiguousarray(light, dtype=np.float32)
         _check(light, self.model)
         times = np.asarray(time, dtype=np.float64)

@@ -276,6 +276,15 @@ def _interpolate_arrays(
     """Interpolate bilinearly with NumPy, if numba is missing.
 
     The order of operations is that of the compiled functions, so that the results are equal.
+
+    Args:
+        images: source images, ``(n, rows, columns, channels)``.
+        column: source column of each pixel in pixels, ``(1, height, width)`` for all channels, or ``(3, height,
+            width)`` for red, green and blue.
+        row: source row of each pixel, same shape.
+
+    Returns:
+        Images, ``(n, height, width, channels)``.
     """
     bottom, right = images.shape[1] - 1, images.shape[2] - 1
     left, top = column.astype(np.intp), row.astype(np.intp)

@@ -117,9 +117,14 @@ def normal_of_words(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def poisson_of_words(words: NDArray[np.uint32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Convert random 32-bit integers (words) to Poisson numbers by the inverse CDF.
+    """Convert random 32-bit integers (words) to Poisson-distributed counts by the inverse CDF.
 
-    Means may be up to 12 (`POISSON_BELOW`).
+    Args:
+        words: random integers, any shape.
+        mean: mean of each count, same shape; up to 12 (`POISSON_BELOW`).
+
+    Returns:
+        Counts, same shape.
     """
     uniform = (words + 0.5) * 2.0**-32
     index = (mean * _GRID).astype(np.int64)

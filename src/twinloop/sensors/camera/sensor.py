@@ -63,12 +63,12 @@ def unit_pattern(
     if model.column_noise > 0.0:
         columns = model.column_noise * draw("columns", width)
         dark += columns if model.mosaic != "none" else columns[:, None]
-    colours = responses(model)
+    response, colours = np.maximum(response, 0.0), responses(model)
     if model.mosaic == "none":
         return FixedPattern(response=response * colours, dark=dark)
     for site, colour in enumerate(filter_colours(model.mosaic)):
         response[site // 2 :: 2, site % 2 :: 2] *= colours[colour]
-    return FixedPattern(response=np.maximum(response, 0.0), dark=dark)
+    return FixedPattern(response=response, dark=dark)
 
 
 def collect_electrons(
@@ -138,10 +138,14 @@ def balance_white(
     Black is the value of a pixel without light, including dark current, as optically black rows measure it.
 
     Args:
-        numbers: digital numbers of one capture.
+        numbers: digital numbers of one capture, shape ``(height, width)`` with a colour filter mosaic, else ``(height,
+            width, 3)``.
         model: the camera.
         exposure: exposure of the capture.
-        gains: gains of red, green and blue.
+        gains: gains of red, green and blue, shape ``(3,)``.
+
+    Returns:
+        Linear values, shape of ``numbers``.
     """
     plain = numbers - black_number(model, exposure)
     if model.mosaic == "none":

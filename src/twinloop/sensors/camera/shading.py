@@ -41,7 +41,10 @@ def vignetting_factors_at(radius2: NDArray[np.float64], vignetting: float) -> ND
 
 
 def radius_squared(height: int, width: int) -> NDArray[np.float64]:
-    """Return the squared distance of each pixel from the centre, relative to a corner, shape ``(height, width)``."""
+    """Return the squared distance of each pixel's centre from the image centre, shape ``(height, width)``.
+
+    It is relative to that of the image corner, which has the value 1.
+    """
     across = ((np.arange(width) + 0.5) / (width / 2) - 1.0) * width
     down = ((np.arange(height) + 0.5) / (height / 2) - 1.0) * height
     return (across**2 + down[:, None] ** 2) / (width**2 + height**2)
@@ -104,7 +107,7 @@ class ScatteredLight:
     grid: NDArray[np.float64]
 
     def interpolate_pixels(self, height: int, width: int) -> NDArray[np.float64]:
-        """Return the glare at every pixel, shape ``(n, height, width, 3)``."""
+        """Return the glare at every pixel in the unit of the light, shape ``(n, height, width, 3)``."""
         low, high, part = interpolate_cells(height)
         rows = self.grid[:, low] * (1.0 - part)[:, None, None] + self.grid[:, high] * part[:, None, None]
         low, high, part = interpolate_cells(width)
@@ -166,7 +169,13 @@ def _cell_means(light: NDArray[np.float32], fast: bool) -> NDArray[np.float64]:
 
 @compile_lazily
 def _add_rows(first, last, image, sums):
-    """Sum the image rows within each row of grid cells, for the cell rows ``first`` to ``last - 1``."""
+    """Sum the image rows within each row of grid cells, for the cell rows ``first`` to ``last - 1``.
+
+    Args:
+        first, last: range of cell rows, excluding ``last``.
+        image: linear light, shape ``(height, width, 3)``.
+        sums: result, shape ``(cell rows, width, 3)``, written in place.
+    """
     height, width, _ = image.shape
     for cell in range(first, last):
         into = sums[cell].reshape(3 * width)
@@ -179,9 +188,11 @@ def _add_rows(first, last, image, sums):
 
 @lru_cache(maxsize=64)
 def _spread_weights(cells: int, sigma: float) -> NDArray[np.float64]:
-    """Return the normalized Gaussian weights between the cells of one side, shape ``(cells, cells)``; rows sum to 1.
+    """Return the Gaussian weights between the cells along one axis of the grid, ``(cells, cells)``; rows sum to 1.
 
-    ``sigma`` is the standard deviation, in cells.
+    Args:
+        cells: number of cells along the height or the width of the image.
+        sigma: standard deviation, in cells.
     """
     at = np.arange(cells)
     weights = np.exp(-0.5 * ((at - at[:, None]) / max(sigma, 1e-3)) ** 2)

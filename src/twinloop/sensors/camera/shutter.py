@@ -49,7 +49,7 @@ class CaptureClock:
     duplicate_rate: ArrayLike = 0.0
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return one of the fields as a column, shape ``(nworld, 1)``, or ``(1, 1)`` for a number."""
+        """Return the attribute ``name`` as a column, shape ``(nworld, 1)``; ``(1, 1)`` if it is a single number."""
         return np.asarray(getattr(self, name), dtype=np.float64).reshape(-1, 1)
 
     @property

@@ -166,7 +166,8 @@ class Lidar:
         angle_noise: standard deviation of the beam's azimuth and elevation in rad; the reported direction does not
             include this error.
         divergence: full width of a beam, in rad.
-        drop_threshold: weakest echo that is detected, in 1/m².
+        drop_threshold: smallest returned light of an echo that is detected, in 1/m² (``strength`` of `BeamEchoes`); 1
+            is the light of a white surface at 1 m met head-on.
         drop_rate: share of detected echoes that are lost at random.
     """
 

@@ -203,7 +203,7 @@ def twin_devices(
 
 
 def _check_setting(value: Any, own: Any, *, where: str) -> None:
-    """Raise an error if a setting has another type than the value in the device file.
+    """Raise `InputError` if a setting has another type than the value in the device file.
 
     The range of the value is checked later, by the function that computes with it.
 

@@ -81,6 +81,10 @@ def find_quantities(family: str, quantity: str) -> list[Quantity]:
 def default_value(family: str, quantity: str) -> float:
     """Return the default value of a quantity that is not in the model.
 
+    Args:
+        family: First part of the names of its parameters, for example ``timing``.
+        quantity: Last part of these names, for example ``jitter``.
+
     Raises:
         ValueError: If the quantity has no default, because the model gives its value.
     """

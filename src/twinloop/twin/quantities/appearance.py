@@ -59,7 +59,10 @@ def _elevation(model: mujoco.MjModel, name: str) -> float:
 
 
 def write_sky_colors(target: ObjectWriter) -> None:
-    """Multiply the colours of the background texture by factors; results are limited to full brightness."""
+    """Multiply the colours of the background texture by the quantities ``color/r``, ``color/g`` and ``color/b``.
+
+    Results are limited to full brightness.
+    """
     model = target.model
     factors = target.vector("color", "rgb")
     for start, end in _find_sky_textures(model):

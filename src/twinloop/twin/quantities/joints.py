@@ -26,7 +26,7 @@ from twinloop.twin.quantities.kinds import (
 
 
 def write_limits(target: ObjectWriter) -> None:
-    """Write the lower and the upper limit of a joint's range.
+    """Write the quantities ``limit/low`` and ``limit/high`` of a joint, in rad, to the model field ``jnt_range``.
 
     Raises:
         BoundsError: If the lower limit is not below the upper limit.

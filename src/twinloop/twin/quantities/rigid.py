@@ -204,7 +204,7 @@ class BodyInertia:
     Attributes:
         mass: Mass in kg, shape ``(n,)``.
         com: Centre of mass in the body frame in m, shape ``(n, 3)``.
-        quat: Orientation of the inertial frame in the body frame, shape ``(n, 4)``.
+        quat: Orientation of the inertial frame in the body frame, quaternions (w, x, y, z), shape ``(n, 4)``.
         inertia: Principal inertias about the centre of mass in kg·m², shape ``(n, 3)``.
     """
 

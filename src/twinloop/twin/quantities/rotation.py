@@ -27,8 +27,8 @@ def quat_multiply(left: Any, right: Any) -> Any:
     """Return the product ``left ⊗ right`` of quaternions, shape ``(n, 4)``; the right rotation is applied first.
 
     Args:
-        left: Quaternions, shape ``(n, 4)``, as an array of NumPy or another array library.
-        right: Quaternions, shape ``(n, 4)``, of the same library.
+        left: Quaternions (w, x, y, z), shape ``(n, 4)``, as an array of NumPy or another array library.
+        right: Quaternions (w, x, y, z), shape ``(n, 4)``, of the same library.
     """
     a, b, c, d = (left[..., i] for i in range(4))
     e, f, g, h = (right[..., i] for i in range(4))
@@ -60,7 +60,7 @@ def rotation_matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the rotation matrices of unit quaternions, shape ``(…, 3, 3)``; their columns are the rotated axes.
 
     Args:
-        quaternion: Unit quaternions, shape ``(…, 4)``.
+        quaternion: Unit quaternions (w, x, y, z), shape ``(…, 4)``.
     """
     axes = np.broadcast_to(np.eye(3), (*quaternion.shape[:-1], 3, 3))
     return rotate_vectors(quaternion[..., None, :], axes).swapaxes(-1, -2)

@@ -152,7 +152,11 @@ def write_geom_pose(target: ObjectWriter) -> None:
 
 
 def write_body_pose(target: ObjectWriter) -> None:
-    """Write a fixed body's pose, moved along the axes of its parent body and rotated about its own origin."""
+    """Write a fixed body's pose, moved along the axes of its parent body and rotated about its own origin.
+
+    The quantities ``position/*`` (shift in m) and ``rotation/*`` (rotation vector in rad) are applied to the nominal
+    pose, and the result is written to the model fields ``body_pos`` and ``body_quat``.
+    """
     _write_pose(target, "body_pos", "body_quat")
 
 

@@ -191,11 +191,11 @@ def _find_holes(
 def load_real_values(
     real: EpisodeSide, generated: GenerationSource, source: Path | None, seed: int
 ) -> tuple[list[Mapping[str, float]], str]:
-    """Return known parameters of the real episodes, in SI units by name, and a text on their origin.
+    """Return known parameters of the real episodes, in SI units by name, and a text that names their source.
 
     Args:
         real: the real episodes.
-        generated: the generate run that defines the axes.
+        generated: the generate run whose randomized parameters are the axes of the parameter space.
         source: a CSV file, or the folder of an identify run; None to use the values recorded with the episodes.
         seed: seed of the draws.
 

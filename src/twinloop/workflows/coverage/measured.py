@@ -210,7 +210,7 @@ def _parameter_rows(
         real: the real episodes.
         sim: the simulated episodes.
         space: analysis of the parameter space.
-        why: reason if ``space`` is None, for the message.
+        why: if ``space`` is None, why the generate run of the simulated episodes is unknown, for the error message.
 
     Returns:
         The points of the real episodes, those of the simulated ones, and a description for result.json.

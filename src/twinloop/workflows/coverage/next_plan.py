@@ -73,7 +73,8 @@ def build_next_file(
 ) -> tuple[str, list[str]]:
     """Return the text of the next generate file, and notes on settings that were removed from the base file.
 
-    Removed are settings that conflict with the new episodes. The new file is checked, so that the next run accepts it.
+    The file has one box (parameter ranges of new episodes) per target. Settings that conflict with the boxes are
+    removed. The new file is checked, so that the next run accepts it.
 
     Args:
         generated: the last generate run.
@@ -182,7 +183,15 @@ def _is_feasible(
 
 
 def _format_plan(value: Mapping[str, Any], fills: Sequence[PlannedFill], notes: Sequence[str]) -> str:
-    """Return the text of a generate file with comments; the boxes come last, each below the reason for it."""
+    """Return the text of a generate file with comments; the boxes come last, each below the reason for it.
+
+    A box has the parameter ranges of the new episodes for one target.
+
+    Args:
+        value: content of the generate file.
+        fills: the boxes with their targets and numbers of episodes.
+        notes: remarks for the user, written as comments at the beginning.
+    """
     plain = {key: part for key, part in value.items() if key != "randomization"}
     section = {key: part for key, part in value["randomization"].items() if key != "boxes"}
     lines = [
@@ -218,7 +227,8 @@ _MOST_TARGETS = 8  # holes that are filled, largest first: with more, each would
 def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Print coverage holes and the parameter ranges that lead to them, and write the next generate file.
 
-    A hole is a region of real motions without similar simulated ones.
+    A hole is a region of real motions without similar simulated ones. The targets of the new file are holes, and
+    regions where simulated episodes fail.
 
     Returns:
         The result, and an exit code: 1 if there are targets but no parameter ranges are known for any of them, else 0.
@@ -388,8 +398,14 @@ def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: Cell
 def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
     """Return a region of simulated failures as a target for new simulated episodes.
 
-    Its weight is proportional to the share of real episodes in the region. If their parameters are unknown, the share
-    of simulated episodes is used.
+    Its weight, the relative number of new episodes, is the share of real episodes in the region times the failure rate
+    times the option ``failure_weight``. If parameters of the real episodes are unknown, the share of simulated episodes
+    is used.
+
+    Args:
+        measured: the coverage and its options.
+        space: real and simulated episodes in the space of the randomized parameters.
+        box: the region.
     """
     judged = box.cases + box.controls
     failure = box.cases / judged

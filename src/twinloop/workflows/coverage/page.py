@@ -34,7 +34,10 @@ _CELL_PLOTS = 6  # parameters with plots: those in which the sides or the succes
 
 
 def coverage_sections(page: ReportPage, measured: CoverageResult) -> None:
-    """Add to a report the summary, a map of the clips, the largest holes one by one, and the parameter space."""
+    """Add to a report the summary, a map of the clips, the largest holes one by one, and the parameter space.
+
+    A hole is a region of real clips without similar simulated clips.
+    """
     _summary(page, measured)
     _map(page, measured)
     for number, hole in enumerate(measured.holes[:_HOLES], start=1):
@@ -226,9 +229,10 @@ def _pairs(page: ReportPage, space: ParameterSpace) -> None:
 
 
 def _difference_score(cells: list[ParameterCell], nreal: int, nsim: int) -> float:
-    """Return how much the sides or the success rate differ over a parameter's cells, to rank parameters.
+    """Return how much real and simulated episodes, or success rates, differ over a parameter's cells (intervals).
 
-    The score is the summed difference of the real and simulated shares plus the range of success rates.
+    The score ranks parameters. It is the sum over cells of the difference between the share of real episodes and the
+    share of simulated episodes, plus the range of success rates.
 
     Args:
         cells: the cells of one parameter.

@@ -58,7 +58,7 @@ class ComparedSides(LevelOption, SeedOption):
 
 @request
 class CoverageRequest(FailIfOption, Request):
-    """Measure how much of reality (--real and --sim, or a workspace) or of its parameter space (DIR) simulation covers.
+    """Measure how much simulation covers of reality (--real and --sim, or a workspace) or of its parameter space (DIR).
 
     Example conditions of --fail-if: 'coverage < 0.9' and 'largest_hole > 0.05'.
     """

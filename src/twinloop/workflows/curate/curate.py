@@ -169,7 +169,12 @@ def _store_scores(
 def _unreadable_rows(held: Workspace, curated: CurateResult, run_id: str) -> pa.Table:
     """Return rows that replace stored scores by the verdict ``unreadable``, for episodes that can no longer be read.
 
-    Only scores of checks that were not run now are replaced.
+    Only scores of other checks than those of this run are replaced, because this run has scored its own checks.
+
+    Args:
+        held: the open workspace.
+        curated: result of this run.
+        run_id: id of this run.
     """
     reasons = {recording.episode_id: reason for recording, reason in curated.unreadable}
     names = ", ".join("?" * len(reasons))

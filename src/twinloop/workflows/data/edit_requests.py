@@ -85,7 +85,9 @@ class EditRetaskRequest(EditOutput):
     task: str | None = None
     """The new task text of the episodes in --episodes."""
     episodes: str | None = None
-    """Numbers, ranges or ids of the episodes that get the new task text; by default all."""
+    """Episodes whose task text may change: numbers (3,5,8), ranges (0:30, 40:) or episode ids, separated by commas; by
+    default all.
+    """
     rename: Annotated[tuple[str, ...], tyro.conf.arg(metavar="OLD=NEW")] = ()
     """Instead of --task: replace old task texts by new ones."""
 
@@ -112,7 +114,7 @@ class EditReencodeRequest(EditOutput):
 class EditRebalanceRequest(SeedOption, EditOutput):
     """Write episodes so that groups of episodes, such as tasks or outcomes, have equal or given shares.
 
-    Surplus episodes are left out.
+    Surplus episodes are left out, or with --repeat, episodes of the smaller groups are repeated.
     """
 
     datasets: _Several

@@ -97,7 +97,11 @@ def run_reencode(request: EditReencodeRequest, console: Console) -> dict[str, An
 
 
 def run_rebalance(request: EditRebalanceRequest, console: Console) -> dict[str, Any]:
-    """Write a dataset in which groups of episodes, for example successes and failures, have the requested shares."""
+    """Write a dataset in which groups of episodes, for example successes and failures, have the requested shares.
+
+    Returns:
+        The result as a JSON-compatible dictionary: schema, verb, duration in s, and the fields of `EditResult`.
+    """
     shares = {
         k: _parse_number(v, f"--shares {k}={v}") for k, v in parse_pairs("--shares", request.shares).items()
     } or None

@@ -154,7 +154,10 @@ class _GeneratedDataset:
         self._reader, self.twin = reader, twin
 
     def simulation(self, index: int) -> StoredSimulation | None:
-        """Return the model of an episode's world, its states, and its actuator inputs; None for an appended episode."""
+        """Return the model of an episode's world, its states, and its actuator inputs.
+
+        None if another program appended the episode to the dataset, because it then has no simulator states.
+        """
         if self._reader.is_appended(index):
             return None
         provenance = self._reader.provenance(index)

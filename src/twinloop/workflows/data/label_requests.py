@@ -17,7 +17,7 @@ class LabelAddRequest(WorkspaceRequest):
     episodes: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="EPISODE")]] = ()
     """Episodes to label, each as the beginning of its id or as BATCH:INDEX."""
     where: str | None = None
-    """Also label the episodes that meet a condition on the view episodes, or that a complete SELECT returns."""
+    """Also label the episodes that meet a SQL condition on the view episodes, or that a complete SELECT returns."""
     success: Literal["yes", "no", "unknown"] | None = None
     """Whether the task was done. unknown means that you looked and cannot decide."""
     failure: str | None = None
@@ -73,7 +73,7 @@ class LabelExportRequest(WorkspaceRequest):
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """A .csv or .jsonl file."""
     where: str | None = None
-    """Write only labels of the episodes that meet a condition on the view episodes; by default all."""
+    """Write only labels of the episodes that meet a SQL condition on the view episodes; by default all."""
 
 
 @request
@@ -86,7 +86,7 @@ class LabelAgreementRequest(WorkspaceRequest):
     kind: str = "success"
     """Kind of label: success, failure, subtask or number/NAME."""
     where: str | None = None
-    """Use only the episodes that meet a condition on the view episodes; by default all."""
+    """Use only the episodes that meet a SQL condition on the view episodes; by default all."""
     tolerance: float = 0.2
     """Largest time difference of two subtask starts that count as the same, in seconds."""
 

@@ -326,7 +326,16 @@ def _fill_report(
 
 
 def _run_second_half(output: Path, workers: int, clock: _StepTimer) -> FailureLoopResult | None:
-    """Train and evaluate policies, and retrain one from a failure; return None if torch is not installed."""
+    """Run the policy part of the demo: train and evaluate policies, and retrain one of them near a failed trial.
+
+    Args:
+        output: folder of the demo; the files of this part are written to its folder ``loop``.
+        workers: number of processes; 0 uses every core.
+        clock: prints the steps and measures their durations.
+
+    Returns:
+        The result; None if torch is not installed.
+    """
     try:
         require_torch()
     except MissingDependencyError as error:

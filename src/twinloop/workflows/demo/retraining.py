@@ -383,7 +383,11 @@ def format_success_rates(half: FailureLoopResult) -> str:
 
 
 def format_decision(half: FailureLoopResult) -> str:
-    """Return a sentence with the gate's decision, the rules that were not met, and the champion."""
+    """Return a sentence with the gate's decision, the rules that were not met, and the champion.
+
+    Args:
+        half: result of the policies' training, evaluation and retraining.
+    """
     refused = [one["rule"] for one in half.gate["rules"] if one["verdict"] in ("no", "missing")]
     answer = f"no, by {' and '.join(refused)}" if refused else "yes"
     return f"The decision of the release gate is {answer}; the champion is {half.champion}."
@@ -403,10 +407,12 @@ def _success_rate(won: NDArray[np.bool_]) -> dict[str, Any]:
 def _study_part(kind: str, condition: str, output: Path) -> StudyPart:
     """Return one part (a step with its own folder) of the demo's comparison of policies on one virtual robot.
 
+    A virtual robot is a simulated robot with hidden true parameters.
+
     Args:
         kind: kind of the part, such as ``log``, ``policy`` or ``trials``; see `StudyPart`.
         condition: name of the training condition, such as ``nominal``; empty for a part that has none.
-        output: folder of all files of the failure loop.
+        output: folder of all files of the demo's policy part, as in `FailureLoopResult`.
     """
     number = next((one.number for one in CONDITIONS if one.name == condition), 0)
     folder = str(output / "transfer")

@@ -107,8 +107,8 @@ class MonitorCalibrateRequest(SeedOption, Request):
 class MonitorCheckRequest(ReportedRequest):
     """Check recorded episodes with a monitor: report unusual signals, when they began, and the likely cause.
 
-    The exit code is 1 if the share of episodes with an alarm is above the calibrated rate (lower 95 % bound), or if the
-    scores drift from episode to episode.
+    The exit code is 1 if the share of episodes with an alarm is significantly above the calibrated rate (the lower
+    bound of its 95 % interval is above), or if the scores drift from episode to episode.
     """
 
     data: Path
@@ -145,7 +145,7 @@ class DeploymentRequest(WorkspaceRequest):
     """Options of all commands on the policy registry."""
 
     deployment: str = "main"
-    """The deployment that the aliases belong to, if a workspace has several robots or tasks."""
+    """Name of the deployment (a robot or task with its own aliases and log), if a workspace has several."""
 
 
 @request

@@ -179,11 +179,15 @@ class _Run:
                 self.end(f"the robot could not be disconnected, switch it off by hand: {lost}")
 
     def end(self, reason: str) -> None:
-        """Add a reason for ending early."""
+        """Add a reason why the run ended early to ``ended``; this does not stop the run."""
         self.ended = f"{self.ended}; {reason}" if self.ended else reason
 
     def metrics(self) -> dict[str, Any]:
-        """Return the metrics of the run."""
+        """Return the metrics of the episodes recorded so far, for ``--json``.
+
+        They include the numbers of episodes, successes and commands, the latency of the policy in ms, and the episodes
+        that were stopped early (``trips``).
+        """
         decider = self._opened.deciders["champion"]
         steps = [step for episode, _ in self.done for step in episode.steps]
         kinds = [step.decision.kind for step in steps if step.sent]

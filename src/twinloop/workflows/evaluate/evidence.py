@@ -192,6 +192,10 @@ def _read_search_rate(path: Path, confidence: float) -> dict[str, Any]:
         path: output folder of the search, or its ``result.json``.
         confidence: confidence level of the claim.
 
+    Returns:
+        The failure ``rate``, the bounds ``low`` and ``high`` of its interval, the ``level`` of the interval, and the
+        number of ``draws`` (simulated worlds).
+
     Raises:
         InputError: If the file has no failure rate, the rate has a warning, or the level of its interval is too low.
     """
@@ -246,8 +250,9 @@ def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
     """Return sentences on how simulation supports a claim: one that needs no assumption, and one for each assumption.
 
     Args:
-        found: contribution under each assumption, from ``result.json``.
-        rate: failure rate of the claim.
+        found: contribution of simulation under each assumption: ``gap``, ``searched``, ``paired`` and ``region``, as
+            `_compute_simulation_contributions` returns them. Absent ones give no sentence.
+        rate: largest failure rate that the claim allows.
     """
     lines = [
         (

@@ -111,6 +111,6 @@ class EvidenceRequest(FailIfOption, ReportedRequest):
     gap: float | None = None
     """Assumption: the real failure rate exceeds the simulated one by at most this value."""
     correlation: float | None = None
-    """Assumption: the correlation of real and simulated outcomes of the same trials."""
+    """Assumption: the correlation (0 to 1) of real and simulated outcomes of the same trials."""
     region: float | None = None
     """Assumption: the robot fails only in one region of the conditions, which has this probability."""

@@ -111,6 +111,8 @@ def _check_request(request: GapClassesRequest) -> None:
 def run_gap_classes(request: GapClassesRequest, console: Console) -> Outcome:
     """Check every failure class that the data allow; print and store the classes that apply, with their remedies.
 
+    A failure class is a kind of cause of policy failures on the robot, such as drift since the calibration.
+
     Raises:
         InputError: If the options allow no check, contradict each other, or are invalid.
     """

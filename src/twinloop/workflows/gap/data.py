@@ -382,7 +382,13 @@ def apply_twin_ranges(against: ComparisonTarget, twin: Twin) -> ComparisonTarget
 
 
 def apply_joint_ranges(episode: Episode, twin: Twin) -> Episode:
-    """Return the episode with the twin's joint ranges as calibration if its log has none, else the episode itself."""
+    """Return the episode with joint units that are converted by the twin's joint ranges, if its log has no calibration.
+
+    A calibration is the conversion of joint positions to rad or m. An episode with one is returned unchanged.
+
+    Raises:
+        LogError: If the log lacks a joint of the twin.
+    """
     if episode.units.known:
         return episode
     columns = find_joint_columns(twin.robot.joints, episode.joints, where=episode.origin or "The log")

@@ -227,6 +227,9 @@ def _fill_report(page: ReportPage, runs: Sequence[PastRun], names: Sequence[str]
 
 
 def _drop_empty_columns(head: list[Any], lines: list[list[Any]]) -> list[list[Any]]:
-    """Return head and lines excluding the columns that are empty in every line, such as the twin in runs on trials."""
+    """Return head and lines without the columns that are empty in every line.
+
+    For example, runs that compare trials have no twin, so the column of the twin is empty.
+    """
     filled = [i for i in range(len(head)) if any(line[i] not in ("", None) for line in lines)]
     return [[row[i] for i in filled] for row in (head, *lines)]

@@ -92,8 +92,8 @@ class EpisodeSplit:
 
     Attributes:
         measured: the episodes to measure.
-        training: the episodes from which the delay of the delayed-command baseline may be estimated; None to use
-            ``measured``.
+        training: the episodes from which the delay of the delayed-command baseline (prediction of joint positions by
+            delayed commands) may be estimated; None to use ``measured``.
         note: description of the choice for the user.
     """
 

@@ -300,7 +300,9 @@ class GapEstimateRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest)
     """
 
     trials: _Trials
-    """Real and simulated trials. Trials with the same initial conditions have the same name in the column pair."""
+    """Real and simulated trials: a CSV or JSON table with policy, domain, success or score, and pair, or a folder with
+    tables or datasets. Trials with the same initial conditions have the same name in the column pair.
+    """
     measure: Literal["auto", "success", "score"] = "auto"
     """Estimated measure; by default success if every trial has it, else the score."""
 

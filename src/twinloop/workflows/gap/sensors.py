@@ -116,7 +116,8 @@ def run_gap_sensors(request: GapSensorsRequest, console: Console) -> Outcome:
     """Compare simulated sensors with real ones; print and store the differences.
 
     Raises:
-        InputError: If both logs are the same, are interchanged, or a pair in ``same`` has the wrong form.
+        InputError: If both logs are the same, ``real`` is marked as simulated and ``sim`` as real, or an entry of
+            ``same`` (signal with different names in the two logs) is not of the form REAL=SIM.
     """
     real, sim = open_log(request.real, request.reading), open_log(request.sim)
     run = MeasuredRun.begin("gap", "sensors", request.output, request.fail_if, console)

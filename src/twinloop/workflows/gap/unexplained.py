@@ -289,7 +289,11 @@ _MOST_ROWS = 24  # rows of a forest plot: significant ones, then the largest
 
 
 def unexplained_section(page: ReportPage, found: UnexplainedResult) -> None:
-    """Add to a report the shares of the error, model terms to try first, events, states, and the worst moments."""
+    """Add to a report the explained, unexplained and noise shares of a twin's error, and where the error arises.
+
+    The report lists model terms to try first, the events in which most new error arises, the states that predict the
+    residual, and the moments with the most new error.
+    """
     names = [channel.removeprefix("position/") for channel in found.channels]
     page.section(
         "Error that no parameter explains",

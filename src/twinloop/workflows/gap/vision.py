@@ -87,7 +87,11 @@ def remedy_text(row: CameraRemedy) -> str:
 
 
 def difference_row(row: StatisticDifference) -> list[str]:
-    """Return the cells of one image statistic for a table with the columns `HEAD`."""
+    """Return the cells of one image statistic for a table with the columns `HEAD`.
+
+    They are name, unit, real and simulated mean, their difference with interval, Holm's p-value, and the difference
+    that is left after all remedies.
+    """
     left = "" if math.isnan(row.remedied) else f"{row.remedied:+.3g}"
     return [
         row.name,
@@ -274,6 +278,8 @@ class SimulatedCamera:
 
 def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
     """Measure the distance between simulated and real images; print and store it.
+
+    Distances are MMD² and KID of image embeddings, and the AUC of a classifier; 0.5 is no difference.
 
     Raises:
         InputError: If both folders are the same, or an option is invalid.

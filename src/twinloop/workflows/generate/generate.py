@@ -239,7 +239,12 @@ def run_states_pass(
 
 
 def format_states(metrics: Mapping[str, Any], output: Path | str) -> str:
-    """Return one line on a states pass: yield (share of successful attempts), invalid worlds, episodes and speed."""
+    """Return one line on a simulation: yield (share of successful attempts), invalid worlds, episodes and speed.
+
+    Args:
+        metrics: metrics of the simulation, as `run_states_pass` returns them.
+        output: folder or address of the dataset.
+    """
     low, high = metrics["yield_interval"]
     timing = metrics["timing"]
     return (

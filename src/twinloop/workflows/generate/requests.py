@@ -12,7 +12,7 @@ from twinloop.workflows.run.request import Request, WorkersOption, request
 
 @request
 class GenerateRequest(WorkersOption, Request):
-    """Generate a dataset in randomized worlds from a YAML file; successful episodes of the task's expert are kept."""
+    """Generate a dataset in randomized worlds from a YAML file; by default the task expert's successes are kept."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """The generate file, with the sections scene, randomization, rollout, and optionally render."""

@@ -112,6 +112,9 @@ def write_request(folder: Path) -> None:
 def write_result(folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Write the request and then the metrics of a run, without credentials, to ``request.json`` and ``result.json``.
 
+    The request is that of the current command, see `record_request`; outside of a command, only the metrics are
+    written.
+
     Returns:
         The metrics as stored.
     """

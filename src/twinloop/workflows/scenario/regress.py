@@ -130,7 +130,11 @@ def _require_stored_outcomes(worlds: Sequence[Scenario]) -> None:
 
 
 def _load_stored_outcomes(scenario: Scenario, *, accept: bool) -> TrialOutcomes:
-    """Return the stored outcomes of a scenario; empty if there are none and ``accept`` is true."""
+    """Return the stored outcomes of a scenario; empty if there are none and ``accept`` is true.
+
+    Raises:
+        InputError: If there are none and ``accept`` is false.
+    """
     try:
         return parse_stored_outcomes(scenario.evidence, scenario.name)[1]
     except InputError:
@@ -169,7 +173,14 @@ def _describe_version_change(scenario: Scenario, task: Task) -> str:
 def _store_outcomes(
     moved: Sequence[tuple[Path, Scenario]], verdicts: Sequence[RegressionVerdict], policy: str, console: Console
 ) -> None:
-    """Store the present results, with the present twin, as the outcomes that later regressions are compared with."""
+    """Store the present results, with the present twin, as the outcomes that later regressions are compared with.
+
+    Args:
+        moved: folder of each scenario, and the scenario on the twin of this run.
+        verdicts: verdict of each scenario; those without new outcomes are not stored.
+        policy: the requested actor, or "" for the stored one.
+        console: console for a line with the number of stored scenarios.
+    """
     kept = 0
     for (folder, world), verdict in zip(moved, verdicts, strict=True):
         if verdict.after is None:

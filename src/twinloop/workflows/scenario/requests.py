@@ -90,7 +90,8 @@ class CounterfactualRequest(FailIfOption, LevelOption, ReportedRequest, Scenario
 class AblateRequest(FailIfOption, LevelOption, ReportedRequest, ScenarioFolderRequest):
     """Find the physical effects that cause a failure: switch off each effect alone, and all other effects together.
 
-    Example condition of --fail-if: 'backlash > 0.5'.
+    Example condition of --fail-if: 'backlash > 0.5'. The metric of an effect is the success rate without it minus that
+    with it.
     """
 
     name: _Name
@@ -165,7 +166,9 @@ class RetrainRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
     """Half the width of the box of parameters for the demonstrations, as a fraction of each parameter's default range.
     """
     only: RepeatedFlag = ()
-    """Pattern of parameters in the box; repeat the flag for each."""
+    """Pattern of parameters in the box; repeat the flag for each. By default all that differ from the twin's nominal
+    values.
+    """
     # our choice: half, so that both parts are learned, however small the targeted set is
     share: float = 0.5
     """Share of every batch that is from the demonstrations around the failure."""

@@ -129,7 +129,7 @@ def changes_section(
 
     Args:
         page: the report page.
-        scenario: the scenario near which the new demonstrations were generated.
+        scenario: the scenario that the policy was retrained for; the new demonstrations are from worlds near it.
         changes: success before and after, for each suite condition and stored scenario.
         decision: decision of the gate.
         augmented: metrics of the generated demonstrations.

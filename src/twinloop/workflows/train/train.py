@@ -142,6 +142,10 @@ def _run_lerobot(
         resume: whether to continue an interrupted run.
         python: interpreter of the environment with LeRobot; None for the default.
         console: console for the result.
+
+    Returns:
+        The metrics from `train_lerobot`, the output folder and, in a workspace, the reference of the dataset version
+        with the training episodes.
     """
     started = datetime.now(UTC)
     claim_output(output)

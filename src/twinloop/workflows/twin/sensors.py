@@ -214,7 +214,7 @@ def _camera_stages(
     """Return labelled images at one time: the clean one, one after each stage of the sensor, and the delivered one.
 
     Args:
-        moving: the moving twin.
+        moving: twin with a simulated example motion, whose poses are known at any time.
         sensor: name of the sensor.
         time: time in s.
         height: height of the images in pixels.

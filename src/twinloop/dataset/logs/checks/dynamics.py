@@ -94,7 +94,8 @@ def _compare_velocity(
         series: Uninterrupted part of the episode with N frames.
         name: Column name for the finding.
         moved: Movement of the joint in rad or m, shape ``(N − stride,)``.
-        mean: Integral of the measured velocity in rad or m, shape ``(N − stride,)``.
+        mean: Mean of the measured velocity times the duration of ``stride`` frames, in rad or m, shape
+            ``(N − stride,)``.
         unit: Expected unit of the velocity, for the message.
     """
     dt = series.dt

@@ -133,7 +133,11 @@ def _check_range(
 
 
 def _check_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[LogFinding]:
-    """Find angles and speeds that no joint of a robot reaches, for a joint without a known range."""
+    """Find angles beyond ±8π rad (four turns) of a joint in rad without a known range.
+
+    The finding is an error if the log has commands, and the joint is faster than 40 rad/s or several joints are beyond
+    ±8π rad. Otherwise it is a warning.
+    """
     reach = float(np.abs(position).max())
     series = prepare_series(record, whole=True)
     if reach <= _TURNS or series is None or unit != RADIANS:

@@ -111,14 +111,15 @@ def check_clipping(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def _find_cut_off(series: Array, extreme: float) -> tuple[int, int, int] | None:
-    """Return how often a series is clipped at its smallest or largest value.
+    """Return where and how often a series is clipped at its smallest or largest value.
 
     Args:
         series: Positions, shape ``(T,)``.
         extreme: Smallest or largest value.
 
     Returns:
-        First clipped frame, number of clipped frames, and number of visits at the value; None if it is not clipped.
+        First clipped frame, number of clipped frames, and number of times that the series reaches the value at speed
+        and keeps it for at least 4 frames. None if the series is not clipped.
     """
     steps = np.abs(np.diff(series))
     typical = float(np.median(steps[steps > 0]))
@@ -266,7 +267,11 @@ def _check_column(
 
 
 def _find_spikes(series: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return the rows of single-frame outliers: a large step followed by a step back."""
+    """Return the rows of single-frame outliers: a large step followed by a step back.
+
+    Both steps must be larger than 8 times the median step in motion and twice the 98th percentile of all steps. The
+    values before and after the outlier differ by less than half of the smaller step.
+    """
     steps = np.diff(series)
     usual = float(np.percentile(np.abs(steps), 98))
     moves = np.abs(steps[steps != 0])

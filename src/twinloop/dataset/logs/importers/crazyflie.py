@@ -65,9 +65,9 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the file as one episode without joints. Its signals are the IMU and the throttles of the motors.
+    """Return a log from a Crazyflie's µSD card as one episode without joints.
 
-    Times count from the first record.
+    Its signals are the IMU (rad/s, m/s²) and the throttles of the motors (0 to 1). Times count from the first record.
 
     Raises:
         LogError: If the file is damaged, or has neither IMU nor motor variables.

@@ -15,8 +15,9 @@ joint has a column ``action/JOINT`` and one ``state/JOINT``, in any order. Its u
 
 ``# command: torque`` declares that actions are torques in N·m, ``# command: none`` that there are no actions.
 Other measurements are columns in SI units: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``,
-``qw`` … ``qz``, ``twist/BODY/vx`` … ``wz``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``,
-``wrench/SITE/fx`` … ``tz``, ``motor/m1`` …, ``enabled``. Other columns are ignored.
+``qw`` … ``qz``, ``twist/BODY/vx`` … ``wz``, ``place/SITE/x``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``,
+``wrench/SITE/fx`` … ``tz``, ``motor/m1`` … (throttle of each rotor, 0 to 1), ``enabled`` (1 while the motors are on).
+Other columns are ignored.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the episodes of the file, in order of appearance.
+    """Return the episodes of a CSV file, in order of appearance.
 
     Raises:
-        LogError: If there are no rows, no time column or no joints, a joint has only one of its two columns, a cell
-            is text instead of a number, or an episode number is not an integer.
+        LogError: If there are no rows, no time column, or neither joints nor other signals; if a joint lacks one of its
+            columns ``action/JOINT`` and ``state/JOINT``, a cell is text instead of a number, or an episode number is
+            not an integer.
         UnitsError: If a joint's unit is missing, or the column suffixes, the ``units`` line and ``options``
             contradict each other.
     """
@@ -124,6 +126,13 @@ def _select_joint_signals(signals: Mapping[str, SignalColumns], joints: Sequence
 
 def find_signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumns]:
     """Return the signals that the column names of a table define, by signal name. The values are in SI units.
+
+    A column name is ``SIGNAL/LABEL``, for example ``pose/cube/x`` of the signal ``pose/cube``, or ``motor/m1``. Columns
+    ``velocity/JOINT`` form the signal ``joint_velocity``, columns ``torque/JOINT`` the signal ``joint_torque``.
+
+    Args:
+        path: File, for messages.
+        columns: Column names. Those of other kinds are ignored.
 
     Raises:
         LogError: If a signal lacks columns.
@@ -274,7 +283,7 @@ def _require_same_units(
 def _parse_units_line(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
     """Return the unit of each joint from the ``units`` line of the header.
 
-    ``JOINT=UNIT`` replaces the unit for all joints.
+    An item ``UNIT`` is for all joints. An item ``JOINT=UNIT`` takes precedence for this joint.
     """
     items = [item.strip() for item in header.get("units", "").split(",") if item.strip()]
     general = {joint: item for item in items if "=" not in item for joint in joints}

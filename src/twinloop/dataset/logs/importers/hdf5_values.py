@@ -55,13 +55,22 @@ def read_array(group: Any, key: str, where: str) -> Array:
         where: File and group, for error messages.
 
     Raises:
-        LogError: If the array is missing, in another file, too large, or not numeric.
+        LogError: If the array is missing, a link to another file, too large, or not numeric.
     """
     return np.asarray(_require_plain_array(group, key, where)[()], dtype=np.float64)
 
 
 def read_matrix(group: Any, key: str, where: str) -> Array:
-    """Read a numeric array like `read_array` and flatten each of its T frames, shape ``(T, k)``."""
+    """Read a numeric array like `read_array` and flatten each of its T frames, shape ``(T, k)``.
+
+    Args:
+        group: HDF5 group.
+        key: Name of the array.
+        where: File and group, for error messages.
+
+    Raises:
+        LogError: As in `read_array`.
+    """
     values = read_array(group, key, where)
     return values.reshape(len(values), int(np.prod(values.shape[1:])))
 

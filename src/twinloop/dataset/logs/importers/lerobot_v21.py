@@ -22,7 +22,7 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the episodes whose files exist, in order. A folder may be incomplete.
+    """Return the episodes of a LeRobot v2.1 folder whose files exist, in order. The folder may be incomplete.
 
     Raises:
         LogError: If there is no episode, or an episode is invalid.

@@ -112,7 +112,15 @@ class RawEpisode:
 
 
 def _check_commands(time: NDArray[np.float64], where: str) -> None:
-    """Check that there are commands, and that their times are finite and increase."""
+    """Check that there are commands, and that their times are finite and increase.
+
+    Args:
+        time: Times of the commands in s, shape ``(n,)``.
+        where: Name of the episode, at the start of the error message.
+
+    Raises:
+        LogError: If there is no command, or a time is not finite or not later than the time before it.
+    """
     if not len(time):
         raise LogError(f"{where} has measurements but no command. Leave it out, or declare that nothing was commanded.")
     wrong = np.flatnonzero(~np.isfinite(time[1:]) | ~(np.diff(time) > 0)) + 1

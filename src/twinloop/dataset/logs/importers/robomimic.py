@@ -208,7 +208,7 @@ def _rescale_inputs(values: Array, limits: list[Any]) -> Array:
 
     Args:
         values: Inputs, shape ``(T, n)``.
-        limits: Smallest and largest input, smallest and largest output.
+        limits: Smallest and largest input, smallest and largest output; each one number, or n numbers.
     """
     low, high, least, most = (np.asarray(limit, dtype=np.float64) for limit in limits)
     return (np.clip(values, low, high) - low) / (high - low) * (most - least) + least

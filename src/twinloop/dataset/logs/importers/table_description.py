@@ -248,7 +248,15 @@ def _require_unit(row: Mapping[str, Any], key: str, where: str, path: Path) -> A
 
 
 def _parse_conditions(content: Mapping[str, Any], path: Path) -> dict[str, float]:
-    """Return the conditions in SI units, by name without the unit suffix."""
+    """Return the experimental conditions (such as a payload's mass) in SI units, by name without the unit suffix.
+
+    Args:
+        content: Content of the YAML file, whose key ``conditions`` has them, for example ``{mass_kg: 0.5}``.
+        path: YAML file, for messages.
+
+    Raises:
+        InputError: If a condition is not a number.
+    """
     found: dict[str, float] = {}
     for key, value in _require_mapping(content.get("conditions", {}), "conditions", path).items():
         if isinstance(value, bool) or not isinstance(value, int | float):

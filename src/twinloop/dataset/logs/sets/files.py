@@ -1,4 +1,8 @@
-"""Find the recordings of a public set in its folder, in a stable order."""
+"""Find the recordings of a public set in its folder, in a stable order.
+
+A public set is a published set of measurements on a real system (see `public_sets`). Each file that matches the file
+pattern of the set is one recording.
+"""
 
 from __future__ import annotations
 

@@ -11,10 +11,11 @@ The format of each set:
   inferred: the angular velocity differs from the derivative of the quaternion by 0.14 rad/s in world axes, and by
   0.41 rad/s in body axes. The ankle springs have no encoder: their positions come from inverse kinematics, and their
   velocities are 0 in the files.
-- Planar drop: x to the right and z up from the ground, both in m, and an angle in rad from x towards z (a hinge about
-  −y). The sign of the angle was inferred from the data. It agrees with the contact points of the ellipse. It also
-  agrees with the spin after an impulse at the lowest corner in the recordings of the square (44 bounces: regression
-  slope 0.93, correlation 0.91; with the other sign 0.49).
+- Planar drop: one CSV file per drop of a square, with the columns x, z, th, vx, vz and vth at 250 Hz. The bounces of an
+  ellipse, pairs of such states, are in a MATLAB file. x to the right and z up from the ground are in m, and th is an
+  angle in rad from x towards z (a hinge about −y). The sign of the angle was inferred from the data. It agrees with the
+  contact points of the ellipse. It also agrees with the spin after an impulse at the lowest corner in the recordings of
+  the square (44 bounces: regression slope 0.93, correlation 0.91; with the other sign 0.49).
 
 Legacy torch files are read without torch. Such a file is five pickles and raw data: a magic number, a protocol
 version, a description of the writer's system, the tensor, and the keys of its storages (torch's arrays of values).
@@ -308,7 +309,13 @@ def _load_cassie(path: Path, rank: int) -> NDArray[np.float64]:
 
 
 def _cassie_offsets(path: Path) -> dict[int, float]:
-    """Return the offset of the pelvis height in m by number of the landing, from the table in the set's legend."""
+    """Return the offset of the pelvis height in m for each landing, by the number in the names of its files.
+
+    The offsets are those of the table in the set's legend, a Markdown file. There are none if the file is missing.
+
+    Args:
+        path: The legend.
+    """
     if not path.is_file():
         return {}
     rows = re.findall(r"^\|\s*(\d+)\s*\|.*\|\s*(-?[\d.]+)\s*\|\s*$", path.read_text(), re.MULTILINE)

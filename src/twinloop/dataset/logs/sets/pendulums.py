@@ -151,8 +151,9 @@ _PREFIX = "control_method_"
 def read_simple_pendulum(folder: Path) -> list[RawEpisode]:
     """Read all runs of the simple pendulum in ``control_method_*``.
 
-    The task is the controller's folder (``pd/system_identification``). The condition ``mass_variant`` is the mass
-    in kg in the name of a file (``data_measured_1kg.csv``), if it has one.
+    The task is the subfolder of a run without ``control_method_``, for example ``pd/system_identification`` for files
+    in ``control_method_pd/system_identification``. The condition ``mass_variant`` is the mass in kg in the name of a
+    file (``data_measured_1kg.csv``), if it has one.
     """
     files = find_recordings(folder, ".", f"{_PREFIX}*/**/data_measured*.csv")
     return [_simple_episode(index, path, folder) for index, path in enumerate(files)]

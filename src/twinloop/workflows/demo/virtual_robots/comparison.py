@@ -112,14 +112,15 @@ class TransferResult:
     made_of: Mapping[str, Any]
 
     def condition(self, number: int) -> RobotMean:
-        """Return the success rate of the policies of one condition, given by its number."""
+        """Return the success rate of the policies of one training condition, given by `TransferCondition.number`."""
         return average_over_robots(self.success[number])
 
     def differences(self) -> dict[tuple[int, int], RobotMean]:
-        """Return differences of success rates between two conditions, by their numbers, for the pairs in `DIFFERENCES`.
+        """Return differences of success rates between two training conditions, for the pairs in `DIFFERENCES`.
 
-        Differences are paired: same robots, same initial conditions, and training runs with the same seed. Pairs with a
-        condition that was not compared are left out.
+        Each key is a pair of `TransferCondition.number`; its value is the success rate of the first condition minus
+        that of the second. Differences are paired: same robots, same initial conditions, and training runs with the
+        same seed. Pairs with a condition that was not compared are left out.
         """
         there = [pair for pair in DIFFERENCES if pair[0] in self.success and pair[1] in self.success]
         return {(one, other): average_over_robots(self.success[one] - self.success[other]) for one, other in there}
@@ -228,12 +229,15 @@ def _list_prerequisites(part: StudyPart) -> list[StudyPart]:
 
 
 def _make_all(required: Sequence[StudyPart], console: Console, workers: int) -> dict[str, dict[str, float]]:
-    """Make parts and their prerequisites in several processes; return the total durations in s by kind of part.
+    """Make parts (steps) of a comparison and their prerequisites in several processes.
 
     Args:
         required: the required parts.
         console: gets a line for each stage.
         workers: number of processes.
+
+    Returns:
+        Total durations ``wall_s`` and ``processor_s`` in s, by kind of part.
     """
     ordered = order_stages(required)
     took: dict[str, dict[str, float]] = {}

@@ -203,7 +203,10 @@ def read_outcomes(part: StudyPart) -> list[bool]:
 
 
 def demonstrations_part(part: StudyPart, worlds: str) -> StudyPart:
-    """Return the part that makes the demonstrations on which a policy is trained.
+    """Return the part (step) that makes the demonstrations on which a policy is trained.
+
+    It has the study's folder and settings. Demonstrations in nominal or default-randomized worlds are shared by all
+    robots.
 
     Args:
         part: the part that trains the policy.

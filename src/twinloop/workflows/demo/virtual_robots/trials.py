@@ -73,7 +73,7 @@ class _CellSuite(Suite):
         task: Task,  # noqa: ARG002
         run_seed: int,  # noqa: ARG002
     ) -> InitialWorlds:
-        """Return the worlds of these trials: initial conditions by trial number, other parameters from the robot."""
+        """Return the worlds of these trials: object poses drawn by trial number, and the robot's true parameters."""
         params = self.cell.table(self.cell.plan(PLACES).draw(trials.tolist()))
         return InitialWorlds(params=params, numbers=trials, run_seed=PLACES)
 

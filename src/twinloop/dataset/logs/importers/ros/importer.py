@@ -38,7 +38,12 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return one episode per recording, sorted by name.
+    """Return one episode per ROS recording (rosbag2 folder, or file .mcap, .db3 or .bag), sorted by name.
+
+    Args:
+        path: A recording, or a folder of recordings.
+        options: Metadata that the caller gives. Its ``topics`` give the topic of a role, for example ``command`` or
+            ``imu:SITE``.
 
     Raises:
         MissingDependencyError: If `rosbags` is not installed.

@@ -112,7 +112,14 @@ def open_bag(path: Path) -> Iterator[Bag]:
 
 
 def _choose_typestore(path: Path, stores: Any) -> Any:
-    """Return the message definitions for a recording that does not contain them (sqlite3 files before ROS 2 Iron)."""
+    """Return the message definitions for a recording that does not contain them (sqlite3 files before ROS 2 Iron).
+
+    A file with the suffix .bag gets those of ROS 1 Noetic, any other recording those of the latest ROS 2.
+
+    Args:
+        path: The recording.
+        stores: The class ``rosbags.typesys.Stores``.
+    """
     return stores.ROS1_NOETIC if path.suffix == ".bag" else stores.LATEST
 
 
@@ -275,7 +282,13 @@ def _find_signals(
 ) -> list[tuple[str, Topic]]:
     """Return site and topic of each IMU and wrench.
 
-    If ``roles`` has topics of one of these two types, only they are used for this type.
+    If ``roles`` has topics of one of these two types, only they are used for this type. Otherwise all topics of
+    this type are used, with the site "".
+
+    Args:
+        topics: Topics of the recording that have messages.
+        roles: Name of the topic that the caller gives for a role, such as ``imu:SITE`` or ``wrench:SITE``.
+        by_name: The same topics by name.
     """
     chosen: list[tuple[str, Topic]] = []
     for role, kind in _SIGNALS.items():
