@@ -197,7 +197,7 @@ def test_a_registry_is_a_mapping_that_loads_upon_use() -> None:
     assert caught.value.exit_code == 3
     with pytest.raises(ModuleNotFoundError):
         things["bug"]
-    with pytest.raises(UnknownNameError, match=r"^Unknown thing 'flaot' in a\.yaml\. Nearest existing: float, "):
+    with pytest.raises(UnknownNameError, match=r"^Unknown thing 'flaot' in a\.yaml\. Nearest existing: float\."):
         things.find("flaot", where="a.yaml")
 
 

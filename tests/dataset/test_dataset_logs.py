@@ -99,7 +99,7 @@ def test_csv_with_unit_suffixes_milliseconds_and_episodes(tmp_path):
         (
             ("# units: deg, gripper=range_0_100\n", ""),
             UnitsError,
-            r"does not say its units. In which unit",
+            r"are not known. In which unit",
         ),
         (("# units: deg, gripper", "# units: gripper"), UnitsError, r"The values are: pan 9 to 11, gripper 49 to 50"),
         (("units: deg", "units: degrees"), UnknownNameError, r"Unknown joint unit 'degrees' in the unit of pan. Near"),
@@ -466,7 +466,7 @@ def foreign_v3(folder: Path) -> Path:
 
 def test_a_v3_dataset_of_another_program(tmp_path):
     path = foreign_v3(tmp_path / "theirs")
-    with pytest.raises(UnitsError, match="does not say its units"):
+    with pytest.raises(UnitsError, match="are not known"):
         load_log(path)
     episodes = load_log(path, units="deg")
     assert [len(episode) for episode in episodes] == [30, 20, 25]

@@ -126,7 +126,7 @@ def test_refusals_say_what_to_do(hub, dataset, tmp_path, monkeypatch):
         pull_dataset("me/other", tmp_path / "out")
     with pytest.raises(DatasetError, match="no such branch, tag or commit"):
         pull_dataset("me/set", tmp_path / "out", revision="v9")
-    with pytest.raises(InputError, match="is not a repository name"):
+    with pytest.raises(InputError, match="is not the name of a repository"):
         pull_dataset("a/b/c", tmp_path / "out")
     with pytest.raises(InputError, match="exists and is not an empty folder"):
         pull_dataset("me/set", dataset)

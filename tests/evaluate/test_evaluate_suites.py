@@ -125,7 +125,7 @@ def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_r
         ({"slices": [{"name": "a"}, {"name": "a"}]}, "two slices have the name a"),
         ({"slices": [{"name": "a b"}]}, "String should match"),
         ({"slices": [{"name": "a", "sett": {}}]}, "Nearest existing: set"),
-        ({}, "a suite has slices, axes, pairs or scenarios"),
+        ({}, "the suite is empty: give it slices, axes, pairs or scenarios"),
         ({"pairs": ["object/cube/mass"]}, "pairs needs at least two names"),
         ({"slices": [{"name": "a", "set": {"timing/command/jitter": "high"}}]}, "has no default range"),
         ({"slices": [{"name": "a", "set": {"object/cube/mass": -1.0}}]}, "slice a"),

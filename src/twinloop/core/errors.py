@@ -37,6 +37,25 @@ class InputError(TwinloopError):
     """Error for invalid user input, such as a file, a name, a value or a unit."""
 
 
+_SIMILAR = 0.6  # the share of equal characters from which difflib's documentation takes texts as close
+
+
+def nearest_names(name: str, existing: Iterable[str], *, most: int = 3) -> list[str]:
+    """Return the existing names most similar to a name, or to which it is similar as an abbreviation; nearest first.
+
+    Args:
+        name: The unknown name.
+        existing: Names that exist.
+        most: Largest number of names to return.
+    """
+    found = list[tuple[float, str]]()
+    for one in existing:
+        ratio = max(difflib.SequenceMatcher(None, name, text).ratio() for text in (one, one[: len(name)]))
+        if ratio >= _SIMILAR or (name and name in one):
+            found.append((-ratio, one))
+    return [one for _, one in sorted(found)[:most]]
+
+
 class UnknownNameError(InputError):
     """Error for a name that does not exist; the message lists the most similar existing names.
 
@@ -49,7 +68,7 @@ class UnknownNameError(InputError):
 
     def __init__(self, kind: str, name: str, existing: Iterable[str], *, where: str = "") -> None:
         names = sorted(existing)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        near = nearest_names(name, names)
         place = f" in {where}" if where else ""
         if near:
             hint = "Nearest existing: " + ", ".join(near) + "."

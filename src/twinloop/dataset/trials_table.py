@@ -317,6 +317,9 @@ def rows_to_scores(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScore
 def read_scores(path: Path | str) -> tuple[PolicyScores, ...]:
     """Read a CSV or JSON table of mean scores, one `PolicyScores` per task.
 
+    The table has one row per policy and task. It must have the columns ``policy``, ``real`` and ``sim``, the mean
+    scores from 0 to 1. The module describes the optional columns.
+
     Raises:
         InputError: If the file cannot be read, or `rows_to_scores` refuses a row.
     """

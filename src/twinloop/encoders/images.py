@@ -119,7 +119,15 @@ class Preprocessing(BaseModel):
         return value
 
     def __call__(self, images: Images) -> NDArray[np.float32]:
-        """Return the network's input for sRGB images, shape ``(n, h, w, 3)``, uint8."""
+        """Return the network's input for sRGB images.
+
+        Args:
+            images: Images of any size, shape ``(n, h, w, 3)``, uint8.
+
+        Returns:
+            Resized images, (value / 255 − mean) / std per colour, float32. The shape is ``(n, 3, height, width)`` for
+                the layout ``nchw``, else ``(n, height, width, 3)``.
+        """
         small = resize_images(images, self.size).astype(np.float32) / np.float32(255.0)
         made = (small - np.array(self.mean, dtype=np.float32)) / np.array(self.std, dtype=np.float32)
         return np.ascontiguousarray(made.transpose(0, 3, 1, 2) if self.layout == "nchw" else made)

@@ -321,7 +321,8 @@ def _find_closed_frames(share: Array) -> NDArray[np.bool_]:
 def _band_rms(position: Array, rate: float) -> list[Array]:
     """Return the root mean square of the positions in each frequency band, shape ``(nclip,)`` per band.
 
-    A linear trend is removed from every clip first.
+    The bands are those of `BANDS`: below 1 Hz, 1 to 4 Hz, and from 4 Hz. A linear trend is removed from every clip
+    first.
 
     Args:
         position: Positions of one channel, shape ``(nclip, nframe)``.

@@ -24,7 +24,7 @@ _INITIAL = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
 
 
 class EpisodeSource(Protocol):
-    """Source of the episodes that the environments of a batch run, in the order of each environment."""
+    """Source of the episodes that the environments of a batch run; each environment has its own series of episodes."""
 
     def next_episodes(self, envs: NDArray[np.intp]) -> EpisodeStart:
         """Return the next episode of each environment in ``envs`` (indices of environments)."""

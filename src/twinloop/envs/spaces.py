@@ -70,8 +70,20 @@ class ObservationEncoder:
 class ActionDecoder:
     """Converter of actions to commands of the actuators.
 
+    The option ``action`` defines the meaning of an action. ``absolute``: -1 to 1 is the range of the command.
+    ``delta``: the change of the command, where 1 is the fraction ``delta`` (an option) of its range. ``dataset``: the
+    command in the dataset's units. The range of a command is that of its joint; with torque control, that of its
+    actuator.
+
     Attributes:
         space: action space of one environment, one number per actuator.
+
+    Args:
+        twin: the twin.
+        options: options of the environment, of which ``action`` and ``delta`` are used.
+
+    Raises:
+        InputError: If a command has no range.
     """
 
     def __init__(self, twin: Twin, options: EnvOptions) -> None:

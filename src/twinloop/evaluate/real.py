@@ -190,7 +190,9 @@ def _score_episode(
         units: Units from `_find_units`; None if unknown.
 
     Returns:
-        ``time_s``, ``violations`` and ``smoothness``; a key is missing if its score is unknown.
+        ``time_s``: time of success in s. ``violations``: number of frames in which a joint exceeds its range or its
+            limit of speed or acceleration. ``smoothness``: spectral arc length of the tool's speed, without unit,
+            nearer to 0 is smoother; None if it cannot be computed. A key is missing if the episode has no such score.
     """
     scores: dict[str, Any] = {}
     if won and _NEXT_SUCCESS in reader.info["features"]:

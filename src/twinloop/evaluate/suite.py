@@ -58,12 +58,13 @@ class SliceSpec(_Strict):
         name: Name of the slice, unique in the suite.
         set: Fixed parameter values by parameter name or pattern; a pattern sets all matching parameters. A value is a
             number in SI units, or ``"low"`` or ``"high"`` for that end of the parameter's default range.
-        draw: Randomization section with ranges to draw from, in addition to the suite's ``base``.
+        draw: Ranges to draw from, in addition to the suite's ``base``, as in the section ``randomization:`` of a
+            generate file, for example ``{"physics": {"friction_coefficient": [0.2, 0.3]}}``.
         object: Shape that replaces the shape of the task's object.
         scene: Scene section as in a twin's YAML: permanent objects and random clutter on the table.
         scenario: Folder of a stored scenario. It defines the whole world, so set, draw, object and scene must be empty.
         ends: ``"low"`` or ``"high"`` by parameter name or pattern, for the table of results. Twinloop sets it in the
-            slices that it makes from the suite's keys ``axes`` and ``pairs``; users leave it empty.
+            slices that it makes from ``axes`` and ``pairs`` of `SuiteSpec`; users leave it empty.
         episodes: Number of trials; by default that of the suite.
     """
 
@@ -121,7 +122,7 @@ class SuiteSpec(_Strict):
         if twice:
             raise ValueError(f"two slices have the name {twice[0]}")
         if not (self.slices or self.axes or self.pairs or self.scenarios):
-            raise ValueError("a suite has slices, axes, pairs or scenarios")
+            raise ValueError("the suite is empty: give it slices, axes, pairs or scenarios")
         if len(self.pairs) == 1:
             raise ValueError("pairs needs at least two names")
         return self

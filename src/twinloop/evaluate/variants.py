@@ -162,7 +162,8 @@ def _has_param(twin: Twin, row: ParamSpec, known: Mapping[str, float]) -> bool:
     Args:
         twin: The changed twin.
         row: Specification of the parameter.
-        known: Nominal values by parameter name.
+        known: Nominal values that are not in the model, by parameter name (see `preset_nominals`). A parameter whose
+            nominal value is not in the model exists only if ``known`` or ``row`` has this value.
     """
     try:
         expand_params(twin.model, [row], where=twin.name, nominals=known)

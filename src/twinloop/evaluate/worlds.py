@@ -245,6 +245,9 @@ def expand_suite(
 ) -> Suite:
     """Resolve the patterns and names of a suite to the parameters of a twin.
 
+    In a lenient suite (`SuiteSpec.lenient`), a slice that does not match the twin or the task is left out; otherwise
+    it raises an error.
+
     Args:
         spec: The suite as written in YAML.
         twin: The twin.
@@ -253,9 +256,10 @@ def expand_suite(
         scenarios: Folder of stored scenarios, from which the suite's ``scenarios`` pattern selects.
 
     Raises:
-        UnknownNameError: If the twin does not have a parameter and the suite is not lenient.
-        InputError: If a parameter has no default range, the task has no object to replace, or no stored scenario
-            matches.
+        UnknownNameError: If the twin does not have a parameter of a slice and the suite is not lenient, or a pattern in
+            ``axes`` matches no parameter with a default range.
+        InputError: If a parameter has no default range or the task has no object to replace, and the suite is not
+            lenient; or if no stored scenario matches.
     """
     places = {"object": getattr(getattr(task, "config", None), "object", ""), "hand": find_hand_body(twin) or ""}
     rows = [row.model_copy(update={"name": _fill_names(row.name, places)}) for row in spec.declare]
@@ -327,7 +331,16 @@ def concatenate_tables(tables: Sequence[ParamTable]) -> ParamTable:
 
 
 def _axis_slices(patterns: Iterable[str], twin: Twin, places: Mapping[str, str]) -> Iterator[SliceSpec]:
-    """Yield two slices, at the low and high end of the default range, for every parameter that matches a pattern."""
+    """Yield two slices, at the low and high end of the default range, for every parameter that matches a pattern.
+
+    Args:
+        patterns: Names or patterns of parameters.
+        twin: The twin with the parameters.
+        places: Names that replace ``{object}`` and ``{hand}`` in the patterns, by ``object`` and ``hand``.
+
+    Raises:
+        UnknownNameError: If a pattern matches no parameter with a default range.
+    """
     given = [_fill_names(pattern, places) for pattern in patterns]
     ranged = [param.name for param in twin.params.values() if param.default_range is not None]
     for pattern in given:
@@ -420,6 +433,10 @@ def _list_drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
     """Return the keys in the ``draw`` sections of a slice.
 
     A key is a parameter name, a pattern of names, or a short name such as ``friction``.
+
+    Args:
+        item: The slice.
+        places: Names that replace ``{object}`` and ``{hand}`` in the keys, by ``object`` and ``hand``.
     """
     sections = [section for section in item.draw.values() if isinstance(section, dict)]
     keys = [_fill_names(str(key), places) for section in sections for key in section]

@@ -1,8 +1,8 @@
 """Draw, simulate and evaluate one batch of worlds on a worker, with parameter ranges that may adapt during a run.
 
 Terms: a batch is the set of worlds that a worker simulates at once. A block is a number of batches that are written to
-the dataset together. Adaptive ranges (automatic domain randomization) change after every round, a number of episodes. A
-boundary is one end of one parameter's range.
+the dataset together. A round is a fixed number of episodes, after which adaptive ranges (automatic domain
+randomization) change. A boundary is one end of one parameter's range.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ def find_ready_blocks(
 ) -> tuple[range, Rounds]:
     """Return the next blocks that can be simulated because their adaptive ranges are known, and these ranges.
 
-    A block is a number of batches that are written to the dataset together. Adaptive ranges (automatic domain
-    randomization) change after every round, a fixed number of episodes.
+    A block is a number of batches that are written to the dataset together. A round is a fixed number of episodes,
+    after which adaptive ranges (automatic domain randomization) change. The result has the blocks from ``first`` to the
+    end of its round, or to the end of the run if the ranges are not adaptive.
 
     Args:
         config: configuration of the run.
         plan: plan of the run.
         outcomes: counts of every written block, in order; they include the successes at range ends, see
             `count_boundaries`.
-        first: number of the first block that is not written.
+        first: number of the next block to write.
 
     Returns:
-        The numbers of the blocks, and the ranges by number of the round; empty if the ranges are not adaptive.
+        The numbers of the blocks; and a mapping from the number of their round to its ranges, which is empty if the
+            ranges are not adaptive.
     """
     last, draw = -(-config.episodes // config.block_size), plan.adaptive
     if draw is None:
@@ -157,9 +159,9 @@ def _complete_rounds(
 
 
 def _sum_by_round(draw: AdaptiveDraw, outcomes: Sequence[Mapping[str, int]], blocks: int) -> list[Counts]:
-    """Return attempts and successes at each boundary, summed over the blocks of each round.
+    """Return attempts and successes at each boundary (end of a parameter's range), summed over each round's blocks.
 
-    The last round may be incomplete.
+    A round is the number of episodes between two changes of adaptive ranges. The last round may be incomplete.
 
     Args:
         draw: the adaptive ranges.

@@ -107,8 +107,9 @@ def load_identified(section: Any, where: str, folder: Path) -> tuple[dict[str, A
 
 
 def identified_range_notes(identified: Mapping[str, Any] | None, kappa: float, twin: Twin) -> list[str]:
-    """Return notes for the user on draws from an identification run: kappa, its calibration, undetermined parameters.
+    """Return notes for the user on draws from the identified distribution of an identification run.
 
+    The notes give the factor kappa and how it was calibrated, and name the parameters that the run could not determine.
     The result is empty if there is no run.
 
     Args:

@@ -188,7 +188,14 @@ def rendered_documents(source: Path, root: Path) -> dict[str, dict[str, Any]]:
 
 
 def _reuse_coverage(source: Path, root: Path) -> dict[str, Any] | None:
-    """Return the stored coverage of the source if all its episodes were rendered, else None."""
+    """Return the stored coverage of the source if all its episodes were rendered, else None.
+
+    Coverage is the share of the cells of the parameter space that have an episode.
+
+    Args:
+        source: folder of the dataset with the states.
+        root: folder of the rendered dataset, which has the numbers of the rendered episodes.
+    """
     path = source / layout.COVERAGE
     if not path.is_file() or not np.array_equal(DatasetReader(source).numbers, DatasetReader(root).numbers):
         return None

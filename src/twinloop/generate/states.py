@@ -114,7 +114,11 @@ def generate_states(
 
 
 def count_batches(config: GenerateConfig, first_block: int = 0) -> int:
-    """Return the number of batches from block ``first_block`` to the end of the run."""
+    """Return the number of batches from block ``first_block`` to the end of the run.
+
+    A batch is the set of worlds that a worker simulates at once; a block is a number of batches that are written to the
+    dataset together.
+    """
     return -(-(config.episodes - first_block * config.block_size) // config.batch_size)
 
 
@@ -167,8 +171,13 @@ def _merge_outcomes(
 ) -> tuple[list[SimEpisode], list[InvalidAttempt], dict[str, int], SensorSamples]:
     """Merge the outcomes of the batches of one block.
 
+    Args:
+        outcomes: outcomes of the batches.
+        profile: profile to which the times that the batches measured are added; None for no profile.
+
     Returns:
-        Stored episodes, invalid attempts, summed counts, and sensor samples by side table.
+        Stored episodes, invalid attempts, summed counts by name (attempts, successes, invalid worlds and others), and
+            sensor samples by side table.
     """
     kept: list[SimEpisode] = []
     aside: list[InvalidAttempt] = []
@@ -212,7 +221,14 @@ def _make_result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> d
 
 
 def _placement_acceptance(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return how many random placements of clutter were accepted; empty if no clutter was placed."""
+    """Return how many random placements of clutter were accepted; empty if no clutter was placed.
+
+    Args:
+        counts: counts of the run: ``placed`` is the number of accepted placements, ``placements`` that of all.
+
+    Returns:
+        ``clutter``: a dictionary with ``placed``, ``drawn`` (all placements) and ``acceptance`` = placed / drawn.
+    """
     placed, drawn = counts.get("placed", 0), counts.get("placements", 0)
     return {"clutter": {"placed": placed, "drawn": drawn, "acceptance": placed / drawn}} if drawn else {}
 

@@ -147,7 +147,10 @@ class RobotDescription:
 
     @property
     def cameras(self) -> dict[str, tuple[int, ...]]:
-        """Image shapes ``(height, width, 3)`` by camera key; a camera's feature is a shape instead of a type."""
+        """Image shapes ``(height, width, 3)`` by camera key.
+
+        In ``observation_features``, a camera has its image shape as value; a joint or a tracked object has a type.
+        """
         return {
             key: shape
             for key, shape in self.observation_features.items()
@@ -356,7 +359,16 @@ class RobotDriver:
 
 
 def _copy_image(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return a copy of a camera's image, because its driver may write the next image into the same memory."""
+    """Return a copy of a camera's image, because its driver may write the next image into the same memory.
+
+    Args:
+        key: key of the camera, for the error message.
+        value: the image.
+        shape: the expected shape, ``(height, width, 3)``.
+
+    Raises:
+        ValueError: If the image has another shape or is not uint8.
+    """
     image = np.array(value)
     if image.shape != shape or image.dtype != np.uint8:
         raise ValueError(f"{key} is {image.dtype} of shape {image.shape}, not uint8 of shape {shape}")

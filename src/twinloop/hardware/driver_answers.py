@@ -59,8 +59,10 @@ def find_misreported_joint(returned: Array, possible: Sequence[Array], slack: Ar
 def find_out_of_range_joint(reading: Array, low: Array, high: Array) -> int | None:
     """Return the index of the first joint whose reading is far outside the joint's range, or None.
 
+    Far is more than a quarter of the range's length, see `range_length`.
+
     Args:
-        reading: positions ``(n,)``.
+        reading: positions ``(n,)``, in the units of the limits.
         low: lower limits of the ranges, −inf for an unlimited joint.
         high: upper limits of the ranges, inf for an unlimited joint.
     """

@@ -194,7 +194,8 @@ def load_excitation(path: Path) -> ExcitationPlan:
     """Read a stored excitation plan from its YAML file.
 
     Raises:
-        InputError: If a file is missing, changed, or not a plan. The message describes the defect.
+        InputError: If a file is missing or not a plan, the file of the commands was changed after the plan was written
+            (its SHA-256 differs), or a command is outside the plan's limits. The message describes the defect.
     """
     raw = load_yaml(path)
     if not isinstance(raw, Mapping):

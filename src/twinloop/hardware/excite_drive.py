@@ -58,17 +58,21 @@ def excite(
 ) -> ExcitationRecording:
     """Drive a connected robot through an excitation plan, and record one episode per repetition.
 
+    If a condition for a stop is met or the robot fails, the excitation ends. The result then has the data up to the
+    stop, and the reason.
+
     Args:
         robot: connected robot with the plan's joints.
         plan: the excitation plan.
         repeat: number of repetitions; by default the plan's.
-        guard: conditions for a stop.
+        guard: conditions for a stop; by default those of `GuardOptions`.
         on_abort: after a stop, hold the present pose or return slowly to the start.
         clearance: check of the path to the start for collisions in the twin; None to skip it.
         progress: function that is called with progress messages.
 
     Raises:
-        InputError: If the robot has other joints, or the path to the start is blocked.
+        InputError: If the robot has other joints or another kind of command, or the path to the start is blocked.
+        RobotLostError: If the robot does not answer the first reading.
     """
     require_matching_robot(robot, plan)
     guarded = GuardedRobot(robot, plan, guard or GuardOptions())

@@ -139,7 +139,12 @@ class GuardedRobot:
         return self.positions() if self._sent is None or not self._doubted else self._sent
 
     def _check_reading(self, before: Mapping[str, float] | None) -> None:
-        """Detect an impossible reading: outside a joint's range, or too far from the reading ``before``."""
+        """Detect an impossible reading: far outside a joint's range, or too far from the reading ``before``.
+
+        No error is raised. After a reading far outside (by more than a quarter of the range), ``reason`` and ``lost``
+        are set, which stops the excitation. After one too far from ``before``, the excitation goes on, but
+        `rest_position` returns the last command. With torque control nothing is checked.
+        """
         limits = self._plan.limits
         if self._plan.control == "torque":
             return

@@ -241,7 +241,15 @@ def _parse_camera(name: str, text: str) -> Any:
 
 
 def _parse_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_degrees: bool) -> UnitMap | None:
-    """Return the unit map that the options of an address define, or None to use LeRobot's calibration."""
+    """Return the unit map that the options of an address define, or None to use LeRobot's calibration.
+
+    Args:
+        options: options of the address: ``units`` is a twin with a unit map; without it, ``calibration`` is the path of
+            a calibration file.
+        joints: names of the joints.
+        use_degrees: whether joint values are in degrees; if not, they are from −100 to 100. The gripper's are from 0 to
+            100 in both cases.
+    """
     if "units" in options:
         return load_twin(options["units"]).unit_map(_unit_names(joints, use_degrees=use_degrees))
     if "calibration" in options:
@@ -252,7 +260,18 @@ def _parse_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_deg
 
 
 def _calibrated_units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool, origin: str) -> UnitMap:
-    """Return the unit map from the calibration that LeRobot stores for an arm."""
+    """Return the unit map from the calibration that LeRobot stores for an arm.
+
+    Args:
+        robot: LeRobot's robot object.
+        joints: names of the joints.
+        use_degrees: whether joint values are in degrees; if not, they are from −100 to 100. The gripper's are from 0 to
+            100 in both cases.
+        origin: address of the robot, for messages.
+
+    Raises:
+        InputError: If there is no calibration, or it cannot be read.
+    """
     motors = getattr(robot, "calibration", None) or {}
     if not motors:
         raise InputError(

@@ -37,7 +37,7 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """Clock of the computer."""
+    """Clock of a real robot: the computer's monotonic clock, which starts at an arbitrary moment."""
 
     def now(self) -> float:
         """Return the time of the computer's monotonic clock, in s."""
@@ -189,7 +189,14 @@ def _check_disconnected(robot: Robot) -> None:
 
 
 def _check_connected(robot: Robot) -> None:
-    """Check that readings are finite, a sent action has the keys of the given one, and time passes while waiting."""
+    """Check readings, actions and the clock of a connected robot while it holds its measured position.
+
+    Readings must be finite. `send_action` must return an action with the keys of its argument and about the same
+    values, and must not change its argument. The clock must advance while it waits.
+
+    Raises:
+        CheckFailedError: If the robot violates a rule of the protocol.
+    """
     first = _read(robot)
     for _ in range(3):
         action = {key: first.get(key, 0.0) for key in robot.action_features}

@@ -36,11 +36,11 @@ class Drivable(Protocol):
     """
 
     def now(self) -> NDArray[np.float64]:
-        """Return the time in s, ``(nsession,)``."""
+        """Return the time of each session in s since a fixed moment, ``(nsession,)``."""
         ...
 
     def wait_until(self, moment: float) -> None:
-        """Wait until the time ``moment`` in s, or a little longer."""
+        """Wait until the time ``moment`` of all sessions, in s as returned by `now`, or a little longer."""
         ...
 
     def observe(self) -> NDArray[np.float64]:
@@ -48,7 +48,10 @@ class Drivable(Protocol):
         ...
 
     def command(self, action: ArrayLike) -> NDArray[np.float64]:
-        """Issue commands ``(nsession, n)``; return the commands as sent."""
+        """Issue commands ``(nsession, n)``; return the commands as sent, which the robot may clip to its limits.
+
+        Commands are in the robot's units, or in N·m with torque control.
+        """
         ...
 
 
@@ -126,7 +129,10 @@ def command_kind(robot: Robot) -> Literal["position", "torque"]:
 
 
 class _DrivableRobot:
-    """Adapter from the robot protocol to `Drivable`, with one session."""
+    """Adapter from the robot protocol to `Drivable`, the interface of what `drive` can record.
+
+    The robot is the only session, so that all arrays have one row.
+    """
 
     def __init__(self, robot: Robot) -> None:
         self._robot, self._clock = robot, robot.clock

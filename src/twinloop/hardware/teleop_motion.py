@@ -161,7 +161,8 @@ class _FreeSpace:
     ) -> NDArray[np.float64]:
         """Return a random pose near ``around``, with free paths from ``start`` to it and from it to home.
 
-        If no such pose is found, return ``start``.
+        A pose is the positions of the n joints, ``(n,)`` in rad or m. A gripper keeps its position from ``start``. If
+        no such pose is found, return ``start``.
 
         Args:
             start: pose before the motion.

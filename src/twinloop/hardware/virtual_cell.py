@@ -26,7 +26,7 @@ _ROUND_OFF = 1e-6
 
 
 class CellClock:
-    """Clock of a virtual robot at its task, which advances in whole control steps.
+    """Clock of a `VirtualCell`: the simulated time of its running episode, in whole control steps.
 
     Jitter of the control loop (`timing/control/jitter`) is simulated, but the times of this clock do not include it.
     """
@@ -44,7 +44,16 @@ class CellClock:
 
 
 class CellSession:
-    """One simulated episode of a virtual robot at its task; the episode's number determines the objects' poses."""
+    """One simulated episode of a virtual robot at its task; the episode's number determines the objects' poses.
+
+    `wait_until` simulates control steps under the command of the last `send`. A session needs no closing.
+
+    Args:
+        cell: the robot cell: virtual robot and scene, with their true parameter values.
+        task: the task.
+        plan: randomization plan that draws the objects' poses.
+        number: number of the episode.
+    """
 
     def __init__(self, cell: HiddenCell, task: Task, plan: Plan, number: int) -> None:
         self._hz, self._task = cell.twin.control_hz, task

@@ -173,7 +173,10 @@ def default_free_quantities() -> list[Quantity]:
 
 
 def _select_robot_parameters(twin: Twin) -> dict[str, int | None]:
-    """Return the index of the joint, by name, of every robot parameter that is free in a fit by default."""
+    """Return every robot parameter that is free in a fit by default, as its name with the index of its joint.
+
+    The index counts the robot's joints from 0; it is never None here, because every such parameter has a joint.
+    """
     chosen = {}
     for joint, (joint_name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
         for kind in default_free_quantities():
@@ -390,9 +393,9 @@ def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], co
 def _is_coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
     """Return whether every parameter is fitted to all channels.
 
-    If not, the parameters of each joint are fitted to the position of that joint only. By default this is so if there
-    are more than two joints, each with one channel, every free parameter belongs to a joint, and the fit does not
-    correct the initial states of the windows.
+    If not, the parameters of each joint are fitted to the position of that joint only. The configuration decides if its
+    ``coupled`` is not None. By default, the result is False if there are more than two joints, each with one channel,
+    every free parameter belongs to a joint, and the fit does not correct the initial states of the windows; else True.
     """
     if config.coupled is not None:
         return config.coupled
@@ -416,8 +419,8 @@ def limit_physics_rate(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
 def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
     """Return the value of ``sensor/JOINT/scale``, by name, for joints whose readings show the encoder's quantization.
 
-    The value is computed from the quantization step. The result is empty if the log is calibrated or the robot has no
-    encoder.
+    This parameter is the true change of a joint's position per change of its reading, without unit. The value is
+    computed from the quantization step. The result is empty if the log is calibrated or the robot has no encoder.
     """
     counts = logs.twin.robot.encoder_counts if logs.joints else None
     if counts is None or logs.calibrated or len(logs.channels) != len(logs.joints):

@@ -84,9 +84,14 @@ def _remove_predictable_part(logs: ReplayLogs, residual: Array) -> tuple[Array, 
 
     The residuals of an episode are predicted by a ridge regression that was fitted to other episodes.
 
+    Args:
+        logs: The replayed windows.
+        residual: Replayed minus measured readings, ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
+
     Returns:
-        The remaining residuals, and the predicted share of power of each channel ``(nchannel,)``; NaN for too few
-        episodes.
+        The remaining residuals, in the same shape, and the predicted share of each channel's sum of squared residuals,
+        ``(nchannel,)``. A share of at most 1 % is not removed and is returned as 0. With fewer than four episodes,
+        nothing is removed and the shares are NaN.
     """
     episodes = logs.episode_index
     count = int(episodes.max()) + 1

@@ -161,6 +161,10 @@ def _verdict(row: StructureResult, best: str) -> str:
         row: Result of the structure.
         best: Name of the structure with the largest improvement among those that the base fit lacks and whose
             improvement is significant and at least 1 %.
+
+    Returns:
+        ``needed, the base has it``, ``MISSING from the base``, ``helps, but BEST explains more``, ``makes it worse on
+        new clips``, or a text that begins with ``no relevant gain`` or ``no significant gain``.
     """
     assert row.improvement is not None  # noqa: S101 - only called for compared structures
     if _is_relevant_gain(row) and row.in_base:

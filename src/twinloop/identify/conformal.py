@@ -240,7 +240,14 @@ def _calibrate_kappa(
 def _excess_outside_band(clips: PredictedClips, kappa: float, level: float) -> Array:
     """Return a limit on how far readings are outside the band, ``(nchannel,)``, in the channels' units.
 
-    A fraction ``level`` of episodes have no reading farther outside. The distance is 0 inside the band.
+    A fraction ``level`` of episodes have no reading farther outside. The distance is 0 inside the band. The band around
+    a prediction has the half width q √κ σ, with the quantile q of the simulated episodes' scores and the standard
+    deviation σ of the prediction.
+
+    Args:
+        clips: Prediction errors of the calibration episodes.
+        kappa: Factor κ on the covariance of the parameters.
+        level: Nominal probability that an episode is inside its band.
     """
     beyond = np.maximum(np.abs(clips.error) - clips.score_quantile(level) * math.sqrt(kappa) * clips.sd, 0.0)
     largest = [max_by_episode(beyond[..., [channel]], clips.clusters) for channel in range(beyond.shape[-1])]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, nearest_names
 from twinloop.twin.quantities import find_kind
 from twinloop.twin.scene_spec import SceneSpec
 
@@ -238,7 +237,9 @@ def describe_errors(error: ValidationError, *, where: str, model: type[BaseModel
         else:
             lines[place] = _format_error(item)
         if model and item["type"] == "extra_forbidden":
-            lines[place] += _nearest_key(item["loc"], model)
+            lines[place] += _suggest_key(item["loc"], model)
+        elif model and item["type"] == "missing" and (keys := _list_keys(_find_model(item["loc"], model))):
+            lines[place] += f". It is a mapping with the keys {', '.join(keys)}"
     return f"{where} has errors:\n" + "\n".join(f"  {place}: {text}" for place, text in lines.items())
 
 
@@ -256,23 +257,35 @@ def _is_alternative(part: int | str) -> bool:
     return isinstance(part, str) and (part in ("float", "int", "str", "bool", "constrained-float") or "[" in part)
 
 
-def _nearest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """Return a hint with the existing keys nearest to an unknown key, or an empty text.
+def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """Return a hint on an unknown key: the mapping that has this key, or the existing keys nearest to it.
 
     Args:
         location: Location of the unknown key as in pydantic's errors: keys and indices from the top of the file.
         model: Class that was validated.
     """
-    for part in location[:-1]:
-        if part not in model.model_fields:  # an index in a list, a name in a mapping, or an alternative
-            continue
-        inner = _inner_model(model.model_fields[part].annotation)
-        if inner is None:
-            return ""
-        model = inner
-    keys = [field.alias or name for name, field in model.model_fields.items()]
-    near = difflib.get_close_matches(str(location[-1]), keys, n=2, cutoff=0.55)
-    return f". Nearest existing: {', '.join(near)}" if near else f". Existing: {', '.join(keys)}"
+    name, within = str(location[-1]), _find_model(location[:-1], model)
+    keys = _list_keys(within)
+    near = nearest_names(name, keys, most=2)
+    if near:
+        return f". Nearest existing: {', '.join(near)}"
+    owners = [key for key in keys if within and name in _list_keys(_find_model((key,), within))]
+    if owners:
+        return f". Move it into `{owners[0]}`"
+    return f". Existing: {', '.join(keys)}" if keys else ""
+
+
+def _list_keys(model: type[BaseModel] | None) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()] if model else []
+
+
+def _find_model(location: tuple[int | str, ...], model: type[BaseModel]) -> type[BaseModel] | None:
+    """Return the class of the value at a location of a file; None if the value is not a mapping with fixed keys."""
+    found: type[BaseModel] | None = model
+    for part in location:
+        if found is not None and part in found.model_fields:  # else an index, a name in a mapping, or an alternative
+            found = _inner_model(found.model_fields[str(part)].annotation)
+    return found
 
 
 def _inner_model(annotation: Any) -> type[BaseModel] | None:

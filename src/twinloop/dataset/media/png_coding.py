@@ -28,7 +28,7 @@ _OPTIONS = {"compression_level": "1", "pred": "up", "threads": "1"}
 
 
 def encode_png(image: NDArray[Any]) -> bytes:
-    """Encode a uint8 or uint16 image, ``(H, W)`` or ``(H, W, 3)``, as PNG; equal images give equal bytes."""
+    """Encode a uint8 or uint16 image, grey ``(H, W)`` or RGB ``(H, W, 3)``, as PNG; equal images give equal bytes."""
     import av
 
     codec = av.CodecContext.create("png", "w")
@@ -85,12 +85,22 @@ def decode_depth(counts: NDArray[np.uint16], unit: float) -> NDArray[np.float32]
 
 
 def encode_normals(normals: ArrayLike) -> NDArray[np.uint8]:
-    """Encode unit normal vectors ``(…, 3)`` with 8 bits per component; a zero vector means no normal."""
+    """Encode unit normal vectors ``(…, 3)`` with 8 bits per component.
+
+    A component n is encoded as 127 n, rounded, plus 128. A zero vector means no normal; all its components become 128.
+    """
     return (np.rint(127.0 * np.asarray(normals, dtype=np.float32)) + 128.0).astype(np.uint8)
 
 
 def decode_normals(coded: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Decode normal vectors ``(…, 3)`` and normalize them; pixels that have no normal get zero vectors."""
+    """Decode normal vectors ``(…, 3)`` and normalize them; pixels that have no normal get zero vectors.
+
+    The vectors are in the axes in which they were encoded; stored annotations have camera axes (x right, y down, z
+    forward).
+
+    Args:
+        coded: Result of `encode_normals`: 127 n + 128 for each component n; 128 three times if there is no normal.
+    """
     vector = coded.astype(np.float32) - 128.0
     length = np.linalg.norm(vector, axis=-1, keepdims=True)
     return np.divide(vector, length, out=np.zeros_like(vector), where=length > 0)
@@ -118,6 +128,10 @@ def encode_flow(flow: NDArray[np.floating[Any]], visible: NDArray[np.bool_]) -> 
 
 def decode_flow(coded: NDArray[np.uint16]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Decode optical flow to the next frame.
+
+    Args:
+        coded: Result of `encode_flow`, shape ``(…, 3)``: displacements to the right and down, in steps of 1/64 px plus
+            32768; then the sum of 1 for a known flow and 2 for a point that is visible in the next frame.
 
     Returns:
         Displacement to the right and down in px, shape ``(…, 2)``, NaN if unknown; and the mask of points that are

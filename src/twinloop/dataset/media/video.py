@@ -113,7 +113,21 @@ def encode_pieces(
 ) -> dict[str, EncodedVideo]:
     """Encode the episodes of one block like `encode_block`, but from chunks of frames.
 
-    Whole episodes are then never in memory.
+    Whole episodes are then never in memory. A block is a number of episodes with one video file per camera.
+
+    Args:
+        pieces: Chunks of consecutive frames, in order: all chunks of the first episode, then those of the next one.
+        cameras: The expected cameras; each chunk must have exactly these cameras.
+        paths: The file to write, by camera name; missing folders are created.
+        fps: Frames per second.
+
+    Returns:
+        The written video by camera name.
+
+    Raises:
+        InputError: If a chunk lacks a camera or has frames of another size or type.
+        DatasetError: If the disk is full or a file cannot be written.
+        Exception: Any other error of an encoder, unchanged.
     """
     for path in paths.values():
         with wrap_write_errors(path):

@@ -325,7 +325,18 @@ def restore_priority() -> Iterator[None]:
 
 
 def _episode_frames(source: Path, start_s: float, length: int, fps: Fraction) -> Iterator[Any]:
-    """Yield the decoded frames of an episode, in order; see `transcode` for the arguments."""
+    """Yield the decoded frames of an episode, in order.
+
+    Args:
+        source: Video file that contains the episode.
+        start_s: Time in ``source`` at which the episode starts, in seconds.
+        length: Number of frames of the episode.
+        fps: Frames per second.
+
+    Raises:
+        DatasetError: If the source lacks a frame; the message gives the time.
+        InputError: If the frames are not 8-bit colour.
+    """
     wanted = 0
     for time_s, frame in decode_from(source, start_s):
         place = (time_s - start_s) * float(fps)

@@ -88,7 +88,16 @@ class FolderLock:
 
 @contextlib.contextmanager
 def hold_folder_lock(folder: Path, purpose: str = "") -> Iterator[None]:
-    """Hold a `FolderLock` during the ``with`` block."""
+    """Hold a `FolderLock` during the ``with`` block; raise an error at once if the lock is held already.
+
+    Args:
+        folder: Folder to lock; need not exist.
+        purpose: Kind of lock. Locks of different purposes on one folder do not exclude each other.
+
+    Raises:
+        DatasetLockedError: If the lock is held already.
+        DatasetError: If no folder can be written there, or the disk is full.
+    """
     lock = FolderLock(folder, purpose)
     try:
         yield
@@ -97,7 +106,7 @@ def hold_folder_lock(folder: Path, purpose: str = "") -> Iterator[None]:
 
 
 def forget_locks(folder: Path) -> None:
-    """Remove the lock files next to a folder, for every purpose of a lock; locks that are still held are kept."""
+    """Remove all lock files of a folder, which are next to it; keep those of locks that are still held."""
     for file in folder.parent.glob(f".{glob.escape(folder.name)}.*lock"):
         with contextlib.suppress(DatasetError):
             FolderLock(folder, file.name.removeprefix(f".{folder.name}.").removesuffix("lock").rstrip(".")).release()

@@ -372,7 +372,13 @@ class FolderTarget:
 
     @contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """Yield a copy of the folder for the files of the next commit; it replaces the folder if the block succeeds."""
+        """Yield a copy of the folder for the files of the next commit; it replaces the folder if the block succeeds.
+
+        If the block fails, the folder stays unchanged and the copy is removed.
+
+        Args:
+            final: True for the last commit; it has no effect here.
+        """
         del final
         with create_snapshot(self.path) as stage:
             yield stage

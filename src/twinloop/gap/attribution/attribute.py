@@ -93,7 +93,10 @@ class SquaredErrorShares:
         return self._shares(np.asarray(getattr(self._effects, kind)), self._deviations(kind), self._mix)
 
     def remaining_shares(self) -> ShapleyShares:
-        """Return the share of the error that remains with all parameters identified, shape ``(1, nchannel + 1)``."""
+        """Return the share of the error that remains with all parameters identified, shape ``(1, nchannel + 1)``.
+
+        The last column is the mean over channels.
+        """
         drawn = self._drawn and self._draw_deviations(self._drawn_left)
         return self._shares(self._left[None], drawn, self._mix)
 
@@ -172,10 +175,14 @@ class SquaredErrorShares:
         return ShareDeviations.of_draws(ratios(parts, self._drawn_whole, self._mix), df=self._df)
 
     def _deviations(self, kind: str) -> ShareDeviations | None:
-        """Return the uncertainty of shares that does not come from the choice of episodes.
+        """Return the uncertainty of the groups' shares of the error that does not come from the choice of episodes.
 
-        It comes from the uncertainty of the parameters and, if not all coalitions are replayed, from the random choice
-        of the orders in which groups change. Returns None if neither applies.
+        It comes from the uncertainty of the parameters. For Shapley values, it also comes from the random choice of the
+        orders in which groups change from nominal to identified values, if not every coalition (set of groups with
+        identified values) is replayed. Returns None if neither applies.
+
+        Args:
+            kind: ``share``, ``join_first_gain`` or ``join_last_gain``, see `shares`.
         """
         found = None
         if self._drawn is not None:

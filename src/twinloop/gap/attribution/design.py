@@ -66,8 +66,10 @@ class CoalitionDesign:
     def effects(self, gains: Array) -> tuple[GroupEffects, Array | None]:
         """Return the effect of each group of parameters on the gain (the reduction of the squared error).
 
-        If coalitions come from random orders in which groups change to identified values, the Shapley values are
-        averages over pairs of an order and its reverse. The scatter over pairs shows the error of these averages.
+        The effects are the group's Shapley value and its gains when it changes to identified values first and last, see
+        `GroupEffects`. If coalitions (sets of groups with identified values) come from random orders in which groups
+        change, the Shapley values are averages over pairs of an order and its reverse. The scatter over pairs shows the
+        error of these averages.
 
         Args:
             gains: Gain of each world against the nominal world, shape ``(nworld, …)``.

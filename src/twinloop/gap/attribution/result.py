@@ -222,7 +222,8 @@ class Attribution:
         interactions: Measure of interactions of more than two groups: the largest difference between a share and the
             mean of the gains when a group joins first and last, shape ``(nchannel + 1,)``.
         worlds: Number of replayed worlds.
-        coalitions: Text with the number and kind of the replayed coalitions.
+        coalitions: Text with the number and kind of the replayed coalitions. A coalition is a set of groups with
+            identified values; all other groups are nominal.
         ndraw: Number of draws of the parameters.
         undetermined: Parameters that identification could not determine. They were not drawn, so the intervals of
             shares assume that their estimates are exact.

@@ -251,7 +251,12 @@ def _map_to_ranges(twin: Twin, group: ParameterGroup, axes: Array) -> dict[str, 
 
 
 class _ReadingTerms:
-    """Sums, for each episode, from which the Sobol' indices of predicted readings are estimated."""
+    """Sums, for each episode, from which the Sobol' indices of predicted readings are estimated.
+
+    An episode has one `SobolTerms`, summed over its windows and frames: ``first`` and ``total`` ``(ngroup, base,
+    nchannel)`` and ``variance`` ``(base, nchannel)``, for ``base`` worlds per block of the design. It also has the
+    number of measured frames ``(nchannel,)``.
+    """
 
     def __init__(self) -> None:
         self._parts: list[SobolTerms] = []

@@ -188,7 +188,15 @@ def stream_logs(
 
 
 def _horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the frame numbers of a window that are inside a horizon bin, and the number of each frame's bin."""
+    """Return the frame numbers of a window that are inside a horizon bin, and the number of each frame's bin.
+
+    A horizon bin is an interval of the time since the beginning of a window: later than ``edges[k]``, up to ``edges[k +
+    1]``. The first frame of a window is in no bin.
+
+    Args:
+        logs: Windows of the log.
+        edges: Edges of the horizon bins in s, increasing, shape ``(nbin + 1,)``.
+    """
     time = (np.arange(1, logs.commands.shape[1]) - _ROUNDING) / logs.twin.control_hz
     bins = np.searchsorted(edges, time, side="right") - 1
     inside = (bins >= 0) & (bins < len(edges) - 1)
@@ -284,7 +292,15 @@ def _sum_by_bin(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp],
 
 
 def _measure_portion(backend: Backend, logs: ReplayLogs, table: ParamTable, edges: Array) -> WindowErrors:
-    """Return the errors of all parameter rows in one portion; the rows are replayed in groups that fit into memory."""
+    """Return the errors of all parameter rows in one portion; the rows are replayed in groups that fit into memory.
+
+    Args:
+        backend: The backend that runs the replays.
+        logs: Windows of the portion, which is a part of the log's episodes.
+        table: Parameters, one row per world.
+        edges: Edges of the horizon bins (intervals of the time since the beginning of a window) in s, shape ``(nbin +
+            1,)``.
+    """
     most = max(1, _MOST_NUMBERS // logs.measured.size)
     rows = (np.arange(begin, min(begin + most, table.nworld)) for begin in range(0, table.nworld, most))
     parts = [sum_errors(logs, replay(backend, logs, table.take(some)), edges) for some in rows]

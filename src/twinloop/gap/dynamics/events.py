@@ -119,9 +119,13 @@ def _find_near_limits(position: Array, ranges: Array, part: float) -> Mask:
 
 
 def _find_highest(values: Array, part: float) -> Mask:
-    """Return a mask of the highest values in each column of ``(nwindow, nframe, n)``.
+    """Return a mask of the highest values of each of n columns, over all windows and frames.
 
-    ``part`` is the fraction of the known values that are marked. Values of 0 are never marked.
+    NaN and values of 0 or less are never marked.
+
+    Args:
+        values: Values, shape ``(nwindow, nframe, n)``; NaN if unknown.
+        part: Fraction to mark of the values that are not NaN in each column.
     """
     least = compute_quantiles(values, 1.0 - part)
     return np.nan_to_num(values, nan=-np.inf) >= np.where(np.isfinite(least) & (least > 0), least, np.inf)

@@ -1,6 +1,7 @@
 """Compute bootstrap intervals of metrics such as RMSE and skill by resampling episodes or blocks of time.
 
-A metric is a function of sums by row. A row is an episode, a group of episodes, or a window.
+A metric is computed from the sums of the squared or absolute errors in each row. A row is an episode, a group of
+episodes, or a window.
 """
 
 from __future__ import annotations

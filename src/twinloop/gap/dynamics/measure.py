@@ -202,7 +202,8 @@ class _LogPass:
     def _find_contact_phases(self, logs: ReplayLogs) -> Mapping[str, NDArray[np.bool_]]:
         """Return masks of the frames without contact, at its onset, and in contact, by name of the phase.
 
-        Returns no mask if contacts are not simulated or cannot be determined.
+        The names are ``free``, ``contact onset`` and ``contact``; every mask has the shape ``(nwindow, nframe,
+        nchannel)``. The mapping is empty if contacts are not simulated or cannot be determined.
         """
         found = event_masks(logs) if self.options.contacts else {}
         if "contact" not in found:

@@ -269,7 +269,14 @@ def build_report(
 def _choose_resampling(sums: ErrorSums, summary: LogSummary, level: float, seed: int) -> Resampling:
     """Return a resampling of episodes if there are at least four, otherwise of blocks of time.
 
-    Windows that are whole episodes cannot be divided into blocks; then there is no interval.
+    Windows that are whole episodes cannot be divided into blocks. With fewer than four such episodes, the limits of all
+    intervals are NaN, and ``reason`` of the result is not empty.
+
+    Args:
+        sums: Error sums over the log, with one row per window if there are fewer than four episodes.
+        summary: Summary of the log, for the numbers of episodes and windows.
+        level: Confidence level of the intervals.
+        seed: Seed of the bootstrap.
     """
     if len(summary.episodes) >= FEWEST or summary.windows == len(summary.episodes):
         return resample_episodes(len(summary.episodes), level=level, seed=seed)
@@ -312,7 +319,14 @@ def _overall_skill_statistic(errors: WindowErrors, twin: int, baselines: list[in
     """Return a function that computes the skill of a twin over all channels together.
 
     The skill is 1 − a / b. a is the mean over channels of the twin's RMSE divided by the channel's scale. b is the same
-    mean for the best baseline of each channel.
+    mean for the best baseline of each channel. The function gets the number of times that each row (such as an episode)
+    occurs in k resamples, shape ``(k, nrow)``, and returns the shape ``(k,)``.
+
+    Args:
+        errors: Errors of the twins and baselines.
+        twin: Index of the twin in ``errors``.
+        baselines: Indices of the baselines in ``errors``.
+        scales: Scale of each channel, in its unit, shape ``(nchannel,)``; a channel with NaN is ignored.
     """
     own, other = (
         _scaled_statistic(rmse_statistic(errors, twin), scales),

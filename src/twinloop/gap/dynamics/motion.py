@@ -370,7 +370,10 @@ class LoggedKinematics:
 def compute_kinematics(
     logs: ReplayLogs, values: Mapping[str, float] | None, thresholds: EventThresholds
 ) -> LoggedKinematics:
-    """Compute the positions, speeds, gear loads and demanded actuator forces of a log.
+    """Compute the positions, speeds, gear loads and demanded actuator forces of a log, in SI units.
+
+    A gear load is the torque of the load's inertia and weight at a joint's gear, see `compute_loads`. A demanded force
+    is the force that an actuator's control law demands before any limit, see `compute_demands`.
 
     Args:
         logs: Windows of the log.

@@ -104,7 +104,10 @@ class _RepeatedMotion:
 
 
 def _group_equal_commands(episodes: Iterable[Episode]) -> Groups:
-    """Return groups of episodes with about equal length and equal commands; episodes that do not move are left out."""
+    """Return groups of episodes with equal conditions and, within 1 %, equal length and commands.
+
+    `_RepeatedMotion.matches` defines the tolerances. Episodes without commands or with constant commands are left out.
+    """
     scripts: list[_RepeatedMotion] = []
     for episode in episodes:
         spread = episode.action.std(axis=0)
@@ -284,6 +287,10 @@ def noise_floor(
     seed: int,
 ) -> NoiseFloor:
     """Compute the noise floor and the ratio of every twin's error to it.
+
+    The noise floor is D / √2, where D is the root mean square difference of two real repeats of a motion. The result
+    has the floor by channel and by horizon, and the RMSE of each twin on the same episodes divided by the floor, by
+    channel and overall.
 
     Args:
         pairs: Pairs of episodes that repeat one motion.

@@ -111,12 +111,15 @@ class GapReport:
 
     @property
     def log_units(self) -> tuple[str, ...]:
-        """Units of the channels."""
+        """Units of ``channels``, in the same order; joint positions are in the log's units."""
         return tuple(channel.unit for channel in self.channels)
 
     @property
     def evaluated_twin(self) -> str:
-        """Name of the twin to which skill and gap ratio belong: ``identified`` if it exists, else ``nominal``."""
+        """Name of the twin to which skill and gap ratio belong: ``identified`` if it exists, else ``nominal``.
+
+        Skill is 1 − RMSE / RMSE of the best baseline; the gap ratio is RMSE / noise floor.
+        """
         return self.names[-1]
 
     @property
@@ -126,7 +129,10 @@ class GapReport:
 
     @property
     def baselines(self) -> Intervals:
-        """Mean absolute errors of the baselines, by name."""
+        """Mean absolute errors of the baselines described in ``meanings``, by name; one value per channel, in its unit.
+
+        An example of a baseline is ``hold``, which predicts that nothing moves.
+        """
         return {name: self.mae[name] for name in self.meanings}
 
     @property

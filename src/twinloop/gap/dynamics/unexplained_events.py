@@ -57,8 +57,9 @@ def compute_new_errors(residual: Array, hz: float) -> Array:
     """Return the new error of each frame, the squared change of the residual between two spans of 0.05 s.
 
     The change is e̅ₜ − φ e̅ₜ₋ₕ. e̅ is the mean residual over the h frames (0.05 s) until t, and φ is the correlation of
-    neighbouring means. White noise is unchanged, and of a drift only the changes remain. The shape is ``(nwindow,
-    nframe, nchannel)``. The first frames of a window have NaN.
+    neighbouring means in the channel. φ e̅ₜ₋ₕ is the part that was expected from the span before. For white noise, φ is
+    near 0 and the change is e̅ₜ; for a slow drift, φ is near 1 and only the changes of the drift remain. The shape is
+    ``(nwindow, nframe, nchannel)``, in the square of the channels' units. The first frames of a window have NaN.
 
     Args:
         residual: Residual, shape ``(nwindow, nframe, nchannel)``, NaN if not measured.
@@ -145,8 +146,12 @@ class _EventSums:
     def differences(self, rows: NDArray[np.intp]) -> Array:
         """Return the new error per frame in the event minus that outside the event, for each of some episodes.
 
-        Each difference is divided by the new error per frame of the whole episode. A test of these differences is
-        conservative (significant too rarely) if few frames are in the event.
+        New error is the squared change of the residual between two short spans, see `compute_new_errors`; the event is
+        a class such as ``reversal``. Each difference is divided by the new error per frame of the whole episode. A test
+        of these differences is conservative (significant too rarely) if few frames are in the event.
+
+        Args:
+            rows: Indices of the episodes, shape ``(nrow,)``; the result has the same shape.
         """
         errors, frames = self.errors[:, rows], self.frames[:, rows]
         inside, outside = errors / frames
@@ -155,8 +160,9 @@ class _EventSums:
     def ratio_and_share(self, rows: NDArray[np.intp]) -> Array:
         """Return two metrics of the event for k resamples of episodes, shape ``(k, 2)``.
 
-        The first is the ratio of the new error per frame in the event to that outside the event. The second is the
-        share of all new error that exceeds the rate outside the event. Both are defined in `EventClassError`.
+        New error is the squared change of the residual between two short spans, see `compute_new_errors`. e_in and
+        e_out are the new error per frame inside and outside the event. The first metric is e_in / e_out. The second is
+        n (e_in − e_out) / E, where n is the number of frames inside and E is the new error of all frames.
 
         Args:
             rows: Indices of the episodes in each resample, shape ``(k, nepisode)``.

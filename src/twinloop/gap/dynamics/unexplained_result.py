@@ -174,8 +174,8 @@ class UnexplainedResult(JsonRecord):
 def is_relevant(place: EventClassError) -> bool:
     """Return whether significantly more error arises in an event than elsewhere.
 
-    The excess must also be at least 5 % of all new error of the channel (squared change of the residual within a short
-    span).
+    The excess must also be at least 5 % of all new error of the channel. New error is the squared change of the
+    residual between two spans of 0.05 s, see `compute_new_errors`.
     """
     return place.share is not None and place.p_value <= ALPHA and float(place.share.estimate) >= LEAST_SHARE
 

@@ -1,4 +1,7 @@
-"""Suggest the physical effect to add to the model first, from the states and events of the unexplained error.
+"""Suggest the physical effect to add to the model first, from the states and events in which unexplained error occurs.
+
+The states, such as speed or load, are those that predict the residual (`unexplained_states`). The events, such as
+reversals, are those in which more error arises than elsewhere (`unexplained_events`).
 
 A rule suggests the effect that can be tested with the least work, with the command that tests it. The nested models of
 ``twinloop identify --compare`` then test on held-out episodes whether the effect is missing.

@@ -131,7 +131,9 @@ def _average_by_episode(logs: ReplayLogs, left: Array) -> Array:
 def _compute_families(logs: ReplayLogs, kinematics: LoggedKinematics, thing: int) -> dict[str, Array]:
     """Return regressors (functions of each state, such as speed or load) by name of the state, not normalized.
 
-    Each array has the shape ``(nwindow, nframe, k)`` for k functions.
+    `MEANINGS` describes the functions of each state, for example the signed square of speed for ``speed``. A body
+    without a joint has only ``linear``, ``speed``, ``slow``, ``time`` and ``order``. Each array has the shape
+    ``(nwindow, nframe, k)`` for k functions.
 
     Args:
         logs: Windows of the log.
@@ -186,7 +188,14 @@ def _typical_magnitude(values: Array) -> float:
 
 
 def _hat_functions(position: Array) -> Array:
-    """Return piecewise linear basis functions of a position, shape ``(…, k)``; each piece has equally many frames."""
+    """Return piecewise linear basis functions of a position, shape ``(nwindow, nframe, k)``.
+
+    The k + 1 knots are the different values among nine evenly spaced quantiles of the position, so that all pieces have
+    about equally many frames. k is therefore at most 8. A constant position gives one function that is 0.
+
+    Args:
+        position: Position, shape ``(nwindow, nframe)``.
+    """
     knots = np.unique(np.quantile(position, np.linspace(0.0, 1.0, _HATS + 1)))
     if len(knots) < 2:
         return np.zeros((*position.shape, 1))

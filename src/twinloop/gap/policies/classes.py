@@ -237,15 +237,15 @@ def _bootstrap_ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Inter
 def compute_relative_errors(
     channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]
 ) -> EpisodeErrors:
-    """Return the errors of a twin relative to the errors of holding the first frame.
+    """Return the errors of a twin divided by the errors of the prediction that the first frame is held.
 
-    Channels that do not move in most episodes are omitted. The divisor is at least one hundredth of the channel's
-    median motion.
+    The error of this prediction measures how much a channel moves. Channels that do not move in most episodes are
+    omitted. The divisor is at least one hundredth of the channel's median of ``hold`` over episodes.
 
     Args:
         channels: Names of the channels.
         twin: Mean absolute errors of the twin, shape ``(nepisode, nchannel)``.
-        hold: Mean absolute errors of holding the first frame, same shape.
+        hold: Mean absolute errors of the prediction that the first frame is held, same shape.
         numbers: Episode numbers, one per row.
     """
     errors, still = np.asarray(twin, dtype=np.float64), np.asarray(hold, dtype=np.float64)

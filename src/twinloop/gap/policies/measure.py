@@ -202,7 +202,10 @@ _WIDTH = 110
 
 
 def format_policies(gap: MeasureGap) -> str:
-    """Format the report for a terminal: tables overall, by policy and by condition, then the conditions that differ."""
+    """Format the report for a terminal: tables overall, by policy and by condition, then sentences.
+
+    The sentences name the conditions in which simulated and real results differ significantly, and give the notes.
+    """
     word = "Success" if gap.measure == "success" else "Score (progress)"
     level = f"{gap.overall.difference.level:.0%}"
     lines = [f"{word}, simulated against real; differences within conditions with {level} intervals", _HEAD]

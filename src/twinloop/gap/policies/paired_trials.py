@@ -149,7 +149,8 @@ def _build_arms(
 def _values_by_start(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
     """Return the value of the measure for each initial state from which the policy has exactly one trial.
 
-    The keys are the condition and the name of the pair, which identifies the initial state.
+    The keys are the condition and the pair identifier, which trials with the same initial state share. Trials without a
+    pair identifier are left out.
     """
     keys = [(trials.condition[i], trials.pair[i]) for i in range(len(trials))]
     values = trials.select_measure(measure)

@@ -64,7 +64,7 @@ class TaskPredictivity:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictivityReport(JsonRecord):
-    """Predictivity of simulation in each task and on average.
+    """Predictivity (how well simulated scores of policies predict their real scores) in each task and on average.
 
     Attributes:
         tasks: Results of the tasks with enough policies.

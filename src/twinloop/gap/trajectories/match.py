@@ -170,7 +170,11 @@ def select_units(units: UnitMap, channels: Sequence[str]) -> UnitMap:
 
 
 def select_channels(episode: Episode, channels: Sequence[str]) -> Episode:
-    """Return an episode with only the given channels, in the given order; its signals are removed."""
+    """Return an episode with only the given channels (joints), in the given order.
+
+    The episode is returned unchanged if these are its channels already. Otherwise its further measurements
+    (``Episode.signals``) are removed.
+    """
     if list(episode.joints) == list(channels):
         return episode
     columns = [episode.joints.index(name) for name in channels]

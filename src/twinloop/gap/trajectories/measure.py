@@ -53,7 +53,7 @@ class TrajectoryGap:
         columns: Wasserstein distance of each feature, in the unit of the feature.
         classifier: Test with a classifier that uses all features.
         by_channel: Test with the features of one channel only, by channel.
-        by_family: Test with the features of one family only, by family.
+        by_family: Test with the features of one family (group of related features, such as ``speed``) only, by family.
         p_channel: p-values of ``by_channel``, adjusted for their number (Holm).
         p_family: p-values of ``by_family``, adjusted for their number (Holm).
         neighbours: Precision, recall, density and coverage: whether simulation produces only clips like the real ones,

@@ -81,7 +81,10 @@ class ImageMetrics:
 
 
 def compute_image_metrics(statistics: ImageStatistics) -> ImageMetrics:
-    """Compute the reported statistics of each episode, in the same order as `compare_statistics` returns them."""
+    """Compute the reported statistics of each episode, such as mean red, contrast and noise.
+
+    The columns have the order of `MEANINGS`, which describes the statistics, and of the result of `compare_statistics`.
+    """
     middle = int(np.searchsorted(CHROMA_QUANTILES, 0.5))
     there = np.isfinite(statistics.noise)
     noise = np.where(there, statistics.noise, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
@@ -186,7 +189,14 @@ class RemedyJudge:
     def apply_to_differences(
         self, differences: Sequence[StatisticDifference], remedies: Sequence[CameraRemedy]
     ) -> tuple[StatisticDifference, ...]:
-        """Return the differences with a value in ``remedied``: real minus simulated statistic after all remedies."""
+        """Return the differences with their attribute ``remedied`` set to the value after all remedies.
+
+        The value is real minus simulated statistic. Remedies are proposed changes of camera parameters.
+
+        Args:
+            differences: Differences of all image statistics, in the order of `compare_statistics`.
+            remedies: The remedies, which are applied together.
+        """
         _, left = self._measure_effect(remedies)
         return tuple(replace(row, remedied=float(value)) for row, value in zip(differences, left, strict=True))
 

@@ -124,9 +124,11 @@ def summarize_images(
 def _count_kept_images(episodes: int, shape: Size) -> int:
     """Return the number of images to keep of each episode: 1 or 2, so that many episodes are represented.
 
+    It is 2 if two images of every episode have at most 4 million pixels together, else 1.
+
     Args:
         episodes: Number of episodes.
-        shape: Height and width of the images.
+        shape: Height and width of the images in px.
     """
     return int(np.clip(_KEPT / (episodes * shape[0] * shape[1]), 1, 2))
 
@@ -239,7 +241,10 @@ def classify_regions(
 
 
 def _region_means(planes: NDArray[np.float32]) -> Array:
-    """Return the means over each region, shape ``(48, c)``, of c image planes with shape ``(h, w, c)``."""
+    """Return the means over each region, shape ``(48, c)``, of c image planes with shape ``(h, w, c)``.
+
+    The regions form a grid of 6 rows and 8 columns, in the order of rows from top left; they are of about equal size.
+    """
     edges = [
         np.linspace(0, side, count + 1).astype(np.intp)[:-1] for side, count in zip(planes.shape, GRID, strict=False)
     ]

@@ -169,7 +169,10 @@ def measure_vision(
 
 
 def _compute_features(images: Sequence[Images]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the region features of all images, and the episode index of each image."""
+    """Return the features of the 48 regions of all images, shape ``(nimage, 48, 7)``, and each image's episode index.
+
+    The features are those of `region_features`. ``images`` has one array of shape ``(n, h, w, 3)`` per episode.
+    """
     clusters = np.repeat(np.arange(len(images)), [len(part) for part in images])
     return np.concatenate([region_features(part) for part in images]), clusters
 

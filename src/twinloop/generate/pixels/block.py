@@ -272,6 +272,9 @@ def _open_renderer(
 def visual_model(source: Path) -> mujoco.MjModel:
     """Return the MuJoCo model for a dataset's images, with its textures; it is compiled once per process.
 
+    Args:
+        source: folder of the dataset with the simulated states.
+
     Raises:
         InputError: If a texture cannot be read.
     """

@@ -270,7 +270,11 @@ class EpisodeTables:
         return self._renderers[key]
 
     def _read_depth(self, episode: StoredEpisode, sensor: str) -> pa.Table:
-        """Return the readings of a depth camera at every control step, as a table of 16-bit images."""
+        """Return the readings of a depth camera at every control step, as a table of 16-bit images.
+
+        A pixel is the distance along the optical axis in counts; 0 is no measurement. The column ``unit`` has the size
+        of a count in m.
+        """
         rows = list(self._depth_rows(episode, sensor))
         text = {"device": episode.twin.devices[sensor].name, "camera": sensor_camera(episode.twin, sensor)}
         meanings = {name: meaning for name, (_, meaning) in DEPTH_COLUMNS.items()}

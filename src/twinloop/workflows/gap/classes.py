@@ -231,7 +231,10 @@ def _check_gap_width(request: GapClassesRequest, checks: list[ClassCheck], skipp
     if request.gap is None:
         skipped["gap_too_wide"] = "give --gap with the folder of a run of `twinloop gap`"
         return
-    result = read_json(request.gap / "result.json" if request.gap.is_dir() else request.gap)
+    file = request.gap / "result.json" if request.gap.is_dir() else request.gap
+    if not file.is_file():
+        raise InputError(f"{file} does not exist. Give --gap the folder that `twinloop gap dynamics --output` wrote.")
+    result = read_json(file)
     if result.get("kind") not in _MEASURED:
         made = f"gap {result['kind']}" if "kind" in result else str(result.get("verb", "something else"))
         raise InputError(f"{request.gap} is a run of `{made}`. Give --gap one of `gap dynamics` or `gap why`.")

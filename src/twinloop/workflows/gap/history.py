@@ -81,10 +81,10 @@ def find_past_runs(folders: Sequence[Path], kind: str) -> list[PastRun]:
         found = (
             f"There are runs of: {', '.join(kinds)}; give one of them as --kind"
             if kinds
-            else "Make one with `twinloop gap`"
+            else f"Make one with `twinloop gap {kind} --output FOLDER`"
         )
         where = ", ".join(str(folder) for folder in folders)
-        raise InputError(f"No run of `gap {kind}` with metrics is below {where}. {found}.")
+        raise InputError(f"{where} contains no run of `twinloop gap {kind}`. {found}.")
     return sorted(runs, key=lambda run: (run.made_at, str(run.folder)))
 
 

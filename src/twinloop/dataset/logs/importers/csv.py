@@ -70,7 +70,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     described = read_description(path, options)
     if described is not None:
         return build_episodes(path, _parse(path, body, described.delimiter), described.column_layout(options), options)
-    table = _parse(path, body)
+    table = _with_suffixes(_parse(path, body))
     if not table.num_rows:
         raise LogError(f"{path} is empty: it has no rows.")
     return build_episodes(path, table, _build_layout(path, header, table, options), options)
@@ -192,9 +192,26 @@ def _parse(path: Path, body: str, delimiter: str = ",") -> pa.Table:
         raise LogError(f"{path} is empty. It needs a header row and one row per frame.")
     try:
         options = pyarrow.csv.ParseOptions(delimiter=delimiter)
-        return pyarrow.csv.read_csv(io.BytesIO(body.encode()), parse_options=options)
+        table = pyarrow.csv.read_csv(io.BytesIO(body.encode()), parse_options=options)
     except pa.ArrowInvalid as error:
         raise LogError(f"{path} is not a rectangular table of values ({error}).") from error
+    return table
+
+
+def _with_suffixes(table: pa.Table) -> pa.Table:
+    """Return the table with units in brackets written as suffixes: ``state/elbow [rad]`` is ``state/elbow_rad``.
+
+    Brackets with the only unit that a column can have are removed, as in ``velocity/elbow [rad/s]``.
+    """
+    names = list[str]()
+    for column in table.column_names:
+        name, _, unit = column.removesuffix("]").partition(" [") if column.endswith("]") else (column, "", "")
+        if f"_{unit}" in _SUFFIXES or f"{name}_{unit}" in _TIMES:
+            name = f"{name}_{unit}"
+        elif unit and unit != _JOINT_SIGNALS.get(name.partition("/")[0], ("", ""))[1]:
+            name = column
+        names.append(name)
+    return table.rename_columns(names)
 
 
 def _joint_units(path: Path, columns: Sequence[str], command: str, *, allow_none: bool) -> dict[str, str]:

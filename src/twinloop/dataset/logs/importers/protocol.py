@@ -296,6 +296,6 @@ def _format_units_question(joints: Sequence[str], where: str, sample: NDArray[np
     spans = ", ".join(f"{joint} {a:.3g} to {b:.3g}" for joint, a, b in rows[:_SHOWN])
     spans += ", …" if len(rows) > _SHOWN else ""
     return (
-        f"{where} does not say its units. {_WHICH_UNIT[0].upper()}{_WHICH_UNIT[1:]}? "
+        f"The units of the joints in {where} are not known. {_WHICH_UNIT[0].upper()}{_WHICH_UNIT[1:]}? "
         f"The values are: {spans}. {_ANSWER_UNITS}"
     )
