@@ -103,10 +103,10 @@ def test_no_files_import_each_other_in_a_circle():
 CEILINGS = {
     "catalog": 5790,
     "checks": 950,
-    "cli": 1310,
-    "core": 3100,
+    "cli": 1330,
+    "core": 3110,
     "curate": 5390,
-    "dataset": 17170,
+    "dataset": 17180,
     "encoders": 970,
     "envs": 780,
     "evaluate": 1600,
@@ -127,7 +127,7 @@ CEILINGS = {
     "stats": 5840,
     "tasks": 2260,
     "train": 3540,
-    "twin": 6120,
+    "twin": 6140,
     "workflows": 16280,
 }
 SLACK = 150

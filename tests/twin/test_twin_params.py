@@ -7,13 +7,15 @@ import sys
 import mujoco
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from twinloop.core.errors import BoundsError, InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.params import ParamTable
+from twinloop.generate.config import GenerateFile
 from twinloop.twin import builtin_names, load_twin
 from twinloop.twin.params import expand_params
 from twinloop.twin.quantities import QUANTITIES
-from twinloop.twin.spec import ParamSpec, parse_spec
+from twinloop.twin.spec import ParamSpec, describe_errors, parse_spec
 
 ARM = """
 <mujoco><worldbody>
@@ -264,3 +266,16 @@ def test_an_empty_spec_says_so_and_a_misspelled_key_gets_its_nearest(tmp_path):
         parse_spec(wrong, where="x.yaml")
     for key, near in (("substep", "substeps"), ("robot.joint", "joints"), ("params.0.sorce", "source")):
         assert any(f"{key}: " in row and near in row.split(". Nearest")[-1] for row in str(caught.value).split("\n"))
+    lines = str(caught.value).split("\n")
+    assert "  substeps: This key is required, but missing: Physics steps per command" in lines
+    assert any(
+        line.startswith("  robot.units: This key is required, but missing: Unit of each joint") for line in lines
+    )
+
+
+def test_a_key_outside_its_mapping_is_sent_there_and_a_missing_mapping_is_described():
+    with pytest.raises(ValidationError) as caught:
+        GenerateFile.model_validate({"twin": "so101_tabletop", "seed": 1})
+    text = describe_errors(caught.value, where="x.yaml", model=GenerateFile)
+    assert "  scene: This key is required, but missing. It is a mapping with the keys robot, twin, task" in text
+    assert "  twin: This key does not exist (given: 'so101_tabletop'). Move it into `scene`" in text

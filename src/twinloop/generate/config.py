@@ -110,12 +110,12 @@ def identified_range_notes(identified: Mapping[str, Any] | None, kappa: float, t
     """Return notes for the user on draws from the identified distribution of an identification run.
 
     The notes give the factor kappa and how it was calibrated, and name the parameters that the run could not determine.
-    The result is empty if there is no run.
+    The result is empty if there is no identification run.
 
     Args:
-        identified: the distribution as a dictionary; None if there is no run.
+        identified: the distribution as a dictionary; None if there is no identification run.
         kappa: factor on the covariance of the distribution.
-        twin: twin of the run.
+        twin: twin whose parameters are drawn.
     """
     if identified is None:
         return []

@@ -36,7 +36,7 @@ class Drivable(Protocol):
     """
 
     def now(self) -> NDArray[np.float64]:
-        """Return the time of each session in s since a fixed moment, ``(nsession,)``."""
+        """Return the time of each session in s since an arbitrary, fixed moment, ``(nsession,)``."""
         ...
 
     def wait_until(self, moment: float) -> None:

@@ -63,7 +63,8 @@ class RobotSpec(_Strict):
         joints: Names of the joints.
         actuators: Name of the actuator of each joint; by default that of the joint. All actuators of the model must be
             listed, in the model's order.
-        units: Unit of each joint in dataset files, for example ``deg``.
+        units: Unit of each joint in dataset files, in the order of ``joints``: deg, rad, mm, cm, m, range_m100_100 or
+            range_0_100.
         control: Whether commands are positions or torques.
         encoder_counts: Encoder counts per turn; by default those of the servo preset. If neither is known, readings are
             not quantized.
@@ -238,8 +239,8 @@ def describe_errors(error: ValidationError, *, where: str, model: type[BaseModel
             lines[place] = _format_error(item)
         if model and item["type"] == "extra_forbidden":
             lines[place] += _suggest_key(item["loc"], model)
-        elif model and item["type"] == "missing" and (keys := _list_keys(_find_model(item["loc"], model))):
-            lines[place] += f". It is a mapping with the keys {', '.join(keys)}"
+        elif model and item["type"] == "missing":
+            lines[place] += _describe_key(item["loc"], model)
     return f"{where} has errors:\n" + "\n".join(f"  {place}: {text}" for place, text in lines.items())
 
 
@@ -273,6 +274,19 @@ def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str
     if owners:
         return f". Move it into `{owners[0]}`"
     return f". Existing: {', '.join(keys)}" if keys else ""
+
+
+def _describe_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """Return the keys of a missing mapping, or the description of another missing key from its class's docstring."""
+    from docstring_parser import parse
+
+    *outer, name = location
+    within, own = _find_model(tuple(outer), model), _find_model(location, model)
+    if own is not None and own is not within:
+        return f". It is a mapping with the keys {', '.join(_list_keys(own))}"
+    described = {one.arg_name: one.description for one in parse(within.__doc__ or "").params} if within else {}
+    text = " ".join((described.get(str(name)) or "").replace("``", "").split())
+    return f": {text.removesuffix('.')}" if text else ""
 
 
 def _list_keys(model: type[BaseModel] | None) -> list[str]:

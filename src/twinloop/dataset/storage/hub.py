@@ -371,7 +371,9 @@ def _convert_hub_errors(repo_id: str, verb: str) -> Iterator[None]:
     try:
         yield
     except errors.HFValidationError as error:
-        raise InputError(f"{repo_id!r} is not the name of a repository on {endpoint}. Write it as USER/NAME.") from error
+        raise InputError(
+            f"{repo_id!r} is not the name of a repository on {endpoint}. Write it as USER/NAME."
+        ) from error
     except errors.RepositoryNotFoundError as error:
         raise DatasetError(
             f"{failed}: there is no such dataset, or it is private and the token gives no access. Check the name, "

@@ -270,13 +270,13 @@ def _open_renderer(
 
 
 def visual_model(source: Path) -> mujoco.MjModel:
-    """Return the MuJoCo model for a dataset's images, with its textures; it is compiled once per process.
+    """Return the MuJoCo model for a dataset's images, with its textures; the last compiled model is cached.
 
     Args:
         source: folder of the dataset with the simulated states.
 
     Raises:
-        InputError: If a texture cannot be read.
+        InputError: If the run's random textures cannot be added to the model, for example if it has a pool already.
     """
     plan = load_source_plan(source)
     return _visual_model(plan.twin.hash, plan.texture_pool, plan.run_seed, source)
