@@ -136,6 +136,20 @@ def test_units_that_contradict_a_csv_are_refused(tmp_path, units):
         load_log(write_csv(tmp_path, suffixed), units=["rad", "range_0_100"])
 
 
+def test_units_in_brackets_are_those_of_suffixes(tmp_path):
+    body = CSV.split("so101_follower\n")[1].replace("current_a", "velocity/pan VELOCITY,note [x]")
+    body = body.replace(",0.1\n", ",0.1,1\n").replace(",0.2\n", ",0.2,2\n").replace(",0.3\n", ",0.3,3\n")
+    suffixed = body.replace("/pan", "/pan_deg").replace("/gripper", "/gripper_rad").replace("_deg VELOCITY", "")
+    bracketed = body.replace("/pan", "/pan [deg]").replace("/gripper", "/gripper [rad]")
+    bracketed = bracketed.replace("[deg] VELOCITY", "[rad/s]").replace("time_s", "time [s]")
+    (one,), (other,) = (load_log(write_csv(tmp_path, text)) for text in (suffixed, bracketed))
+    assert one.units == other.units
+    assert [unit.unit for unit in other.units.joints] == ["deg", "rad"]
+    for name in ("time", "action", "state"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_array_equal(other.signals["joint_velocity"].values[:, 0], [0.1, 0.2, 0.3])
+
+
 def test_csv_with_a_byte_order_mark(tmp_path):
     (tmp_path / "log.csv").write_text(CSV, encoding="utf-8-sig")
     (episode,) = load_log(tmp_path / "log.csv")

@@ -10,8 +10,9 @@ The format: an optional header of ``# key: value`` lines, then one header row an
     0,0.0,-8.0,0.9,-7.7,0.9
 
 ``time_s`` or ``time_ms`` is required; ``episode`` is optional (if it is missing, the file is one episode). Each
-joint has a column ``action/JOINT`` and one ``state/JOINT``, in any order. Its unit is a suffix of both columns
-(``action/shoulder_pan_deg``), or is in the ``units`` line: one unit for all, exceptions as ``JOINT=UNIT``.
+joint has a column ``action/JOINT`` and one ``state/JOINT``, in any order. Its unit follows the names of both columns
+(``action/shoulder_pan_deg`` or ``action/shoulder_pan [deg]``), or is in the ``units`` line: one unit for all,
+exceptions as ``JOINT=UNIT``. Times may also be ``time [s]`` or ``time [ms]``.
 
 ``# command: torque`` declares that actions are torques in N·m, ``# command: none`` that there are no actions.
 Other measurements are columns in SI units: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``,
@@ -203,15 +204,14 @@ def _with_suffixes(table: pa.Table) -> pa.Table:
 
     Brackets with the only unit that a column can have are removed, as in ``velocity/elbow [rad/s]``.
     """
-    names = list[str]()
-    for column in table.column_names:
-        name, _, unit = column.removesuffix("]").partition(" [") if column.endswith("]") else (column, "", "")
+
+    def rename(column: str) -> str:
+        name, _, unit = column.removesuffix("]").partition(" [")
         if f"_{unit}" in _SUFFIXES or f"{name}_{unit}" in _TIMES:
-            name = f"{name}_{unit}"
-        elif unit and unit != _JOINT_SIGNALS.get(name.partition("/")[0], ("", ""))[1]:
-            name = column
-        names.append(name)
-    return table.rename_columns(names)
+            return f"{name}_{unit}"
+        return name if unit and unit == _JOINT_SIGNALS.get(name.partition("/")[0], ("", ""))[1] else column
+
+    return table.rename_columns([rename(column) for column in table.column_names])
 
 
 def _joint_units(path: Path, columns: Sequence[str], command: str, *, allow_none: bool) -> dict[str, str]:
