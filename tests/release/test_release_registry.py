@@ -63,7 +63,7 @@ def test_a_version_is_found_by_every_name_it_has(registry, tmp_path):
     assert registry.version("pick").reference == "pick@2"
     with pytest.raises(UnknownNameError, match=r"Unknown policy 'pik@1' in the registry\. Nearest existing: pick@1"):
         registry.version("pik@1")
-    with pytest.raises(UnknownNameError, match=r"Unknown alias 'canary' in the deployment main\. Nearest"):
+    with pytest.raises(UnknownNameError, match=r"Unknown alias 'canary' in the deployment main\. Existing: champion"):
         registry.version("canary")
 
 

@@ -245,7 +245,12 @@ def _find_row(state: WorkspaceState, reference: str) -> dict[str, Any]:
             )
     if not rows:
         known = [f"{row['name']}@{row['version']}" for row in state.rows("SELECT name, version FROM datasets")]
-        raise UnknownNameError("dataset version", reference, {*known, *(name.split("@")[0] for name in known)})
+        raise UnknownNameError(
+            "dataset version",
+            reference,
+            {*known, *(name.split("@")[0] for name in known)},
+            add="twinloop datasets freeze",
+        )
     return rows[0]
 
 

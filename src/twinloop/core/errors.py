@@ -64,9 +64,10 @@ class UnknownNameError(InputError):
         name: The unknown name.
         existing: Names that exist.
         where: File, key or object in which the name was looked up, for the message.
+        add: Command that adds such a name, for the message if none exists.
     """
 
-    def __init__(self, kind: str, name: str, existing: Iterable[str], *, where: str = "") -> None:
+    def __init__(self, kind: str, name: str, existing: Iterable[str], *, where: str = "", add: str = "") -> None:
         names = sorted(existing)
         near = nearest_names(name, names)
         place = f" in {where}" if where else ""
@@ -75,7 +76,7 @@ class UnknownNameError(InputError):
         elif names:
             hint = "Existing: " + ", ".join(names[:12]) + (", …" if len(names) > 12 else "") + "."
         else:
-            hint = "None exist here."
+            hint = f"None exist here; `{add}` adds one." if add else "None exist here."
         super().__init__(f"Unknown {kind} {name!r}{place}. {hint}")
         self.name, self.near = name, near
 

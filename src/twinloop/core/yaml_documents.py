@@ -58,7 +58,8 @@ def parse_yaml(text: str, *, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise DocumentError(f"{where}{line} is not valid YAML: {error.problem or error.context}.") from error
+        hint = " Indent with spaces, not tabs." if "\t" in text else ""
+        raise DocumentError(f"{where}{line} is not valid YAML: {error.problem or error.context}.{hint}") from error
     except (yaml.YAMLError, UnicodeEncodeError, RecursionError) as error:
         raise DocumentError(f"{where} is not valid YAML: {' '.join(str(error).split())}.") from error
 

@@ -147,7 +147,13 @@ def resolve_version(state: WorkspaceState, reference: str, deployment: str = MAI
     numbered = [one for one in known if one.name == name and tail in ("", str(one.version))]
     found = numbered or [one for one in known if _matches_hash(one, name, tail)]
     if not found:
-        raise UnknownNameError("policy", reference, [one.reference for one in known], where="the registry")
+        raise UnknownNameError(
+            "policy",
+            reference,
+            [one.reference for one in known],
+            where="the registry",
+            add="twinloop policies add",
+        )
     return found[-1]
 
 
