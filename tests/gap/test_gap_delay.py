@@ -49,6 +49,26 @@ def test_a_planted_gain_is_amplitude(twin, backend, options):
     assert found.shares.estimate[1, 1] > 0.9
 
 
+def test_an_error_of_rounding_has_no_shares(twin, backend):
+    log = arm_log(twin, backend, {}, count=8)
+    rng = np.random.default_rng(0)
+    equal = [
+        type(e)(
+            index=e.index,
+            time=e.time,
+            action=e.action,
+            state=e.state * (1.0 + 1e-9 * rng.normal(size=e.state.shape)),
+            units=e.units,
+            source="sim",
+        )
+        for e in log
+    ]
+    report = measure_gap(twin, equal, backend=backend)
+    assert report.delay.delay.estimate == pytest.approx([0.0, 0.0], abs=1e-4)
+    assert np.isnan(report.delay.shares.estimate).all()
+    assert "nan" not in report.text()
+
+
 def test_an_early_reality_has_a_negative_delay(twin, backend):
     log = arm_log(twin, backend, {})
     found = measure_gap(twin, log, backend=backend, params={"actuator/shoulder/delay": 0.05})

@@ -66,7 +66,8 @@ def test_killed_at_write_points(name: str, run: tuple[Campaign, Path], observed:
         points = sorted({*rng.sample(range(count), min(count, POINTS[name])), count - 1})  # with the last one
         given = {"world": str(run[1]), "name": name, "at": points, "environment": environment}
         tries = run[0].do("_campaign_jobs:killed", **given)
-    fewer = count // 10 if name == "pull" else 1  # a retry more or less, or a download in other pieces
+    fewer = count if name == "pull" else 1  # a retry more or less; a download in other pieces, as the machine is busy
+    assert sum(one["code"] == -signal.SIGKILL for one in tries) >= (len(tries) - 1) / 2
     for one in tries:
         late = one["at"] >= count - fewer and one["code"] == plain["code"]  # it had fewer points than the unbroken run
         assert one["code"] == -signal.SIGKILL or late, one

@@ -176,7 +176,7 @@ def test_a_policy_that_never_answers_again_is_stopped():
     ran = ran_with(Swaying(never), patience_s=0.005)
     release.set()
     assert ran.end_kind == "stopped"
-    assert ran.reason.startswith("no command in time: the policy has had")
+    assert ran.reason.startswith("no command in time: the policy has taken")
     assert_came_to_rest(ran, by=14)
 
 

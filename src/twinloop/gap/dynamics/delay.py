@@ -33,7 +33,7 @@ SETTLING = 0.5  # s after which a servo's initial state has no effect: several o
 _LAGS = 30  # largest number of lags in either direction
 _FINEST = 0.25  # frames, the smallest step of the grid
 _LEAST_LAGS, _LEAST_FRAMES = 3, 3
-_FLAT = 1e-12  # part of a channel's mean square; a channel with less variance counts as constant
+_FLAT = 1e-12  # part of a channel's mean square: less variance counts as constant, a smaller error as rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ def _compute_metrics(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]
     """Return delay, gain, offset and three shares of the squared error for k resamples, shape ``(k, 6, nchannel)``.
 
     The shares are those of delay, amplitude (gain and offset) and shape (the remainder). A channel that does not move
-    has NaN. x is the simulated motion, y the measured one.
+    has NaN, and so do the shares of an error that is only rounding. x is the simulated motion, y the measured one.
 
     Args:
         lags: Lags in s, shape ``(nlag,)``.
@@ -218,6 +218,7 @@ def _compute_metrics(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]
         offset = (sy[:, 0] - gain * np.take_along_axis(sx, best, axis=1)[:, 0]) / n[:, 0]
         square = syy - 2 * sxy + sxx  # of measured − simulated
         zero = square[:, len(lags) // 2]
+        zero = np.where(zero <= _FLAT * syy[:, 0], np.nan, zero)
         shape = np.take_along_axis(left, best, axis=1)[:, 0] / zero
         late = np.maximum(0.0, 1.0 - np.take_along_axis(square, best, axis=1)[:, 0] / zero)
         delay = np.take(lags, best[:, 0]) + _refine_minimum(left, best) * (lags[1] - lags[0])

@@ -383,7 +383,7 @@ def _delay_table(report: GapReport, delays: DelayResult) -> Table:
             name,
             format_estimate(delays.delay, row, factor=1e3, digits=1),
             format_estimate(delays.gain, row),
-            *(f"{share:.0%}" for share in delays.shares.estimate[:, row]),
+            *("–" if np.isnan(share) else f"{share:.0%}" for share in delays.shares.estimate[:, row]),
         ]
         for row, name in enumerate(report.channel_labels)
         if not np.isnan(delays.delay.estimate[row])
