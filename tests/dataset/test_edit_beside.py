@@ -177,7 +177,7 @@ def test_the_command_edits_and_says_what_it_wrote(tmp_path, capsys):
     ("words", "message"),
     [
         (["split", "IN", "--parts", "a"], "--parts a: give each name once, as NAME=VALUE."),
-        (["split", "IN", "--parts", "a=0.x", "b=0.5"], "--parts a=0.x: '0.x' is not a number."),
+        (["split", "IN", "--parts", "a=0.x", "b=0.5"], "--parts a=0.x: '0.x' is not a number. Separate"),
         (["select", "IN", "--episodes", "9"], "It has 9 episodes, numbered 0 to 8"),
         (["reencode", "IN", "--size", "64"], "--size 64: give HEIGHTxWIDTH in pixels, such as 240x320."),
         (["reencode", "IN"], "has no videos to encode"),

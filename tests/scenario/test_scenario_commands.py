@@ -96,7 +96,7 @@ def test_what_is_not_there_is_named_with_what_is(slippery, tmp_path, monkeypatch
     assert references.open_scenario(str(tmp_path / "slippery"), tmp_path / "elsewhere")[1].name == "slippery"
     with pytest.raises(InputError, match="holds no scenario. Make one of a failed episode"):
         references.open_scenarios((), tmp_path / "none")
-    with pytest.raises(InputError, match="is not a LeRobot dataset with an episode '3'"):
+    with pytest.raises(InputError, match="some/where is not the folder of a LeRobot dataset"):
         references.locate_episode("some/where:3")
     with pytest.raises(InputError, match="no workspace here to look it up in"):
         references.locate_episode("0a1b2c")

@@ -211,7 +211,7 @@ def _parse_number(text: str, where: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise InputError(f"{where}: {text!r} is not a number.") from error
+        raise InputError(f"{where}: {text!r} is not a number. Separate several entries by spaces.") from error
 
 
 def _parse_image_size(text: str) -> tuple[int, int]:

@@ -104,14 +104,16 @@ def locate_episode(episode: str) -> DatasetEpisode:
         reader = DatasetReader(folder)
         reader.row(int(index))
         return DatasetEpisode(reader=reader, index=int(index))
-    if colon and (Path(folder).exists() or "/" in folder):
-        raise InputError(
-            f"{folder} is not a LeRobot dataset with an episode {index!r}. Write FOLDER:INDEX, such as data:3."
-        )
     from twinloop.catalog import Workspace
     from twinloop.catalog.episode_lookup import resolve_episodes
 
-    if Workspace.find(Path.cwd()) is None:
+    inside = Workspace.find(Path.cwd()) is not None
+    if colon and ("/" in folder or (Path(folder).exists() and not inside)):
+        raise InputError(
+            f"{folder} is not the folder of a LeRobot dataset, or {index!r} is not a whole number. Write FOLDER:INDEX, "
+            "such as data/run:3."
+        )
+    if not inside:
         raise InputError(
             f"{episode!r} is not FOLDER:INDEX, and there is no workspace here to look it up in. Write the dataset's "
             "folder and the episode's index, such as data:3."
