@@ -98,9 +98,7 @@ def test_buried_and_unknown_episodes_enter_no_dataset(made):
         ws.freeze("train", "SELECT frames FROM episodes")
     with pytest.raises(InputError, match="'a b' cannot name a dataset"):
         ws.freeze("a b", ALL)
-    with pytest.raises(
-        UnknownNameError, match="'train'. None exist here; `twinloop datasets freeze` adds one"
-    ):
+    with pytest.raises(UnknownNameError, match="'train'. None exist here; `twinloop datasets freeze` adds one"):
         ws.find_dataset_version("train")
     assert ws.query("SELECT * FROM datasets").num_rows == 0
 
