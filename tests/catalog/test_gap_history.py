@@ -165,7 +165,7 @@ def test_patterns_choose_metrics_and_other_data_is_said(tmp_path, console):
 def test_places_without_runs_are_refused(tmp_path, console):
     with pytest.raises(InputError, match="is not a folder"):
         find_past_runs([tmp_path / "none"], "dynamics")
-    with pytest.raises(InputError, match="Make one with `twinloop gap`"):
+    with pytest.raises(InputError, match="Make one with `twinloop gap dynamics --output FOLDER`"):
         find_past_runs([tmp_path], "dynamics")
     store(tmp_path / "a", console)
     with pytest.raises(InputError, match="There are runs of: dynamics; give one of them as --kind"):

@@ -48,10 +48,10 @@ def nearest_names(name: str, existing: Iterable[str], *, most: int = 3) -> list[
         existing: Names that exist.
         most: Largest number of names to return.
     """
-    found = list[tuple[float, str]]()
+    found, least = list[tuple[float, str]](), _SIMILAR if len(name) > 3 else 0.5  # one of two letters
     for one in existing:
         ratio = max(difflib.SequenceMatcher(None, name, text).ratio() for text in (one, one[: len(name)]))
-        if ratio >= _SIMILAR or (name and name in one):
+        if ratio >= least or (name and name in one):
             found.append((-ratio, one))
     return [one for _, one in sorted(found)[:most]]
 
