@@ -48,12 +48,12 @@ def nearest_names(name: str, existing: Iterable[str], *, most: int = 3) -> list[
         existing: Names that exist.
         most: Largest number of names to return.
     """
-    found, least = list[tuple[float, str]](), _SIMILAR if len(name) > 3 else 0.5  # one of two letters
+    found, least = list[tuple[float, float, str]](), _SIMILAR if len(name) > 3 else 0.5  # one of two letters
     for one in existing:
-        ratio = max(difflib.SequenceMatcher(None, name, text).ratio() for text in (one, one[: len(name)]))
-        if ratio >= least or (name and name in one):
-            found.append((-ratio, one))
-    return [one for _, one in sorted(found)[:most]]
+        whole, start = (difflib.SequenceMatcher(None, name, text).ratio() for text in (one, one[: len(name)]))
+        if max(whole, start) >= least or (name and name in one):
+            found.append((-max(whole, start), -whole, one))
+    return [one for _, _, one in sorted(found)[:most]]
 
 
 class UnknownNameError(InputError):
