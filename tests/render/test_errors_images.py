@@ -93,7 +93,7 @@ def test_words_that_cannot_be_meant_are_refused(words, message):
         ("gl", {"samples": 1000}, "The quality setting samples of gl is 1000. Choose a value from 0 to 64"),
         ("gl", {"shadow_reach": float("nan")}, "The quality setting shadow_reach of gl is nan"),
         ("gl", {"shadow_map": "big"}, "The quality setting shadow_map is 'big'. Give a value like 512"),
-        ("gl", {"shadow": 1}, "Unknown quality setting 'shadow' .*Nearest existing: shadow_lights, shadow_map"),
+        ("gl", {"shadow": 1}, "Unknown quality setting 'shadow' .*Nearest existing: shadow_map"),
     ],
 )
 def test_a_quality_that_cannot_be_is_refused_before_anything_is_drawn(renderer, quality, message):
