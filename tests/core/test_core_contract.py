@@ -45,6 +45,7 @@ RADIANS = unit_map_from_ranges(JOINTS, [[-1.0, 1.0], [-2.0, 0.0]], ["rad", "rad"
         ({"robot_type": "leg"}, "robot: the policy is for arm, but leg is given"),
         ({"control_hz": 50.0}, "rate: the policy needs 30 Hz, but 50 Hz is given"),
         ({"command": "torque"}, "commands: the policy gives positions, but torques are required"),
+        ({"command": "velocity"}, "commands: the policy gives positions, but velocities are required"),
         ({"task": "stack"}, "task: the policy is for pick_and_place, but the task is stack"),
         ({"state": None}, "observation.state: the policy reads pan, lift, which are not available"),
         ({"action": RADIANS}, "action of pan: the policy uses deg, but rad is given"),
@@ -73,3 +74,11 @@ def test_another_calibration_is_told_by_what_a_value_means():
         )
         == []
     )
+
+
+def test_commands_become_si_by_their_kind():
+    """A value v of lift means −1 rad + v degrees: positions are shifted and scaled, speeds scaled, torques neither."""
+    values = [[0.0, 90.0]]
+    assert UNITS.commands_to_si(values, "position")[0] == pytest.approx([0.0, math.pi / 2 - 1.0])
+    assert UNITS.commands_to_si(values, "velocity")[0] == pytest.approx([0.0, math.pi / 2])
+    assert UNITS.commands_to_si(values, "torque")[0] == pytest.approx([0.0, 90.0])

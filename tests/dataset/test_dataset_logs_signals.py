@@ -12,6 +12,8 @@ from support.dataset_logs import planted_log, real
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode, LoggedSignal
+from twinloop.core.units import JointUnit, UnitMap
+from twinloop.dataset.export.streams import EpisodeStreams
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import load_log
@@ -52,6 +54,18 @@ def test_signals_conditions_and_commands_come_back_exactly(tmp_path):
             np.testing.assert_array_equal(after.signals[name].time, signal.time)
             np.testing.assert_array_equal(after.signals[name].values, signal.values)
             assert (after.signals[name].columns, after.signals[name].unit) == (signal.columns, signal.unit)
+
+
+def test_velocity_commands_come_back_and_are_exported_in_si(tmp_path):
+    logs = measured_log()
+    known = tuple(JointUnit(joint=joint, unit="deg", scale=np.pi / 180, offset=0.3) for joint in logs[0].joints)
+    units = UnitMap(joints=known, source="test")
+    logs = [dataclasses.replace(episode, command="velocity", units=units) for episode in logs]
+    path = write_log_dataset(logs, tmp_path / "set")
+    assert [episode.command for episode in load_log(path)] == ["velocity"] * len(logs)
+    commanded, _ = EpisodeStreams(DatasetReader(path), 0).joints_si()
+    assert set(commanded.units) == {"rad/s"}
+    np.testing.assert_allclose(commanded.values, np.deg2rad(logs[0].action))
 
 
 def test_signals_are_features_at_every_frame(tmp_path):

@@ -143,6 +143,30 @@ def test_commanded_torques_are_described_with_their_unit(tmp_path):
         load_log(write(tmp_path, FOREIGN, bare))
 
 
+def test_commanded_velocities_are_in_the_joints_unit_per_second(tmp_path):
+    text = "# command: velocity\ntime_s,action/hip,state/hip_deg\n0,10,90\n0.1,20,91\n"
+    (episode,) = load_log(write(tmp_path, text))
+    assert episode.command == "velocity"
+    np.testing.assert_allclose(episode.units.commands_to_si(episode.action, "velocity")[:, 0], np.deg2rad([10, 20]))
+    with pytest.raises(UnitsError, match="action/hip_deg and state/hip_deg differ in unit"):
+        load_log(write(tmp_path, text.replace("action/hip", "action/hip_deg")))
+    bare = DESCRIPTION.replace("joints:", "command: velocity\njoints:")
+    described = bare.replace("unit: deg, velocity", "unit: deg, action_unit: rpm, velocity")
+    episode, _ = load_log(write(tmp_path, FOREIGN, described))
+    plain, _ = load_log(write(tmp_path, FOREIGN, DESCRIPTION, "plain"))
+    np.testing.assert_allclose(episode.action, plain.action * 6)  # 1 rpm is 6 degrees per second
+    for change, message in (
+        (bare, r"joints.hip commands a velocity. In which unit\? Declare it as action_unit: rad/s"),
+        (
+            described.replace("rpm, velocity", "Nm, velocity"),
+            r"commands a velocity in Nm. Give rad/s, deg/s, rpm or m/s",
+        ),
+        (described.replace("unit: deg, action", "unit: range_m100_100, action"), r"size of range_m100_100 is unknown"),
+    ):
+        with pytest.raises(UnitsError, match=message):
+            load_log(write(tmp_path, FOREIGN, change))
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

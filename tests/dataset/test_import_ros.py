@@ -127,13 +127,24 @@ def test_numbers_without_names_are_commands_once_they_have_names(ros, tmp_path):
         load_log(write_bag(tmp_path / "other", ros.store, other), joints=JOINTS)
 
 
-def test_efforts_are_torques_and_speeds_are_refused(ros, tmp_path):
+def test_efforts_are_torques_and_speeds_are_velocities(ros, tmp_path):
     rows = states(ros) + commanded(ros, lambda t, i: ros.joints(t, JOINTS, effort=[i, 1.0]))
     (episode,) = load_log(write_bag(tmp_path / "torque", ros.store, rows))
     assert episode.command == "torque"
     rows = states(ros) + commanded(ros, lambda t, i: ros.joints(t, JOINTS, velocity=[i, 1.0]))
-    with pytest.raises(LogError, match=r"holds no positions and no efforts for shoulder, elbow. Commands of velocity"):
-        load_log(write_bag(tmp_path / "speed", ros.store, rows))
+    (episode,) = load_log(write_bag(tmp_path / "speed", ros.store, rows))
+    assert episode.command == "velocity"
+    np.testing.assert_array_equal(episode.action[:, 0], np.arange(19.0))
+    with pytest.raises(LogError, match=r"holds no torque for shoulder, elbow. Give another topic"):
+        load_log(tmp_path / "speed", topics={"torque": "/arm/commands"})
+    rows = states(ros) + commanded(ros, lambda t, i: ros.joints(t, JOINTS, [i, 1.0], velocity=[2.0 * i, 1.0]))
+    path = write_bag(tmp_path / "both", ros.store, rows)
+    assert load_log(path)[0].command == "position"
+    (episode,) = load_log(path, topics={"velocity": "/arm/commands"})
+    assert episode.command == "velocity"
+    np.testing.assert_array_equal(episode.action[:, 0], 2 * np.arange(19.0))
+    rows = states(ros) + commanded(ros, lambda t, i: ros.array([i, -i]), topic="/velocity_controller/commands")
+    assert load_log(write_bag(tmp_path / "array", ros.store, rows), joints=JOINTS)[0].command == "velocity"
 
 
 def test_joints_without_a_command_are_left_out_and_said(ros, tmp_path):

@@ -5,18 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.one_joint import actuator_twin
 from support.swing import TRUTH, swing_twin
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import UnitMap
 from twinloop.gap.dynamics.events import MEANINGS, event_masks
 from twinloop.gap.dynamics.motion import (
     EventThresholds,
+    compute_demands,
     compute_directions,
     compute_speeds,
     estimate_reading_noise,
     find_breakaways,
     find_onsets,
     find_reversals,
+    find_saturation,
     widen_mask,
 )
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
@@ -38,6 +41,27 @@ def strokes(nframe=400, period=2.0, wait=0.5, noise=0.0, seed=0):
 
 def frames(mask):
     return np.flatnonzero(mask[0, :, 0]).tolist()
+
+
+def test_the_demand_of_an_actuator_is_its_own_law_with_the_gains_of_the_table(tmp_path):
+    time = np.arange(40) / 200
+    position, command, speed = 0.3 * np.sin(time), 0.5 * np.cos(9 * time), 0.3 * np.cos(time)
+    for actuator, control, values, law in (
+        ("motor", "torque", {"gain": 3.0}, 3.0 * command),
+        ('pid kp="10" kv="0.5" ki="4" input="pos"', "position", {"kp": 20.0}, 20 * (command - position) - 0.5 * speed),
+        ('velocity kv="2"', "velocity", {"kv": 3.0}, 3.0 * (command - speed)),
+    ):
+        twin = actuator_twin(tmp_path, f'<{actuator} name="j0" joint="j0" ctrlrange="-0.4 0.4"/>', control=control)
+        log = Episode(index=0, time=time, action=command[:, None], state=position[:, None], units=twin.units,
+                      command=control)  # fmt: skip
+        logs = prepare_replay(twin, [log])
+        table = logs.twin.table(1, {f"actuator/j0/{name}": value for name, value in values.items()})
+        demand, limited = compute_demands(logs, table, position[None, :, None], speed[None, :, None])
+        np.testing.assert_allclose(demand[0, 1:, 0], law[1:], atol=1e-9)
+        assert limited
+        if control == "torque":
+            full = find_saturation(logs, table, demand, 0.98)[0, :, 0]
+            np.testing.assert_array_equal(full, np.abs(command) >= 0.98 * 0.4)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.002])

@@ -42,6 +42,10 @@ PARAMS = (
     "timing/readings/delay",
 )
 
+GAINS = tuple(
+    f"actuator/*/{name}" for name in ("kd", "kv", "gain", "time_constant", "ki", "integral_limit", "slew_limit")
+)
+
 
 def joints_twin(folder, *, joints=1, robot=None, control_hz=100, substeps=10, inertia=INERTIA):
     """A twin of ``joints`` parallel hinges; ``robot`` adds to or replaces keys of its robot section."""
@@ -67,6 +71,34 @@ def joints_twin(folder, *, joints=1, robot=None, control_hz=100, substeps=10, in
     path = folder / "joints.yaml"
     path.write_text(yaml.safe_dump(spec))
     return load_twin(path)
+
+
+def actuator_twin(
+    folder, actuator, *, control="position", unit="rad", control_hz=200, substeps=20, gravity=0.0, params=()
+):
+    """A twin of one hinge ``j0`` without friction, which an actuator in MJCF with the name and joint ``j0`` turns.
+
+    Its inertia is 0.1 kg·m². With gravity, its weight of 0.4 N per m/s² acts at 0.25 m, horizontal at position 0.
+    """
+    inertia = 0.1 - 0.4 * 0.25**2
+    (folder / "hinge.xml").write_text(
+        f'<mujoco><option gravity="0 0 {-gravity}" integrator="implicitfast"/><worldbody><body>'
+        f'<inertial pos="0.25 0 0" mass="0.4" diaginertia="{inertia} {inertia} {inertia}"/>'
+        f'<joint name="j0" axis="0 -1 0"/><geom size="0.1" contype="0" conaffinity="0"/></body></worldbody>'
+        f"<actuator>{actuator}</actuator></mujoco>"
+    )
+    names = [name for name in PARAMS if name not in ("actuator/*/voltage", "actuator/*/firmware_gain")]
+    rows = [{"name": name, "source": "test"} for name in (*names, *GAINS, "sensor/*/scale")]
+    spec = {
+        "name": "hinge",
+        "model": "hinge.xml",
+        "control_hz": control_hz,
+        "substeps": substeps,
+        "robot": {"type": "hinge", "joints": ["j0"], "units": [unit], "control": control},
+        "params": [*rows, *params],
+    }
+    (folder / "hinge.yaml").write_text(yaml.safe_dump(spec))
+    return load_twin(folder / "hinge.yaml")
 
 
 def run(twin, table, commands, *, backend="threads", record=(), initial=None):

@@ -36,7 +36,7 @@ STOP_MARGIN = Quantity(
     alias=Alias(name="stop_margin", tied=True),
     fit=FitDeclaration(
         prior=Prior(spread=0.03),
-        rank=9,
+        rank=12,
         first=True,
         shared=True,
         excitation="slow motion into both stops",

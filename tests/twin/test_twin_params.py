@@ -224,8 +224,33 @@ def test_the_generic_parameters_hold_what_each_actuator_has(tmp_path, arm):
     motor = actuated(tmp_path, '<motor name="m" joint="hinge"/>').model
     with pytest.raises(InputError, match="m lacks that quantity: kp belongs to a position servo"):
         expand_params(motor, [ParamSpec(name="actuator/m/kp", source="t")], where="t")
+    for quantity, reason in (
+        ("kd", r"kd belongs to a servo with a velocity gain \(biasprm\[2\] < 0\)"),
+        ("kv", r"kv belongs to a velocity servo \(gainprm kv, biasprm 0 0 -kv\)"),
+        ("time_constant", "time_constant belongs to an actuator with dyntype filter or filterexact"),
+        ("ki", "m lacks that quantity: it belongs to MuJoCo's pid actuator with ki > 0"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            expand_params(motor, [ParamSpec(name=f"actuator/m/{quantity}", source="t")], where="t")
+    bare = actuated(tmp_path, '<position name="m" joint="hinge" kp="5"/>').model
+    with pytest.raises(InputError, match="kd belongs to a servo with a velocity gain"):
+        expand_params(bare, [ParamSpec(name="actuator/m/kd", source="t")], where="t")
+    with pytest.raises(InputError, match="gain belongs to an actuator without feedback"):
+        expand_params(bare, [ParamSpec(name="actuator/m/gain", source="t")], where="t")
     with pytest.raises(UnknownNameError, match="Unknown actuator 'n'"):
         expand_params(motor, [ParamSpec(name="actuator/n/kp", source="t")], where="t")
+
+
+def test_a_bare_model_of_velocity_servos_takes_velocities(tmp_path, arm):
+    assert arm.robot.control == "position"
+    for line in ('<velocity name="m" joint="hinge" kv="2"/>', '<intvelocity name="m" joint="hinge" kp="2"/>'):
+        assert actuated(tmp_path, line).robot.control == "velocity"
+
+
+def test_an_actuator_with_several_inputs_is_refused_by_its_name(tmp_path):
+    with pytest.raises(InputError, match=r"the actuator m has 2 inputs, .* one input, for example input=\"pos\""):
+        actuated(tmp_path, '<pid name="m" joint="hinge" kp="5" input="pos vel"/>')
+    assert actuated(tmp_path, '<pid name="m" joint="hinge" kp="5" input="pos"/>').params["actuator/m/kp"].nominal == 5
 
 
 def test_units_of_a_robot_are_checked(tmp_path, arm):

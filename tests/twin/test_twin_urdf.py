@@ -10,12 +10,13 @@ from twinloop.checks import run_checks
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.gap import measure_gap
+from twinloop.hardware.limits import motion_limits
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
-from twinloop.twin.servos import FULL_EFFORT_ERROR, MIN_STEPS
+from twinloop.twin.servos import FULL_EFFORT_ERROR, FULL_EFFORT_SPEED_ERROR, MIN_STEPS
 
 LINK = (
     '<link name="{}"><inertial><origin xyz="0.1 0 0"/><mass value="{}"/>'
@@ -81,7 +82,7 @@ def test_joints_without_an_effort_limit_have_no_servo(tmp_path):
         _ = load_twin(path).robot
 
 
-@pytest.mark.parametrize("control", ["position", "torque"])
+@pytest.mark.parametrize("control", ["position", "velocity", "torque"])
 def test_a_yaml_may_name_a_urdf(arm, control):
     path = arm.with_suffix(".yaml")
     path.write_text(
@@ -93,8 +94,13 @@ def test_a_yaml_may_name_a_urdf(arm, control):
     assert twin.dt == pytest.approx(0.004)
     assert ("actuator/elbow/kp" in twin.params) is (control == "position")
     assert twin.model.actuator_biastype[0] == (
-        mujoco.mjtBias.mjBIAS_AFFINE if control == "position" else mujoco.mjtBias.mjBIAS_NONE
+        mujoco.mjtBias.mjBIAS_NONE if control == "torque" else mujoco.mjtBias.mjBIAS_AFFINE
     )
+    if control == "velocity":
+        kv = 3.0 / FULL_EFFORT_SPEED_ERROR
+        assert twin.model.actuator_gainprm[0, 0] == -twin.model.actuator_biasprm[0, 2] == kv
+        with pytest.raises(InputError, match="mine takes velocities. A robot is moved with positions or torques here"):
+            motion_limits(twin)
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from twinloop.core.plain import JsonRecord
-from twinloop.core.units import JointUnit, UnitMap
+from twinloop.core.units import COMMANDED, CommandKind, JointUnit, UnitMap
 
 STATE = "observation.state"
 ENVIRONMENT = "observation.environment_state"
@@ -27,7 +27,7 @@ class Contract(JsonRecord):
     Attributes:
         robot_type: Type of the robot, for example ``so101``.
         control_hz: Control rate in Hz.
-        command: Meaning of an action: joint positions or joint torques.
+        command: Meaning of an action: joint positions, velocities or torques.
         action: Joints and units of the columns of LeRobot's feature ``action``.
         state: Joints and units of the columns of ``observation.state``; None if the policy reads no joint positions.
         environment: Names of the columns of ``observation.environment_state``, which an external tracker measures:
@@ -39,7 +39,7 @@ class Contract(JsonRecord):
 
     robot_type: str
     control_hz: float
-    command: Literal["position", "torque"] = "position"
+    command: CommandKind = "position"
     action: UnitMap
     state: UnitMap | None = None
     environment: tuple[str, ...] = ()
@@ -69,7 +69,9 @@ class Contract(JsonRecord):
         if not math.isclose(offered.control_hz, self.control_hz, rel_tol=_SAME_RATE):
             differences.append(f"rate: the policy needs {self.control_hz:g} Hz, but {offered.control_hz:g} Hz is given")
         if offered.command != self.command:
-            differences.append(f"commands: the policy gives {self.command}s, but {offered.command}s are required")
+            differences.append(
+                f"commands: the policy gives {COMMANDED[self.command]}, but {COMMANDED[offered.command]} are required"
+            )
         if self.task and offered.task and offered.task != self.task:
             differences.append(f"task: the policy is for {self.task}, but the task is {offered.task}")
         return differences

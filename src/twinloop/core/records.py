@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.plain import JsonRecord
-from twinloop.core.units import UnitMap
+from twinloop.core.units import CommandKind, UnitMap
 
 Source = Literal["real", "sim", "augmented", "human-in-the-loop"]
 
@@ -102,15 +102,15 @@ class Episode:
     Attributes:
         index: Number of the episode in its log or dataset.
         time: Timestamps in s, shape ``(T,)``.
-        action: Command issued at each timestamp, shape ``(T, n)``, in the units of the log.
+        action: Command issued at each timestamp, shape ``(T, n)``, in the units of the log (see ``command``).
         state: Joint positions measured at each timestamp, shape ``(T, n)``, in the units of the log.
         units: Joint names, and the conversion of the log's units to SI.
         task: Instruction or name of the task.
         source: Origin of the motion, for example ``real`` or ``sim``.
         origin: File or dataset of the episode, for messages.
         robot_type: Type of the robot, for example ``so101``.
-        command: Kind of the commands in ``action``: joint positions in the log's units, torques (N·m, or N for slides),
-            or none if the log has no commands.
+        command: Kind of the commands in ``action``: joint positions in the log's units, velocities in these units per
+            second, torques (N·m, or N for slides), or none if the log has no commands.
         signals: Further measurements by signal name, see below.
         conditions: Values in SI units that were constant during the episode, by name, for example a firmware gain or
             the mass of a payload.
@@ -141,7 +141,7 @@ class Episode:
     source: Source = "real"
     origin: str = ""
     robot_type: str = ""
-    command: Literal["position", "torque", "none"] = "position"
+    command: CommandKind | Literal["none"] = "position"
     signals: Mapping[str, LoggedSignal] = field(default_factory=dict[str, LoggedSignal])
     conditions: Mapping[str, float] = field(default_factory=dict[str, float])
     simulation: StoredSimulation | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +29,13 @@ SUFFIXES: dict[str, tuple[str, float]] = {
     "n": ("N", 1.0),
     "nm": ("N·m", 1.0),
 }
+
+
+# Kind of a robot's commands, with its plural for messages.
+CommandKind = Literal["position", "velocity", "torque"]
+COMMANDED: Mapping[CommandKind, str] = MappingProxyType(
+    {"position": "positions", "velocity": "velocities", "torque": "torques"}
+)
 
 
 def split_unit(key: str) -> tuple[str, str, float]:
@@ -100,6 +108,17 @@ class UnitMap(JsonRecord):
         """Convert joint positions in rad or m, shape ``(…, n)`` for n joints, to values in log units."""
         scale, offset = self._coefficients()
         return (np.asarray(positions, dtype=np.float64) - offset) / scale
+
+    def commands_to_si(self, values: ArrayLike, kind: str) -> NDArray[np.float64]:
+        """Convert commands, shape ``(…, n)`` for n joints, to SI units.
+
+        Args:
+            values: Positions in log units, velocities in log units per second, or torques, which are in SI units.
+            kind: Kind of the commands, a `CommandKind`.
+        """
+        if kind == "position":
+            return self.to_si(values)
+        return np.asarray(values, dtype=np.float64) * (self._coefficients()[0] if kind == "velocity" else 1.0)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> UnitMap:

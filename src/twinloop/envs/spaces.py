@@ -72,8 +72,8 @@ class ActionDecoder:
 
     The option ``action`` defines the meaning of an action. ``absolute``: -1 to 1 is the range of the command.
     ``delta``: the change of the command, where 1 is the fraction ``delta`` (an option) of its range. ``dataset``: the
-    command in the dataset's units. The range of a command is that of its joint; with torque control, that of its
-    actuator.
+    command in the dataset's units. The range of a command is that of its joint; if commands are torques or velocities,
+    that of its actuator.
 
     Attributes:
         space: action space of one environment, one number per actuator.
@@ -118,12 +118,12 @@ class ActionDecoder:
 def _find_command_limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the lower and the upper limit of each command, shape ``(nu,)`` each, in rad or m.
 
-    These are the ranges of the joints, or of the actuators if the robot is torque-controlled (then in N·m or N).
+    These are the ranges of the joints. If commands are torques or velocities, they are the ranges of the actuators.
 
     Raises:
         InputError: If a joint has no range.
     """
-    if twin.robot.control == "torque":
+    if twin.robot.control != "position":
         limits, limited = twin.model.actuator_ctrlrange, twin.model.actuator_ctrllimited.astype(bool)
     else:
         limits = twin.joint_ranges

@@ -19,6 +19,7 @@ from scipy.special import ndtri
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.hardware.hidden import HiddenParameters, require_rigid_gears
+from twinloop.hardware.limits import drive_kind
 from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
@@ -157,7 +158,7 @@ class VirtualArms:
         limited = twin.model.actuator_ctrllimited.astype(bool)[:, None]
         self._limits = np.where(limited, twin.model.actuator_ctrlrange, [-np.inf, np.inf]).T
         self._feedback = _position_feedback(twin)
-        self._servo = twin.robot.control == "position"
+        self._servo = drive_kind(twin) == "position"
         self._table = twin.table(self.nsession, hidden.params)
         self._dt, self._geared, self.units = twin.dt, add_robot_gears(twin), twin.units
         self._load_columns()
@@ -273,9 +274,10 @@ class VirtualArms:
 def _position_feedback(twin: Twin) -> NDArray[np.float64]:
     """Return the share of position feedback in each actuator, ``(nu,)``: 1 for a position servo, 0 for a motor.
 
-    It is −(position coefficient of ``biasprm``) / (gain of ``gainprm``) in MuJoCo. With it, the feedback can be moved
-    to the link side of the gear.
+    It is −(position coefficient of ``biasprm``) / (gain of ``gainprm``) in MuJoCo, and 1 for its PID controller. With
+    it, the feedback can be moved to the link side of the gear.
     """
     model = twin.model
-    gain, bias = model.actuator_gainprm[:, 0], model.actuator_biasprm[:, 1]
+    bias = model.actuator_biasprm[:, 1]
+    gain = np.where(model.actuator_gaintype == mujoco.mjtGain.mjGAIN_PID, -bias, model.actuator_gainprm[:, 0])
     return np.divide(-bias, gain, out=np.zeros(model.nu), where=gain != 0)

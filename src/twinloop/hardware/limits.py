@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.errors import InputError
 from twinloop.core.records import freeze_fields
 from twinloop.twin import Twin
 
@@ -154,6 +156,20 @@ class MotionLimits:
         return np.maximum(speed.max(axis=(-2, -1)), acceleration.max(axis=(-2, -1)))
 
 
+def drive_kind(twin: Twin) -> Literal["position", "torque"]:
+    """Return the kind of commands with which a robot is moved to record it.
+
+    Raises:
+        InputError: If the robot takes velocities, for which there are neither limits nor planned motions.
+    """
+    if twin.robot.control == "velocity":
+        raise InputError(
+            f"{twin.name} takes velocities. A robot is moved with positions or torques here: set robot.control, or "
+            "record the motion with other software and import it (twinloop import)."
+        )
+    return twin.robot.control
+
+
 def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SPEED_SHARE) -> MotionLimits:
     """Return motion limits computed from a twin's joint ranges, dampings, inertias and torques.
 
@@ -162,9 +178,12 @@ def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SP
         margin: share of each joint's half range left unused at either end.
         speed: speed limit of a servo as a fraction of its no-load speed. Its acceleration limit is the same fraction of
             torque / inertia in the home pose.
+
+    Raises:
+        InputError: If the robot takes velocities.
     """
     torque, inertia, damping = _drive_torques(twin), _drive_inertias(twin), twin.model.dof_damping[twin.joint_qvel]
-    swings = twin.robot.control == "torque"
+    swings = drive_kind(twin) == "torque"
     no_load = np.divide(torque, damping, out=np.full_like(torque, np.inf), where=damping > 0)
     servo = (no_load < _SERVO_SPEED) & _hinge_mask(twin)
     usual = _SWING_SPEED if swings else np.where(_hinge_mask(twin), _SPEED, _SLIDE_SPEED)

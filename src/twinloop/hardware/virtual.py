@@ -18,6 +18,7 @@ from twinloop.core.seeds import uniforms
 from twinloop.core.units import UnitMap
 from twinloop.hardware.arms import VirtualArms
 from twinloop.hardware.hidden import HiddenParameters, draw_hidden
+from twinloop.hardware.limits import drive_kind
 from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError
 from twinloop.hardware.record import drive, make_episodes
 from twinloop.hardware.teleop_motion import teleop_commands
@@ -64,7 +65,7 @@ class TwinRobot:
     @property
     def action_features(self) -> Mapping[str, type]:
         """Keys and types of an action, in the order of ``units``."""
-        quantity = POSITION if self._twin.robot.control == "position" else TORQUE
+        quantity = POSITION if drive_kind(self._twin) == "position" else TORQUE
         return {f"{joint}.{quantity}": float for joint in self.units.names}
 
     @property

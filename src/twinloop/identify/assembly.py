@@ -24,7 +24,7 @@ from twinloop.simulate.replay import change_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import best_lag, quantization_step
 from twinloop.twin import Param, Twin
-from twinloop.twin.quantities import QUANTITIES, FitDeclaration, Prior, Quantity, split_path
+from twinloop.twin.quantities import QUANTITIES, FitDeclaration, Prior, Quantity, find_members, split_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,7 @@ class FreeParam:
         sd: Standard deviation of the prior.
         low: Lower bound.
         high: Upper bound.
+        shared: Whether the parameter belongs to several joints and is fitted only in the last stage.
     """
 
     param: Param
@@ -51,6 +52,7 @@ class FreeParam:
     sd: float
     low: float
     high: float
+    shared: bool = False
 
     @property
     def name(self) -> str:
@@ -113,6 +115,10 @@ class FitSpace:
         """
         return self.twin.table(len(points), {**self.fixed, **self.values(points)})
 
+    def take(self, columns: NDArray[np.intp]) -> FitSpace:
+        """Return the space of the free parameters with the given indices; the others keep their nominal values."""
+        return replace(self, free=tuple(self.free[i] for i in columns))
+
     def joint_columns(self, joint: int) -> NDArray[np.intp]:
         """Return the column indices of the free parameters that belong to the joint with index ``joint``."""
         return np.flatnonzero([parameter.joint == joint for parameter in self.free])
@@ -154,7 +160,12 @@ def select_free_parameters(
     start, fixed, only = {**(start or {}), **config.start}, {**(known or {}), **config.fixed}, config.quantities
     chosen = _select_robot_parameters(twin) if config.free is None else _match_parameters(twin, config.free)
     free_parameters = [
-        _make_free_param(twin.params[name], joint, _choose_prior(twin.params[name], config.priors), start.get(name))
+        replace(
+            _make_free_param(
+                twin.params[name], joint, _choose_prior(twin.params[name], config.priors), start.get(name)
+            ),
+            shared=config.free is None and joint is None,
+        )
         for name, joint in chosen.items()
         if name not in {*fixed, *conditions} and (only is None or twin.params[name].quantity.last_name in only)
     ]
@@ -175,14 +186,21 @@ def default_free_quantities() -> list[Quantity]:
 def _select_robot_parameters(twin: Twin) -> dict[str, int | None]:
     """Return every robot parameter that is free in a fit by default, as its name with the index of its joint.
 
-    The index counts the robot's joints from 0; it is never None here, because every such parameter has a joint.
+    The index counts the robot's joints from 0; it is None for the mass of a link, which several joints carry.
     """
-    chosen = {}
+    chosen: dict[str, int | None] = {}
     for joint, (joint_name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
         for kind in default_free_quantities():
             name = kind.path(actuator if kind.family == "actuator" else joint_name)
-            if name in twin.params and (twin.robot.control == "position" or not kind.fit.position_only):
+            if (
+                kind.family != "link"
+                and name in twin.params
+                and (twin.robot.control == "position" or not kind.fit.position_only)
+            ):
                 chosen[name] = joint
+    for kind in default_free_quantities():
+        links = find_members(twin.model, kind) if kind.family == "link" else []
+        chosen |= {name: None for link in links if (name := kind.path(link)) in twin.params}
     return chosen
 
 
@@ -214,9 +232,7 @@ def _choose_prior(param: Param, known: Mapping[str, Prior]) -> Prior:
     fit = param.quantity.fit
     for pattern, prior in known.items():
         if fnmatch.fnmatchcase(param.name, pattern):
-            # Compatible with earlier versions: if the pattern is exactly that of a quantity that is free by default,
-            # the declared prior is used.
-            return fit.prior if fit.prior and fit.rank is not None and pattern == param.quantity.path() else prior
+            return prior
     if fit.prior is not None:
         return fit.prior
     if param.transform == "log":
@@ -230,18 +246,24 @@ def _choose_prior(param: Param, known: Mapping[str, Prior]) -> Prior:
     )
 
 
+# A nominal value below this part of the typical value is no scale for a prior; our choice.
+_LEAST_SIZE = 0.1
+
+
 def _make_free_param(param: Param, joint: int | None, prior: Prior, start: float | None) -> FreeParam:
     value = float(np.clip(param.nominal if start is None else start, param.low, param.high))
-    spread = max(prior.spread * abs(param.nominal) if prior.relative else prior.spread, prior.least)
     if param.transform != "log":
+        size = max(abs(param.nominal), _LEAST_SIZE * param.typical) if param.nominal else param.typical
+        spread = max(prior.spread * (size if prior.relative else param.spread_factor), prior.least)
         return FreeParam(
             param=param, joint=joint, centre=param.nominal, start=value, sd=spread, low=param.low, high=param.high
         )
+    centre = param.nominal or param.typical or max(param.low, math.sqrt(param.high * max(param.low, 1e-9)))
     return FreeParam(
         param=param,
         joint=joint,
-        centre=math.log(param.nominal),
-        start=math.log(value),
+        centre=math.log(centre),
+        start=math.log(value or centre),
         sd=prior.spread,
         low=math.log(param.low) if param.low > 0 else -math.inf,
         high=math.log(param.high),
@@ -316,7 +338,7 @@ def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[FitSpace, dict[str, 
     fit.
     """
     scales = _encoder_scales(logs)
-    delays, conditions = _estimate_start_delays(logs), config.replay.conditions
+    delays, conditions = _estimate_start_delays(logs), tuple(logs.conditions)
     return select_free_parameters(logs.twin, config, start=delays, known=scales, conditions=conditions), scales
 
 
@@ -439,14 +461,15 @@ def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
 def _estimate_start_delays(logs: ReplayLogs) -> dict[str, float]:
     """Return start values of the actuator delays by parameter name, in seconds.
 
-    A delay is the shift between command and reading that fits best, minus the nominal servo lag (damping / kp).
+    A delay is the shift between command and reading that fits best, minus the nominal servo lag, (damping + kd) / kp.
     """
     twin = logs.twin
     if not logs.joints or twin.robot.control != "position" or len(logs.channels) != len(logs.joints):
         return {}
     lag = best_lag(logs.units.from_si(logs.commands), logs.measured) / twin.control_hz
     nominal = twin.table(1)
-    own = twin.column(nominal, "joint", "damping", 0.0) / twin.column(nominal, "actuator", "kp", np.inf)
+    viscous = twin.column(nominal, "joint", "damping", 0.0) + twin.column(nominal, "actuator", "kd", 0.0)
+    own = viscous / twin.column(nominal, "actuator", "kp", np.inf)
     delay = np.maximum(lag - own[0], 0.0)
     names = [f"actuator/{actuator}/delay" for actuator in twin.robot.actuator_names]
     return {name: float(value) for name, value in zip(names, delay, strict=True) if name in twin.params}

@@ -27,14 +27,14 @@ class FitConfig:
         priors: Priors by name pattern; they take precedence over the quantities' declared priors.
         start: Start values, SI; by default the nominal values.
         walk: Number of training windows for the main iterations, evenly spaced (whole episodes if ``replay`` cuts no
-            windows). The last iterations use all training windows.
-        physics_hz: Physics rate during the fit, at most the twin's own. On the SO-101 log 240 Hz changes the error by
-            1 % against 480 Hz and halves the time.
+            windows). The last stage uses all training windows.
+        physics_hz: Physics rate of the replays from which derivatives are computed, at most the twin's own. The residuals
+            of the last stage are those at the twin's own rate.
         iterations: Maximum number of main iterations.
-        polish: Number of iterations on all training windows after the main iterations.
+        polish: Number of times that the derivatives of the last stage, which has all training windows, are computed again.
         level: Confidence level of the intervals.
-        coupled: True fits all parameters to all channels with one Jacobian; False fits each joint's parameters to that
-            joint alone, with one Jacobian block per joint. By default chosen by the number of joints.
+        coupled: True fits all parameters to all channels in the main iterations; False fits each joint's parameters to
+            that joint alone. By default chosen by the number of joints. The last stage always fits all to all.
         width: Residual at which the loss changes from square to linear (Huber), as a multiple of each channel's median
             absolute residual. The median is estimated at the start of the optimization and again during it.
         rescale: Maximum number of times that the noise of each sensor is estimated again during the optimization.

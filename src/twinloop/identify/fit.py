@@ -15,8 +15,9 @@ from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
 from twinloop.identify.assembly import FitSpace, fit_space, narrow_bounds
 from twinloop.identify.config import FitConfig, HoldoutSpec
+from twinloop.identify.considered import compute_considered_effects
 from twinloop.identify.optimization import FitProgress, optimize_fit
-from twinloop.identify.problem import FitProblem, linearize
+from twinloop.identify.problem import FitProblem
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
 from twinloop.identify.solver import FitCheckpoint
 from twinloop.identify.uncertainty import Uncertainty, choose_fit_clusters, compute_uncertainty
@@ -245,12 +246,15 @@ def identify(
     checkpoint = FitCheckpoint(config.checkpoint, _fingerprint(training, space, config))
     optimization = optimize_fit(backend, training, space, config, checkpoint, progress=progress)
     problem, solution = optimization.problem, optimization.solution
-    has_blocks = len(problem.blocks) > 1
-    end = linearize(problem, solution.point, solution.end.local, separate_worlds=True) if has_blocks else solution.end
+    end = solution.end
     times = FrameTimes(start_times=training.start_times, dt=1.0 / training.twin.control_hz)
     clusters = choose_fit_clusters(problem, end, times=times) if config.bootstrap else None
     refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
-    uncertainty = compute_uncertainty(problem, end, space.names, times=times, level=config.level, refits=refits)
+    considered = compute_considered_effects(backend, training, space, config, end.point, end.local)
+    uncertainty = compute_uncertainty(
+        problem, end, space.names, times=times, level=config.level, refits=refits,
+        considered=considered.physics_step[None], nuisances=considered.undeclared,
+    )  # fmt: skip
     profiles = [profile_likelihood(problem, end, space, uncertainty, n, checkpoint=checkpoint) for n in config.profile]
     values = space.scalar_values(solution.point)
     readings = _replay_readings(backend, training, {**fixed, **values})
@@ -271,7 +275,7 @@ def identify(
         residuals=summarize_residuals(residual),
         evidence=build_evidence(problem, uncertainty),
         converged=solution.converged,
-        worlds_replayed=optimization.worlds + has_blocks * (len(space.names) + 1),
+        worlds_replayed=optimization.worlds,
         seconds=time.perf_counter() - started,
         notes=(*collect_notes(logs, scales, held_out, space.names, uncertainty), *excluded, *optimization.notes),
         profiles=tuple(profiles),

@@ -5,7 +5,9 @@ The stages are:
 1. ``first`` fits the parameters that explain most of a servo's lag, on few windows.
 2. ``walk`` fits all parameters by the configured search. The noise of every sensor is then estimated again, and the fit
 repeated, until the noise is stable.
-3. ``polish`` makes the last steps on all training windows.
+3. ``joint`` makes the last steps with all parameters, all training windows and all effects between joints. The earlier
+stages replay at a lower physics rate; here the residuals are those at the twin's own rate, and only the derivatives
+those of the search. Parameters that all joints share, such as link masses, are fitted only here.
 
 The checkpoint is updated during every stage. An interrupt (Ctrl-C) ends the optimization at its current state.
 """
@@ -21,9 +23,16 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.identify.assembly import FitSpace, evenly_spaced_indices, fit_problem, huber_width, limit_physics_rate
 from twinloop.identify.config import FitConfig
-from twinloop.identify.problem import FitProblem, linearize
+from twinloop.identify.problem import FitProblem, central_steps, likelihood_weight, linearize, linearize_centrally
 from twinloop.identify.search import EvolutionResult, Optimum, describe_optima, distinct_optima, evolve, starting_points
-from twinloop.identify.solver import FitCheckpoint, SolverSolution, SolverState, solve_together, start_descent
+from twinloop.identify.solver import (
+    FitCheckpoint,
+    SolverSolution,
+    SolverState,
+    refine,
+    solve_together,
+    start_descent,
+)
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
 
@@ -136,7 +145,7 @@ def describe_unconverged_fit(solution: SolverSolution) -> list[str]:
 
 _FIRST_ITERATIONS, _FIRST_TOLERANCE = 6, 1e-2
 _STEADY = 1.25  # noise that changes by less than this factor is stable
-_LOCAL_POLISH = 4  # iterations that first states need on windows outside the main iterations
+_NEAR = 0.01  # prior standard deviations; the derivatives before a shorter move still hold after it
 _SCANNED = np.linspace(0.0, 0.2, 11)  # s; servo lags on a bus reach 130 ms (SO-101), camera lags 200 ms
 
 
@@ -145,7 +154,7 @@ class FitProgress:
     """Progress of a running fit.
 
     Attributes:
-        stage: Name of the current stage, for example ``walk`` (main iterations) or ``polish`` (all training windows).
+        stage: Name of the current stage, for example ``walk`` (main iterations) or ``joint`` (last steps).
         iteration: Iterations done in this stage.
         max_iterations: Maximum number of iterations of this stage.
         loss: Lowest loss so far.
@@ -204,8 +213,9 @@ def optimize_fit(
     """
     logs = limit_physics_rate(training, config.physics_hz)
     stages = _FitStages(
-        backend=backend, logs=logs, space=space, config=config, checkpoint=checkpoint, progress=progress
-    )
+        backend=backend, logs=logs, full_rate=training, space=space, config=config, checkpoint=checkpoint,
+        progress=progress,
+    )  # fmt: skip
     try:
         return stages.run()
     except KeyboardInterrupt:
@@ -218,7 +228,8 @@ class _FitStages:
 
     Attributes:
         backend: The backend that simulates the replays.
-        logs: The training windows.
+        logs: The training windows, with the twin at the physics rate of the search.
+        full_rate: The same windows with the twin at its own physics rate.
         space: The free parameters.
         config: Configuration of the fit.
         checkpoint: Stores the progress of each stage.
@@ -231,6 +242,7 @@ class _FitStages:
 
     backend: Backend
     logs: ReplayLogs
+    full_rate: ReplayLogs
     space: FitSpace
     config: FitConfig
     checkpoint: FitCheckpoint
@@ -239,16 +251,21 @@ class _FitStages:
     found: Array | None = None
     notes: list[str] = field(default_factory=list[str])
 
+    @property
+    def early(self) -> NDArray[np.intp]:
+        """Indices of the free parameters that are fitted from the beginning."""
+        return np.flatnonzero([not parameter.shared for parameter in self.space.free])
+
     def run(self) -> OptimizationResult:
         """Run all stages in order, and return the result."""
-        logs, config = self.logs, self.config
+        logs, config, space = self.logs, self.config, self.space.take(self.early)
         check_measured(logs)
-        self.notes += describe_constant_channels(logs, self.space)
+        self.notes += describe_constant_channels(logs, space)
         rows = evenly_spaced_indices(len(logs), config.walk)
-        starts = self._find_start_points(logs.take(rows))
+        starts = self._find_start_points(logs.take(rows), space)
         if config.search != "cma":
-            starts[0] = self._fit_first_parameters(logs.take(rows[::2]), starts[0])
-        problem = fit_problem(self.backend, logs.take(rows), self.space, starts[0], config)
+            starts[0] = self._fit_first_parameters(logs.take(rows[::2]), space, starts[0])
+        problem = fit_problem(self.backend, logs.take(rows), space, starts[0], config)
         if config.search == "cma":
             starts = [self._run_cma_es(problem, starts[0]).point]
         solutions = self._descend(
@@ -257,11 +274,11 @@ class _FitStages:
         optima = distinct_optima(problem, solutions)
         best = min(solutions, key=lambda s: s.loss)
         problem, best = self._refine_noise(problem, best)
-        self.notes += filter(None, [describe_optima(self.space, problem, optima)])
-        if len(rows) < len(logs):
-            problem, best = self._polish_solution(problem, best, rows)
-        self.notes += describe_parameters_at_bounds(self.space, best.point)
+        self.notes += filter(None, [describe_optima(space, problem, optima)])
         self.notes += describe_unconverged_fit(best)
+        problem, best = self._fit_all_jointly(best, rows, problem.width)
+        self.notes += describe_parameters_at_bounds(self.space, best.point)
+        optima = tuple(replace(optimum, point=self._complete(optimum.point)) for optimum in optima)
         return OptimizationResult(
             problem=problem, solution=best, worlds=self.worlds, optima=optima, notes=tuple(self.notes)
         )
@@ -274,7 +291,8 @@ class _FitStages:
         """
         if self.found is None:
             raise KeyboardInterrupt
-        problem = fit_problem(self.backend, self.logs, self.space, self.found, self.config)
+        config = replace(self.config, coupled=True)
+        problem = fit_problem(self.backend, self.logs, self.space, self.found, config)
         end = linearize(problem, self.found)
         solution = SolverSolution(end=end, history=(float(end.losses.sum()),), replays=self.worlds, converged=False)
         checkpoint = self.config.checkpoint
@@ -282,30 +300,30 @@ class _FitStages:
         note = f"Interrupted: this is the best result so far. {advice} to finish the fit."
         return OptimizationResult(problem=problem, solution=solution, worlds=self.worlds, notes=(*self.notes, note))
 
-    def _find_start_points(self, logs: ReplayLogs) -> list[Array]:
+    def _find_start_points(self, logs: ReplayLogs, space: FitSpace) -> list[Array]:
         """Return the start points at which the twin can be replayed; diverging starts add a note.
 
         Raises:
             InputError: If the twin diverges at every start point.
         """
-        start = self.space.column("start")
+        start = space.column("start")
         spread = np.nanstd(logs.measured, axis=(0, 1))  # the scale of residuals is still unknown
         width = np.where(spread > 0, spread, 1.0)
-        problem = fit_problem(self.backend, logs, self.space, start, self.config, width=width)
+        problem = fit_problem(self.backend, logs, space, start, self.config, width=width)
         many = self.config.starts if self.config.search != "lm" else 1
-        start = _scan_delays(problem, self.space, start, self.config)
+        start = _scan_delays(problem, space, start, self.config)
         points = starting_points(problem, start, many, seed=self.config.seed)
         local = np.repeat(problem.zero_corrections[None], len(points), axis=0)
         residual = problem.residual(points, local)
         self.worlds += len(points)
         lost = np.asarray(np.isinf(residual).any(axis=(1, 2, 3)))
         if lost.all():
-            raise InputError(describe_divergence(logs, self.space, points[0], residual[0]))
+            raise InputError(describe_divergence(logs, space, points[0], residual[0]))
         if lost.any():
-            self.notes.append(describe_diverged_starts(self.space, points, lost))
+            self.notes.append(describe_diverged_starts(space, points, lost))
         return list(points[~lost])
 
-    def _fit_first_parameters(self, logs: ReplayLogs, start: Array) -> Array:
+    def _fit_first_parameters(self, logs: ReplayLogs, space: FitSpace, start: Array) -> Array:
         """Fit only the parameters of the first stage (`FitDeclaration.first`), such as the delay of a servo.
 
         They are fitted first because they explain most of a servo's lag.
@@ -313,12 +331,11 @@ class _FitStages:
         Returns:
             The point ``start`` with the fitted values of these parameters.
         """
-        space = self.space
         first = space.select_columns(lambda fit: fit.first)
         if not 0 < len(first) < len(space.names):
             return start
         others = {n: v for i, (n, v) in enumerate(space.scalar_values(start).items()) if i not in first}
-        small = replace(space, free=tuple(space.free[i] for i in first), fixed={**space.fixed, **others})
+        small = replace(space.take(first), fixed={**space.fixed, **others})
         problem = fit_problem(self.backend, logs, small, start[first], self.config)
 
         def complete(point: Array) -> Array:
@@ -336,7 +353,7 @@ class _FitStages:
         config = self.config
 
         def watch(now: EvolutionResult) -> None:
-            self.found = now.point
+            self.found = self._complete(now.point)
             self.checkpoint.save_losses("cma", now.generation_losses)
             self._report_progress("cma", len(now.generation_losses), config.generations, now.loss, now.replays)
 
@@ -364,17 +381,51 @@ class _FitStages:
             solution = self._descend(f"noise {number + 1}", problem, states, self.config.iterations)[0]
         return problem, solution
 
-    def _polish_solution(
-        self, main_problem: FitProblem, solution: SolverSolution, rows: NDArray[np.intp]
+    def _fit_all_jointly(
+        self, solution: SolverSolution, rows: NDArray[np.intp], width: Array
     ) -> tuple[FitProblem, SolverSolution]:
-        width = main_problem.width if self.logs.nlocal else None
-        problem = fit_problem(self.backend, self.logs, self.space, solution.point, self.config, width=width)
-        iterations, local = self.config.polish, problem.zero_corrections
-        if self.logs.nlocal:
-            local[rows] = solution.end.local
-            iterations = max(iterations, _LOCAL_POLISH)
-        polished = self._descend("polish", problem, [start_descent(problem, solution.point, local)], iterations)[0]
-        return problem, replace(polished, converged=solution.converged)
+        """Make the last steps with all parameters, windows and effects between joints, at the twin's own physics rate.
+
+        The derivatives are those at the physics rate of the search.
+
+        Args:
+            solution: Solution of the main iterations.
+            rows: Indices of its windows.
+            width: Its Huber widths.
+        """
+        local = np.zeros((len(self.logs), self.logs.nlocal))
+        local[rows] = solution.end.local
+        point, config = self._complete(solution.point), replace(self.config, coupled=True)
+        problem = fit_problem(self.backend, self.full_rate, self.space, point, config, width=width)
+        residual = problem.residual(point[None], local[None])[0]
+        if not self.logs.nlocal:
+            change = huber_width(residual * width, problem.measured, config) / width
+            problem, residual = replace(problem, width=change * width), residual / change
+        problem = replace(problem, prior_weight=likelihood_weight(residual))
+        search = fit_problem(self.backend, self.logs, self.space, point, config, width=problem.width)
+        here, rounds = linearize(search, point, local), 1 + self.config.polish
+        for number in range(
+            1 + rounds
+        ):  # the first with one-sided differences, of which the steps of the others follow
+            if number > 0:
+                here = linearize_centrally(search, point, local, central_steps(problem, here))
+            at_full_rate = problem.residual(point[None], local[None])
+            losses = problem.losses(at_full_rate, point[None], local[None])[0]
+            refined = refine(problem, replace(here, residual=at_full_rate[0], losses=losses))
+            self.worlds += (1 + (number > 0)) * (len(point) + len(problem.local_sd)) + 2 + refined.replays
+            moved = np.max(np.abs(refined.point - point) / problem.sd)
+            point, local, self.found = refined.point, refined.end.local, refined.point
+            self._report_progress("joint", number, rounds, refined.loss, 0)
+            solution = replace(refined, converged=solution.converged)
+            if number > 0 and moved < _NEAR:
+                break
+        return problem, solution
+
+    def _complete(self, point: Array) -> Array:
+        """Return a point of all free parameters from one of the parameters of the main iterations."""
+        every = self.space.column("start")
+        every[self.early] = point
+        return every
 
     def _descend(
         self,
@@ -394,8 +445,8 @@ class _FitStages:
             states: Initial states of the descents.
             iterations: Maximum number of steps.
             tolerance: Relative fall of the loss in two steps, below which a descent ends.
-            to_all_parameters: If ``problem`` has only some of the free parameters, function from its points to points
-                of all free parameters; else None.
+            to_all_parameters: If ``problem`` has only some of the parameters of the main iterations, function from its
+                points to points of all of these; else None.
         """
         now = self.checkpoint.load_descents(stage) or list(states)
 
@@ -403,7 +454,7 @@ class _FitStages:
             now[number] = descent
             self.checkpoint.save_descents(stage, now)
             least = min((d for d in now if d.history), key=lambda d: d.history[-1])
-            self.found = to_all_parameters(least.point) if to_all_parameters else least.point
+            self.found = self._complete(to_all_parameters(least.point) if to_all_parameters else least.point)
             self._report_progress(stage, descent.iteration, iterations, least.history[-1], sum(d.replays for d in now))
 
         solutions = solve_together(problem, list(now), iterations=iterations, tolerance=tolerance, watch=watch)

@@ -28,10 +28,11 @@ Readings = Callable[[Array, Array], Array]
 # Finite-difference step in units of the prior's standard deviation: far above round-off and above the roughness of
 # replays with stiction, far below their curvature.
 _DIFFERENCE = 0.05
-# Weight of the prior against a mean loss of about one per joint: it decides parameters that data do not. Chosen on
-# episodes 20 to 29 of the SO-101 log by fits to 0 to 19: from 3e-4 to 1.5e-2 the error moves by under 5 %, at 6e-2
-# the elbow's grows by half; in the middle the identified servos are most similar.
+# Weight of the prior during the search, against a mean loss of about one per joint; at the end, `likelihood_weight`.
+# Chosen on episodes 20 to 29 of the SO-101 log by fits to 0 to 19: from 3e-4 to 1.5e-2 the error moves by under 5 %, at
+# 6e-2 the elbow's grows by half.
 PRIOR_WEIGHT = 4e-3
+_LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1.5e-2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +178,30 @@ def huber_loss(residual: Array) -> Array:
     return np.where(size <= 1.0, 0.5 * size**2, size - 0.5)
 
 
+# Curvature times variance of Huber's estimator for normal noise, with the median absolute residual as its width:
+# (E ψ²)/(E ψ′) with E ψ′ = 0.5 and E ψ² = 0.657.
+_HUBER_RATIO = 1.31
+
+
+def likelihood_weight(residual: Array) -> float:
+    """Return the weight of the prior with which the loss is a log-likelihood, up to a factor.
+
+    It is the part of the loss that one independent frame has. Frames count as independent as far as the residuals of a
+    frame and the next one are: n frames with the correlation ρ count as n(1 − ρ)/(1 + ρ).
+
+    Args:
+        residual: Residuals in Huber widths, ``(nwindow, nframe, nchannel)``.
+    """
+    present = ~np.isnan(residual)
+    error = np.where(present, residual, 0.0)
+    both = present[:, 1:] & present[:, :-1]
+    product = np.sum(np.where(both, np.clip(error[:, 1:], -3, 3) * np.clip(error[:, :-1], -3, 3), 0.0), axis=(0, 1))
+    square = np.sum(np.where(both, np.clip(error[:, 1:], -3, 3) ** 2, 0.0), axis=(0, 1))
+    rho = np.clip(product / np.maximum(square, 1e-12), 0.0, 0.999)
+    frames = np.maximum(present.sum(axis=(0, 1)), 1)
+    return float(np.clip(_HUBER_RATIO * np.median((1 + rho) / (1 - rho) / frames), _LEAST_WEIGHT, _MOST_WEIGHT))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProbePoints:
     """Point and its perturbations, to be replayed for finite differences.
@@ -276,6 +301,58 @@ def linearize(
     """
     probed = probe(problem, point, local, separate_worlds=separate_worlds)
     return linearization_from_probe(problem, probed, problem.residual(probed.points, probed.local))
+
+
+# Finite-difference steps of `linearize_centrally`: the change of the readings in Huber widths, far above the roughness
+# of replays with stiction, and limits of the step in prior standard deviations.
+_CHANGE, _SHORTEST, _LONGEST = 0.05, 1e-4, 0.3
+
+
+def central_steps(problem: FitProblem, here: Linearization) -> Array:
+    """Return steps ``(p,)`` that change the readings by a twentieth of a Huber width, by earlier derivatives."""
+    slopes = here.jacobians[0]
+    size = np.sqrt(np.nanmax(np.nanmean(slopes**2, axis=(0, 1)), axis=0))
+    return np.clip(_CHANGE / np.maximum(size, 1e-12), _SHORTEST * problem.sd, _LONGEST * problem.sd)
+
+
+def linearize_centrally(problem: FitProblem, point: Array, local: Array, step: Array) -> Linearization:
+    """Linearize a problem with a single block by central differences, with every parameter perturbed on its own.
+
+    One-sided differences have an error of a few per cent, with which the data seem to determine what they do not, such
+    as the common scale of gains, inertias and friction. At a bound the difference is one-sided.
+
+    Args:
+        problem: Least-squares problem of the fit, with one block.
+        point: The point in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
+        step: Finite-difference step of each parameter, ``(p,)``.
+    """
+    p, m = len(point), len(problem.local_sd)
+    above, below = np.minimum(point + step, problem.high), np.maximum(point - step, problem.low)
+    points = np.repeat(point[None], 1 + 2 * (p + m), axis=0)
+    points[1 + np.arange(p), np.arange(p)] = above
+    points[1 + p + np.arange(p), np.arange(p)] = below
+    corrections = np.repeat(local[None], len(points), axis=0)
+    shift = _DIFFERENCE * problem.local_sd
+    first = 1 + 2 * p
+    corrections[first + np.arange(m), :, np.arange(m)] += shift[:, None]
+    corrections[first + m + np.arange(m), :, np.arange(m)] -= shift[:, None]
+    residual = problem.residual(points, corrections)
+
+    def slopes(begin: int, count: int, width: Array) -> Array:
+        with np.errstate(invalid="ignore"):  # infinity minus infinity
+            change = residual[begin : begin + count] - residual[begin + count : begin + 2 * count]
+            slope = np.moveaxis(change, 0, -1) / width
+        return np.where(np.isinf(slope).any(axis=tuple(range(slope.ndim - 1))), 0.0, slope)
+
+    return Linearization(
+        point=point,
+        local=local,
+        residual=residual[0],
+        jacobians=(slopes(1, p, above - below),),
+        local_jacobian=slopes(first, m, 2 * shift),
+        losses=problem.losses(residual[:1], points[:1], corrections[:1])[0],
+    )
 
 
 def _probe_worlds(problem: FitProblem, *, separate_worlds: bool) -> NDArray[np.intp]:

@@ -8,13 +8,13 @@ other data sets. The second term is the possible bias from the prior; it vanishe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from twinloop.identify.fisher import Determination, assess_determination
 from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock
@@ -64,6 +64,8 @@ class _ConditionalErrors:
         covariance: Covariance from data and prior, ``(k, k)``.
         prior_covariance: The part of the covariance that comes from the prior, ``(k, k)``.
         df: Degrees of freedom, ``(k,)``.
+        considered: Change of the estimate per standard deviation of each of c quantities that the fit keeps fixed,
+            ``(k, c)``.
         newton_step: Remaining Newton step to the optimum, ``(k,)``.
         inverse: Inverse second derivative of the loss, ``(k, k)``.
         rank: Rank of the matrix of loss gradients, with one row per cluster (episode or block of time).
@@ -72,6 +74,7 @@ class _ConditionalErrors:
     columns: NDArray[np.intp]
     covariance: Array
     prior_covariance: Array
+    considered: Array
     df: Array
     newton_step: Array
     inverse: Array
@@ -92,6 +95,7 @@ def block_limits(
     *,
     level: float,
     refits: Array | None = None,
+    considered: Array | None = None,
 ) -> BlockLimits:
     """Return covariance and interval limits of one block's parameters.
 
@@ -105,20 +109,25 @@ def block_limits(
         clusters: The independent clusters of frames.
         level: Confidence level of the intervals, also of one-sided ones.
         refits: Estimates from resampled data, ``(draws, p)``; None uses the linearized fit.
+        considered: Gradients of the loss per standard deviation of c quantities that the fit keeps fixed, ``(p, c)``.
     """
+    pulls = np.zeros((len(block.columns), 0)) if considered is None else considered
     point, sd, p = here.point[block.columns], problem.sd[block.columns], len(block.columns)
     low, high = problem.low[block.columns] - point, problem.high[block.columns] - point
     lowest, highest = low > -_NEAR_BOUND * sd, high < _NEAR_BOUND * sd
-    every = _estimate_errors(score, sd, clusters, np.arange(p))
+    every = _estimate_errors(score, sd, clusters, np.arange(p), pulls)
     inner = np.flatnonzero(~(lowest | highest))
-    loose = every if len(inner) in (0, p) else _estimate_errors(score, sd, clusters, inner)
+    loose = every if len(inner) in (0, p) else _estimate_errors(score, sd, clusters, inner, pulls)
     covariance = np.diag(np.diag(every.covariance))
     limits = {"low": np.zeros(p), "high": np.zeros(p), "curvature": 1 / np.diag(every.inverse), "df": every.df.copy(),
              "distance_to_optimum": np.zeros(p)}  # fmt: skip
     if len(inner):
         covariance[np.ix_(inner, inner)] = loose.covariance
         drawn = None if refits is None else refits[:, inner] - point[inner]
-        limits["low"][inner], limits["high"][inner] = _two_sided_limits(score, clusters, loose, level, drawn)
+        low_reach, high_reach = _two_sided_limits(score, clusters, loose, level, drawn)
+        # The interval reaches from the estimate to the optimum and beyond.
+        limits["low"][inner] = low_reach + np.minimum(loose.newton_step, 0.0)
+        limits["high"][inner] = high_reach + np.maximum(loose.newton_step, 0.0)
         limits["curvature"][inner], limits["df"][inner] = 1 / np.diag(loose.inverse), loose.df
         limits["distance_to_optimum"][inner] = np.abs(loose.newton_step) / loose.error
     reach = stdtrit(every.df, level) * every.error
@@ -137,7 +146,7 @@ def _bound_side(lowest: bool, highest: bool, low: float, high: float) -> str:
 
 
 def _estimate_errors(
-    score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDArray[np.intp]
+    score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDArray[np.intp], pulls: Array
 ) -> _ConditionalErrors:
     """Compute the covariance of some parameters by the sandwich estimator CR2, and the Newton step to the optimum.
 
@@ -149,6 +158,7 @@ def _estimate_errors(
         sd: Prior standard deviations of the block's parameters.
         clusters: The independent clusters of frames.
         columns: Indices of the parameters; the others are fixed.
+        pulls: Gradients of the loss per standard deviation of c considered quantities, ``(p, c)``.
     """
     curvatures, gradients = score.sum_by_cluster(clusters.labels)
     curvatures, gradients = curvatures[:, columns][:, :, columns], gradients[:, columns]
@@ -156,14 +166,16 @@ def _estimate_errors(
     inverse = np.linalg.inv(curvatures.sum(axis=0) + penalty)
     sandwich = bias_reduced_sandwich(curvatures, gradients, penalty)
     shrunk = inverse @ (penalty**2 * sd[columns] ** 2) @ inverse
+    considered = -inverse @ pulls[columns]
     own = np.diag(sandwich.covariance)
     total = own + np.diag(shrunk)
     # The prior counts as known exactly: its part of the variance adds degrees of freedom.
     prior_factor = np.divide(total, own, out=np.full_like(total, 1e6), where=own > 0) ** 2
     return _ConditionalErrors(
         columns=columns,
-        covariance=sandwich.covariance + shrunk,
+        covariance=sandwich.covariance + shrunk + considered @ considered.T,
         prior_covariance=shrunk,
+        considered=considered,
         df=sandwich.df * prior_factor,
         newton_step=-inverse @ (gradients.sum(axis=0) + drawn),
         inverse=inverse,
@@ -186,8 +198,10 @@ def _two_sided_limits(
         level: Confidence level.
         refits: Offsets of refitted estimates, ``(draws, k)``; None uses the linearized fit.
     """
+    added = ndtri((1 + level) / 2) ** 2 * np.sum(spread.considered**2, axis=1)
     if refits is None and not clusters.has_few_clusters:
-        reach = stdtrit(spread.df, (1 + level) / 2) * spread.error
+        own = np.diag(spread.covariance) - np.sum(spread.considered**2, axis=1)
+        reach = np.sqrt(stdtrit(spread.df, (1 + level) / 2) ** 2 * own + added)
         return -reach, reach
     draws = refits
     if draws is None:
@@ -201,7 +215,7 @@ def _two_sided_limits(
             draws=DRAWS,
         )
     low, high = stretched_percentile(draws, clusters.count, spread.df, level=level)
-    shrunk = stdtrit(spread.df, (1 + level) / 2) ** 2 * np.diag(spread.prior_covariance)
+    shrunk = stdtrit(spread.df, (1 + level) / 2) ** 2 * np.diag(spread.prior_covariance) + added
     return -np.sqrt(np.maximum(-low, 0.0) ** 2 + shrunk), np.sqrt(np.maximum(high, 0.0) ** 2 + shrunk)
 
 
@@ -259,6 +273,15 @@ class Uncertainty:
     draws: int
 
 
+def _keep_first(found: Uncertainty, count: int) -> Uncertainty:
+    """Return the uncertainty of the first ``count`` parameters."""
+    kept = {each.name: getattr(found, each.name)[:count] for each in fields(found) if each.name in _PER_PARAMETER}
+    return replace(found, covariance=found.covariance[:count, :count], **kept)
+
+
+_PER_PARAMETER = ("low", "high", "sides", "reasons", "curvature", "df", "distance_to_optimum")
+
+
 def compute_uncertainty(
     problem: FitProblem,
     here: Linearization,
@@ -267,6 +290,8 @@ def compute_uncertainty(
     times: FrameTimes | None = None,
     level: float = 0.95,
     refits: Array | None = None,
+    considered: Array | None = None,
+    nuisances: Mapping[str, Array] | None = None,
 ) -> Uncertainty:
     """Compute the covariance and the intervals of a fit, and the parameters and combinations that are undetermined.
 
@@ -279,7 +304,20 @@ def compute_uncertainty(
         level: Confidence level of the intervals.
         refits: Estimates from resampled clusters of `choose_fit_clusters`, ``(draws, p)``; by default the linearized
             fit is used.
+        considered: Changes of the readings per standard deviation of c quantities that the fit keeps fixed, in the
+            channels' units, ``(c, nwindow, nframe, nchannel)``, see `considered`.
+        nuisances: The same by name for quantities on which the data have information, so that only the part of their
+            uncertainty that the data leave open counts.
     """
+    if nuisances:
+        if refits is not None:
+            refits = np.pad(refits, ((0, 0), (0, len(nuisances))))
+        larger, extended = add_nuisances(problem, here, np.array(list(nuisances.values())))
+        every = [*names, *nuisances]
+        found = compute_uncertainty(
+            larger, extended, every, times=times, level=level, refits=refits, considered=considered
+        )
+        return _keep_first(found, len(names))
     scores = [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     clusters = choose_fit_clusters(problem, here, scores, times)
     covariance = np.diag(problem.sd**2)
@@ -295,7 +333,8 @@ def compute_uncertainty(
             _set_entries(reasons, block.columns, [_OPEN if is_open else _ALONE for is_open in undetermined])
             continue
         drawn = None if refits is None else refits[:, block.columns]
-        limits = block_limits(problem, here, block, score, clusters, level=level, refits=drawn)
+        pulls = None if considered is None else _considered_gradients(problem, here, block, score, considered)
+        limits = block_limits(problem, here, block, score, clusters, level=level, refits=drawn, considered=pulls)
         for key, vector in vectors.items():
             vector[block.columns] = getattr(limits, key)
         rank += limits.rank
@@ -324,6 +363,45 @@ def compute_uncertainty(
         method=method,
         draws={"score bootstrap": DRAWS, "refit bootstrap": 0 if refits is None else len(refits)}.get(method, 0),
     )
+
+
+def add_nuisances(problem: FitProblem, here: Linearization, responses: Array) -> tuple[FitProblem, Linearization]:
+    """Add parameters with known linear responses to a problem with a single block, for its uncertainty only.
+
+    Each has mean 0 and standard deviation 1. The estimate keeps them at 0; the Newton step to the optimum with them is
+    then part of the limits.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at its solution.
+        responses: Change of the readings per standard deviation of each of q nuisances, in the channels' units,
+            ``(q, nwindow, nframe, nchannel)``.
+    """
+    count, (block,) = len(responses), problem.blocks
+    added = np.moveaxis(responses[..., block.channels] / problem.width[block.channels], 0, -1)
+
+    def pad(values: Array, by: float) -> Array:
+        return np.concatenate([values, np.full(count, by)])
+
+    larger = replace(
+        problem,
+        blocks=(replace(block, columns=np.arange(len(problem.sd) + count)),),
+        centre=pad(problem.centre, 0.0),
+        sd=pad(problem.sd, 1.0),
+        low=pad(problem.low, -np.inf),
+        high=pad(problem.high, np.inf),
+    )
+    jacobian = np.concatenate([here.jacobians[0], added], axis=-1)
+    return larger, replace(here, point=pad(here.point, 0.0), jacobians=(jacobian,))
+
+
+def _considered_gradients(
+    problem: FitProblem, here: Linearization, block: ParameterBlock, score: FrameScores, considered: Array
+) -> Array:
+    """Return the gradient of a block's loss per standard deviation of each considered quantity, ``(p, c)``."""
+    change = considered[..., block.channels] / problem.width[block.channels]
+    change = np.where(np.isnan(here.residual[..., block.channels]), 0.0, change)
+    return np.einsum("efcp,efc,kefc->pk", score.slopes, score.loss_curvature, change, optimize=True)
 
 
 def choose_fit_clusters(

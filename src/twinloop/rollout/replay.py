@@ -62,8 +62,7 @@ def initial_from_state(twin: Twin, state: ArrayLike, command: ArrayLike) -> Init
         command: command before the first step, ``(nu,)`` or ``(nworld, nu)``; it fills the history of delayed commands.
 
     Raises:
-        InputError: If the states do not match the twin, or contain actuator activations, which an initial state cannot
-            have.
+        InputError: If the states do not match the twin.
     """
     model = twin.model
     states = np.atleast_2d(np.asarray(state, dtype=np.float64))
@@ -77,16 +76,13 @@ def initial_from_state(twin: Twin, state: ArrayLike, command: ArrayLike) -> Init
     def part(kind: int) -> NDArray[np.float64]:
         return states[:, state_columns(model, int(kind))]
 
-    if part(_BIT.mjSTATE_ACT).any():
-        raise InputError(
-            f"The state of {twin.name} contains actuator activations; a replay can only start without them."
-        )
     return InitialState(
         qpos=part(_BIT.mjSTATE_QPOS),
         qvel=part(_BIT.mjSTATE_QVEL),
         mocap_pos=part(_BIT.mjSTATE_MOCAP_POS).reshape(len(states), model.nmocap, 3),
         mocap_quat=part(_BIT.mjSTATE_MOCAP_QUAT).reshape(len(states), model.nmocap, 4),
         command=np.broadcast_to(np.asarray(command, dtype=np.float64), (len(states), model.nu)),
+        act=part(_BIT.mjSTATE_ACT),
     )
 
 

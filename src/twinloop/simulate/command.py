@@ -1,7 +1,7 @@
 """Compute the controls that the motors receive from the commands, with encoder errors, bias, delay and loss.
 
 A smart servo controls its position with its own encoder, so the encoder's error applies to a commanded angle as
-to a reading: joint target = offset + scale · command (+ bias).
+to a reading: joint target = offset + scale · command (+ bias). A commanded velocity is multiplied by the scale only.
 
 A command is issued at each control step and replaces the previous one. The motor receives it ``delay`` seconds
 later. The parameter ``timing/command/jitter`` adds a random delay to each command, and a command that a newer
@@ -106,10 +106,25 @@ def command_map(twin: Twin, params: ParamTable) -> tuple[NDArray[np.float64], ND
     """Return offset and scale of the servos' position target, target = offset + scale · command, each ``(nworld, nu)``.
 
     A servo controls its position with its own encoder, so the target includes the encoder's error. The command's
-    bias is part of the offset.
+    bias is part of the offset. The target of a velocity servo is a velocity, which has no offset.
     """
     offset = twin.column(params, "sensor", "offset") + twin.column(params, "actuator", "bias")
+    if twin.robot.control == "velocity":
+        offset = np.zeros_like(offset)
     return offset, twin.column(params, "sensor", "scale")
+
+
+def compute_targets(twin: Twin, params: ParamTable, command: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the controls ``(nworld, nu)`` of the motors for commands ``(nworld, nu)`` that have arrived."""
+    if is_direct(twin):
+        return command
+    offset, scale = command_map(twin, params)
+    return offset + scale * command
+
+
+def is_direct(twin: Twin) -> bool:
+    """Return whether commands are controls, without the encoders' errors: torques, or no robot."""
+    return twin.spec.robot is None or twin.robot.control == "torque"
 
 
 class CommandPath:
@@ -141,7 +156,7 @@ class CommandPath:
             as_array: function that converts NumPy arrays to the array library of the commands.
         """
         self._twin, self._params, self._as_array = twin, params, as_array
-        self._identity = twin.spec.robot is None or twin.robot.control == "torque"
+        self._identity = is_direct(twin)
         self._substeps = as_array(np.arange(twin.substeps, dtype=np.float64)[None, :, None])
         self.clock = ControlClock(twin, params, as_array=as_array)
         self.step = np.zeros(params.nworld, dtype=np.int64)

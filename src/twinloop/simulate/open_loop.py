@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
-from twinloop.simulate.command import DROP_RATE, JITTER, ControlClock, command_map
+from twinloop.simulate.command import DROP_RATE, JITTER, ControlClock, command_map, is_direct
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import Backend, InitialState
@@ -180,12 +180,12 @@ def compute_control_series(twin: Twin, params: ParamTable, initial: InitialState
     issued = np.concatenate([initial.command[:, None], initial.earlier, commands], axis=1)
     first = -1 - initial.earlier.shape[1]  # number of the command in the first column
     now = np.arange(commands.shape[1] * twin.substeps, dtype=np.float64)
+    if not is_direct(twin):
+        offset, scale = command_map(twin, params)
+        issued = offset[:, None] + scale[:, None] * issued
     if twin.spec.robot is None:
         delays = np.zeros((params.nworld, commands.shape[2]))
     else:
-        if twin.robot.control != "torque":
-            offset, scale = command_map(twin, params)
-            issued = offset[:, None] + scale[:, None] * issued
         delays = twin.column(params, "actuator", "delay") / twin.dt
     controls = np.empty((params.nworld, len(now), commands.shape[2]))
     kinds, kind = np.unique(delays, axis=0, return_inverse=True)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
+from twinloop.simulate.activation import start_activations
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import DriveStages, apply_drives
@@ -148,5 +149,6 @@ def _begin(twin: Twin, params: ParamTable, initial: InitialState, world: int) ->
     data = mujoco.MjData(model)
     data.qpos[:], data.qvel[:] = initial.qpos[world], initial.qvel[world]
     data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
+    data.act[:] = start_activations(twin, params.take([world]), initial.take([world]))[0]
     mujoco.mj_fwdPosition(model, data)
     return model, data

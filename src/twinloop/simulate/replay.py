@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from twinloop.core.params import ParamTable
 from twinloop.simulate.open_loop import ReplayedMotion, open_loop
 from twinloop.simulate.protocol import Backend
-from twinloop.simulate.replay_logs import ReplayLogs
+from twinloop.simulate.replay_logs import ReplayLogs, harden_friction
 from twinloop.twin import Twin
 
 _LEAST_SUBSTEPS = 2
@@ -23,11 +23,15 @@ _LEAST_SUBSTEPS = 2
 
 def change_physics_rate(twin: Twin, physics_hz: float) -> Twin:
     """Return the twin with a physics rate of about ``physics_hz``, but never faster than its own rate."""
-    substeps = min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz)))
+    return change_substeps(twin, min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz))))
+
+
+def change_substeps(twin: Twin, substeps: int) -> Twin:
+    """Return the twin with another number of physics steps per control step."""
     model = copy.copy(twin.model)
     model.opt.timestep = 1.0 / (twin.control_hz * substeps)
-    spec = twin.spec.model_copy(update={"substeps": substeps})
-    return replace(twin, spec=spec, model=model)
+    harden_friction(model)
+    return replace(twin, spec=twin.spec.model_copy(update={"substeps": substeps}), model=model)
 
 
 _MOST_WORLDS = 600  # in one batch, for windows of 300 frames: about 100 MB of states

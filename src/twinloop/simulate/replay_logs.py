@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
-from twinloop.core.units import UnitMap, find_joint_columns
+from twinloop.core.units import COMMANDED, UnitMap, find_joint_columns
 from twinloop.simulate.channels import (
     ChannelKind,
     MeasuredChannel,
@@ -79,7 +79,7 @@ class ReplayLogs:
         channel_kinds: kinds of compared channels.
         start: initial states of the windows.
         conditions: values of the parameters that the log records for every episode, by parameter name, shape
-            ``(nwindow,)``.
+            ``(nwindow,)``; with measured torques also the nominal gains of the actuators.
         episode_numbers: episode number of each window.
         start_times: start time of each window in s, shape ``(nwindow,)``.
         calibrated: False if the log has no calibration of its units, so that the twin's joint ranges were used instead.
@@ -271,7 +271,10 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptio
             sd=options.local,
             history=math.ceil(options.history * replayed.control_hz),
         ),
-        conditions={name: _condition([e for e, _ in cuts], key) for name, key in options.conditions.items()},
+        conditions={
+            **_nominal_gains(replayed, options, len(cuts)),
+            **{name: _condition([e for e, _ in cuts], key) for name, key in options.conditions.items()},
+        },
         episode_numbers=tuple(e.index for e, _ in cuts),
         start_times=np.array([e.time[cut.start] for e, cut in cuts]),
         calibrated=calibrated,
@@ -319,25 +322,47 @@ def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitM
     if twin.spec.robot is None:
         return interpolate_at_frames(episode, "motor") if twin.model.nu else np.zeros((len(episode), 0))
     _refuse_command(twin, episode, options)
-    if twin.robot.control == "position":
-        return units.to_si(episode.action[:, columns])
-    if options.torque == "measured":
-        return interpolate_at_frames(episode, "joint_torque")[:, columns]
-    return episode.action[:, columns]
+    if twin.robot.control == "torque" and options.torque == "measured":
+        model = twin.model
+        strength = model.actuator_gear[:, 0] * model.actuator_gainprm[:, 0]
+        torque = interpolate_at_frames(episode, "joint_torque")[:, columns]
+        return torque / np.where(strength != 0.0, strength, 1.0)
+    return units.commands_to_si(episode.action[:, columns], twin.robot.control)
+
+
+def _nominal_gains(twin: Twin, options: ReplayOptions, nwindow: int) -> dict[str, Array]:
+    """Return the nominal gains of the actuators for a replay of measured torques, which no gain of a world scales.
+
+    Args:
+        twin: the twin.
+        options: options of the replay.
+        nwindow: number of windows.
+
+    Returns:
+        Gains by parameter name, shape ``(nwindow,)`` each; empty if the input is not the measured torque.
+    """
+    if twin.spec.robot is None or options.torque != "measured":
+        return {}
+    names = (f"actuator/{actuator}/gain" for actuator in twin.robot.actuator_names)
+    return {name: np.full(nwindow, twin.params[name].nominal) for name in names if name in twin.params}
 
 
 def _refuse_command(twin: Twin, episode: Episode, options: ReplayOptions) -> None:
-    """Raise LogError if an episode has no commands, or torque commands for a twin that takes positions."""
+    """Raise LogError if an episode has no commands, or commands of a kind that the twin does not take.
+
+    Commands that declare no kind count as positions. They are accepted as torques, because many logs declare nothing.
+    """
     takes, where = twin.robot.control, f"Episode {episode.index}" + (f" of {episode.origin}" if episode.origin else "")
     if takes == "torque" and options.torque == "measured":
         return
     if episode.command == "none":
         remedy = "add --measured-torque, or " if takes == "torque" else ""
         raise LogError(f"{where} has no commands, which a replay needs. To go on, {remedy}give a log that has them.")
-    if takes == "position" and episode.command == "torque":
+    if episode.command != takes and (takes, episode.command) != ("torque", "position"):
         raise LogError(
-            f"{where} declares its commands as torques, but the twin {twin.name} takes positions. Choose a twin with "
-            "robot.control: torque, or give a log of commanded positions."
+            f"{where} declares its commands as {COMMANDED[episode.command]}, but the twin {twin.name} takes "
+            f"{COMMANDED[takes]}. Choose a twin with robot.control: {episode.command}, or give a log of commanded "
+            f"{COMMANDED[takes]}."
         )
 
 
@@ -384,5 +409,24 @@ def _make_variant(twin: Twin, log_hz: float, *, contacts: bool) -> Twin:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
         model.jnt_limited[:] = 0  # only joints: the play of gears is modelled by limits as well
     model.opt.timestep = 1.0 / (control_hz * substeps)
+    harden_friction(model)
     spec = twin.spec.model_copy(update={"control_hz": control_hz, "substeps": substeps})
     return replace(twin, spec=spec, model=model)
+
+
+# MuJoCo's defaults of the friction constraint, with which a loaded joint at rest creeps; and the hardest ones that are
+# stable, a time constant of two physics steps (MuJoCo's manual, "solref").
+_SOFT_FRICTION = (0.02, 1.0)
+_HARD_STEPS, _HARD_IMPEDANCE = 2.0, (0.99, 0.999)
+
+
+def harden_friction(model: mujoco.MjModel) -> None:
+    """Make dry friction as hard as the physics step allows, unless the model itself sets its softness; in place.
+
+    A real joint at rest does not creep. With MuJoCo's default softness it does, and a fit then explains the creep by
+    other values of rotor inertia, velocity gain and delay.
+    """
+    default = np.all(model.dof_solref == _SOFT_FRICTION, axis=1)
+    hardened = model.dof_solimp[:, 1] == _HARD_IMPEDANCE[1]  # by an earlier call, for another physics step
+    model.dof_solref[default | hardened] = (_HARD_STEPS * model.opt.timestep, 1.0)
+    model.dof_solimp[default | hardened, :2] = _HARD_IMPEDANCE

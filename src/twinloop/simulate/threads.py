@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
+from twinloop.simulate.activation import start_activations
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes, append_wrenches
 from twinloop.simulate.drives import DriveStages
@@ -170,7 +171,7 @@ class SimulationThreads:
         self._pushes.restart(self._params)
         self._moved |= self._twin.find_changed_params(params)
         _write(self.batch, self._twin.fields(params, always=self._moved), index)
-        _begin(self.batch, initial, index)
+        _begin(self.batch, initial, start_activations(self._twin, params, initial), index)
         self._stops[index] = 0
         if self._derived:
             self.batch.forward(index, stage=mujoco.mjtStage.mjSTAGE_POS.value)
@@ -200,15 +201,18 @@ def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: i
     """Create a batch of worlds with their parameters and initial states, on ``nthread`` C threads."""
     batch = Batch(twin.model, initial.nworld, nthread)
     _write(batch, twin.fields(params))
-    _begin(batch, initial, np.arange(initial.nworld, dtype=np.int32))
+    act = start_activations(twin, params, initial)
+    _begin(batch, initial, act, np.arange(initial.nworld, dtype=np.int32))
     return batch
 
 
-def _begin(batch: Batch, initial: InitialState, worlds: NDArray[np.int32]) -> None:
-    """Set some worlds of a batch to their initial states, one row of ``initial`` per world."""
+def _begin(batch: Batch, initial: InitialState, act: NDArray[np.float64], worlds: NDArray[np.int32]) -> None:
+    """Set some worlds of a batch to their initial states, with one row of ``initial`` and ``act`` per world."""
     batch.reset(worlds, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
     for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
         batch.bind(name)[worlds] = getattr(initial, name)
+    if act.size:
+        batch.bind("act")[worlds] = act
 
 
 def _write(batch: Batch, fields: FieldValues, worlds: NDArray[np.int32] | None = None) -> None:

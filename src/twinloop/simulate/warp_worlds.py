@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
+from twinloop.simulate.activation import start_activations
 from twinloop.simulate.arrays import ArrayLibrary, to_host
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
@@ -155,9 +156,9 @@ class WarpWorlds:
         self._write(params)
         # Poses of geoms are excluded: those of fixed geoms are set when fields are written.
         self._first = {name: self._tensor(name).clone() for name in self._sizes if not name.startswith("geom_x")}
-        self._begin(np.arange(self.nworld), initial)
+        self._begin(np.arange(self.nworld), params, initial)
         self._prepare_step(params)
-        self._begin(np.arange(self.nworld), initial)
+        self._begin(np.arange(self.nworld), params, initial)
 
     @property
     def state(self) -> torch.Tensor:
@@ -245,7 +246,7 @@ class WarpWorlds:
         self._pushes.restart(self._params)
         self._moved |= self._twin.find_changed_params(params)
         self._write(params, index)
-        self._begin(index, initial)
+        self._begin(index, params, initial)
 
     def warnings(self) -> torch.Tensor:
         """Return how often each warning has occurred in each world since its start, shape ``(nworld, nwarning)``."""
@@ -266,11 +267,12 @@ class WarpWorlds:
                 self.model.view("opt.timestep")
             self.model.update_fixed_geoms(self.data, fields)
 
-    def _begin(self, worlds: NDArray[np.intp], initial: InitialState) -> None:
+    def _begin(self, worlds: NDArray[np.intp], params: ParamTable, initial: InitialState) -> None:
         """Set some worlds to their initial states.
 
         Args:
             worlds: indices of the worlds.
+            params: parameters, one row for each index in ``worlds``.
             initial: initial states, one row for each index in ``worlds``.
         """
         index = torch.as_tensor(worlds, device=self.arrays.device)
@@ -279,9 +281,9 @@ class WarpWorlds:
         previous = {name: self._tensor(name).clone() for name in self._sizes}
         with use_device(self.device):
             self._graphs.run("reset", self.model.version, self._reset)
-            for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
-                rows = self.arrays.asarray(getattr(initial, name))
-                target = self._tensor(name)
+            first = {name: getattr(initial, name) for name in ("qpos", "qvel", "mocap_pos", "mocap_quat")}
+            for name, values in {**first, "act": start_activations(self._twin, params, initial)}.items():
+                rows, target = self.arrays.asarray(values), self._tensor(name)
                 target[index] = rows.reshape(len(worlds), *target.shape[1:]).to(target.dtype)
             for name, initial_value in self._first.items():
                 self._tensor(name)[index] = initial_value[index]

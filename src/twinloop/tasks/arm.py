@@ -66,7 +66,7 @@ class ServoModel:
                 "the base and the tool site."
             )
         columns = np.array([robot.joints.index(name) for name in names])
-        stiffness = model.actuator_gainprm[columns, 0]
+        stiffness = -model.actuator_biasprm[columns, 1]
         delays = [f"actuator/{robot.actuator_names[i]}/delay" for i in columns]
         delay = np.array([twin.params[name].nominal if name in twin.params else 0.0 for name in delays])
         damping = model.dof_damping[twin.motor_qvel[columns]] - model.actuator_biasprm[columns, 2]

@@ -9,14 +9,14 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError, TwinloopError, UnitsError, UnknownNameError
-from twinloop.core.units import DEGREES, METRES, RADIANS, JointUnit, UnitMap
+from twinloop.core.units import DEGREES, METRES, RADIANS, CommandKind, JointUnit, UnitMap
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.train.sources import TrainingSource
 from twinloop.twin import load_twin
@@ -344,7 +344,7 @@ def _find_image_size(readers: Mapping[Path, DatasetReader], key: str) -> tuple[i
     return next(iter(sizes))
 
 
-def _find_command_kind(readers: Mapping[Path, DatasetReader]) -> Literal["position", "torque"]:
+def _find_command_kind(readers: Mapping[Path, DatasetReader]) -> CommandKind:
     """Return the control mode of the twin that generated the data, from the first dataset folder that stores a twin.
 
     Folders whose twin cannot be loaded here are skipped. If no folder remains, return ``position``, which LeRobot

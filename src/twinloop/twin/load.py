@@ -137,7 +137,8 @@ def _make_generic_twin(path: Path, *, name: str) -> Twin:
     """Create a twin from an MJCF or URDF file alone.
 
     The control rate follows from the model's timestep, the robot consists of the actuated joints, and the parameters
-    are those that ``_generic.yaml`` in the folder of built-in twins declares for any robot.
+    are those that ``_generic.yaml`` in the folder of built-in twins declares for any robot. Commands are velocities if
+    all actuators are velocity servos, and otherwise positions.
 
     Args:
         path: Path of the model file.
@@ -149,11 +150,13 @@ def _make_generic_twin(path: Path, *, name: str) -> Twin:
     timestep = mjspec.option.timestep
     control_hz = min(50.0, 1.0 / timestep)
     model = _compile(mjspec, path)
-    joints = [_find_driven_joint(model, i) for i in range(model.nu)]
-    actuators = [model.actuator(i).name for i in range(model.nu)]
+    joints = [_find_driven_joint(model, i) for i in range(model.nactuator)]
+    actuators = [model.actuator(i).name for i in range(model.nactuator)]
     robot = None
     if joints and all(joints) and all(actuators):
-        robot = RobotSpec(type=name, joints=joints, actuators=actuators, units=["rad"] * len(joints))
+        control = "velocity" if (model.actuator_ctrlspec == mujoco.mjtCtrlInput.mjINPUT_VEL).all() else "position"
+        units = ["rad"] * len(joints)
+        robot = RobotSpec(type=name, joints=joints, actuators=actuators, units=units, control=control)
     generic = load_yaml(_builtin_folder() / "_generic.yaml")
     spec = TwinSpec(
         schema=1,
@@ -294,7 +297,7 @@ def _one_line(error: Exception) -> str:
 def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
     robot = spec.robot
     wanted = [("joint", model.njnt, model.joint, robot.joints if robot else [])]
-    wanted += [("actuator", model.nu, model.actuator, robot.actuator_names if robot else [])]
+    wanted += [("actuator", model.nactuator, model.actuator, robot.actuator_names if robot else [])]
     wanted += [("camera", model.ncam, model.camera, spec.cameras), ("body", model.nbody, model.body, spec.objects)]
     sites = [robot.tcp] if robot and robot.tcp else []
     wanted += [("site", model.nsite, model.site, sites)]
@@ -303,10 +306,16 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
         for name in names:
             if name not in existing:
                 raise UnknownNameError(kind, name, existing, where=where)
-    if robot and len({len(robot.joints), len(robot.units), len(robot.actuator_names), model.nu}) > 1:
+    if robot and len({len(robot.joints), len(robot.units), len(robot.actuator_names), model.nactuator}) > 1:
         raise InputError(
             f"{where}: robot has {len(robot.joints)} joints, {len(robot.units)} units, "
-            f"{len(robot.actuator_names)} actuators and the model {model.nu} actuators. Give as many of each."
+            f"{len(robot.actuator_names)} actuators and the model {model.nactuator} actuators. Give as many of each."
+        )
+    if robot and model.nu != model.nactuator:
+        several = next(i for i in range(model.nactuator) if model.actuator_ctrlnum[i] != 1)
+        raise InputError(
+            f"{where}: the actuator {model.actuator(several).name} has {model.actuator_ctrlnum[several]} inputs, and a "
+            'robot has one command per joint. Give the actuator one input, for example input="pos".'
         )
     for unit in robot.units if robot else []:
         if unit not in JOINT_UNITS:

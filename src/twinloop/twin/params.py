@@ -22,7 +22,11 @@ from twinloop.twin.quantities import (
     nominal_value,
     split_path,
 )
+from twinloop.twin.quantities.typical import distance_per_angle, joint_of
 from twinloop.twin.spec import ParamSpec
+
+_JOINT_FAMILIES = ("joint", "sensor", "actuator")
+_UP_TO = 2.0  # default range of a quantity whose nominal value is 0, in typical values; our choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,8 @@ class Param:
         scope: How often a randomization draws a new value: per run, per episode or per control step.
         quantity: Declaration of the kind of parameter.
         target: Name of the model's object, for example ``elbow_flex``.
+        typical: Typical value for the size of its joint, see `Quantity.typical`; 0 if the quantity has none.
+        spread_factor: Factor on a prior's spread in rad: 1, or for a slide see `typical.distance_per_angle`.
         default_range: Lower and upper limit of the default randomization, as ``op`` defines; None if there is no
             default.
         op: Meaning of ``default_range``: ``absolute`` values, factors on the nominal value (``scale``), or values added
@@ -55,6 +61,8 @@ class Param:
     scope: Literal["run", "episode", "step"]
     quantity: Quantity
     target: str
+    typical: float
+    spread_factor: float
     default_range: tuple[float, float] | None
     op: Literal["absolute", "scale", "add"]
     source: str
@@ -194,6 +202,15 @@ def _make_param(
     nominal = spec.nominal if spec.nominal is not None else given.get(quantity.path(name))
     if nominal is None:
         nominal = nominal_value(model, quantity, name)
+    joint = joint_of(model, quantity.family, name) if quantity.family in _JOINT_FAMILIES else -1
+    typical = float(quantity.typical(model, joint)) if quantity.typical and joint >= 0 else 0.0
+    default_range, op, source = spec.range, spec.op, spec.source
+    usual = quantity.default_range
+    if usual and op == usual.op == "scale" and default_range == (usual.low, usual.high) and not nominal and typical:
+        default_range, op = (0.0, _UP_TO * typical), "absolute"
+        source = (
+            f"the nominal value is 0: up to {_UP_TO:g} times a typical value for the joint's torque limit and inertia"
+        )
     return Param(
         name=quantity.path(name),
         unit=quantity.unit,
@@ -204,9 +221,11 @@ def _make_param(
         scope=spec.scope,
         quantity=quantity,
         target=name,
-        default_range=spec.range,
-        op=spec.op,
-        source=spec.source,
+        typical=typical,
+        spread_factor=distance_per_angle(model, joint) if joint >= 0 and quantity.unit == "rad" else 1.0,
+        default_range=default_range,
+        op=op,
+        source=source,
     )
 
 

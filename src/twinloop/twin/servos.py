@@ -128,7 +128,7 @@ def robot_servos(robot: RobotSpec | None, *, where: str) -> tuple[ServoSpec | No
 
     Raises:
         UnknownNameError: If a preset or a joint does not exist.
-        InputError: If a preset accepts position commands and the robot torque commands, or the reverse.
+        InputError: If a preset accepts another kind of commands than the robot.
     """
     if robot is None:
         return ()
@@ -220,6 +220,8 @@ def preset_nominals(robot: RobotSpec | None, servos: tuple[ServoSpec | None, ...
 # Position error at which a servo reaches its effort limit: between an SO-101's 0.37 rad (3.25 N·m at 8.9 N·m/rad) and
 # a Panda's 0.02 rad (87 N·m at 4500 N·m/rad). An initial value: `identify` estimates kp from a log.
 FULL_EFFORT_ERROR = 0.1
+# rad/s (or m/s); speed error at which a velocity servo reaches its effort limit. Our choice: an initial value as above.
+FULL_EFFORT_SPEED_ERROR = 0.1
 # Smallest 1/natural frequency of a servo, in physics steps. MuJoCo integrates stiffness explicitly, which is unstable
 # from half a step.
 MIN_STEPS = 4.0
@@ -234,8 +236,8 @@ def add_servos(mjspec: mujoco.MjSpec, *, control: str = "position") -> None:
 
     Args:
         mjspec: Model specification, changed in place.
-        control: ``position`` for position servos, which are critically damped in the zero pose, or ``torque`` for
-            motors.
+        control: ``position`` for position servos, which are critically damped in the zero pose, ``velocity`` for
+            velocity servos, or ``torque`` for motors.
     """
     if mjspec.actuators:
         return
@@ -257,6 +259,8 @@ def add_servos(mjspec: mujoco.MjSpec, *, control: str = "position") -> None:
         )
         if control == "torque":
             _set_limit(actuator, -effort, effort)
+        elif control == "velocity":
+            actuator.set_to_velocity(effort / FULL_EFFORT_SPEED_ERROR)
         else:
             inertia = float(model.dof_M0[model.joint(joint.name).dofadr[0]])  # inertia that it moves, at the zero pose
             fastest = inertia / (MIN_STEPS * mjspec.option.timestep) ** 2

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from twinloop.core.errors import InputError, nearest_names
+from twinloop.core.units import CommandKind
 from twinloop.twin.quantities import find_kind
 from twinloop.twin.scene_spec import SceneSpec
 
@@ -65,7 +66,7 @@ class RobotSpec(_Strict):
             listed, in the model's order.
         units: Unit of each joint in dataset files, in the order of ``joints``: deg, rad, mm, cm, m, range_m100_100 or
             range_0_100.
-        control: Whether commands are positions or torques.
+        control: Whether commands are positions, velocities or torques.
         encoder_counts: Encoder counts per turn; by default those of the servo preset. If neither is known, readings are
             not quantized.
         servo: Name of the servo preset (see ``servos.yaml``) whose values are written into the model, for all joints or
@@ -80,7 +81,7 @@ class RobotSpec(_Strict):
     joints: list[str]
     actuators: list[str] = []
     units: list[str]
-    control: Literal["position", "torque"] = "position"
+    control: CommandKind = "position"
     encoder_counts: int | None = Field(default=None, gt=0)
     servo: str | dict[str, str] | None = None
     gears: GearSpec | None = None

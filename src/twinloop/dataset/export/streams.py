@@ -219,21 +219,21 @@ class EpisodeStreams:
         """Yield commanded and measured joint values in SI units; nothing if the joint units are unknown.
 
         Args:
-            command: Command type (``position`` or ``torque``) that is assumed if the episode does not declare it.
+            command: Command type (`core.units.CommandKind`) that is assumed if the episode does not declare it.
         """
         map_ = self.units
         if map_ is None or not map_.known:
             return
         command = self.provenance.get("extra", {}).get("command", command)
         slides = [unit.unit in ("m", "cm", "mm") for unit in map_.joints]
-        lengths, forces = (tuple(np.where(slides, *pair).tolist()) for pair in (("m", "rad"), ("N", "N·m")))
+        pairs = {"position": ("m", "rad"), "velocity": ("m/s", "rad/s"), "torque": ("N", "N·m")}
         for name, key in (("commanded", ACTION), ("measured", STATE)):
             if name == "commanded" and command == "none":
                 continue
-            torque = name == "commanded" and command == "torque"
+            kind = command if name == "commanded" else "position"
             values = self.read_exact(key)[:, : len(map_.names)]
-            values = values if torque and self.recorded else map_.to_si(values)  # a log's torques are SI
-            units = forces if torque else lengths
+            values = map_.commands_to_si(values, kind) if self.recorded else map_.to_si(values)
+            units = tuple(np.where(slides, *pairs[kind]).tolist())
             yield TimeSeries(name=name, time=self.time, values=values, columns=map_.names, units=units)
 
     def signals(self) -> Iterator[TimeSeries]:

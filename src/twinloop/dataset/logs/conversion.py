@@ -11,13 +11,14 @@ import numpy as np
 
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode, Provenance, SimEpisode
+from twinloop.core.units import COMMANDED
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import SideTable
 from twinloop.dataset.signals import SIMULATION_TABLE as SIMULATION
 from twinloop.dataset.signals import TABLE, compute_readings, find_shared_signals, signals_table, simulation_table
 from twinloop.dataset.spec import DatasetSpec, ReadingSpec
 
-_COMMANDED = {"position": "positions", "torque": "torques", "none": "nothing"}
+_COMMANDED = {**COMMANDED, "none": "nothing"}
 _NO_STATES = np.empty((0, 0))
 
 

@@ -228,6 +228,7 @@ def compute_demands(logs: ReplayLogs, table: ParamTable, position: Array, speed:
         return control, limited
     gain = _read_model_field(logs, table, "actuator_gainprm")[:, None, :, 0]
     bias = _read_model_field(logs, table, "actuator_biasprm")[:, None]
+    gain = np.where(model.actuator_gaintype == mujoco.mjtGain.mjGAIN_PID, -bias[..., 1], gain)
     gear = model.actuator_gear[:, 0]
     force = gain * control + bias[..., 0] + bias[..., 1] * (position * gear)
     return force + bias[..., 2] * np.nan_to_num(speed) * gear, limited
@@ -244,12 +245,13 @@ def find_saturation(logs: ReplayLogs, table: ParamTable, demand: Array, limit_fr
     """
     model, full = logs.twin.model, np.zeros(demand.shape, dtype=bool)
     ranges = _read_model_field(logs, table, "actuator_forcerange")[:, None]
+    gains = _read_model_field(logs, table, "actuator_gainprm")[:, None]
     for column in range(demand.shape[-1]):
         asked = np.nan_to_num(demand[..., column])
         if model.actuator_forcelimited[column]:
             low, high = ranges[..., column, 0], ranges[..., column, 1]
         elif model.actuator_ctrllimited[column] and model.actuator_biastype[column] == mujoco.mjtBias.mjBIAS_NONE:
-            gain = float(model.actuator_gainprm[column, 0]) if logs.joints else 1.0
+            gain = gains[..., column, 0] if logs.joints else np.ones(1)
             low, high = (gain * bound for bound in model.actuator_ctrlrange[column])
         else:
             continue

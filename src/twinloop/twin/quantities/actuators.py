@@ -15,6 +15,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.twin.quantities.gains import GAINS, explain_missing_kp
 from twinloop.twin.quantities.kinds import (
     ONSETS,
     PUBLISHED,
@@ -35,19 +36,6 @@ from twinloop.twin.quantities.kinds import (
 NO_CURVE = 1e6  # rad/s; an actuator with this no-load speed keeps its torque at any speed it can reach
 
 
-def _explain_missing_kp(model: mujoco.MjModel, name: str) -> str:
-    """Return the reason why an actuator is not a position servo, or an empty text.
-
-    A position servo has a fixed gain kp and an affine bias of −kp times the position.
-    """
-    index = model.actuator(name).id
-    gain, bias = model.actuator_gainprm[index, 0], model.actuator_biasprm[index, :2]
-    affine = int(model.actuator_biastype[index]) == mujoco.mjtBias.mjBIAS_AFFINE
-    fixed = int(model.actuator_gaintype[index]) == mujoco.mjtGain.mjGAIN_FIXED
-    servo = fixed and affine and gain > 0 and bias[0] == 0 and bias[1] == -gain
-    return "" if servo else "kp belongs to a position servo (gainprm kp, biasprm 0 -kp)"
-
-
 def _explain_missing_limit(model: mujoco.MjModel, name: str) -> str:
     """Return the reason why an actuator has no symmetric force limit, or an empty text."""
     index = model.actuator(name).id
@@ -57,35 +45,7 @@ def _explain_missing_limit(model: mujoco.MjModel, name: str) -> str:
 
 
 def _voltage_quantities() -> Iterator[Quantity]:
-    """Yield the quantities of a servo's torque-voltage relation: gain, torque limit, supply, no-load speed."""
-    yield Quantity(
-        family="actuator",
-        quantity="kp",
-        unit="N·m/rad",
-        low=1e-6,
-        high=1e5,
-        transform="log",
-        slots=(
-            FieldSlot(field="actuator_gainprm", column=0),
-            FieldSlot(field="actuator_biasprm", column=1, factor=-1.0),
-        ),
-        lacks=_explain_missing_kp,
-        meaning="gain of a position servo",
-        cause="servo gain",
-        term="servo stiffness",
-        default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
-        alias=Alias(name="servo_gain_scale", op="scale"),
-        fit=FitDeclaration(
-            # Published gains of one servo, the STS3215: 8.9 (kt V/R · 0.166 P), 17.8, 23.5 N·m/rad: a factor of two.
-            prior=Prior(spread=0.7),
-            rank=0,
-            position_only=True,
-            first=True,
-            shared=True,
-            excitation="hold several poses against gravity, and start and stop quickly",
-        ),
-        fault=FaultDeclaration(name="gain", op="scale", change=0.8, unit="fifths lost"),
-    )
+    """Yield the quantities of a servo's torque-voltage relation: torque limit, firmware gain, supply, no-load speed."""
     yield Quantity(
         family="actuator",
         quantity="torque_limit",
@@ -106,7 +66,7 @@ def _voltage_quantities() -> Iterator[Quantity]:
         fit=FitDeclaration(
             # The limit follows the supply: 6 V (flat battery) to 9 V where 7.4 V is nominal.
             prior=Prior(spread=0.2),
-            rank=1,
+            rank=4,
             shared=True,
             excitation="moves so fast or loads so large that the drive saturates",
         ),
@@ -123,7 +83,7 @@ def _voltage_quantities() -> Iterator[Quantity]:
             FieldSlot(field="actuator_biasprm", column=1, rule="factor"),
         ),
         nominal_outside_model=True,
-        lacks=_explain_missing_kp,
+        lacks=explain_missing_kp,
         meaning="position gain in firmware units; kp is proportional to it, the torque limit is not",
         cause="servo gain",
     )
@@ -251,14 +211,14 @@ def _encoder_quantities() -> Iterator[Quantity]:
     half = math.pi
     zero = FitDeclaration(
         prior=Prior(spread=0.1),  # of a calibration done by hand
-        rank=7,
+        rank=10,
         position_only=True,
         excitation="poses over the whole range, with different gravity torques",
         residual="position",
     )
     span = FitDeclaration(
         prior=Prior(spread=0.05),  # of a calibration by hand, where a turn may be 128 or 360 degrees wide for another
-        rank=8,
+        rank=11,
         position_only=True,
         excitation="motion over the whole range, against gravity",
         residual="position",
@@ -302,6 +262,7 @@ def _encoder_quantities() -> Iterator[Quantity]:
 
 
 ACTUATORS: tuple[Quantity, ...] = (
+    *GAINS,
     *_voltage_quantities(),
     *_motor_quantities(),
     *_heat_quantities(),
@@ -321,7 +282,7 @@ ACTUATORS: tuple[Quantity, ...] = (
         alias=Alias(name="command_delay", tied=True),
         fit=FitDeclaration(
             prior=Prior(spread=0.05),  # lags of 100 to 133 ms in the SO-101 log, most of it the servo's own
-            rank=2,
+            rank=5,
             first=True,
             scanned=True,
             shared=True,
@@ -344,7 +305,7 @@ ACTUATORS: tuple[Quantity, ...] = (
         neutral=0.0,
         fit=FitDeclaration(
             prior=Prior(spread=0.05),  # sag under load and dead band found on STS3215: 1.8 to 2.6 degrees
-            rank=3,
+            rank=6,
             position_only=True,
             first=True,
             excitation="rest in many poses, each reached from both sides",

@@ -45,6 +45,7 @@ _OBJECT: dict[str, dict[str, Any]] = {
         "default_range": DefaultRange(low=0.9, high=1.1, source="±10 %, as the mass"),
     },
 }
+_LAST = 100  # rank of what is fitted after all others
 _ELLIPSOID, _BLUNT = 0, 1  # columns of geom_fluid: switch of the ellipsoid model, its blunt drag coefficient
 
 
@@ -119,7 +120,10 @@ def inertial_quantities(
         nominal=body_mass,
         log=True,
         meaning="mass; the inertia is proportional to it",
-        fit=FitDeclaration(prior=Prior(spread=0.2), excitation=SPINS),
+        # Link masses come from CAD: 10 % for infill, screws, cables and covers; our choice.
+        fit=FitDeclaration(prior=Prior(spread=0.1), rank=_LAST, excitation=SPINS)
+        if family == "link"
+        else FitDeclaration(prior=Prior(spread=0.2), excitation=SPINS),
         term=term,
         default_range=default_range,
         alias=alias,

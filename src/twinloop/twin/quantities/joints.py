@@ -23,6 +23,7 @@ from twinloop.twin.quantities.kinds import (
     Quantity,
     field_slots,
 )
+from twinloop.twin.quantities.typical import typical_armature, typical_damping, typical_friction
 
 
 def write_limits(target: ObjectWriter) -> None:
@@ -71,6 +72,7 @@ JOINTS: tuple[Quantity, ...] = (
         low=0.0,
         high=1e3,
         slots=field_slots("dof_damping"),
+        typical=typical_damping,
         meaning="viscous torque per speed; for a servo it includes back-EMF",
         cause="damping",
         term="joint damping",
@@ -78,8 +80,8 @@ JOINTS: tuple[Quantity, ...] = (
         alias=Alias(name="joint_damping_scale", op="scale"),
         fit=FitDeclaration(
             # 0.60 from back-EMF at 7.4 V, 1.38 identified at 12 V (kscalelabs/sysid).
-            prior=Prior(spread=1.0, relative=True, least=0.02),
-            rank=4,
+            prior=Prior(spread=1.0, relative=True),
+            rank=7,
             first=True,
             shared=True,
             excitation=SPEEDS,
@@ -105,6 +107,7 @@ JOINTS: tuple[Quantity, ...] = (
         low=0.0,
         high=1e3,
         slots=field_slots("dof_frictionloss"),
+        typical=typical_friction,
         meaning="Coulomb friction: torque against motion, independent of speed",
         cause="dry friction",
         term="joint friction",
@@ -113,8 +116,8 @@ JOINTS: tuple[Quantity, ...] = (
         alias=Alias(name="joint_friction_scale", op="scale"),
         fit=FitDeclaration(
             # 0.05 N·m unloaded; gear friction grows with the load several times over (Rhoban/bam, models M2 to M6).
-            prior=Prior(spread=3.0, relative=True, least=0.02),
-            rank=5,
+            prior=Prior(spread=3.0, relative=True),
+            rank=8,
             shared=True,
             excitation="slow motion with many reversals",
         ),
@@ -127,6 +130,7 @@ JOINTS: tuple[Quantity, ...] = (
         low=0.0,
         high=1e2,
         slots=field_slots("dof_armature"),
+        typical=typical_armature,
         set_const=True,
         meaning="inertia of rotor and gear, reflected to the joint",
         cause="mass & inertia",
@@ -137,8 +141,8 @@ JOINTS: tuple[Quantity, ...] = (
         alias=Alias(name="joint_armature_scale", op="scale"),
         fit=FitDeclaration(
             # Two identifications of one servo agree to 2 %, but a rotor's inertia mimics the other lags.
-            prior=Prior(spread=0.5, relative=True, least=1e-4),
-            rank=6,
+            prior=Prior(spread=0.5, relative=True),
+            rank=9,
             shared=True,
             excitation="oscillations of several hertz",
         ),

@@ -177,7 +177,8 @@ class Prior:
     Attributes:
         spread: Standard deviation in the quantity's unit, or as a fraction of the nominal value. For a parameter with a
             log transform it is in natural logarithms, which for small values is the same as a fraction.
-        relative: Whether ``spread`` is a fraction of the nominal value.
+        relative: Whether ``spread`` is a fraction of the nominal value, or of the typical value for the robot if the
+            nominal value is 0 (see `Quantity.typical`).
         least: Smallest standard deviation, in the quantity's unit, if ``relative`` is true.
     """
 
@@ -321,6 +322,8 @@ class Quantity:
             only one quantity with the same ``compute`` and role.
         default: Value of a quantity that is not in the model, in worlds that do not vary it.
         nominal: Function that reads the nominal value from the model, if there is neither ``default`` nor a slot.
+        typical: Function from the model and a joint's id to a typical value for a joint of this size (see `typical`),
+            which gives prior and default range a width where the nominal value is 0.
         lacks: Function that returns the reason why an object does not have the quantity, or an empty text.
         transform: Scale on which fits treat the parameter: linear (``identity``) or logarithmic (``log``).
         stage: Part of the program that uses the value: the compiled model, or a step of simulation, sensing or reset.
@@ -354,6 +357,7 @@ class Quantity:
     role: str = ""
     default: float | None = None
     nominal: Callable[[mujoco.MjModel, str], float] | None = None
+    typical: Callable[[mujoco.MjModel, int], float] | None = None
     lacks: Callable[[mujoco.MjModel, str], str] | None = None
     transform: Literal["identity", "log"] = "identity"
     stage: Stage = "model"

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from twinloop.twin.quantities.actuators import FAMILY as ROTORS
 from twinloop.twin.quantities.actuators import carrier_dofs, rotor_rows
+from twinloop.twin.quantities.gains import is_pid
 from twinloop.twin.quantities.joints import GEAR, find_motor_joint, is_motor_side
 from twinloop.twin.quantities.kinds import Quantity
 from twinloop.twin.quantities.sensing import sensor_members
@@ -35,7 +36,7 @@ def find_members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
     if family == "scene":
         return scene_members(model, quantity)
     count, accessor = {
-        "actuator": (model.nu, model.actuator),
+        "actuator": (model.nactuator, model.actuator),
         "geom": (model.ngeom, model.geom),
         "camera": (model.ncam, model.camera),
         "light": (model.nlight, model.light),
@@ -88,7 +89,7 @@ def model_field(model: mujoco.MjModel, field: str) -> NDArray:
 def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
     """Return the rows of a model field that belong to an object.
 
-    Fields of ``model.opt`` and texture data have one row, 0.
+    Fields of ``model.opt`` and texture data have one row, 0. The position gain of a PID controller is in its bias only.
 
     Args:
         model: Compiled model.
@@ -101,6 +102,8 @@ def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) 
         return np.zeros(1, dtype=np.intp)
     if family == ROTORS:
         return carrier_dofs(model) if field == "dof_damping" else rotor_rows(model)
+    if quantity.quantity in ("kp", "firmware_gain") and field == "actuator_gainprm" and is_pid(model, name):
+        return np.zeros(0, dtype=np.intp)  # the field is the integral gain ki
     if field.startswith("dof_"):
         return np.atleast_1d(model.jnt_dofadr[find_motor_joint(model, name)]).astype(np.intp)
     if field.startswith("tendon_") and family == "joint":

@@ -285,7 +285,11 @@ def _describe_hidden_content(episodes: Sequence[Episode], shared: Mapping[str, R
         episodes: the episodes.
         shared: signals that all episodes have and that are therefore features of the dataset.
     """
-    actions = {"torque": ["the actions are torques in N·m"], "none": ["the log has no commands: actions are 0"]}
+    actions = {
+        "velocity": ["the actions are velocities in the joints' units per second"],
+        "torque": ["the actions are torques in N·m"],
+        "none": ["the log has no commands: actions are 0"],
+    }
     notes = actions.get(episodes[0].command, [])
     if alone := sorted({name for episode in episodes for name in episode.signals} - set(shared)):
         notes.append(f"signals that are not in every episode are stored in side tables only: {', '.join(alone)}")

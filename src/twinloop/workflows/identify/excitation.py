@@ -14,7 +14,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.hardware.excite import ExcitationPlan, require_plan_name, save_excitation
-from twinloop.hardware.limits import motion_limits
+from twinloop.hardware.limits import drive_kind, motion_limits
 from twinloop.identify import FitConfig
 from twinloop.identify.excitation import Excitation, ExcitationOptions, suggest_excitation
 from twinloop.identify.excitation_motions import MotionTrials
@@ -111,7 +111,7 @@ def _build_excitation_plan(
         twin=reference,
         twin_hash=twin.hash,
         joints=tuple(twin.robot.joints),
-        control=twin.robot.control,
+        control=drive_kind(twin),
         hz=twin.control_hz,
         commands=suggested.commands,
         home=twin.home()[1],

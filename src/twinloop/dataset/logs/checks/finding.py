@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.records import Episode
+from twinloop.core.units import CommandKind
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 LogRecord = Episode | RawEpisode
@@ -36,7 +37,7 @@ class JointExpectations:
     joints: tuple[str, ...]
     ranges: NDArray[np.float64]
     slides: NDArray[np.bool_]
-    control: Literal["position", "torque"]
+    control: CommandKind
     inverse_dynamics: InverseDynamics | None = None
 
     def match_joints(self, joints: Sequence[str]) -> list[tuple[int, int]]:

@@ -66,7 +66,7 @@ def find_command_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair 
         return None
     if record.command == "position":
         return CommandPair(series=series, commands=series.action, measured=series.state, columns=record.joints, flip="")
-    signal = record.signals.get("joint_torque")
+    signal = record.signals.get("joint_torque") if record.command == "torque" else None
     torque = None if signal is None or signal.columns != record.joints else series.sample_signal(signal)
     if torque is None or np.array_equal(torque, series.action):
         return None

@@ -14,7 +14,8 @@ joint has a column ``action/JOINT`` and one ``state/JOINT``, in any order. Its u
 (``action/shoulder_pan_deg`` or ``action/shoulder_pan [deg]``), or is in the ``units`` line: one unit for all,
 exceptions as ``JOINT=UNIT``. Times may also be ``time [s]`` or ``time [ms]``.
 
-``# command: torque`` declares that actions are torques in N·m, ``# command: none`` that there are no actions.
+``# command: torque`` declares that actions are torques in N·m, ``# command: velocity`` that they are velocities in the
+joint's unit per second, and ``# command: none`` that there are no actions. Torques and velocities have no unit suffix.
 Other measurements are columns in SI units: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``,
 ``qw`` … ``qz``, ``twist/BODY/vx`` … ``wz``, ``place/SITE/x``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``,
 ``wrench/SITE/fx`` … ``tz``, ``motor/m1`` … (throttle of each rotor, 0 to 1), ``enabled`` (1 while the motors are on).
@@ -98,7 +99,7 @@ def _build_layout(path: Path, header: Mapping[str, str], table: pa.Table, option
     state = tuple(f"state/{joint}{suffixed[joint]}" for joint in joints)
     sample = np.stack([column_numbers(path, table, column) for column in state], axis=1) if state else np.empty((0, 0))
     chosen = {joint: suffixed[joint] for joint in joints}
-    suffix = {joint: "" if command == "torque" else chosen[joint] for joint in joints}
+    suffix = {joint: chosen[joint] if command == "position" else "" for joint in joints}
     return ColumnLayout(
         time=time,
         time_scale=scale,
@@ -239,7 +240,7 @@ def _joint_units(path: Path, columns: Sequence[str], command: str, *, allow_none
             + f". Its columns are: {', '.join(columns)}."
         )
     for joint, suffix in found["state"].items():
-        expected = "" if command == "torque" else suffix  # a torque is in N·m, whatever the joint's unit
+        expected = suffix if command == "position" else ""  # the unit of a torque or velocity is not the joint's
         if found["action"][joint] != expected:
             raise UnitsError(
                 f"{path}: action/{joint}{found['action'][joint]} and state/{joint}{suffix} differ in unit. "

@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
 from twinloop.core.records import Episode, LoggedSignal, Source, StoredSimulation
-from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, find_joint_columns
+from twinloop.core.units import (
+    DEGREES,
+    NORMALIZED,
+    PERCENT,
+    RADIANS,
+    CommandKind,
+    JointUnit,
+    UnitMap,
+    find_joint_columns,
+)
 from twinloop.dataset.lerobot.calibration import calibrated_units, read_calibration
 
 
@@ -54,7 +63,7 @@ class RawEpisode:
     source: Source = "real"
     origin: str = ""
     robot_type: str = ""
-    command: Literal["position", "torque", "none"] = "position"
+    command: CommandKind | Literal["none"] = "position"
     signals: Mapping[str, LoggedSignal] = field(default_factory=dict[str, LoggedSignal])
     conditions: Mapping[str, float] = field(default_factory=dict[str, float])
     notes: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ The file of ``log.csv`` is ``log.yaml``, unless the caller gives another one::
 
     time: {column: t, unit: ms}
     episode: run                     # optional; if it is missing, the file is one episode
-    command: position                # position (default), torque, or none
+    command: position                # position (default), velocity, torque, or none
     joints:
       shoulder: {state: q1, action: q1_des, unit: deg, velocity: dq1, velocity_unit: deg/s}
       elbow: {state: q2, action: q2_des, unit: deg, torque: tau2, torque_unit: mNm}
@@ -18,7 +18,7 @@ The file of ``log.csv`` is ``log.yaml``, unless the caller gives another one::
     delimiter: ";"
 
 Every measured column needs a unit; a description without a unit is refused. ``action_unit`` is the unit of
-commanded torques.
+commanded torques or velocities.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reprlib import repr as _short  # shortens long values
 from typing import Any
 
 from twinloop.core.errors import InputError, UnitsError, UnknownNameError
-from twinloop.core.units import UnitMap, split_unit
+from twinloop.core.units import JointUnit, UnitMap, split_unit
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.dataset.logs.importers.protocol import LogOptions, parse_unit
 from twinloop.dataset.logs.importers.tables import (
@@ -90,16 +90,18 @@ class TableDescription:
             joints = {name: joints[name] for name in _require_joints(options.joints, joints, self.path)}
         rows = {name: _parse_joint(name, row, command, self.path) for name, row in joints.items()}
         time, scale = _parse_time(content, self.path)
-        torques = command == "torque"
+        units = tuple(parse_unit(name, row["unit"]) for name, row in rows.items())
         return ColumnLayout(
             time=time,
             time_scale=scale,
             episode=_require_text(content["episode"], "episode", self.path) if "episode" in content else None,
-            units=UnitMap(joints=tuple(parse_unit(n, row["unit"]) for n, row in rows.items()), source=self.path.name),
+            units=UnitMap(joints=units, source=self.path.name),
             state=tuple(row["state"] for row in rows.values()),
             action=() if command == "none" else tuple(row["action"] for row in rows.values()),
             command=command if rows else "none",
-            action_scale=tuple(_torque_factor(row, n, self.path) for n, row in rows.items()) if torques else (),
+            action_scale=tuple(_action_factor(rows[unit.joint], unit, command, self.path) for unit in units)
+            if command in _ACTION_UNITS
+            else (),
             signals=_parse_joint_signals(rows, self.path) | _parse_signals(content, self.path),
             conditions=_parse_conditions(content, self.path),
             task=_require_text(content.get("task", ""), "task", self.path),
@@ -166,16 +168,31 @@ def _parse_joint(name: str, row: Any, command: Command, path: Path) -> dict[str,
     return values
 
 
-def _torque_factor(row: Mapping[str, str], joint: str, path: Path) -> float:
-    unit = row.get("action_unit")
+# SI units of commands whose unit is not that of the joint, and what a message recommends.
+_ACTION_UNITS = {"torque": (("N·m", "N"), "Nm, mNm or N"), "velocity": (("rad/s", "m/s"), "rad/s, deg/s, rpm or m/s")}
+
+
+def _action_factor(row: Mapping[str, str], joint: JointUnit, command: str, path: Path) -> float:
+    """Return the factor of a joint's commands to N·m or N, or to the joint's unit per second.
+
+    Args:
+        row: Values of the joint in the YAML file.
+        joint: Unit of the joint.
+        command: Command type of the log, ``torque`` or ``velocity``.
+        path: YAML file, for messages.
+    """
+    allowed, usual = _ACTION_UNITS[command]
+    unit, where = row.get("action_unit"), f"{path}: joints.{joint.joint} commands a {command}"
     if unit is None:
-        raise UnitsError(
-            f"{path}: joints.{joint} commands a torque. In which unit? Declare it as action_unit: Nm, mNm or N."
-        )
-    found, factor = unit_factor(unit, where=f"joints.{joint} of {path}")
-    if found not in ("N·m", "N"):
-        raise UnitsError(f"{path}: joints.{joint} commands a torque in {unit}. Give Nm, mNm or N.")
-    return factor
+        raise UnitsError(f"{where}. In which unit? Declare it as action_unit: {usual}.")
+    found, factor = unit_factor(unit, where=f"joints.{joint.joint} of {path}")
+    if found not in allowed:
+        raise UnitsError(f"{where} in {unit}. Give {usual}.")
+    if command == "torque":
+        return factor
+    if joint.scale is None:
+        raise UnitsError(f"{where} in {unit}, and the size of {joint.unit} is unknown. Give positions in rad or m.")
+    return factor / joint.scale
 
 
 def _parse_joint_signals(rows: Mapping[str, Mapping[str, str]], path: Path) -> dict[str, SignalColumns]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from twinloop.core.documents import require_regular
 from twinloop.core.errors import LogError, UnknownNameError
 from twinloop.core.records import LoggedSignal
-from twinloop.core.units import UnitMap
+from twinloop.core.units import COMMANDED, CommandKind, UnitMap
 from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode, parse_unit
 
 _MOST_BYTES = 1 << 31  # a text log of half a day at 1 kHz; more does not fit in memory as numbers
@@ -105,8 +105,8 @@ def make_signal(
 
 
 Array = NDArray[np.float64]
-Command = Literal["position", "torque", "none"]
-COMMANDS: tuple[Command, ...] = ("position", "torque", "none")
+Command = CommandKind | Literal["none"]
+COMMANDS: tuple[Command, ...] = (*COMMANDED, "none")
 
 # Units of measured columns: (SI unit, factor to it).
 UNITS: dict[str, tuple[str, float]] = {
@@ -183,7 +183,8 @@ class ColumnLayout:
         state: Column of each joint's position.
         action: Column of each joint's command; empty if there are no commands.
         command: Type of the commands.
-        action_scale: Factor of each torque command to N·m or N; empty for position commands.
+        action_scale: Factor of each torque command to N·m or N, or of each velocity command to the joint's unit per
+            second; empty for no conversion.
         signals: Columns of each signal, by its name.
         conditions: Values of experimental conditions in SI units, by name.
         task: Task of all episodes.

@@ -158,6 +158,7 @@ def _parse_controller(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     return tuple(message.joint_names), {
         "wanted_position": wanted.positions,
         "wanted_effort": wanted.effort,
+        "wanted_velocity": wanted.velocities,
         "position": found.positions,
         "velocity": found.velocities,
         "effort": found.effort,
@@ -194,7 +195,9 @@ _READERS: dict[str, Callable[[Any], tuple[tuple[str, ...], dict[str, Any]]]] = {
 }
 
 
-_FIELDS = {kinds.JOINTS: ("position", "effort"), kinds.CONTROLLER: ("wanted_position", "wanted_effort")}
+# Fields with commands of each kind, in the order in which they are tried.
+_FIELDS = {"position": "position", "torque": "effort", "velocity": "velocity"}
+_PREFIXES = {kinds.JOINTS: "", kinds.CONTROLLER: "wanted_"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +206,9 @@ class CommandSeries:
 
     Attributes:
         time: Times of K commands in s, shape ``(K,)``.
-        values: Commanded positions or torques, shape ``(K, n)``.
+        values: Commanded positions, velocities or torques, shape ``(K, n)``.
         joints: Names of the joints.
-        kind: Type of the commands, "position" or "torque".
+        kind: Type of the commands: "position", "velocity" or "torque".
     """
 
     time: Array
@@ -229,13 +232,12 @@ def read_commands(
         series: Messages of the topic.
         time: Time of each message in s.
         joints: Names of the n measured joints.
-        declared: "position" or "torque" if the caller declares the command type, else "".
+        declared: "position", "velocity" or "torque" if the caller declares the command type, else "".
         chosen: Whether the caller selected the joints; then each of them must have commands.
         measured: Times, shape ``(T,)``, and positions, shape ``(T, n)``; the first trajectory starts from them.
 
     Raises:
-        LogError: If the messages have neither positions nor torques, do not name their joints, or name other
-            joints.
+        LogError: If the messages have no commands of the type, do not name their joints, or name other joints.
     """
     if series.kind == kinds.ARRAY:
         return _array_commands(series, time, joints, declared, chosen)
@@ -248,19 +250,14 @@ def read_commands(
         )
     if series.kind == kinds.TRAJECTORY:
         return _sample_trajectories(series, time, common, joints, measured)
-    order = reversed(_FIELDS[series.kind]) if declared == "torque" else _FIELDS[series.kind]
-    for name in order:
-        rows, values = series.select_rows(name, common)
-        if rows and not np.isnan(values).all() and (not declared or declared == _command_kind(name)):
-            return CommandSeries(time=time[rows], values=values, joints=common, kind=_command_kind(name))
+    for kind, name in _FIELDS.items():
+        rows, values = series.select_rows(_PREFIXES[series.kind] + name, common)
+        if rows and not np.isnan(values).all() and declared in ("", kind):
+            return CommandSeries(time=time[rows], values=values, joints=common, kind=kind)
     raise LogError(
-        f"{series.topic} holds no {declared or 'positions and no efforts'} for {', '.join(common)}. Commands of "
-        "velocity are not read: give another topic (--topics command=…), or command=none."
+        f"{series.topic} holds no {declared or 'positions, efforts or velocities'} for {', '.join(common)}. Give "
+        "another topic (--topics command=…), or command=none."
     )
-
-
-def _command_kind(field: str) -> str:
-    return "torque" if field.endswith("effort") else "position"
 
 
 def _array_commands(
@@ -272,7 +269,7 @@ def _array_commands(
         series: Messages of the topic.
         time: Time of each message in s.
         joints: Names of the measured joints.
-        declared: "position" or "torque" if the caller declares the command type, else "".
+        declared: "position", "velocity" or "torque" if the caller declares the command type, else "".
         chosen: Whether the caller selected the joints; required if there are several.
     """
     rows = series.values["data"]
@@ -291,16 +288,17 @@ def _array_commands(
     kind = declared or _kind_from_name(series.topic)
     if not kind:
         raise LogError(
-            f"{series.topic} does not declare the kind of its numbers. Answer with --topics position={series.topic} or "
-            f"torque={series.topic}, or with command=none if they are something else."
+            f"{series.topic} does not declare the kind of its numbers. Answer with --topics position={series.topic}, "
+            f"velocity={series.topic} or torque={series.topic}, or with command=none if they are something else."
         )
     return CommandSeries(time=time, values=np.array(rows), joints=tuple(joints), kind=kind)
 
 
 def _kind_from_name(topic: str) -> str:
     """Return the command type that the name of a topic contains, as in ros2_control; "" if it contains none."""
-    if re.search(r"position", topic.lower()):
-        return "position"
+    for kind in ("position", "velocity"):
+        if kind in topic.lower():
+            return kind
     return "torque" if re.search(r"effort|torque", topic.lower()) else ""
 
 

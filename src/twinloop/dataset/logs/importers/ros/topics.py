@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import LogError, MissingDependencyError, UnknownNameError
+from twinloop.core.units import COMMANDED
 
 SUFFIXES = (".mcap", ".db3", ".bag")
 
@@ -163,7 +164,7 @@ IMU = "sensor_msgs/Imu"
 WRENCH = "geometry_msgs/WrenchStamped"
 
 NO_TOPIC = "none"  # topic of a role that no topic has
-_COMMANDS = ("command", "position", "torque")  # the last two declare the command type
+_COMMANDS = ("command", *COMMANDED)  # all but the first declare the command type
 _SIGNALS = {"imu": IMU, "wrench": WRENCH}
 _WANTED = "cmd|commands?|desired|targets?|goals?|refs?|references?|set_?points?|leader|actions?"
 _COMMANDING = re.compile(rf"(^|[/_])({_WANTED})([/_]|$)")
@@ -201,9 +202,9 @@ def assign_roles(topics: Sequence[Topic], given: Mapping[str, str], *, where: st
 
     Args:
         topics: All topics of the recording.
-        given: Topic that the caller gives for a role: ``state``, ``command`` (or ``position``, ``torque``: a command
-            of this type), ``imu:SITE``, ``wrench:SITE``. The topic ``none`` declares that the recording has no such
-            topic.
+        given: Topic that the caller gives for a role: ``state``, ``command`` (or ``position``, ``velocity``,
+            ``torque``: a command of this type), ``imu:SITE``, ``wrench:SITE``. The topic ``none`` declares that the
+            recording has no such topic.
         where: Name of the recording, for messages.
 
     Raises:
@@ -229,7 +230,7 @@ def assign_roles(topics: Sequence[Topic], given: Mapping[str, str], *, where: st
     return TopicRoles(
         state=state,
         command=command,
-        command_type=next((role for role in ("position", "torque") if role in given), ""),
+        command_type=next((role for role in COMMANDED if role in given), ""),
         signals=tuple(signals),
         unread=tuple(topic for topic in nonempty if topic.name not in used),
     )
