@@ -270,7 +270,7 @@ def test_refits_and_profiles_are_asked_for_in_a_fit_and_few_episodes_say_what_th
     assert "Profile of actuator/pendulum/kp: [" in result.text()
     kp = {row.name: row for row in result.estimates}["actuator/pendulum/kp"]
     (profile,) = result.profiles
-    assert profile.high - profile.low == pytest.approx(kp.high - kp.low, rel=0.9)
+    assert 1 / 3 < (profile.high - profile.low) / (kp.high - kp.low) < 3  # four refits give a rough interval
     plain = result.to_json()
     assert plain["schema"] == 2
     assert np.shape(plain["correlation"]) == (4, 4)

@@ -23,7 +23,17 @@ NAN = float("nan")
 HZ = 4.0
 
 ESTIMATES = (
-    Estimate(name="mass", unit="kg", nominal=1.0, value=1.25, low=1.125, high=1.5),
+    Estimate(
+        name="mass",
+        unit="kg",
+        nominal=1.0,
+        value=1.25,
+        low=1.125,
+        high=1.5,
+        prior_low=0.5,
+        prior_high=2.0,
+        prior_source="fit file",
+    ),
     Estimate(name="delay", unit="s", nominal=0.02, value=0.05, low=0.01, high=0.06, side="at most"),
     Estimate(name="bias", unit="rad", nominal=0.5, value=0.75, low=None, high=None, reason="too little motion"),
 )
@@ -105,6 +115,7 @@ def test_estimates_stand_beside_their_nominal_values_with_intervals_where_determ
         "parameter": ["mass", "delay", "bias"],
         "unit": ["kg", "s", "rad"],
         "nominal": ["1", "0.02", "0.5"],
+        "95 % of the prior": ["[0.5, 2]*", "", ""],
         "identified": ["1.25", "0.05", "0.75"],
         "90% interval": ["[1.125, 1.5]", "at most 0.06 (on its bound)", "not determined: too little motion"],
     }

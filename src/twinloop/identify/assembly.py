@@ -43,6 +43,7 @@ class FreeParam:
         low: Lower bound.
         high: Upper bound.
         shared: Whether the parameter belongs to several joints and is fitted only in the last stage.
+        prior_source: Where the prior comes from: ``fit file``, ``quantity`` or ``default range``.
     """
 
     param: Param
@@ -53,6 +54,7 @@ class FreeParam:
     low: float
     high: float
     shared: bool = False
+    prior_source: str = ""
 
     @property
     def name(self) -> str:
@@ -159,16 +161,14 @@ def select_free_parameters(
     config = config or FitConfig()
     start, fixed, only = {**(start or {}), **config.start}, {**(known or {}), **config.fixed}, config.quantities
     chosen = _select_robot_parameters(twin) if config.free is None else _match_parameters(twin, config.free)
-    free_parameters = [
-        replace(
-            _make_free_param(
-                twin.params[name], joint, _choose_prior(twin.params[name], config.priors), start.get(name)
-            ),
-            shared=config.free is None and joint is None,
-        )
-        for name, joint in chosen.items()
-        if name not in {*fixed, *conditions} and (only is None or twin.params[name].quantity.last_name in only)
-    ]
+    free_parameters = []
+    for name, joint in chosen.items():
+        param = twin.params[name]
+        if name in {*fixed, *conditions} or (only is not None and param.quantity.last_name not in only):
+            continue
+        prior, source = _choose_prior(param, config.priors)
+        free = _make_free_param(param, joint, prior, start.get(name))
+        free_parameters.append(replace(free, shared=config.free is None and joint is None, prior_source=source))
     if not free_parameters:
         kinds = ", ".join(kind.last_name for kind in default_free_quantities())
         raise InputError(f"The twin {twin.name} declares no parameter that a log can identify ({kinds}). Declare one.")
@@ -222,8 +222,8 @@ def _match_parameters(twin: Twin, patterns: Sequence[str]) -> dict[str, int | No
     return chosen
 
 
-def _choose_prior(param: Param, known: Mapping[str, Prior]) -> Prior:
-    """Return the prior of a parameter.
+def _choose_prior(param: Param, known: Mapping[str, Prior]) -> tuple[Prior, str]:
+    """Return the prior of a parameter and its source, see `FreeParam.prior_source`.
 
     The first prior in ``known`` whose pattern matches the name is used. If no pattern matches, it is the prior that the
     quantity declares. Without a declared prior, the standard deviation is a factor of e for a parameter with a log
@@ -232,14 +232,14 @@ def _choose_prior(param: Param, known: Mapping[str, Prior]) -> Prior:
     fit = param.quantity.fit
     for pattern, prior in known.items():
         if fnmatch.fnmatchcase(param.name, pattern):
-            return prior
+            return prior, "fit file"
     if fit.prior is not None:
-        return fit.prior
+        return fit.prior, "quantity"
     if param.transform == "log":
-        return Prior(spread=1.0)
+        return Prior(spread=1.0), "quantity"
     if param.default_range is not None:
         low, high = param.absolute(param.default_range, param.op)
-        return Prior(spread=max(float(high - low) / 2, 1e-9))
+        return Prior(spread=max(float(high - low) / 2, 1e-9)), "default range"
     raise InputError(
         f"{param.name} (nominal {param.nominal:g} {param.unit}) has neither a prior nor a default range. Give "
         "it a prior, or a default range in the twin."
@@ -255,6 +255,11 @@ def _make_free_param(param: Param, joint: int | None, prior: Prior, start: float
     if param.transform != "log":
         size = max(abs(param.nominal), _LEAST_SIZE * param.typical) if param.nominal else param.typical
         spread = max(prior.spread * (size if prior.relative else param.spread_factor), prior.least)
+        if spread <= 0:
+            raise InputError(
+                f"The prior of {param.name} has no width: its spread is a fraction of the nominal value, which is 0. "
+                f"Give the spread in {param.unit}, or a smallest one with `least`."
+            )
         return FreeParam(
             param=param, joint=joint, centre=param.nominal, start=value, sd=spread, low=param.low, high=param.high
         )

@@ -28,10 +28,10 @@ class FitConfig:
         start: Start values, SI; by default the nominal values.
         walk: Number of training windows for the main iterations, evenly spaced (whole episodes if ``replay`` cuts no
             windows). The last stage uses all training windows.
-        physics_hz: Physics rate of the replays from which derivatives are computed, at most the twin's own. The residuals
-            of the last stage are those at the twin's own rate.
+        physics_hz: Physics rate of the replays of the main iterations, at most the twin's own. The last stage replays
+            at the twin's own rate.
         iterations: Maximum number of main iterations.
-        polish: Number of times that the derivatives of the last stage, which has all training windows, are computed again.
+        polish: Largest number of times that the derivatives of the last stage, with all windows, are computed again.
         level: Confidence level of the intervals.
         coupled: True fits all parameters to all channels in the main iterations; False fits each joint's parameters to
             that joint alone. By default chosen by the number of joints. The last stage always fits all to all.
@@ -61,7 +61,7 @@ class FitConfig:
     walk: int = 12
     physics_hz: float = 240.0
     iterations: int = 20
-    polish: int = 1
+    polish: int = 4
     level: float = 0.95
     coupled: bool | None = None
     width: float = 1.0

@@ -83,8 +83,8 @@ def _undeclared_responses(
     rows = []
     for kind in default_free_quantities():
         paths = [kind.path(name) for name in find_members(twin.model, kind) if has_quantity(twin.model, kind, name)]
-        if not kind.nominal_outside_model and any(path not in twin.params for path in paths):
-            rows.append(ParamSpec(name=kind.path(), source="considered"))
+        if not kind.nominal_outside_model:
+            rows += [ParamSpec(name=path, source="considered") for path in paths if path not in twin.params]
     complete = declare_params(twin, rows) if rows else twin
     every = select_free_parameters(complete, replace(config, start={}))
     missing = [free for free in every.free if free.name not in twin.params]

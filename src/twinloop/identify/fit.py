@@ -32,6 +32,7 @@ from twinloop.twin import Twin
 # Standard error of a scale from quantization: the log rounds to five digits, the step is known more precisely.
 _QUANTUM_ERROR = 1e-4
 _LJUNG_BOX_LAGS = 10
+_PRIOR_QUANTILE = 1.96  # standard deviations around the mean contain 95 % of a normal distribution
 _NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
 # Distance from the optimum, in standard errors, above which a note is given.
 _UNFINISHED = 0.3
@@ -93,6 +94,8 @@ def build_estimates(
         scales: Encoder scales that are computed from the quantization of the log, by parameter name.
     """
     centre, low, high = (space.scalar_values(each) for each in (point, uncertainty.low, uncertainty.high))
+    reach = _PRIOR_QUANTILE * space.column("sd")
+    prior_low, prior_high = (space.scalar_values(space.column("centre") + sign * reach) for sign in (-1, 1))
     rows = []
     for i, (name, reason) in enumerate(zip(space.names, uncertainty.reasons, strict=True)):
         param = space.twin.params[name]
@@ -106,6 +109,9 @@ def build_estimates(
                 high=None if reason else min(high[name], param.high),
                 reason=reason,
                 side=uncertainty.sides[i],
+                prior_low=max(prior_low[name], param.low),
+                prior_high=min(prior_high[name], param.high),
+                prior_source=space.free[i].prior_source,
                 df=None if np.isnan(uncertainty.df[i]) else float(uncertainty.df[i]),
             )
         )

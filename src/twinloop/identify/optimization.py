@@ -5,15 +5,16 @@ The stages are:
 1. ``first`` fits the parameters that explain most of a servo's lag, on few windows.
 2. ``walk`` fits all parameters by the configured search. The noise of every sensor is then estimated again, and the fit
 repeated, until the noise is stable.
-3. ``joint`` makes the last steps with all parameters, all training windows and all effects between joints. The earlier
-stages replay at a lower physics rate; here the residuals are those at the twin's own rate, and only the derivatives
-those of the search. Parameters that all joints share, such as link masses, are fitted only here.
+3. ``joint`` makes the last steps with all parameters, all training windows and all effects between joints. It replays
+at the twin's own physics rate, the earlier stages at a lower one. Parameters that all joints share, such as link
+masses, are fitted only here.
 
 The checkpoint is updated during every stage. An interrupt (Ctrl-C) ends the optimization at its current state.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +24,14 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.identify.assembly import FitSpace, evenly_spaced_indices, fit_problem, huber_width, limit_physics_rate
 from twinloop.identify.config import FitConfig
-from twinloop.identify.problem import FitProblem, central_steps, likelihood_weight, linearize, linearize_centrally
+from twinloop.identify.problem import (
+    FitProblem,
+    derivative_sizes,
+    ignore_rough_frames,
+    likelihood_weight,
+    linearize,
+    small_steps,
+)
 from twinloop.identify.search import EvolutionResult, Optimum, describe_optima, distinct_optima, evolve, starting_points
 from twinloop.identify.solver import (
     FitCheckpoint,
@@ -145,7 +153,11 @@ def describe_unconverged_fit(solution: SolverSolution) -> list[str]:
 
 _FIRST_ITERATIONS, _FIRST_TOLERANCE = 6, 1e-2
 _STEADY = 1.25  # noise that changes by less than this factor is stable
-_NEAR = 0.01  # prior standard deviations; the derivatives before a shorter move still hold after it
+# Changes of the readings, in Huber widths, by finite differences of the last stage: large enough for its steps to see
+# past the roughness of stiction, and small enough for its result to leave open what no data determine.
+_CHANGE, _FINEST_CHANGE = 0.05, 0.002
+_LEAST_WINDOWS, _MAIN_SECONDS = 4, 40.0  # of the main iterations, which need no precision; our choice
+_NEAR = 0.02  # prior standard deviations; the derivatives before a shorter move still hold after it
 _SCANNED = np.linspace(0.0, 0.2, 11)  # s; servo lags on a bus reach 130 ms (SO-101), camera lags 200 ms
 
 
@@ -261,7 +273,7 @@ class _FitStages:
         logs, config, space = self.logs, self.config, self.space.take(self.early)
         check_measured(logs)
         self.notes += describe_constant_channels(logs, space)
-        rows = evenly_spaced_indices(len(logs), config.walk)
+        rows = evenly_spaced_indices(len(logs), self._main_window_count())
         starts = self._find_start_points(logs.take(rows), space)
         if config.search != "cma":
             starts[0] = self._fit_first_parameters(logs.take(rows[::2]), space, starts[0])
@@ -276,7 +288,9 @@ class _FitStages:
         problem, best = self._refine_noise(problem, best)
         self.notes += filter(None, [describe_optima(space, problem, optima)])
         self.notes += describe_unconverged_fit(best)
-        problem, best = self._fit_all_jointly(best, rows, problem.width)
+        converged = best.converged
+        problem, best = self._fit_all_jointly(problem, best, rows)
+        best = replace(best, converged=converged)
         self.notes += describe_parameters_at_bounds(self.space, best.point)
         optima = tuple(replace(optimum, point=self._complete(optimum.point)) for optimum in optima)
         return OptimizationResult(
@@ -382,44 +396,55 @@ class _FitStages:
         return problem, solution
 
     def _fit_all_jointly(
-        self, solution: SolverSolution, rows: NDArray[np.intp], width: Array
+        self, main: FitProblem, solution: SolverSolution, rows: NDArray[np.intp]
     ) -> tuple[FitProblem, SolverSolution]:
-        """Make the last steps with all parameters, windows and effects between joints, at the twin's own physics rate.
+        """Make the last steps with all parameters and effects between joints, at the twin's own physics rate.
 
-        The derivatives are those at the physics rate of the search.
+        The first steps have only the windows of the main iterations.
 
         Args:
-            solution: Solution of the main iterations.
+            main: Least-squares problem of the main iterations.
+            solution: Its solution.
             rows: Indices of its windows.
-            width: Its Huber widths.
         """
         local = np.zeros((len(self.logs), self.logs.nlocal))
         local[rows] = solution.end.local
-        point, config = self._complete(solution.point), replace(self.config, coupled=True)
-        problem = fit_problem(self.backend, self.full_rate, self.space, point, config, width=width)
-        residual = problem.residual(point[None], local[None])[0]
-        if not self.logs.nlocal:
-            change = huber_width(residual * width, problem.measured, config) / width
-            problem, residual = replace(problem, width=change * width), residual / change
-        problem = replace(problem, prior_weight=likelihood_weight(residual))
-        search = fit_problem(self.backend, self.logs, self.space, point, config, width=problem.width)
-        here, rounds = linearize(search, point, local), 1 + self.config.polish
-        for number in range(
-            1 + rounds
-        ):  # the first with one-sided differences, of which the steps of the others follow
-            if number > 0:
-                here = linearize_centrally(search, point, local, central_steps(problem, here))
-            at_full_rate = problem.residual(point[None], local[None])
-            losses = problem.losses(at_full_rate, point[None], local[None])[0]
-            refined = refine(problem, replace(here, residual=at_full_rate[0], losses=losses))
-            self.worlds += (1 + (number > 0)) * (len(point) + len(problem.local_sd)) + 2 + refined.replays
-            moved = np.max(np.abs(refined.point - point) / problem.sd)
-            point, local, self.found = refined.point, refined.end.local, refined.point
-            self._report_progress("joint", number, rounds, refined.loss, 0)
-            solution = replace(refined, converged=solution.converged)
-            if number > 0 and moved < _NEAR:
+        point, width, size = self._complete(solution.point), main.width, np.zeros(len(self.space.free))
+        size[self.early] = derivative_sizes(solution.end, main)
+        every, config = np.arange(len(self.logs)), replace(self.config, coupled=True)
+        stages, last = [rows, *[every] * (2 + self.config.polish)], False
+        problem, before = main, solution.end
+        for number, chosen in enumerate(stages):
+            last = last or number == len(stages) - 1
+            logs = self.full_rate.take(chosen)
+            problem = fit_problem(self.backend, logs, self.space, point, config, width=width)
+            if number == 0 and not logs.nlocal:
+                residual = problem.residual(point[None], local[None, chosen])[0] * width
+                width = huber_width(residual, problem.measured, config)
+                problem = replace(problem, width=width)
+            here = linearize(
+                problem, point, local[chosen], step=small_steps(problem, size, _FINEST_CHANGE if last else _CHANGE)
+            )
+            size = derivative_sizes(here, problem)
+            if last:
+                here = ignore_rough_frames(here, before, problem)
+            problem = replace(problem, prior_weight=likelihood_weight(here.residual))
+            losses = problem.losses(here.residual[None], point[None], local[None, chosen])[0]
+            solution = refine(problem, replace(here, losses=losses))
+            self.worlds += len(point) + len(problem.local_sd) + 1 + solution.replays
+            moved = np.max(np.abs(solution.point - point) / problem.sd)
+            point, self.found, before = solution.point, solution.point, here
+            local[chosen] = solution.end.local
+            self._report_progress("joint", number + 1, len(stages), solution.loss, 0)
+            if last:
                 break
+            last = len(chosen) == len(every) and bool(moved < _NEAR)
         return problem, solution
+
+    def _main_window_count(self) -> int:
+        """Return the number of windows of the main iterations: as configured, but not far more than they need."""
+        seconds = float(np.median(self.logs.lengths)) / self.logs.twin.control_hz
+        return max(_LEAST_WINDOWS, min(self.config.walk, math.ceil(_MAIN_SECONDS / seconds)))
 
     def _complete(self, point: Array) -> Array:
         """Return a point of all free parameters from one of the parameters of the main iterations."""

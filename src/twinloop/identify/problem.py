@@ -16,7 +16,7 @@ see `assembly.FreeParam`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -225,7 +225,12 @@ class ProbePoints:
 
 
 def probe(
-    problem: FitProblem, point: Array, local: Array | None = None, *, separate_worlds: bool = False
+    problem: FitProblem,
+    point: Array,
+    local: Array | None = None,
+    *,
+    separate_worlds: bool = False,
+    step: Array | None = None,
 ) -> ProbePoints:
     """Return a point and its perturbations, to be replayed for the derivatives at the point.
 
@@ -237,10 +242,11 @@ def probe(
         local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``; by default zero.
         separate_worlds: Perturb every parameter in a separate world. If false, one world perturbs one parameter of
             every block.
+        step: Size of each perturbation, ``(p,)``; by default a twentieth of the prior's standard deviation.
     """
     local = problem.zero_corrections if local is None else local
     world, m = _probe_worlds(problem, separate_worlds=separate_worlds), len(problem.local_sd)
-    step = _DIFFERENCE * problem.sd
+    step = _DIFFERENCE * problem.sd if step is None else step
     step = np.where(point + step > problem.high, -step, step)
     depth = int(world.max(initial=0))
     points = np.repeat(point[None], 1 + depth + m, axis=0)
@@ -287,7 +293,12 @@ def linearization_from_probe(problem: FitProblem, probed: ProbePoints, residual:
 
 
 def linearize(
-    problem: FitProblem, point: Array, local: Array | None = None, *, separate_worlds: bool = False
+    problem: FitProblem,
+    point: Array,
+    local: Array | None = None,
+    *,
+    separate_worlds: bool = False,
+    step: Array | None = None,
 ) -> Linearization:
     """Replay a point and its perturbations in one batch, and return the residual and its derivatives.
 
@@ -298,61 +309,63 @@ def linearize(
         separate_worlds: Perturb every parameter in a separate world, which is exact. If false, one world perturbs one
             parameter of every block, which needs fewer worlds. The derivatives then ignore the small effects between
             joints of different blocks.
+        step: Size of each perturbation, ``(p,)``; by default a twentieth of the prior's standard deviation.
     """
-    probed = probe(problem, point, local, separate_worlds=separate_worlds)
+    probed = probe(problem, point, local, separate_worlds=separate_worlds, step=step)
     return linearization_from_probe(problem, probed, problem.residual(probed.points, probed.local))
 
 
-# Finite-difference steps of `linearize_centrally`: the change of the readings in Huber widths, far above the roughness
-# of replays with stiction, and limits of the step in prior standard deviations.
-_CHANGE, _SHORTEST, _LONGEST = 0.05, 1e-4, 0.3
+_SHORTEST, _LONGEST = 1e-6, 0.1  # prior standard deviations, limits of `small_steps`
 
 
-def central_steps(problem: FitProblem, here: Linearization) -> Array:
-    """Return steps ``(p,)`` that change the readings by a twentieth of a Huber width, by earlier derivatives."""
-    slopes = here.jacobians[0]
-    size = np.sqrt(np.nanmax(np.nanmean(slopes**2, axis=(0, 1)), axis=0))
-    return np.clip(_CHANGE / np.maximum(size, 1e-12), _SHORTEST * problem.sd, _LONGEST * problem.sd)
+def small_steps(problem: FitProblem, size: Array, change: float) -> Array:
+    """Return steps ``(p,)`` for derivatives that change the readings by a small part of a Huber width.
 
-
-def linearize_centrally(problem: FitProblem, point: Array, local: Array, step: Array) -> Linearization:
-    """Linearize a problem with a single block by central differences, with every parameter perturbed on its own.
-
-    One-sided differences have an error of a few per cent, with which the data seem to determine what they do not, such
-    as the common scale of gains, inertias and friction. At a bound the difference is one-sided.
+    Usual steps give derivatives with errors of a few per cent. With these the data seem to determine what they do not,
+    such as the common scale of all gains, inertias and frictions.
 
     Args:
-        problem: Least-squares problem of the fit, with one block.
-        point: The point in solver coordinates (ln or SI), ``(p,)``.
-        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
-        step: Finite-difference step of each parameter, ``(p,)``.
+        problem: Least-squares problem of the fit.
+        size: Derivatives of the readings, root mean square over the frames, in Huber widths, ``(p,)``; 0 if unknown.
+        change: The change of the readings in Huber widths.
     """
-    p, m = len(point), len(problem.local_sd)
-    above, below = np.minimum(point + step, problem.high), np.maximum(point - step, problem.low)
-    points = np.repeat(point[None], 1 + 2 * (p + m), axis=0)
-    points[1 + np.arange(p), np.arange(p)] = above
-    points[1 + p + np.arange(p), np.arange(p)] = below
-    corrections = np.repeat(local[None], len(points), axis=0)
-    shift = _DIFFERENCE * problem.local_sd
-    first = 1 + 2 * p
-    corrections[first + np.arange(m), :, np.arange(m)] += shift[:, None]
-    corrections[first + m + np.arange(m), :, np.arange(m)] -= shift[:, None]
-    residual = problem.residual(points, corrections)
+    return np.clip(change / np.maximum(size, 1e-12), _SHORTEST * problem.sd, _LONGEST * problem.sd)
 
-    def slopes(begin: int, count: int, width: Array) -> Array:
-        with np.errstate(invalid="ignore"):  # infinity minus infinity
-            change = residual[begin : begin + count] - residual[begin + count : begin + 2 * count]
-            slope = np.moveaxis(change, 0, -1) / width
-        return np.where(np.isinf(slope).any(axis=tuple(range(slope.ndim - 1))), 0.0, slope)
 
-    return Linearization(
-        point=point,
-        local=local,
-        residual=residual[0],
-        jacobians=(slopes(1, p, above - below),),
-        local_jacobian=slopes(first, m, 2 * shift),
-        losses=problem.losses(residual[:1], points[:1], corrections[:1])[0],
+# A frame is rough if derivatives by two steps differ by more than this part of their size; our choice.
+_ROUGH = 0.3
+
+
+def ignore_rough_frames(fine: Linearization, coarse: Linearization, problem: FitProblem) -> Linearization:
+    """Set the derivatives of frames to 0 where they depend on the finite-difference step.
+
+    After a joint has broken free from rest, the smallest change of a parameter may decide when: such frames have no
+    derivative, and tell nothing about the parameters.
+
+    Args:
+        fine: Linearization with small steps, of a problem with one block.
+        coarse: Linearization with larger steps, near the same point.
+        problem: Least-squares problem of the fit.
+    """
+    (one,), (other,) = fine.jacobians, coarse.jacobians
+    one, other = one * problem.sd, other * problem.sd
+    floor = _ROUGH * np.sqrt(np.nanmean(np.nansum(other**2, axis=-1), axis=(0, 1)))
+    with np.errstate(invalid="ignore"):  # missing measurements
+        apart = np.linalg.norm(one - other, axis=-1)
+        rough = apart > _ROUGH * np.linalg.norm(other, axis=-1) + 0.1 * floor
+    return replace(
+        fine,
+        jacobians=(np.where(rough[..., None], 0.0, fine.jacobians[0]),),
+        local_jacobian=np.where(rough[..., None], 0.0, fine.local_jacobian),
     )
+
+
+def derivative_sizes(here: Linearization, problem: FitProblem) -> Array:
+    """Return the root mean square derivative of each parameter in the channel with the largest one, ``(p,)``."""
+    size = np.zeros(len(here.point))
+    for block, slopes in zip(problem.blocks, here.jacobians, strict=True):
+        size[block.columns] = np.sqrt(np.nanmax(np.nanmean(slopes**2, axis=(0, 1)), axis=0))
+    return size
 
 
 def _probe_worlds(problem: FitProblem, *, separate_worlds: bool) -> NDArray[np.intp]:

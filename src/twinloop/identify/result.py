@@ -28,6 +28,9 @@ class Estimate(JsonRecord):
         high: Upper limit of the interval; None if the data do not determine the parameter.
         reason: Why the data do not determine the parameter; "" if they do.
         side: "at most" or "at least" if the estimate is on a bound and the interval is one-sided.
+        prior_low: Lower limit of the central 95 % of the prior; None for a value that is not fitted.
+        prior_high: Upper limit of it.
+        prior_source: Where the prior comes from: ``fit file``, ``quantity`` (declared) or ``default range``.
         df: Degrees of freedom of the interval's t quantile. It is about the number of independent clusters of frames
             (episodes or time blocks) that determine the value; None if there are no clusters.
     """
@@ -40,6 +43,9 @@ class Estimate(JsonRecord):
     high: float | None
     reason: str = ""
     side: str = ""
+    prior_low: float | None = None
+    prior_high: float | None = None
+    prior_source: str = ""
     df: float | None = None
     json_also = ("determined",)
 
@@ -51,6 +57,13 @@ class Estimate(JsonRecord):
         if self.side:
             return f"{self.side} {self.high if self.side == 'at most' else self.low:.4g} (on its bound)"
         return f"[{self.low:.4g}, {self.high:.4g}]"
+
+    @property
+    def prior(self) -> str:
+        """Central 95 % of the prior as text, with an asterisk if the user gave the prior."""
+        if self.prior_low is None or self.prior_high is None:
+            return ""
+        return f"[{self.prior_low:.3g}, {self.prior_high:.3g}]{'*' * (self.prior_source == 'fit file')}"
 
     @property
     def determined(self) -> bool:
@@ -216,11 +229,13 @@ class IdentifyResult(JsonRecord):
         """Return the result as a table for a terminal."""
         held = f"held out {len(self.holdout)}" if self.holdout else "NOTHING HELD OUT: training error only"
         lines = [f"Identified on {len(self.training)} episodes, {held}.", self.evidence.text(), ""]
-        lines.append(f"{'parameter':<36}{'unit':<12}{'nominal':>10}{'identified':>12}  interval")
+        lines.append(f"{'parameter':<36}{'unit':<12}{'nominal':>10}  {'prior':<20}{'identified':>10}  interval")
         lines += [
-            f"{row.name:<36}{row.unit:<12}{row.nominal:>10.4g}{row.value:>12.4g}  {row.interval}"
+            f"{row.name:<36}{row.unit:<12}{row.nominal:>10.4g}  {row.prior:<20}{row.value:>10.4g}  {row.interval}"
             for row in self.estimates
         ]
+        if any(row.prior_source == "fit file" for row in self.estimates):
+            lines.append("* prior from the fit file")
         lines += ["", *(profile.text() for profile in self.profiles)] if self.profiles else []
         condition = ", ".join(f"{value:.2g}" for value in self.condition)
         lines += ["", *self._error_lines(), "", *self._residual_lines(), "", *self._correlation_lines()]

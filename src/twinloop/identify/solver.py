@@ -251,7 +251,9 @@ def _run_descent(problem: FitProblem, start: SolverState, *, iterations: int, to
     return SolverSolution(end=here, history=now.history, replays=now.replays, converged=now.converged)
 
 
-def refine(problem: FitProblem, here: Linearization, *, iterations: int = 6, tolerance: float = 1e-4) -> SolverSolution:
+def refine(
+    problem: FitProblem, here: Linearization, *, iterations: int = 10, tolerance: float = 1e-6
+) -> SolverSolution:
     """Minimize the loss from a linearization, whose derivatives are kept for all steps.
 
     Args:
@@ -260,25 +262,18 @@ def refine(problem: FitProblem, here: Linearization, *, iterations: int = 6, tol
         iterations: Maximum number of steps, accepted or rejected.
         tolerance: The descent ends if a step lowers the total loss by less than this fraction.
     """
-    damping, history, replays = np.full(len(problem.blocks), _LEAST_DAMPING), [float(here.losses.sum())], 0
+    damping, history, replays = _LEAST_DAMPING, [float(here.losses.sum())], 0
     for _ in range(iterations if np.isfinite(history[0]) else 0):
-        trials = _best_trial(problem, here, damping)
-        query, trial = next(trials), None
-        while trial is None:
-            replays += len(query.points)
-            try:
-                query = trials.send(problem.residual(*query))
-            except StopIteration as end:
-                trial = end.value
-        damping = trial.damping
-        if trial.accepted is None:
+        step = _step(problem, here, np.full(len(problem.blocks), damping))
+        tried = _ResidualQuery(step[0][None], step[1][None])
+        residual, replays = problem.residual(*tried), replays + 1
+        losses = problem.losses(residual, *tried)[0]
+        if not losses.sum() < history[-1]:
+            damping = max(1e3 * damping, _FIRST_DAMPING)
             continue
-        residual = problem.residual(*trial.accepted)
-        losses, replays = problem.losses(residual, *trial.accepted)[0], replays + 1
-        here = replace(
-            here, point=trial.accepted.points[0], local=trial.accepted.local[0], residual=residual[0], losses=losses
-        )
+        here = replace(here, point=tried.points[0], local=tried.local[0], residual=residual[0], losses=losses)
         history.append(float(losses.sum()))
+        damping = max(damping / 1e2, _LEAST_DAMPING)
         if history[-2] - history[-1] < tolerance * history[-1]:
             break
     return SolverSolution(end=here, history=tuple(history), replays=replays, converged=True)

@@ -447,12 +447,13 @@ def _reasons_not_determined(limits: BlockLimits, determination: Determination, s
     for side, is_open, variance, spread in zip(
         limits.sides, determination.undetermined_mask, np.diag(limits.covariance), sd, strict=True
     ):
-        if is_open:
-            reasons.append(_OPEN)
-        elif side == "past":
+        vague = bool(np.sqrt(variance) > LEAST_GAIN * spread)
+        if side == "past" and not (is_open and vague):
             reasons.append(_PAST)
+        elif vague:
+            reasons.append(_OPEN if is_open else _VAGUE)
         else:
-            reasons.append(_VAGUE if np.sqrt(variance) > LEAST_GAIN * spread else "")
+            reasons.append("")
     return reasons
 
 

@@ -70,8 +70,8 @@ def identify_section(
     )
     page.plot(figure, "Dots are estimates with their intervals, diamonds the nominal values of the twin.")
     page.table(
-        ["parameter", "unit", "nominal", "identified", f"{result.evidence.level:.0%} interval"],
-        [[r.name, r.unit, f"{r.nominal:.4g}", f"{r.value:.4g}", r.interval] for r in rows],
+        ["parameter", "unit", "nominal", "95 % of the prior", "identified", f"{result.evidence.level:.0%} interval"],
+        [[r.name, r.unit, f"{r.nominal:.4g}", r.prior, f"{r.value:.4g}", r.interval] for r in rows],
     )
     for note in result.notes:
         page.text(note)
