@@ -72,7 +72,6 @@ def run_case(case: Case) -> dict[str, Any]:
             "log": log.twin.params[e.name].transform == "log",
             "side": e.side,
             "reason": e.reason,
-            "conditional": getattr(e, "conditional", ""),
         }
         for e in result.estimates
         if e.name in log.planted

@@ -27,7 +27,7 @@ from twinloop.identify.problem import (
 )
 from twinloop.identify.uncertainty import compute_uncertainty
 from twinloop.simulate import open_backend
-from twinloop.simulate.replay import change_physics_rate, replay
+from twinloop.simulate.replay import change_physics_rate, change_substeps, replay
 from twinloop.simulate.replay_logs import harden_friction, prepare_replay
 from twinloop.twin import load_twin
 from twinloop.twin.quantities import Prior
@@ -158,7 +158,8 @@ def test_small_steps_leave_a_scale_open_that_usual_steps_seem_to_determine():
     assert sizes[1] < 0.01
 
 
-def test_a_nuisance_widens_the_interval_of_what_it_can_explain_and_no_other():
+def linear_problem():
+    """Readings that are linear in two parameters, and the values that fit them best."""
     rng = generator(1, "nuisance")
     slopes = rng.standard_normal((30, 40, 1, 2))
     problem = FitProblem(
@@ -168,8 +169,13 @@ def test_a_nuisance_widens_the_interval_of_what_it_can_explain_and_no_other():
         centre=np.zeros(2), sd=np.full(2, 10.0), low=np.full(2, -np.inf), high=np.full(2, np.inf),
         width=np.ones(1), prior_weight=1.31 / 1200,
     )  # fmt: skip
-    point = np.linalg.lstsq(slopes.reshape(-1, 2), problem.measured.ravel(), rcond=None)[0]
+    return problem, np.linalg.lstsq(slopes.reshape(-1, 2), problem.measured.ravel(), rcond=None)[0]
+
+
+def test_a_nuisance_widens_the_interval_of_what_it_can_explain_and_no_other():
+    problem, point = linear_problem()
     here = linearization(problem, point, np.full(2, 1e-3))
+    slopes = here.jacobians[0]
     alone = compute_uncertainty(problem, here, ["a", "b"])
     alike = compute_uncertainty(problem, here, ["a", "b"], nuisances={"like a": slopes[..., 0]})
     wide = (alike.high - alike.low) / (alone.high - alone.low)
@@ -178,6 +184,14 @@ def test_a_nuisance_widens_the_interval_of_what_it_can_explain_and_no_other():
     assert wide[1] == pytest.approx(1.0, abs=0.1)
     held = compute_uncertainty(problem, here, ["a", "b"], considered=slopes[None, ..., 1])
     assert (held.high - held.low)[1] == pytest.approx(2 * 1.96, rel=0.15)
+
+
+def test_an_interval_reaches_from_an_unfinished_estimate_to_the_optimum():
+    problem, optimum = linear_problem()
+    away = optimum + np.array([0.2, 0.0])  # seven standard errors from it
+    limits = compute_uncertainty(problem, linearization(problem, away, np.full(2, 1e-3)), ["a", "b"])
+    assert limits.low[0] < optimum[0] < away[0] < limits.high[0]
+    assert limits.high[0] - away[0] < (away[0] - limits.low[0]) / 2
 
 
 def test_frames_whose_derivative_depends_on_the_step_tell_nothing():
@@ -203,7 +217,9 @@ def test_the_common_scale_is_as_uncertain_as_the_masses_and_covers_the_truth(tmp
         )
         for i in range(5)
     ]  # fmt: skip
-    readings = replay(BACKEND, prepare_replay(twin, blank), twin.table(1, truth))[0]
+    logs = prepare_replay(twin, blank)
+    robot = replace(logs, twin=change_substeps(logs.twin, 16 * logs.twin.substeps))  # its physics has no steps
+    readings = replay(BACKEND, robot, twin.table(1, truth))[0]
     readings += 1e-4 * generator(0, "test/honest").standard_normal(readings.shape)
     result = identify(twin, [replace(e, state=r) for e, r in zip(blank, readings, strict=True)], backend=BACKEND)
     rows = {row.name: row for row in result.estimates}

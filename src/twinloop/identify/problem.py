@@ -321,8 +321,8 @@ _SHORTEST, _LONGEST = 1e-6, 0.1  # prior standard deviations, limits of `small_s
 def small_steps(problem: FitProblem, size: Array, change: float) -> Array:
     """Return steps ``(p,)`` for derivatives that change the readings by a small part of a Huber width.
 
-    Usual steps give derivatives with errors of a few per cent. With these the data seem to determine what they do not,
-    such as the common scale of all gains, inertias and frictions.
+    Usual steps give derivatives with errors of a few per cent. With such errors the data seem to determine the common
+    scale of all gains, inertias and frictions, which has no effect on the motion.
 
     Args:
         problem: Least-squares problem of the fit.
@@ -332,15 +332,16 @@ def small_steps(problem: FitProblem, size: Array, change: float) -> Array:
     return np.clip(change / np.maximum(size, 1e-12), _SHORTEST * problem.sd, _LONGEST * problem.sd)
 
 
-# A frame is rough if derivatives by two steps differ by more than this part of their size; our choice.
-_ROUGH = 0.3
+# A frame is rough if derivatives by two steps differ by more than this part of their size, plus this part of the usual
+# size in its channel; our choice.
+_ROUGH, _ROUGH_FLOOR = 0.3, 0.03
 
 
 def ignore_rough_frames(fine: Linearization, coarse: Linearization, problem: FitProblem) -> Linearization:
     """Set the derivatives of frames to 0 where they depend on the finite-difference step.
 
-    After a joint has broken free from rest, the smallest change of a parameter may decide when: such frames have no
-    derivative, and tell nothing about the parameters.
+    The time at which a joint breaks free from rest may depend on the smallest change of a parameter. The frames after
+    it have no derivative, and therefore count as frames without information.
 
     Args:
         fine: Linearization with small steps, of a problem with one block.
@@ -349,10 +350,10 @@ def ignore_rough_frames(fine: Linearization, coarse: Linearization, problem: Fit
     """
     (one,), (other,) = fine.jacobians, coarse.jacobians
     one, other = one * problem.sd, other * problem.sd
-    floor = _ROUGH * np.sqrt(np.nanmean(np.nansum(other**2, axis=-1), axis=(0, 1)))
+    usual = np.sqrt(np.nanmean(np.nansum(other**2, axis=-1), axis=(0, 1)))
     with np.errstate(invalid="ignore"):  # missing measurements
         apart = np.linalg.norm(one - other, axis=-1)
-        rough = apart > _ROUGH * np.linalg.norm(other, axis=-1) + 0.1 * floor
+        rough = apart > _ROUGH * np.linalg.norm(other, axis=-1) + _ROUGH_FLOOR * usual
     return replace(
         fine,
         jacobians=(np.where(rough[..., None], 0.0, fine.jacobians[0]),),

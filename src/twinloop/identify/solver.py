@@ -258,7 +258,7 @@ def refine(
 
     Args:
         problem: Least-squares problem of the fit.
-        here: Linearization at the start; its derivatives may come from a coarser replay than its residual.
+        here: Linearization at the start.
         iterations: Maximum number of steps, accepted or rejected.
         tolerance: The descent ends if a step lowers the total loss by less than this fraction.
     """

@@ -82,7 +82,7 @@ def typical_armature(model: mujoco.MjModel, joint: int) -> float:
 
 
 def distance_per_angle(model: mujoco.MjModel, joint: int) -> float:
-    """Return by what a spread in rad is multiplied for one joint: 1 for a hinge, a fifth of its range in m for a slide.
+    """Return the factor on a spread in rad for one joint: 1 for a hinge, a fifth of its range in m for a slide.
 
     An error of 0.1 rad, such as that of an encoder's zero, is thus an error of 2 % of a slide's range.
     """
