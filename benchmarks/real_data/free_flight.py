@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.records import Episode, LoggedSignal
-from twinloop.identify.assembly import limit_physics_rate
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay

@@ -12,8 +12,9 @@ from twinloop.core.distribution import ResidualNoise
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
-from twinloop.identify.assembly import fit_space, limit_physics_rate
+from twinloop.identify.assembly import fit_space
 from twinloop.identify.bands import draw_noise
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.identify.sbi_bridge import PriorBox, SbiOptions, sample_posterior
 from twinloop.identify.sbi_flow import require_sbi
 from twinloop.identify.sbi_result import compute_mahalanobis_test, rank_uniformity

@@ -7,7 +7,7 @@ from twinloop.identify import FitConfig
 from twinloop.identify.assembly import select_free_parameters
 from twinloop.identify.problem import FitProblem, ParameterBlock
 from twinloop.identify.search import describe_optima, distinct_optima, evolve, starting_points
-from twinloop.identify.solver import solve, solve_together, start_descent
+from twinloop.identify.solver import solve
 from twinloop.twin import load_twin
 
 
@@ -54,39 +54,11 @@ def test_many_starts_reach_the_lowest_valley_and_the_first_is_the_given_one():
     assert points.shape == (8, 1)
     assert points[0] == 2.5
     alone = solve(problem, points[0], iterations=40)
-    together = solve_together(problem, [start_descent(problem, point) for point in points], iterations=40)
+    together = [solve(problem, point, iterations=40) for point in points]
     best = min(together, key=lambda s: s.loss)
     assert alone.point[0] > 1.5
     assert best.point[0] < -1.5
     assert best.loss < alone.loss
-
-
-def test_walks_together_go_as_each_alone():
-    problem = problem_of(rough, 2)
-    points = starting_points(problem, np.zeros(2), 5, seed=0)
-    together = solve_together(problem, [start_descent(problem, point) for point in points], iterations=12)
-    for point, solution in zip(points, together, strict=True):
-        alone = solve(problem, point, iterations=12)
-        assert solution.history == alone.history
-        assert np.array_equal(solution.point, alone.point)
-
-
-def test_what_walks_ask_for_fits_the_memory(monkeypatch):
-    problem, most = problem_of(rough, 2), []
-    wide = FitProblem(
-        **{
-            **{name: getattr(problem, name) for name in problem.__dataclass_fields__},
-            "readings": lambda points, local: (most.append(len(points)), problem.readings(points, local))[1],
-        }
-    )
-    points = starting_points(problem, np.zeros(2), 9, seed=0)
-    whole = solve_together(wide, [start_descent(wide, point) for point in points], iterations=4)
-    assert max(most) > 20
-    most.clear()
-    monkeypatch.setattr("twinloop.identify.solver._MOST_NUMBERS", 10)
-    parts = solve_together(wide, [start_descent(wide, point) for point in points], iterations=4)
-    assert max(most) <= 10
-    assert [s.history for s in parts] == [s.history for s in whole]
 
 
 def test_starts_are_spread_evenly_over_the_prior_and_stay_within_bounds():
@@ -114,8 +86,8 @@ def test_two_optima_are_told_apart_and_said(space):
     problem = FitProblem(
         **{**{name: getattr(problem, name) for name in problem.__dataclass_fields__}, "measured": measured}
     )
-    starts = [start_descent(problem, np.array(p)) for p in ([0.1, 0.0], [0.9, 0.0], [0.2, -0.5])]
-    optima = distinct_optima(problem, solve_together(problem, starts, iterations=40))
+    starts = np.array([[0.1, 0.0], [0.9, 0.0], [0.2, -0.5]])
+    optima = distinct_optima(problem, [solve(problem, start, iterations=40) for start in starts])
     assert sorted(round(float(o.point[0]), 2) for o in optima) == [0.3, 0.7]
     assert sum(o.starts for o in optima) == 3
     said = describe_optima(space, problem, optima)
@@ -129,8 +101,8 @@ def test_two_optima_are_told_apart_and_said(space):
 def test_a_valley_is_one_optimum(space):
     """Only the sum is seen: ends differ, and nothing rises between them."""
     problem = problem_of(lambda x: x.sum(axis=1, keepdims=True), 2, measured=1.0, width=0.01)
-    starts = [start_descent(problem, np.array(p)) for p in ([2.0, 0.0], [0.0, 2.0], [-2.0, 1.0])]
-    solutions = solve_together(problem, starts, iterations=30)
+    starts = np.array([[2.0, 0.0], [0.0, 2.0], [-2.0, 1.0]])
+    solutions = [solve(problem, start, iterations=30) for start in starts]
     assert np.ptp([s.point[0] for s in solutions]) > 0.5
     optima = distinct_optima(problem, solutions)
     assert len(optima) == 1

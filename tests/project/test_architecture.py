@@ -113,7 +113,7 @@ CEILINGS = {
     "gap": 8050,
     "generate": 2360,
     "hardware": 2780,
-    "identify": 5540,
+    "identify": 5790,
     "label": 860,
     "policies": 1610,
     "randomize": 2500,
@@ -123,11 +123,11 @@ CEILINGS = {
     "rollout": 2620,
     "scenario": 1440,
     "sensors": 3670,
-    "simulate": 3560,
+    "simulate": 3580,
     "stats": 5840,
     "tasks": 2260,
     "train": 3540,
-    "twin": 6420,
+    "twin": 6440,
     "workflows": 16290,
 }
 SLACK = 150

@@ -31,7 +31,7 @@ SPEC = """
 name: swing
 model: swing.xml
 control_hz: 30
-substeps: 8
+substeps: 32
 robot: {type: swing, joints: [swing], units: [deg]}
 params:
   - {name: "joint/*/damping", low: 0.0, high: 10.0, range: [0.5, 2.0], op: scale, source: test}

@@ -22,7 +22,8 @@ from benchmarks.studies import around, markdown_table, write_between
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.identify import identify
-from twinloop.identify.assembly import FitSpace, fit_problem, fit_space, limit_physics_rate
+from twinloop.identify.assembly import FitSpace, fit_problem, fit_space
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.identify.problem import FitProblem, Linearization, linearize
 from twinloop.identify.uncertainty import compute_uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes, frame_scores

@@ -19,7 +19,8 @@ from scipy.signal import lfilter
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig
-from twinloop.identify.assembly import FitSpace, fit_problem, fit_space, limit_physics_rate
+from twinloop.identify.assembly import FitSpace, fit_problem, fit_space
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.identify.problem import FitProblem, Linearization, linearize
 from twinloop.identify.solver import solve
 from twinloop.simulate import Backend

@@ -20,7 +20,7 @@ from twinloop.core.params import ParamTable
 from twinloop.identify.config import FitConfig
 from twinloop.identify.problem import FitProblem, ParameterBlock
 from twinloop.simulate import Backend
-from twinloop.simulate.replay import change_physics_rate, replay
+from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import best_lag, quantization_step
 from twinloop.twin import Param, Twin
@@ -414,7 +414,10 @@ def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], co
     """
     size = np.nanmedian(np.abs(residual), axis=(0, 1))
     least = 1e-9 + 1e-6 * np.nanmax(np.abs(measured), axis=(0, 1))
-    return np.maximum(config.width * size, least)
+    # A joint at rest has a residual of exactly 0 if its readings are rounded; in motion rounding is uniform noise.
+    columns = np.moveaxis(measured, -1, 0)
+    rounding = [(quantization_step(values[~np.isnan(values)]) or 0.0) / math.sqrt(12.0) for values in columns]
+    return config.width * np.maximum(np.maximum(size, least), rounding)
 
 
 def _is_coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
@@ -433,14 +436,6 @@ def _is_coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
 def evenly_spaced_indices(count: int, most: int) -> NDArray[np.intp]:
     """Return indices of at most ``most`` rows, evenly spaced among ``count`` rows."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
-
-
-def limit_physics_rate(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
-    """Return the same logs with a twin whose physics runs at about ``physics_hz``.
-
-    The twin's own physics rate is kept if it is lower.
-    """
-    return replace(logs, twin=change_physics_rate(logs.twin, physics_hz))
 
 
 def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
@@ -472,12 +467,18 @@ def _estimate_start_delays(logs: ReplayLogs) -> dict[str, float]:
     if not logs.joints or twin.robot.control != "position" or len(logs.channels) != len(logs.joints):
         return {}
     lag = best_lag(logs.units.from_si(logs.commands), logs.measured) / twin.control_hz
-    nominal = twin.table(1)
-    viscous = twin.column(nominal, "joint", "damping", 0.0) + twin.column(nominal, "actuator", "kd", 0.0)
-    own = viscous / twin.column(nominal, "actuator", "kp", np.inf)
-    delay = np.maximum(lag - own[0], 0.0)
+    delay = np.maximum(lag - servo_lag(twin, twin.table(1))[0], 0.0)
     names = [f"actuator/{actuator}/delay" for actuator in twin.robot.actuator_names]
     return {name: float(value) for name, value in zip(names, delay, strict=True) if name in twin.params}
+
+
+def servo_lag(twin: Twin, params: ParamTable) -> NDArray[np.float64]:
+    """Return the lag of position servos behind a steady motion, (damping + kd) / kp, in s, ``(nworld, n)``.
+
+    The delay of the command adds to it.
+    """
+    viscous = twin.column(params, "joint", "damping", 0.0) + twin.column(params, "actuator", "kd", 0.0)
+    return viscous / twin.column(params, "actuator", "kp", np.inf)
 
 
 def scale_from_quantization(values: ArrayLike, radians_per_unit: float, counts_per_turn: int) -> float | None:

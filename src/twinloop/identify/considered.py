@@ -1,22 +1,21 @@
-"""Compute responses of the readings to quantities that a fit keeps fixed, because they add to its uncertainty.
+"""Compute responses of the readings to parameters that a fit keeps fixed, because they add to its uncertainty.
 
-The finite physics step is *considered* in the sense of Schmidt ("Application of state-space methods to navigation
-problems", 1966): its error is not estimated, but is part of the estimate's uncertainty. Parameters that a fit usually
-frees but that the twin does not declare are *nuisances*: the data restrict them, and what remains counts.
+Parameters that a fit usually frees but that the twin does not declare are *nuisances*: the data restrict them, and what
+remains counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.identify.assembly import FitSpace, default_free_quantities, select_free_parameters
 from twinloop.identify.config import FitConfig
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.simulate import Backend
-from twinloop.simulate.replay import change_substeps, replay
+from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.twin.quantities import find_members, has_quantity
 from twinloop.twin.spec import ParamSpec
@@ -26,59 +25,26 @@ Array = NDArray[np.float64]
 _PART = 0.2  # of a prior standard deviation, the change from which a response is computed
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConsideredEffects:
-    """Responses of the readings to quantities that a fit keeps fixed, ``(nwindow, nframe, nchannel)`` each.
-
-    They are changes per prior standard deviation, in the channels' units.
-
-    Attributes:
-        physics_step: Response to a physics step of 0 instead of the twin's own.
-        undeclared: Responses to parameters that the twin does not declare, by name.
-    """
-
-    physics_step: Array
-    undeclared: Mapping[str, Array]
-
-
-def compute_considered_effects(
+def undeclared_responses(
     backend: Backend, logs: ReplayLogs, space: FitSpace, config: FitConfig, point: Array, local: Array
-) -> ConsideredEffects:
-    """Replay a fit's estimate with every considered quantity changed.
+) -> dict[str, Array]:
+    """Return the responses of the readings to parameters that are free by default but that the twin does not declare.
 
-    If the user chose the free parameters, only the physics step is considered: the intervals are then conditional on
+    The responses are changes per prior standard deviation, in the channels' units, ``(nwindow, nframe, nchannel)``, by
+    parameter name. The dictionary is empty if the user chose the free parameters: the intervals are then conditional on
     the values of the other parameters.
 
     Args:
         backend: The backend that simulates the replays.
-        logs: The training windows, with the twin at its own physics rate.
+        logs: The training windows.
         space: The free parameters.
         config: Configuration of the fit.
         point: The estimate in solver coordinates (ln or SI), ``(p,)``.
         local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
     """
+    if not logs.joints or config.free is not None or config.quantities is not None:
+        return {}
     values = {**space.fixed, **space.scalar_values(point)}
-    base = replay(backend, logs, logs.twin.table(1, values), local[None])[0]
-    half_step = replace(logs, twin=change_substeps(logs.twin, 2 * logs.twin.substeps))
-    finer = replay(backend, half_step, half_step.twin.table(1, values), local[None])[0]
-    chosen_by_user = config.free is not None or config.quantities is not None
-    undeclared = {}
-    if logs.joints and not chosen_by_user:
-        undeclared = _undeclared_responses(backend, logs, values, config, local, base)
-    return ConsideredEffects(
-        physics_step=_finite(2.0 * (finer - base)),  # to a step of 0, to first order
-        undeclared={name: _finite(response) for name, response in undeclared.items()},
-    )
-
-
-def _finite(response: Array) -> Array:
-    return np.nan_to_num(response, posinf=0.0, neginf=0.0)
-
-
-def _undeclared_responses(
-    backend: Backend, logs: ReplayLogs, values: Mapping[str, float], config: FitConfig, local: Array, base: Array
-) -> dict[str, Array]:
-    """Return the responses to parameters that are free by default, but that the twin does not declare."""
     twin = logs.twin
     rows = []
     for kind in default_free_quantities():
@@ -96,6 +62,9 @@ def _undeclared_responses(
         table[free.name] = np.clip(column, free.param.low, free.param.high)
     if not missing:
         return {}
-    seen = replace(logs, twin=complete)
-    read = replay(backend, seen, complete.table(len(missing), table), np.repeat(local[None], len(missing), axis=0))
-    return {free.name: (one - base) / _PART for free, one in zip(missing, read, strict=True)}
+    seen = limit_physics_rate(replace(logs, twin=complete), config.physics_hz)
+    table = {name: np.append(column, values.get(name, complete.params[name].nominal)) for name, column in table.items()}
+    worlds = len(missing) + 1
+    read = replay(backend, seen, complete.table(worlds, table), np.repeat(local[None], worlds, axis=0))
+    responses = np.nan_to_num((read[:-1] - read[-1]) / _PART, posinf=0.0, neginf=0.0)
+    return {free.name: response for free, response in zip(missing, responses, strict=True)}

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import FitSpace, fit_problem, fit_space, limit_physics_rate
+from twinloop.identify.assembly import FitSpace, fit_problem, fit_space
 from twinloop.identify.config import FitConfig
 from twinloop.identify.fit import identify
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.identify.solver import solve
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import prepare_replay

@@ -19,9 +19,10 @@ from scipy.linalg import null_space
 from twinloop.core.records import Episode
 from twinloop.hardware.limits import ClearanceCheck, MotionLimits
 from twinloop.hardware.teleop_motion import interpolate_minimum_jerk
-from twinloop.identify.assembly import FitSpace, fit_problem, limit_physics_rate
+from twinloop.identify.assembly import FitSpace, fit_problem
 from twinloop.identify.config import FitConfig
 from twinloop.identify.fisher import FisherInformation, ResidualNoiseModel, compute_excitation, compute_information
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.identify.problem import FitProblem, Linearization, linearize
 from twinloop.simulate import Backend, InitialState, rollout
 from twinloop.simulate.replay import replay

@@ -15,7 +15,8 @@ from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
 from twinloop.identify.assembly import FitSpace, fit_space, narrow_bounds
 from twinloop.identify.config import FitConfig, HoldoutSpec
-from twinloop.identify.considered import compute_considered_effects
+from twinloop.identify.considered import undeclared_responses
+from twinloop.identify.model_error import find_model_error
 from twinloop.identify.optimization import FitProgress, optimize_fit
 from twinloop.identify.problem import FitProblem
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
@@ -81,7 +82,11 @@ def _transform_value(value: float, space: FitSpace, name: str) -> float:
 
 
 def build_estimates(
-    space: FitSpace, point: NDArray[np.float64], uncertainty: Uncertainty, scales: Mapping[str, float]
+    space: FitSpace,
+    point: NDArray[np.float64],
+    uncertainty: Uncertainty,
+    scales: Mapping[str, float],
+    conditional: NDArray[np.bool_],
 ) -> tuple[Estimate, ...]:
     """Return value and interval of every identified parameter in SI units.
 
@@ -92,6 +97,7 @@ def build_estimates(
         point: Their estimate in solver coordinates, ``(p,)``.
         uncertainty: Uncertainty of the estimate.
         scales: Encoder scales that are computed from the quantization of the log, by parameter name.
+        conditional: Whether each parameter is conditional on the twin's physics, see `model_error`, ``(p,)``.
     """
     centre, low, high = (space.scalar_values(each) for each in (point, uncertainty.low, uncertainty.high))
     reach = _PRIOR_QUANTILE * space.column("sd")
@@ -109,6 +115,7 @@ def build_estimates(
                 high=None if reason else min(high[name], param.high),
                 reason=reason,
                 side=uncertainty.sides[i],
+                conditional=bool(conditional[i]) and not reason,
                 prior_low=max(prior_low[name], param.low),
                 prior_high=min(prior_high[name], param.high),
                 prior_source=space.free[i].prior_source,
@@ -256,19 +263,22 @@ def identify(
     times = FrameTimes(start_times=training.start_times, dt=1.0 / training.twin.control_hz)
     clusters = choose_fit_clusters(problem, end, times=times) if config.bootstrap else None
     refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
-    considered = compute_considered_effects(backend, training, space, config, end.point, end.local)
+    step_error = optimization.step_error
+    known = [episode for episode in episodes if episode.index in trained]
+    model_error = find_model_error(backend, training, space, config, problem, end, known)
     uncertainty = compute_uncertainty(
         problem, end, space.names, times=times, level=config.level, refits=refits,
-        considered=considered.physics_step[None], nuisances=considered.undeclared,
+        considered=None if step_error is None else step_error[None],
+        nuisances={
+            **undeclared_responses(backend, training, space, config, end.point, end.local), **model_error.responses
+        },
     )  # fmt: skip
     profiles = [profile_likelihood(problem, end, space, uncertainty, n, checkpoint=checkpoint) for n in config.profile]
     values = space.scalar_values(solution.point)
     readings = _replay_readings(backend, training, {**fixed, **values})
-    # If first states were corrected, these are the residuals of the corrected windows.
-    residual = end.residual * problem.width if training.nlocal else readings - training.measured
     return IdentifyResult(
         distribution=build_distribution(space, solution.point, uncertainty, scales, training),
-        estimates=build_estimates(space, solution.point, uncertainty, scales),
+        estimates=build_estimates(space, solution.point, uncertainty, scales, model_error.conditional),
         joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
         log_units=tuple(channel.unit for channel in logs.channels),
         training=tuple(trained),
@@ -278,12 +288,17 @@ def identify(
         holdout_error=_holdout_error(backend, held, {**fixed, **values}, config.level),
         condition=uncertainty.condition,
         directions=uncertainty.directions,
-        residuals=summarize_residuals(residual),
+        residuals=summarize_residuals(end.residual * problem.width),
         evidence=build_evidence(problem, uncertainty),
         converged=solution.converged,
         worlds_replayed=optimization.worlds,
         seconds=time.perf_counter() - started,
-        notes=(*collect_notes(logs, scales, held_out, space.names, uncertainty), *excluded, *optimization.notes),
+        notes=(
+            *collect_notes(logs, scales, held_out, space.names, uncertainty),
+            *model_error.describe([channel.name.removeprefix("position/") for channel in logs.channels]),
+            *excluded,
+            *optimization.notes,
+        ),
         profiles=tuple(profiles),
         optima=tuple(space.scalar_values(optimum.point) for optimum in optimization.optima),
     )

@@ -5,9 +5,9 @@ The stages are:
 1. ``first`` fits the parameters that explain most of a servo's lag, on few windows.
 2. ``walk`` fits all parameters by the configured search. The noise of every sensor is then estimated again, and the fit
 repeated, until the noise is stable.
-3. ``joint`` makes the last steps with all parameters, all training windows and all effects between joints. It replays
-at the twin's own physics rate, the earlier stages at a lower one. Parameters that all joints share, such as link
-masses, are fitted only here.
+3. ``joint`` makes the last steps with all parameters, all training windows and all effects between joints. Parameters
+that all joints share, such as link masses, are fitted only here. The readings are corrected for the finite physics step
+(`physics_rate`), so that errors of the integration do not enter the parameters.
 
 The checkpoint is updated during every stage. An interrupt (Ctrl-C) ends the optimization at its current state.
 """
@@ -17,13 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError
-from twinloop.identify.assembly import FitSpace, evenly_spaced_indices, fit_problem, huber_width, limit_physics_rate
+from twinloop.identify.assembly import FitSpace, evenly_spaced_indices, fit_problem, huber_width
 from twinloop.identify.config import FitConfig
+from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate
 from twinloop.identify.problem import (
     FitProblem,
     derivative_sizes,
@@ -31,14 +33,24 @@ from twinloop.identify.problem import (
     likelihood_weight,
     linearize,
     small_steps,
+    standard_errors,
 )
-from twinloop.identify.search import EvolutionResult, Optimum, describe_optima, distinct_optima, evolve, starting_points
+from twinloop.identify.search import (
+    EvolutionResult,
+    Optimum,
+    combine_blocks,
+    describe_optima,
+    distinct_optima,
+    evolve,
+    lag_starts,
+    starting_points,
+)
 from twinloop.identify.solver import (
     FitCheckpoint,
     SolverSolution,
     SolverState,
+    continue_descent,
     refine,
-    solve_together,
     start_descent,
 )
 from twinloop.simulate import Backend
@@ -151,13 +163,15 @@ def describe_unconverged_fit(solution: SolverSolution) -> list[str]:
     return [f"The optimization ended while its loss was still falling, by {fell:.1%} in two steps. Raise iterations."]
 
 
-_FIRST_ITERATIONS, _FIRST_TOLERANCE = 6, 1e-2
+_FIRST_ITERATIONS, _START_ITERATIONS, _FIRST_TOLERANCE = 6, 3, 1e-2
 _STEADY = 1.25  # noise that changes by less than this factor is stable
 # Changes of the readings, in Huber widths, by finite differences of the last stage: large enough for its steps to see
 # past the roughness of stiction, and small enough for its result to leave open what no data determine.
 _CHANGE, _FINEST_CHANGE = 0.05, 0.002
 _LEAST_WINDOWS, _MAIN_SECONDS = 4, 40.0  # of the main iterations, which need no precision; our choice
-_NEAR = 0.02  # prior standard deviations; the derivatives before a shorter move still hold after it
+_PART_ROUNDS = 3  # of the last stage with the windows of the main iterations
+# Largest move in standard errors, and fall of the loss, after which a round of the last stage is not repeated.
+_NEAR, _FALL, _PART_FALL = 0.2, 5e-3, 5e-2
 _SCANNED = np.linspace(0.0, 0.2, 11)  # s; servo lags on a bus reach 130 ms (SO-101), camera lags 200 ms
 
 
@@ -188,6 +202,8 @@ class OptimizationResult:
         problem: The least-squares problem of the last stage, with all training windows.
         solution: Its solution; after an interrupt, the best point so far.
         worlds: Number of simulated worlds.
+        step_error: Error of the correction for the finite physics step, ``(nwindow, nframe, nchannel)`` in the
+            channels' units; None after an interrupt before the last stage.
         optima: Solutions with nearly the same loss, the reported solution first.
         notes: Notes for the user.
     """
@@ -195,6 +211,7 @@ class OptimizationResult:
     problem: FitProblem
     solution: SolverSolution
     worlds: int
+    step_error: Array | None = None
     optima: tuple[Optimum, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -225,8 +242,8 @@ def optimize_fit(
     """
     logs = limit_physics_rate(training, config.physics_hz)
     stages = _FitStages(
-        backend=backend, logs=logs, full_rate=training, space=space, config=config, checkpoint=checkpoint,
-        progress=progress,
+        backend=backend, logs=logs, own_substeps=training.twin.substeps, space=space, config=config,
+        checkpoint=checkpoint, progress=progress,
     )  # fmt: skip
     try:
         return stages.run()
@@ -240,8 +257,8 @@ class _FitStages:
 
     Attributes:
         backend: The backend that simulates the replays.
-        logs: The training windows, with the twin at the physics rate of the search.
-        full_rate: The same windows with the twin at its own physics rate.
+        logs: The training windows, with the twin at the physics rate of derivatives.
+        own_substeps: The twin's own number of physics steps per control step.
         space: The free parameters.
         config: Configuration of the fit.
         checkpoint: Stores the progress of each stage.
@@ -250,11 +267,12 @@ class _FitStages:
         found: Best values of the p parameters so far, ``(p,)``: natural logarithms of parameters with a log transform,
             SI values of other parameters. None before the first result.
         notes: Notes for the user so far.
+        step_error: Error of the correction for the finite physics step, see `OptimizationResult`.
     """
 
     backend: Backend
     logs: ReplayLogs
-    full_rate: ReplayLogs
+    own_substeps: int
     space: FitSpace
     config: FitConfig
     checkpoint: FitCheckpoint
@@ -262,6 +280,7 @@ class _FitStages:
     worlds: int = 0
     found: Array | None = None
     notes: list[str] = field(default_factory=list[str])
+    step_error: Array | None = None
 
     @property
     def early(self) -> NDArray[np.intp]:
@@ -277,6 +296,8 @@ class _FitStages:
         starts = self._find_start_points(logs.take(rows), space)
         if config.search != "cma":
             starts[0] = self._fit_first_parameters(logs.take(rows[::2]), space, starts[0])
+        if config.search == "lm":
+            starts[0] = self._choose_delays(logs.take(rows[::2]), space, starts[0])
         problem = fit_problem(self.backend, logs.take(rows), space, starts[0], config)
         if config.search == "cma":
             starts = [self._run_cma_es(problem, starts[0]).point]
@@ -285,7 +306,7 @@ class _FitStages:
         )
         optima = distinct_optima(problem, solutions)
         best = min(solutions, key=lambda s: s.loss)
-        problem, best = self._refine_noise(problem, best)
+        problem, best = self._refine_noise(problem, best, logs.take(rows))
         self.notes += filter(None, [describe_optima(space, problem, optima)])
         self.notes += describe_unconverged_fit(best)
         converged = best.converged
@@ -294,8 +315,9 @@ class _FitStages:
         self.notes += describe_parameters_at_bounds(self.space, best.point)
         optima = tuple(replace(optimum, point=self._complete(optimum.point)) for optimum in optima)
         return OptimizationResult(
-            problem=problem, solution=best, worlds=self.worlds, optima=optima, notes=tuple(self.notes)
-        )
+            problem=problem, solution=best, worlds=self.worlds, step_error=self.step_error, optima=optima,
+            notes=tuple(self.notes),
+        )  # fmt: skip
 
     def result_at_interrupt(self) -> OptimizationResult:
         """Return the best result so far, with a note about the interrupt.
@@ -305,8 +327,7 @@ class _FitStages:
         """
         if self.found is None:
             raise KeyboardInterrupt
-        config = replace(self.config, coupled=True)
-        problem = fit_problem(self.backend, self.logs, self.space, self.found, config)
+        problem = fit_problem(self.backend, self.logs, self.space, self.found, replace(self.config, coupled=True))
         end = linearize(problem, self.found)
         solution = SolverSolution(end=end, history=(float(end.losses.sum()),), replays=self.worlds, converged=False)
         checkpoint = self.config.checkpoint
@@ -363,6 +384,16 @@ class _FitStages:
         )[0]
         return complete(early.point)
 
+    def _choose_delays(self, logs: ReplayLogs, space: FitSpace, start: Array) -> Array:
+        """Descend from several divisions of each servo's lag, see `lag_starts`, and return the best point by blocks."""
+        others = lag_starts(space, start, keep=self.config.start)
+        if not others:
+            return start
+        problem = fit_problem(self.backend, logs, space, start, self.config)
+        states = [start_descent(problem, point) for point in (start, *others)]
+        solutions = self._descend("delays", problem, states, _START_ITERATIONS, tolerance=_FIRST_TOLERANCE)
+        return combine_blocks(problem, solutions)
+
     def _run_cma_es(self, problem: FitProblem, start: Array) -> EvolutionResult:
         config = self.config
 
@@ -383,12 +414,23 @@ class _FitStages:
         self.worlds += result.replays
         return result
 
-    def _refine_noise(self, problem: FitProblem, solution: SolverSolution) -> tuple[FitProblem, SolverSolution]:
-        """Estimate the noise of every sensor from the last solution and continue the fit, until the noise is stable."""
+    def _refine_noise(
+        self, problem: FitProblem, solution: SolverSolution, logs: ReplayLogs
+    ) -> tuple[FitProblem, SolverSolution]:
+        """Correct the error of the physics step, and continue the fit until the noise of every sensor is stable.
+
+        The noise is estimated from the last solution.
+        """
+        space = self.space.take(self.early)
         for number in range(self.config.rescale):
-            width = huber_width(solution.end.residual * problem.width, problem.measured, self.config)
+            point, local = solution.point[None], solution.end.local[None]
+            correction = compute_step_correction(
+                self.backend, logs, space.table(point), local, problem.width, own=self.own_substeps
+            )
+            problem = replace(problem, correction=correction.value)
+            width = huber_width(problem.residual(point, local)[0] * problem.width, problem.measured, self.config)
             change = np.maximum(width / problem.width, problem.width / width)
-            if change.max() < _STEADY:
+            if number and change.max() < _STEADY:
                 break
             problem = replace(problem, width=width)
             states = [start_descent(problem, solution.point, solution.end.local)]
@@ -398,9 +440,10 @@ class _FitStages:
     def _fit_all_jointly(
         self, main: FitProblem, solution: SolverSolution, rows: NDArray[np.intp]
     ) -> tuple[FitProblem, SolverSolution]:
-        """Make the last steps with all parameters and effects between joints, at the twin's own physics rate.
+        """Make the last steps with all parameters and effects between joints.
 
-        The first steps have only the windows of the main iterations.
+        The first rounds have only the windows of the main iterations. Every round computes all derivatives and keeps
+        them for its steps.
 
         Args:
             main: Least-squares problem of the main iterations.
@@ -412,12 +455,15 @@ class _FitStages:
         point, width, size = self._complete(solution.point), main.width, np.zeros(len(self.space.free))
         size[self.early] = derivative_sizes(solution.end, main)
         every, config = np.arange(len(self.logs)), replace(self.config, coupled=True)
-        stages, last = [rows, *[every] * (2 + self.config.polish)], False
-        problem, before = main, solution.end
-        for number, chosen in enumerate(stages):
-            last = last or number == len(stages) - 1
-            logs = self.full_rate.take(chosen)
+        chosen, problem, before, last, left = rows, main, solution.end, False, _PART_ROUNDS
+        for number in range(_PART_ROUNDS + 2 + config.polish):
+            logs = self.logs.take(chosen)
+            correction = compute_step_correction(
+                self.backend, logs, self.space.table(point[None]), local[None, chosen], width, own=self.own_substeps
+            )
             problem = fit_problem(self.backend, logs, self.space, point, config, width=width)
+            problem = replace(problem, correction=correction.value)
+            self.step_error = correction.error
             if number == 0 and not logs.nlocal:
                 residual = problem.residual(point[None], local[None, chosen])[0] * width
                 width = huber_width(residual, problem.measured, config)
@@ -432,13 +478,22 @@ class _FitStages:
             losses = problem.losses(here.residual[None], point[None], local[None, chosen])[0]
             solution = refine(problem, replace(here, losses=losses))
             self.worlds += len(point) + len(problem.local_sd) + 1 + solution.replays
-            moved = np.max(np.abs(solution.point - point) / problem.sd)
+            moved = np.max(np.abs(solution.point - point) / standard_errors(problem, solution.end))
             point, self.found, before = solution.point, solution.point, here
             local[chosen] = solution.end.local
-            self._report_progress("joint", number + 1, len(stages), solution.loss, 0)
+            self._report_progress("joint", number + 1, _PART_ROUNDS + 2 + config.polish, solution.loss, 0)
             if last:
                 break
-            last = len(chosen) == len(every) and bool(moved < _NEAR)
+            noise = huber_width(solution.end.residual * width, problem.measured, config)
+            steady = bool(np.max(np.maximum(noise / width, width / noise)) < _STEADY)
+            width, left = width if steady else noise, left - 1
+            fall = losses.sum() - solution.loss
+            part = len(chosen) < len(every)
+            settled = steady and bool(moved < _NEAR or fall < (_PART_FALL if part else _FALL) * solution.loss)
+            if not part:
+                last = settled or left == 0
+            elif settled or left == 0:
+                chosen, left = every, 1 + config.polish
         return problem, solution
 
     def _main_window_count(self) -> int:
@@ -462,7 +517,7 @@ class _FitStages:
         tolerance: float = 2e-3,
         to_all_parameters: Callable[[Array], Array] | None = None,
     ) -> list[SolverSolution]:
-        """Run minimizations (descents) from several states together, or resume them from the checkpoint.
+        """Run minimizations (descents) from several states, or resume them from the checkpoint.
 
         Args:
             stage: Name of the stage in checkpoint and progress.
@@ -482,7 +537,10 @@ class _FitStages:
             self.found = self._complete(to_all_parameters(least.point) if to_all_parameters else least.point)
             self._report_progress(stage, descent.iteration, iterations, least.history[-1], sum(d.replays for d in now))
 
-        solutions = solve_together(problem, list(now), iterations=iterations, tolerance=tolerance, watch=watch)
+        solutions = [
+            continue_descent(problem, state, iterations=iterations, tolerance=tolerance, watch=partial(watch, number))
+            for number, state in enumerate(list(now))
+        ]
         self.worlds += sum(solution.replays for solution in solutions)
         return solutions
 

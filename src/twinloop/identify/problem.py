@@ -55,6 +55,8 @@ class FitProblem:
     Attributes:
         readings: Function from points ``(nworld, p)`` and corrections of the windows' initial states ``(nworld,
             nwindow, m)`` to replayed readings ``(nworld, nwindow, nframe, nchannel)``.
+        correction: Added to all readings, ``(nwindow, nframe, nchannel)``, such as the error of the physics step; None
+            for none.
         measured: Measured readings, ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
         blocks: Parameters that are solved together; corrections of initial states need a single block.
         centre: Prior means of the parameters, ``(p,)``.
@@ -79,6 +81,7 @@ class FitProblem:
     width: Array
     local_sd: Array = field(default_factory=lambda: np.zeros(0))
     prior_weight: float = PRIOR_WEIGHT
+    correction: Array | None = None
     clusters: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
 
     def __post_init__(self) -> None:
@@ -117,8 +120,15 @@ class FitProblem:
             local: Corrections of m coordinates of each window's initial state, ``(nworld, nwindow, m)``.
         """
         readings = self.readings(points, local)
+        if self.correction is not None:
+            readings = readings + self.correction
         residual = (readings - self.measured) / self.width
         return np.where(np.isnan(readings) & ~np.isnan(self.measured), np.inf, residual)
+
+    @property
+    def probe_count(self) -> int:
+        """Number of perturbed worlds of one linearization, with one parameter of every block in each world."""
+        return max(len(block.columns) for block in self.blocks) + len(self.local_sd)
 
     def losses(self, residual: Array, points: Array, local: Array) -> Array:
         """Return the loss of every block at every point, ``(nworld, nblock)``, including the priors.
@@ -476,6 +486,15 @@ def normal_equations(problem: FitProblem, here: Linearization, block: int, *, da
         gradient=gradient - np.einsum("emp,em->p", cross, solved[..., -1]),
         recover=lambda move: -solved[..., -1] - solved[..., :-1] @ move,
     )
+
+
+def standard_errors(problem: FitProblem, here: Linearization) -> Array:
+    """Return standard errors ``(p,)`` of the parameters of a problem with one block, if the loss is a log-likelihood.
+
+    The prior's weight must be that of `likelihood_weight`.
+    """
+    matrix = normal_equations(problem, here, 0).matrix
+    return np.sqrt(problem.prior_weight * np.diag(np.linalg.inv(matrix)))
 
 
 def eliminate_initial_states(problem: FitProblem, here: Linearization, block: int) -> Array:

@@ -28,6 +28,8 @@ class Estimate(JsonRecord):
         high: Upper limit of the interval; None if the data do not determine the parameter.
         reason: Why the data do not determine the parameter; "" if they do.
         side: "at most" or "at least" if the estimate is on a bound and the interval is one-sided.
+        conditional: Whether the interval holds only if the twin's physics is right, because the residuals that
+            determine the parameter are correlated in time.
         prior_low: Lower limit of the central 95 % of the prior; None for a value that is not fitted.
         prior_high: Upper limit of it.
         prior_source: Where the prior comes from: ``fit file``, ``quantity`` (declared) or ``default range``.
@@ -43,6 +45,7 @@ class Estimate(JsonRecord):
     high: float | None
     reason: str = ""
     side: str = ""
+    conditional: bool = False
     prior_low: float | None = None
     prior_high: float | None = None
     prior_source: str = ""
@@ -54,9 +57,10 @@ class Estimate(JsonRecord):
         """Interval as text, or the reason why the parameter is not determined."""
         if self.low is None or self.high is None:
             return f"not determined: {self.reason}"
+        mark = " †" * self.conditional
         if self.side:
-            return f"{self.side} {self.high if self.side == 'at most' else self.low:.4g} (on its bound)"
-        return f"[{self.low:.4g}, {self.high:.4g}]"
+            return f"{self.side} {self.high if self.side == 'at most' else self.low:.4g} (on its bound){mark}"
+        return f"[{self.low:.4g}, {self.high:.4g}]{mark}"
 
     @property
     def prior(self) -> str:

@@ -24,9 +24,10 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.identify.assembly import FitSpace, fit_space, limit_physics_rate, narrow_bounds
+from twinloop.identify.assembly import FitSpace, fit_space, narrow_bounds
 from twinloop.identify.bands import draw_noise
 from twinloop.identify.config import FitConfig
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.identify.result import IdentifyResult
 from twinloop.identify.sbi_flow import require_sbi, train_posterior
 from twinloop.identify.sbi_result import (

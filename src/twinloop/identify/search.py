@@ -7,7 +7,8 @@ Evolution Strategy: A Tutorial", arXiv 1604.00772, by the package cmaes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from cmaes import CMA
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from twinloop.identify.assembly import FitSpace
+from twinloop.identify.assembly import FitSpace, servo_lag
 from twinloop.identify.problem import FitProblem
 from twinloop.identify.solver import SolverSolution
 from twinloop.randomize.sequences import scrambled_sobol
@@ -56,6 +57,57 @@ def starting_points(problem: FitProblem, start: Array, count: int, *, seed: int 
     draws = scrambled_sobol(np.arange(count - 1, dtype=np.int64), len(start), run_seed=seed)
     points = problem.centre + problem.sd * ndtri(draws)
     return np.clip(np.concatenate([start[None], points]), problem.low, problem.high)
+
+
+# Parts of a servo's lag that are delay: an ideal bus with a soft servo, and a slow bus with a stiff servo; our choice.
+_DELAY_PARTS = (0.1, 0.4, 0.7)
+_SAME_PART = 0.15
+
+
+def lag_starts(space: FitSpace, point: Array, keep: Collection[str] = ()) -> list[Array]:
+    """Return start points at which servos have the same lag as at ``point``, but with another part of it as delay.
+
+    The lag of a position servo is its delay plus (damping + kd) / kp. Smooth commands determine the sum, and the loss
+    often has one minimum per division of it.
+
+    Args:
+        space: The free parameters.
+        point: A point in solver coordinates (ln or SI), ``(p,)``.
+        keep: Names of parameters that are not changed.
+
+    Returns:
+        The points, ``(p,)`` each; none for a twin without a free delay and gain of the same servo.
+    """
+    twin, names = space.twin, space.names
+    if twin.spec.robot is None or twin.robot.control != "position":
+        return []
+    table = space.table(point[None])
+    servo, delay = servo_lag(twin, table)[0], twin.column(table, "actuator", "delay", 0.0)[0]
+    lag, starts = servo + delay, []
+    for part in _DELAY_PARTS:
+        start = point.copy()
+        for joint, actuator in enumerate(twin.robot.actuator_names):
+            own = [f"actuator/{actuator}/{quantity}" for quantity in ("delay", "kp")]
+            if not set(own) <= set(names) - set(keep) or servo[joint] <= 0:
+                continue
+            if abs(delay[joint] - part * lag[joint]) < _SAME_PART * lag[joint]:
+                continue
+            at, gain = map(names.index, own)
+            factor = servo[joint] / ((1.0 - part) * lag[joint])
+            start[at] = part * lag[joint]
+            start[gain] = point[gain] + math.log(factor) if space.free[gain].is_logarithmic else point[gain] * factor
+        if not np.array_equal(start, point):
+            starts.append(np.clip(start, space.column("low"), space.column("high")))
+    return starts
+
+
+def combine_blocks(problem: FitProblem, solutions: Sequence[SolverSolution]) -> Array:
+    """Return the point ``(p,)`` with the parameters of each block from the solution with the block's lowest loss."""
+    losses = np.array([solution.end.losses for solution in solutions])
+    combined = solutions[0].point.copy()
+    for block, best in zip(problem.blocks, np.argmin(losses, axis=0), strict=True):
+        combined[block.columns] = solutions[best].point[block.columns]
+    return combined
 
 
 def distinct_optima(problem: FitProblem, solutions: Sequence[SolverSolution]) -> tuple[Optimum, ...]:

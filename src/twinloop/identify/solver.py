@@ -2,8 +2,7 @@
 
 The Jacobian may consist of blocks: parameters that are solved jointly, for example those of one joint. It then ignores
 the effects between blocks. To correct for this, a step is accepted only if the total loss of all channels falls. All
-trial steps of all blocks run in one batch. A descent is one minimization from one start point. It is a generator that
-yields the points whose residuals it needs, so that many descents can be replayed in one batch (`solve_together`).
+trial steps of all blocks run in one batch. A descent is one minimization from one start point.
 
 A checkpoint file belongs to one fit: data, twin, free parameters and settings. It stores the progress of each stage.
 Numbers are written such that reading them gives exactly the same values.
@@ -11,7 +10,7 @@ Numbers are written such that reading them gives exactly the same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +22,13 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.core.plain import to_plain_value
-from twinloop.identify.problem import FitProblem, Linearization, linearization_from_probe, normal_equations, probe
+from twinloop.identify.problem import FitProblem, Linearization, linearize, normal_equations
 
 Array = NDArray[np.float64]
 
 _FACTORS = np.array([0.1, 1.0, 10.0, 100.0])
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 1e-6, 1e4
 _REJECTIONS = 3  # consecutive rejected steps: with 30³ times more damping no step helps, so it is a minimum
-_MOST_NUMBERS = 20_000_000  # residuals replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,33 +91,17 @@ class SolverState:
 Watch = Callable[[SolverState], None]
 
 
-class _ResidualQuery(NamedTuple):
-    """Points whose residuals an optimizer run needs next: k points of p parameters.
-
-    A window is a part of an episode that starts from its own initial state.
-
-    Attributes:
-        points: Parameters in solver coordinates (ln or SI), ``(k, p)``.
-        local: Corrections of m coordinates of each window's initial state, ``(k, nwindow, m)``.
-    """
-
-    points: Array
-    local: Array
-
-
 class _StepTrial(NamedTuple):
     """Result of one iteration of Levenberg–Marquardt: the accepted step and the next damping.
 
     Attributes:
-        accepted: The accepted step, a query with the new point as its only row; None if no step lowers the loss.
+        accepted: The new point ``(p,)`` and the new corrections of the initial states ``(nwindow, m)``; None if no step
+            lowers the loss.
         damping: Damping of each block for the next iteration.
     """
 
-    accepted: _ResidualQuery | None
+    accepted: tuple[Array, Array] | None
     damping: Array
-
-
-_Walk = Generator[_ResidualQuery, Array, SolverSolution]
 
 
 def solve(
@@ -140,9 +122,7 @@ def solve(
         tolerance: The descent ends if two successive accepted steps together lower the total loss by less than this
             fraction.
     """
-    return solve_together(problem, [start_descent(problem, start, local)], iterations=iterations, tolerance=tolerance)[
-        0
-    ]
+    return continue_descent(problem, start_descent(problem, start, local), iterations=iterations, tolerance=tolerance)
 
 
 def start_descent(problem: FitProblem, start: Array, local: Array | None = None) -> SolverState:
@@ -160,82 +140,38 @@ def start_descent(problem: FitProblem, start: Array, local: Array | None = None)
     )
 
 
-def solve_together(
+def continue_descent(
     problem: FitProblem,
-    starts: Sequence[SolverState],
+    now: SolverState,
     *,
     iterations: int = 15,
     tolerance: float = 2e-3,
-    watch: Callable[[int, SolverState], None] | None = None,
-) -> list[SolverSolution]:
-    """Minimize the loss from many start points as `solve` does, with all their replays in one batch.
+    watch: Watch | None = None,
+) -> SolverSolution:
+    """Minimize the loss from an initial or a stored state, see `solve`.
 
     Args:
         problem: Least-squares problem of the fit.
-        starts: Initial or resumed states.
-        iterations: Maximum number of steps of each descent, accepted or rejected.
-        tolerance: A descent ends if two successive accepted steps together lower the total loss by less than this
+        now: The state.
+        iterations: Maximum number of steps, accepted or rejected.
+        tolerance: The descent ends if two successive accepted steps together lower the total loss by less than this
             fraction.
-        watch: Called after every step with the index of the start and the state of its descent.
-
-    Returns:
-        The solutions in the order of ``starts``.
+        watch: Called after every step with the state.
     """
-
-    def make_watch(number: int) -> Watch:
-        return lambda descent: watch(number, descent) if watch else None
-
-    descents = {
-        number: _run_descent(problem, start, iterations=iterations, tolerance=tolerance, watch=make_watch(number))
-        for number, start in enumerate(starts)
-    }
-    queries = {number: next(walk) for number, walk in descents.items()}
-    solutions: dict[int, SolverSolution] = {}
-    while queries:
-        for number, residual in _replay_queries(problem, queries):
-            try:
-                queries[number] = descents[number].send(residual)
-            except StopIteration as end:
-                solutions[number] = end.value
-                del queries[number]
-    return [solutions[number] for number in range(len(starts))]
-
-
-def _replay_queries(problem: FitProblem, queries: dict[int, _ResidualQuery]) -> list[tuple[int, Array]]:
-    """Replay some of the queries in one batch, as many as fit into memory but at least one.
-
-    Args:
-        problem: Least-squares problem of the fit.
-        queries: Query of each unfinished descent, by its index.
-
-    Returns:
-        Pairs of the descent's index and its residuals.
-    """
-    most, chosen, worlds = max(1, _MOST_NUMBERS // max(problem.measured.size, 1)), [], 0
-    for number, query in sorted(queries.items()):
-        if chosen and worlds + len(query.points) > most:
-            break
-        chosen.append(number)
-        worlds += len(query.points)
-    points, local = (np.concatenate([queries[number][part] for number in chosen]) for part in (0, 1))
-    ends = np.cumsum([len(queries[number].points) for number in chosen])
-    return list(zip(chosen, np.split(problem.residual(points, local), ends[:-1]), strict=True))
-
-
-def _run_descent(problem: FitProblem, start: SolverState, *, iterations: int, tolerance: float, watch: Watch) -> _Walk:
-    here, replays = yield from _query_linearization(problem, start.point, start.local)
-    now = start if start.history else replace(start, history=(float(here.losses.sum()),), replays=replays)
+    here, replays = linearize(problem, now.point, now.local), 1 + problem.probe_count
+    if not now.history:
+        now = replace(now, history=(float(here.losses.sum()),), replays=replays)
     if not np.isfinite(now.history[0]):
         return SolverSolution(end=here, history=now.history, replays=now.replays, converged=False)
     while now.iteration < iterations and not now.converged:
         before = now.history
-        trial = yield from _best_trial(problem, here, now.damping)
+        trial = _best_trial(problem, here, now.damping)
         now = replace(now, iteration=now.iteration + 1, damping=trial.damping, replays=now.replays + len(_FACTORS) + 1)
         if trial.accepted is None:
             rejections = now.rejections + 1
             now = replace(now, rejections=rejections, converged=rejections == _REJECTIONS)
         else:
-            here, replays = yield from _query_linearization(problem, trial.accepted.points[0], trial.accepted.local[0])
+            here = linearize(problem, *trial.accepted)
             history = (*before, float(here.losses.sum()))
             slow = len(history) > 2 and history[-3] - history[-1] < tolerance * history[-1]
             now = replace(
@@ -247,7 +183,8 @@ def _run_descent(problem: FitProblem, start: SolverState, *, iterations: int, to
                 rejections=0,
                 converged=slow,
             )
-        watch(now)
+        if watch is not None:
+            watch(now)
     return SolverSolution(end=here, history=now.history, replays=now.replays, converged=now.converged)
 
 
@@ -265,13 +202,12 @@ def refine(
     damping, history, replays = _LEAST_DAMPING, [float(here.losses.sum())], 0
     for _ in range(iterations if np.isfinite(history[0]) else 0):
         step = _step(problem, here, np.full(len(problem.blocks), damping))
-        tried = _ResidualQuery(step[0][None], step[1][None])
-        residual, replays = problem.residual(*tried), replays + 1
-        losses = problem.losses(residual, *tried)[0]
+        residual, replays = problem.residual(step[0][None], step[1][None]), replays + 1
+        losses = problem.losses(residual, step[0][None], step[1][None])[0]
         if not losses.sum() < history[-1]:
             damping = max(1e3 * damping, _FIRST_DAMPING)
             continue
-        here = replace(here, point=tried.points[0], local=tried.local[0], residual=residual[0], losses=losses)
+        here = replace(here, point=step[0], local=step[1], residual=residual[0], losses=losses)
         history.append(float(losses.sum()))
         damping = max(damping / 1e2, _LEAST_DAMPING)
         if history[-2] - history[-1] < tolerance * history[-1]:
@@ -279,27 +215,8 @@ def refine(
     return SolverSolution(end=here, history=tuple(history), replays=replays, converged=True)
 
 
-def _query_linearization(
-    problem: FitProblem, point: Array, local: Array
-) -> Generator[_ResidualQuery, Array, tuple[Linearization, int]]:
-    """Yield the query for the linearization at a point; return the linearization and the number of simulated worlds.
-
-    The caller sends the residuals of the query's k points, ``(k, nwindow, nframe, nchannel)``.
-
-    Args:
-        problem: Least-squares problem of the fit.
-        point: The point in solver coordinates (ln or SI), ``(p,)``.
-        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
-    """
-    probed = probe(problem, point, local)
-    residual = yield _ResidualQuery(probed.points, probed.local)
-    return linearization_from_probe(problem, probed, residual), len(probed.points)
-
-
-def _best_trial(
-    problem: FitProblem, here: Linearization, damping: Array
-) -> Generator[_ResidualQuery, Array, _StepTrial]:
-    """Yield queries for steps with several dampings, and return the best step and the next damping.
+def _best_trial(problem: FitProblem, here: Linearization, damping: Array) -> _StepTrial:
+    """Return the best of the steps with several dampings, and the next damping.
 
     First each block (jointly solved parameters) takes the damping that is best for its own loss. If the total loss of
     these combined steps is not lower than before, or not lower than with one common change of all dampings, the best
@@ -307,8 +224,8 @@ def _best_trial(
     """
     levels = np.clip(_FACTORS[:, None] * damping, _LEAST_DAMPING, _MOST_DAMPING)
     steps = [_step(problem, here, level) for level in levels]
-    tried = _ResidualQuery(np.array([point for point, _ in steps]), np.array([local for _, local in steps]))
-    losses = problem.losses((yield tried), *tried)
+    points = np.array([point for point, _ in steps])
+    losses = problem.losses_at(points, np.array([local for _, local in steps]))
     uniform = losses.sum(axis=1)
     best, raised = int(np.argmin(uniform)), np.minimum(damping * 30.0, _MOST_DAMPING)
     better = losses.min(axis=0) < here.losses
@@ -317,12 +234,11 @@ def _best_trial(
         mixed = here.point.copy()
         for b in np.flatnonzero(better):
             columns = problem.blocks[b].columns
-            mixed[columns] = tried.points[choice[b], columns]
-        together = _ResidualQuery(mixed[None], here.local[None])
-        if problem.losses((yield together), *together).sum() < min(here.losses.sum(), uniform[best]):
-            return _StepTrial(together, np.where(better, levels[choice, np.arange(len(damping))], raised))
+            mixed[columns] = points[choice[b], columns]
+        if problem.losses_at(mixed[None], here.local[None]).sum() < min(here.losses.sum(), uniform[best]):
+            return _StepTrial((mixed, here.local), np.where(better, levels[choice, np.arange(len(damping))], raised))
     if uniform[best] < here.losses.sum():
-        return _StepTrial(_ResidualQuery(tried.points[[best]], tried.local[[best]]), levels[best])
+        return _StepTrial(steps[best], levels[best])
     return _StepTrial(None, raised)
 
 

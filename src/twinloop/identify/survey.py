@@ -16,7 +16,6 @@ from twinloop.identify.assembly import (
     evenly_spaced_indices,
     fit_problem,
     fit_space,
-    limit_physics_rate,
     select_free_parameters,
 )
 from twinloop.identify.config import FitConfig
@@ -27,6 +26,7 @@ from twinloop.identify.fisher import (
     compute_information,
     estimate_residual_noise,
 )
+from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.identify.problem import FitProblem, linearize
 from twinloop.identify.solver import solve
 from twinloop.simulate import Backend

@@ -24,7 +24,7 @@ from scipy.special import stdtrit
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.plain import JsonRecord
 from twinloop.identify.assembly import FitSpace
-from twinloop.identify.problem import FitProblem, Linearization, huber_loss, linearization_from_probe, probe
+from twinloop.identify.problem import FitProblem, Linearization, huber_loss, linearize
 from twinloop.identify.solver import FitCheckpoint, SolverState
 from twinloop.identify.uncertainty import Uncertainty
 from twinloop.identify.uncertainty_scores import FrameClusters, frame_scores
@@ -127,20 +127,12 @@ def variant_losses(problem: FitProblem, variants: VariantSolutions, variation: V
 def _linearize_variants(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization]:
     """Yield the linearization of every variant (the fit with other frame weights or one fixed parameter).
 
-    As many variants are replayed at once as fit into memory.
-
     Args:
         problem: Least-squares problem of the fit.
         now: Current parameters of the variants.
     """
-    probes = [probe(problem, point, local) for point, local in zip(now.points, now.local, strict=True)]
-    each = len(probes[0].points)
-    most = max(1, _MOST_NUMBERS // max(problem.measured.size * each, 1))
-    for begin in range(0, len(probes), most):
-        some = probes[begin : begin + most]
-        points, local = (np.concatenate([getattr(one, name) for one in some]) for name in ("points", "local"))
-        for one, residual in zip(some, np.split(problem.residual(points, local), len(some)), strict=True):
-            yield linearization_from_probe(problem, one, residual)
+    for point, local in zip(now.points, now.local, strict=True):
+        yield linearize(problem, point, local)
 
 
 def _newton_step(problem: FitProblem, here: Linearization, variation: VariantChange, i: int) -> tuple[Array, Array]:

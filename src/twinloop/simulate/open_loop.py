@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
-from twinloop.simulate.command import DROP_RATE, JITTER, ControlClock, command_map, is_direct
+from twinloop.simulate.command import DROP_RATE, JITTER, ControlClock, arrived_share, command_map, is_direct
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import Backend, InitialState
@@ -165,8 +165,8 @@ def _run(batch: Batch, controls: Array, substeps: int, series: Mapping[str, Arra
 def compute_control_series(twin: Twin, params: ParamTable, initial: InitialState, commands: Array) -> Array:
     """Return the controls of all physics steps, as `CommandPath` computes them step by step.
 
-    The newest command that has arrived is in effect. In the physics step during which a command arrives, the control is
-    a mean of the old and the new command, weighted by the share of the step.
+    The newest command that has arrived is in effect. While a command arrives, the control is a mean of the old and the
+    new command, weighted by `arrived_share`.
 
     Args:
         twin: the twin.
@@ -193,11 +193,13 @@ def compute_control_series(twin: Twin, params: ParamTable, initial: InitialState
         worlds = np.flatnonzero(kind.ravel() == number)
         for column, delay in enumerate(row):
             signal = issued[worlds, :, column]
-            controls[worlds, :, column] = _delay_signal(signal, first, now, float(delay), twin.substeps)
+            controls[worlds, :, column] = _delay_signal(
+                signal, first, now, float(delay), twin.substeps, gradual=twin.gradual_commands
+            )
     return controls
 
 
-def _delay_signal(signal: Array, first: int, now: Array, delay: float, substeps: int) -> Array:
+def _delay_signal(signal: Array, first: int, now: Array, delay: float, substeps: int, *, gradual: bool) -> Array:
     """Return the delayed control signal of one actuator at each physics step.
 
     Args:
@@ -207,12 +209,13 @@ def _delay_signal(signal: Array, first: int, now: Array, delay: float, substeps:
         now: numbers of the physics steps at which the signal is needed, 0 at the start.
         delay: delay, in physics steps.
         substeps: physics steps per control step.
+        gradual: see `arrived_share`.
     """
     newest = np.floor((now + 1.0 - delay) / substeps).astype(np.int64) + 1
     arrived_number, weights = newest - 3, []
     for shift in (2, 1, 0):  # rounding may put the newest by one to either side
         number = newest - shift
-        weight = np.clip((now - (delay + number * float(substeps))) + 1.0, 0.0, 1.0)
+        weight = arrived_share(np, now - (delay + number * float(substeps)), gradual=gradual)
         weight = np.where(number <= first, 1.0, weight)
         arrived_number = np.where(weight == 1.0, number, arrived_number)
         weights.append((number, np.where((weight > 0.0) & (weight < 1.0), weight, 0.0)))

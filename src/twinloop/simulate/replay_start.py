@@ -73,6 +73,7 @@ class WindowStart:
         if twin.spec.robot is not None:
             qpos = twin.align_motors(qpos)
             qvel[:, twin.motor_qvel] = qvel[:, twin.joint_qvel]
+            twin.align_coupled_joints(qpos, qvel)
         return replace(initial, qpos=qpos, qvel=qvel)
 
 

@@ -42,6 +42,8 @@ class Twin:
         servos: Servo preset of each robot joint; None for a joint without a preset.
         scene: Objects of the ``scene:`` section, or None if there is no such section.
         devices: Sensing devices by sensor name.
+        gradual_commands: Whether motors reach a new command gradually over two physics steps, see
+            `simulate.command.arrived_share`; for fits.
     """
 
     spec: TwinSpec
@@ -52,6 +54,7 @@ class Twin:
     servos: tuple[ServoSpec | None, ...] = ()
     scene: SceneSlots | None = None
     devices: Mapping[str, SensingDevice] = field(default_factory=dict)
+    gradual_commands: bool = False
 
     @property
     def name(self) -> str:
@@ -151,6 +154,25 @@ class Twin:
         if self.spec.robot is not None:
             aligned[..., self.motor_qpos] = aligned[..., self.joint_qpos]
         return aligned
+
+    def align_coupled_joints(self, qpos: NDArray[np.float64], qvel: NDArray[np.float64]) -> None:
+        """Set joints that an equality couples to a robot joint, such as a second finger, to their coupled state.
+
+        Args:
+            qpos: Positions, shape ``(…, nq)``, changed in place.
+            qvel: Velocities, shape ``(…, nv)``, changed in place.
+        """
+        model, leaders = self.model, {self.model.joint(name).id for name in self.robot.joints}
+        for row in np.flatnonzero((model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)) & model.eq_active0.astype(bool)):
+            follower, leader = int(model.eq_obj1id[row]), int(model.eq_obj2id[row])
+            if leader not in leaders or follower in leaders:
+                continue
+            at, of = model.jnt_qposadr[follower], model.jnt_qposadr[leader]
+            curve = np.polynomial.Polynomial(model.eq_data[row, :5])
+            moved = qpos[..., of] - model.qpos0[of]
+            qpos[..., at] = model.qpos0[at] + curve(moved)
+            rate = curve.deriv()(moved)
+            qvel[..., model.jnt_dofadr[follower]] = rate * qvel[..., model.jnt_dofadr[leader]]
 
     @cached_property
     def units(self) -> UnitMap:
