@@ -398,6 +398,7 @@ def fit_problem(
         width=width,
         local_sd=logs.start.sd,
         clusters=logs.episode_index,
+        logarithmic=np.array([parameter.is_logarithmic for parameter in space.free], dtype=np.bool_),
     )
 
 

@@ -61,7 +61,7 @@ class FitConfig:
     walk: int = 12
     physics_hz: float = 240.0
     iterations: int = 20
-    polish: int = 4
+    polish: int = 2
     level: float = 0.95
     coupled: bool | None = None
     width: float = 1.0

@@ -1,21 +1,24 @@
 """Compute responses of the readings to parameters that a fit keeps fixed, because they add to its uncertainty.
 
 Parameters that a fit usually frees but that the twin does not declare are *nuisances*: the data restrict them, and what
-remains counts.
+remains counts. Rotor inertias of stiff joints are *considered* in the sense of Schmidt ("Application of state-space
+methods to navigation problems", 1966): they are not estimated, and their prior is part of the uncertainty.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.identify.assembly import FitSpace, default_free_quantities, select_free_parameters
+from twinloop.identify.assembly import FitSpace, FreeParam, default_free_quantities, select_free_parameters
 from twinloop.identify.config import FitConfig
 from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.simulate import Backend
-from twinloop.simulate.replay import replay
+from twinloop.simulate.replay import change_substeps, replay
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.twin.quantities import find_members, has_quantity
 from twinloop.twin.spec import ParamSpec
@@ -23,6 +26,60 @@ from twinloop.twin.variant import declare_params
 
 Array = NDArray[np.float64]
 _PART = 0.2  # of a prior standard deviation, the change from which a response is computed
+_FINE = 2  # times the twin's own physics steps, to see rotor inertias of stiff joints
+
+
+def find_hidden_inertias(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> NDArray[np.bool_]:
+    """Return which free parameters are rotor inertias that the physics step of a fit hides, ``(p,)``.
+
+    The speed of a stiff joint settles within inertia / (damping + kd). If a physics step is longer, the rotor's inertia
+    acts as a delay, and a fit cannot tell them apart. Parameters that the user chose are never hidden.
+
+    Args:
+        logs: The training windows.
+        space: The free parameters.
+        config: Configuration of the fit.
+    """
+    hidden = np.zeros(len(space.free), dtype=np.bool_)
+    if not logs.joints or config.free is not None or config.quantities is not None:
+        return hidden
+    twin, table = logs.twin, logs.twin.table(1)
+    data, mass = mujoco.MjData(twin.model), np.zeros((twin.model.nv, twin.model.nv))
+    data.qpos[:] = twin.home()[0]
+    mujoco.mj_forward(twin.model, data)
+    mujoco.mj_fullM(twin.model, data, mass)
+    damping = twin.column(table, "joint", "damping", 0.0) + twin.column(table, "actuator", "kd", 0.0)
+    settling = np.diag(mass)[twin.joint_qvel] / np.maximum(damping[0], 1e-12)
+    stiff = np.flatnonzero(settling < limit_physics_rate(logs, config.physics_hz).twin.dt)
+    for column, free in enumerate(space.free):
+        hidden[column] = free.joint in stiff and free.param.quantity.quantity == "armature"
+    return hidden
+
+
+def inertia_responses(
+    backend: Backend, logs: ReplayLogs, space: FitSpace, hidden: Sequence[FreeParam], point: Array, local: Array
+) -> Array:
+    """Return the responses of the readings to rotor inertias at a high physics rate.
+
+    They are changes per prior standard deviation, in the channels' units, ``(k, nwindow, nframe, nchannel)``.
+
+    Args:
+        backend: The backend that simulates the replays.
+        logs: The training windows, with the twin at its own physics rate.
+        space: The free parameters.
+        hidden: The k rotor inertias.
+        point: The estimate in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
+    """
+    worlds = len(hidden) + 1
+    table = {name: np.full(worlds, value) for name, value in {**space.fixed, **space.scalar_values(point)}.items()}
+    for row, free in enumerate(hidden):
+        moved = free.centre + _PART * free.sd
+        column = table[free.name]
+        column[row] = np.clip(np.exp(moved) if free.is_logarithmic else moved, free.param.low, free.param.high)
+    twin = replace(change_substeps(logs.twin, _FINE * logs.twin.substeps), gradual_commands=True)
+    read = replay(backend, replace(logs, twin=twin), twin.table(worlds, table), np.repeat(local[None], worlds, axis=0))
+    return np.nan_to_num((read[:-1] - read[-1]) / _PART, posinf=0.0, neginf=0.0)
 
 
 def undeclared_responses(

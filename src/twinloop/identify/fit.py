@@ -13,9 +13,9 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import FitSpace, fit_space, narrow_bounds
+from twinloop.identify.assembly import FitSpace, FreeParam, fit_space, narrow_bounds
 from twinloop.identify.config import FitConfig, HoldoutSpec
-from twinloop.identify.considered import undeclared_responses
+from twinloop.identify.considered import find_hidden_inertias, inertia_responses, undeclared_responses
 from twinloop.identify.model_error import find_model_error
 from twinloop.identify.optimization import FitProgress, optimize_fit
 from twinloop.identify.problem import FitProblem
@@ -129,6 +129,24 @@ def build_estimates(
         )
         rows.append(row)
     return tuple(rows)
+
+
+def _hidden_estimate(free: FreeParam) -> Estimate:
+    """Return the estimate of a rotor inertia that the physics step of the fit hides: its prior."""
+    reach = _PRIOR_QUANTILE * free.sd
+    low, high = (np.exp(edge) if free.is_logarithmic else edge for edge in (free.centre - reach, free.centre + reach))
+    return Estimate(
+        name=free.name,
+        unit=free.param.unit,
+        nominal=free.param.nominal,
+        value=free.param.nominal,
+        low=None,
+        high=None,
+        reason="its joint settles within one physics step of the fit, where it acts as a delay",
+        prior_low=max(float(low), free.param.low),
+        prior_high=min(float(high), free.param.high),
+        prior_source=free.prior_source,
+    )
 
 
 def build_evidence(problem: FitProblem, uncertainty: Uncertainty) -> IntervalEvidence:
@@ -254,8 +272,12 @@ def identify(
     for name in config.profile:
         if name not in space.names:
             raise UnknownNameError("free parameter", name, space.names, where="--profile")
-    fixed = space.fixed
-    space, excluded = narrow_bounds(space, config.bounds, config.start)
+    mask = find_hidden_inertias(training, space, config)
+    hidden = [free for free, chosen in zip(space.free, mask, strict=True) if chosen]
+    fixed = {**space.fixed, **{free.name: free.param.nominal for free in hidden}}
+    space, excluded = narrow_bounds(
+        replace(space.take(np.flatnonzero(~mask)), fixed=fixed), config.bounds, config.start
+    )
     checkpoint = FitCheckpoint(config.checkpoint, _fingerprint(training, space, config))
     optimization = optimize_fit(backend, training, space, config, checkpoint, progress=progress)
     problem, solution = optimization.problem, optimization.solution
@@ -263,12 +285,13 @@ def identify(
     times = FrameTimes(start_times=training.start_times, dt=1.0 / training.twin.control_hz)
     clusters = choose_fit_clusters(problem, end, times=times) if config.bootstrap else None
     refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
-    step_error = optimization.step_error
     known = [episode for episode in episodes if episode.index in trained]
     model_error = find_model_error(backend, training, space, config, problem, end, known)
+    considered = [] if optimization.step_errors is None else list(optimization.step_errors)
+    considered += list(inertia_responses(backend, training, space, hidden, end.point, end.local)) if hidden else []
     uncertainty = compute_uncertainty(
         problem, end, space.names, times=times, level=config.level, refits=refits,
-        considered=None if step_error is None else step_error[None],
+        considered=np.array(considered) if considered else None,
         nuisances={
             **undeclared_responses(backend, training, space, config, end.point, end.local), **model_error.responses
         },
@@ -278,7 +301,10 @@ def identify(
     readings = _replay_readings(backend, training, {**fixed, **values})
     return IdentifyResult(
         distribution=build_distribution(space, solution.point, uncertainty, scales, training),
-        estimates=build_estimates(space, solution.point, uncertainty, scales, model_error.conditional),
+        estimates=(
+            *build_estimates(space, solution.point, uncertainty, scales, model_error.conditional),
+            *map(_hidden_estimate, hidden),
+        ),
         joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
         log_units=tuple(channel.unit for channel in logs.channels),
         training=tuple(trained),

@@ -29,7 +29,7 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 # A residual is structured if its autocorrelation exceeds the first number, and its correlated part the second, in
 # rounding steps of the log. Chosen on planted robots with seeds from 1000 on.
-_CORRELATED, _ROUNDING = 0.5, 0.5
+_CORRELATED, _ROUNDING = 0.6, 0.5
 # A parameter is conditional if structured channels give more than this part of its information; our choice.
 _SHARE = 0.1
 _NAMED = 0.1  # least part of the squared residual that missing physics must explain to be named; our choice

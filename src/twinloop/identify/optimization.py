@@ -163,13 +163,13 @@ def describe_unconverged_fit(solution: SolverSolution) -> list[str]:
     return [f"The optimization ended while its loss was still falling, by {fell:.1%} in two steps. Raise iterations."]
 
 
-_FIRST_ITERATIONS, _START_ITERATIONS, _FIRST_TOLERANCE = 6, 3, 1e-2
+_FIRST_ITERATIONS, _START_ITERATIONS, _FIRST_TOLERANCE, _TOLERANCE = 6, 3, 1e-2, 2e-3
 _STEADY = 1.25  # noise that changes by less than this factor is stable
 # Changes of the readings, in Huber widths, by finite differences of the last stage: large enough for its steps to see
 # past the roughness of stiction, and small enough for its result to leave open what no data determine.
 _CHANGE, _FINEST_CHANGE = 0.05, 0.002
 _LEAST_WINDOWS, _MAIN_SECONDS = 4, 40.0  # of the main iterations, which need no precision; our choice
-_PART_ROUNDS = 3  # of the last stage with the windows of the main iterations
+_PART_ROUNDS = 2  # of the last stage with the windows of the main iterations
 # Largest move in standard errors, and fall of the loss, after which a round of the last stage is not repeated.
 _NEAR, _FALL, _PART_FALL = 0.2, 5e-3, 5e-2
 _SCANNED = np.linspace(0.0, 0.2, 11)  # s; servo lags on a bus reach 130 ms (SO-101), camera lags 200 ms
@@ -202,8 +202,9 @@ class OptimizationResult:
         problem: The least-squares problem of the last stage, with all training windows.
         solution: Its solution; after an interrupt, the best point so far.
         worlds: Number of simulated worlds.
-        step_error: Error of the correction for the finite physics step, ``(nwindow, nframe, nchannel)`` in the
-            channels' units; None after an interrupt before the last stage.
+        step_errors: Errors of the correction for the finite physics step, ``(k, nwindow, nframe, nchannel)`` in the
+            channels' units: by the length of the shortest step, and by the last change of the parameters. None after
+            an interrupt before the last stage.
         optima: Solutions with nearly the same loss, the reported solution first.
         notes: Notes for the user.
     """
@@ -211,7 +212,7 @@ class OptimizationResult:
     problem: FitProblem
     solution: SolverSolution
     worlds: int
-    step_error: Array | None = None
+    step_errors: Array | None = None
     optima: tuple[Optimum, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -267,7 +268,7 @@ class _FitStages:
         found: Best values of the p parameters so far, ``(p,)``: natural logarithms of parameters with a log transform,
             SI values of other parameters. None before the first result.
         notes: Notes for the user so far.
-        step_error: Error of the correction for the finite physics step, see `OptimizationResult`.
+        step_errors: Errors of the correction for the finite physics step, see `OptimizationResult`.
     """
 
     backend: Backend
@@ -280,7 +281,7 @@ class _FitStages:
     worlds: int = 0
     found: Array | None = None
     notes: list[str] = field(default_factory=list[str])
-    step_error: Array | None = None
+    step_errors: Array | None = None
 
     @property
     def early(self) -> NDArray[np.intp]:
@@ -302,8 +303,9 @@ class _FitStages:
         if config.search == "cma":
             starts = [self._run_cma_es(problem, starts[0]).point]
         solutions = self._descend(
-            "walk", problem, [start_descent(problem, start) for start in starts], config.iterations
-        )
+            "walk", problem, [start_descent(problem, start) for start in starts], config.iterations,
+            tolerance=_FIRST_TOLERANCE if config.search == "lm" else _TOLERANCE,
+        )  # fmt: skip
         optima = distinct_optima(problem, solutions)
         best = min(solutions, key=lambda s: s.loss)
         problem, best = self._refine_noise(problem, best, logs.take(rows))
@@ -315,7 +317,7 @@ class _FitStages:
         self.notes += describe_parameters_at_bounds(self.space, best.point)
         optima = tuple(replace(optimum, point=self._complete(optimum.point)) for optimum in optima)
         return OptimizationResult(
-            problem=problem, solution=best, worlds=self.worlds, step_error=self.step_error, optima=optima,
+            problem=problem, solution=best, worlds=self.worlds, step_errors=self.step_errors, optima=optima,
             notes=tuple(self.notes),
         )  # fmt: skip
 
@@ -434,7 +436,9 @@ class _FitStages:
                 break
             problem = replace(problem, width=width)
             states = [start_descent(problem, solution.point, solution.end.local)]
-            solution = self._descend(f"noise {number + 1}", problem, states, self.config.iterations)[0]
+            solution = self._descend(
+                f"noise {number + 1}", problem, states, self.config.iterations, tolerance=_FIRST_TOLERANCE
+            )[0]
         return problem, solution
 
     def _fit_all_jointly(
@@ -456,6 +460,7 @@ class _FitStages:
         size[self.early] = derivative_sizes(solution.end, main)
         every, config = np.arange(len(self.logs)), replace(self.config, coupled=True)
         chosen, problem, before, last, left = rows, main, solution.end, False, _PART_ROUNDS
+        before_correction = np.zeros((0, 0, 0))
         for number in range(_PART_ROUNDS + 2 + config.polish):
             logs = self.logs.take(chosen)
             correction = compute_step_correction(
@@ -463,7 +468,9 @@ class _FitStages:
             )
             problem = fit_problem(self.backend, logs, self.space, point, config, width=width)
             problem = replace(problem, correction=correction.value)
-            self.step_error = correction.error
+            change = correction.value - before_correction if len(before_correction) == len(chosen) else None
+            self.step_errors = np.array([correction.error] if change is None else [correction.error, change])
+            before_correction = correction.value
             if number == 0 and not logs.nlocal:
                 residual = problem.residual(point[None], local[None, chosen])[0] * width
                 width = huber_width(residual, problem.measured, config)
@@ -514,7 +521,7 @@ class _FitStages:
         states: Sequence[SolverState],
         iterations: int,
         *,
-        tolerance: float = 2e-3,
+        tolerance: float,
         to_all_parameters: Callable[[Array], Array] | None = None,
     ) -> list[SolverSolution]:
         """Run minimizations (descents) from several states, or resume them from the checkpoint.

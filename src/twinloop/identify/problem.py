@@ -33,6 +33,7 @@ _DIFFERENCE = 0.05
 # 6e-2 the elbow's grows by half.
 PRIOR_WEIGHT = 4e-3
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1.5e-2
+_LEAST_MOVE = -0.9  # part of a value by which one step may lower it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,7 @@ class FitProblem:
         prior_weight: Factor of the parameters' prior in the loss, which is otherwise the sum of the channels' mean
             Huber losses.
         clusters: Index of each window's episode, ``(nwindow,)``; by default each window has its own index.
+        logarithmic: Mask of the parameters whose coordinate is a logarithm, ``(p,)``; by default none.
     """
 
     readings: Readings
@@ -83,10 +85,30 @@ class FitProblem:
     prior_weight: float = PRIOR_WEIGHT
     correction: Array | None = None
     clusters: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
     def __post_init__(self) -> None:
         if not len(self.clusters):
             object.__setattr__(self, "clusters", np.arange(len(self.measured)))
+        if not len(self.logarithmic):
+            object.__setattr__(self, "logarithmic", np.zeros(len(self.sd), dtype=np.bool_))
+
+    def move_along(self, point: Array, move: Array) -> Array:
+        """Return the point after a move that is linear in SI units, with the derivatives of the coordinates at a point.
+
+        Motions depend on ratios, such as damping over gain. Where one coordinate is a logarithm and the other is not, a
+        straight line in the coordinates changes the ratio, and a line in SI units does not.
+
+        Args:
+            point: A point in solver coordinates (ln or SI), ``(p,)``.
+            move: The move; for a logarithm the change of the value as a part of the value, above -1.
+        """
+        return point + np.where(self.logarithmic, np.log1p(np.maximum(move, _LEAST_MOVE)), move)
+
+    def move_between(self, point: Array, other: Array) -> Array:
+        """Return the move from a point to another, the inverse of `move_along`."""
+        with np.errstate(over="ignore"):
+            return np.where(self.logarithmic, np.expm1(other - point), other - point)
 
     @property
     def zero_corrections(self) -> Array:

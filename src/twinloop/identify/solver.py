@@ -188,31 +188,65 @@ def continue_descent(
     return SolverSolution(end=here, history=now.history, replays=now.replays, converged=now.converged)
 
 
-def refine(
-    problem: FitProblem, here: Linearization, *, iterations: int = 10, tolerance: float = 1e-6
-) -> SolverSolution:
-    """Minimize the loss from a linearization, whose derivatives are kept for all steps.
+_REFINEMENTS, _FIRST_RADIUS, _LEAST_RADIUS = 6, 1.0, 1e-3  # steps; prior standard deviations
+
+
+def refine(problem: FitProblem, here: Linearization, *, tolerance: float = 1e-4) -> SolverSolution:
+    """Minimize the loss of a problem with one block from a linearization, whose derivatives are kept for all steps.
+
+    The steps have a trust region in units of the prior's standard deviations. Where parameters trade off against each
+    other the loss has a narrow, bent valley; damping by the curvature of each parameter alone would stop there.
 
     Args:
         problem: Least-squares problem of the fit.
         here: Linearization at the start.
-        iterations: Maximum number of steps, accepted or rejected.
         tolerance: The descent ends if a step lowers the total loss by less than this fraction.
     """
-    damping, history, replays = _LEAST_DAMPING, [float(here.losses.sum())], 0
-    for _ in range(iterations if np.isfinite(history[0]) else 0):
-        step = _step(problem, here, np.full(len(problem.blocks), damping))
-        residual, replays = problem.residual(step[0][None], step[1][None]), replays + 1
-        losses = problem.losses(residual, step[0][None], step[1][None])[0]
+    radius, history, replays = _FIRST_RADIUS, [float(here.losses.sum())], 0
+    while replays < _REFINEMENTS and radius > _LEAST_RADIUS and np.isfinite(history[0]):
+        point, local = _trust_region_step(problem, here, radius)
+        residual, replays = problem.residual(point[None], local[None]), replays + 1
+        losses = problem.losses(residual, point[None], local[None])[0]
         if not losses.sum() < history[-1]:
-            damping = max(1e3 * damping, _FIRST_DAMPING)
+            radius = radius / 4.0
             continue
-        here = replace(here, point=step[0], local=step[1], residual=residual[0], losses=losses)
+        here = replace(here, point=point, local=local, residual=residual[0], losses=losses)
         history.append(float(losses.sum()))
-        damping = max(damping / 1e2, _LEAST_DAMPING)
         if history[-2] - history[-1] < tolerance * history[-1]:
             break
     return SolverSolution(end=here, history=tuple(history), replays=replays, converged=True)
+
+
+_INNER_STEPS, _INNER_MOVE = 8, 0.01  # steps without a replay; prior standard deviations of a step that is the last one
+_PULLS = np.concatenate([[0.0], np.logspace(-8, 4, 25)])  # weights of the distance from the start
+
+
+def _trust_region_step(problem: FitProblem, here: Linearization, radius: float) -> tuple[Array, Array]:
+    """Minimize the loss with linearized residuals within a radius, and return the point and the corrections.
+
+    The radius is the largest change of a parameter in prior standard deviations. It is kept by a penalty on the squared
+    distance. Reweighted least squares are repeated, because one step of them covers only a part of the way to the
+    minimum of Huber's loss.
+    """
+    low, high = (problem.move_between(here.point, edge) for edge in (problem.low, problem.high))
+    move, local, pulls = np.zeros(len(here.point)), here.local, _PULLS
+    for _ in range(_INNER_STEPS):
+        residual = here.residual + here.jacobians[0] @ move
+        residual = residual + (here.local_jacobian * (local - here.local)[:, None, None, :]).sum(axis=-1)
+        predicted = replace(here, point=here.point + move, local=local, residual=residual)
+        equations = normal_equations(problem, predicted, 0)
+        before = move
+        for weight in pulls:
+            pull = weight / problem.sd**2
+            step = _bounded_step(equations.matrix + np.diag(pull), equations.gradient + pull * before,
+                                 low - before, high - before)  # fmt: skip
+            move, pulls = before + step, [weight]
+            if np.max(np.abs(move) / problem.sd) <= radius:
+                break
+        local = local + equations.recover(move - before)
+        if np.max(np.abs(move - before) / problem.sd) < _INNER_MOVE:
+            break
+    return np.clip(problem.move_along(here.point, move), problem.low, problem.high), local
 
 
 def _best_trial(problem: FitProblem, here: Linearization, damping: Array) -> _StepTrial:
@@ -253,45 +287,37 @@ def _step(problem: FitProblem, here: Linearization, damping: Array) -> tuple[Arr
     Returns:
         The new point ``(p,)`` and the new corrections of the initial states ``(nwindow, m)``.
     """
-    target, local = here.point.copy(), here.local
+    move, local = np.zeros(len(here.point)), here.local
+    low, high = (problem.move_between(here.point, edge) for edge in (problem.low, problem.high))
     for number, (block, level) in enumerate(zip(problem.blocks, damping, strict=True)):
-        equations = normal_equations(problem, here, number, damping=level)
-        values = _bounded_move(problem, here.point, block.columns, equations.matrix, equations.gradient)
-        target[block.columns] = values
-        local = here.local + equations.recover(values - here.point[block.columns])
-    return target, local
+        equations, own = normal_equations(problem, here, number, damping=level), block.columns
+        step = _bounded_step(equations.matrix, equations.gradient, low[own], high[own])
+        move[own] = step / max(1.0, np.max(np.abs(step) / problem.sd[own]))
+        local = local + equations.recover(move[own])
+    return np.clip(problem.move_along(here.point, move), problem.low, problem.high), local
 
 
-def _bounded_move(
-    problem: FitProblem, point: Array, columns: NDArray[np.intp], matrix: Array, gradient: Array
-) -> Array:
-    """Compute the new values of one block (jointly solved parameters) by a step within the bounds.
+def _bounded_step(matrix: Array, gradient: Array, low: Array, high: Array) -> Array:
+    """Compute the step of k parameters to the minimum of a quadratic loss within bounds, ``(k,)``.
 
-    Parameters on a bound are fixed, and the step of the other parameters is solved again. The step is at most one prior
-    standard deviation long.
+    Parameters on a bound are fixed, and the step of the other parameters is solved again.
 
     Args:
-        problem: Least-squares problem of the fit.
-        point: Current point of all parameters in solver coordinates (ln or SI).
-        columns: Indices of the block's k parameters.
-        matrix: Damped second derivative of the block's loss, ``(k, k)``.
-        gradient: Gradient of the block's loss, ``(k,)``.
-
-    Returns:
-        The new values of the block's parameters, ``(k,)``.
+        matrix: Second derivative of the loss, ``(k, k)``.
+        gradient: Gradient of the loss, ``(k,)``.
+        low: Lowest step, ``(k,)``, at most 0.
+        high: Highest step, ``(k,)``, at least 0.
     """
-    here, low, high = point[columns], problem.low[columns], problem.high[columns]
-    move, loose = np.zeros(len(columns)), np.ones(len(columns), dtype=bool)
+    move, loose = np.zeros(len(gradient)), np.ones(len(gradient), dtype=bool)
     while loose.any():
         rest = -gradient[loose] - matrix[np.ix_(loose, ~loose)] @ move[~loose]
         move[loose] = np.linalg.solve(matrix[np.ix_(loose, loose)], rest)
-        outside = loose & ((here + move < low) | (here + move > high))
+        outside = loose & ((move < low) | (move > high))
         if not outside.any():
             break
-        move[outside] = np.clip(here + move, low, high)[outside] - here[outside]
+        move[outside] = np.clip(move, low, high)[outside]
         loose &= ~outside
-    longest = np.max(np.abs(move) / problem.sd[columns])
-    return np.clip(here + move / max(1.0, longest), low, high)
+    return move
 
 
 _SCHEMA = 1

@@ -390,6 +390,7 @@ def add_nuisances(problem: FitProblem, here: Linearization, responses: Array) ->
         sd=pad(problem.sd, 1.0),
         low=pad(problem.low, -np.inf),
         high=pad(problem.high, np.inf),
+        logarithmic=np.concatenate([problem.logarithmic, np.zeros(count, dtype=np.bool_)]),
     )
     jacobian = np.concatenate([here.jacobians[0], added], axis=-1)
     return larger, replace(here, point=pad(here.point, 0.0), jacobians=(jacobian,))
