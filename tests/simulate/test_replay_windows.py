@@ -86,10 +86,11 @@ DELAYS = st.one_of(st.floats(0.0, 0.2), st.integers(0, 40).map(lambda n: n * 0.0
     st.sampled_from([1, 4]),
     st.sampled_from(["position", "torque"]),
     st.integers(0, 12),
+    st.booleans(),
     st.integers(0, 2**31),
 )
-def test_controls_beforehand_equal_controls_step_by_step(arms, delays, substeps, control, history, seed):
-    twin, rng = arms[substeps, control], generator(seed, "test/commands")
+def test_controls_beforehand_equal_controls_step_by_step(arms, delays, substeps, control, history, gradual, seed):
+    twin, rng = replace(arms[substeps, control], gradual_commands=gradual), generator(seed, "test/commands")
     initial, commands = beginning(twin, rng, 3, history), rng.normal(size=(3, 9, 2))
     values = {f"sensor/{joint}/scale": rng.uniform(0.8, 1.2, 3) for joint in ("turn", "tilt")}
     values |= {f"actuator/{joint}/delay": delays[i : i + 3] for i, joint in enumerate(("turn", "tilt"))}

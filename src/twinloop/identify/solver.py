@@ -210,7 +210,9 @@ def refine(problem: FitProblem, here: Linearization, *, tolerance: float = 1e-4)
         if not losses.sum() < history[-1]:
             radius = radius / 4.0
             continue
-        here = replace(here, point=point, local=local, residual=residual[0], losses=losses)
+        growth = np.where(problem.logarithmic, np.exp(point - here.point), 1.0)  # readings are linear in SI units
+        slopes = (here.jacobians[0] * growth,)
+        here = replace(here, point=point, local=local, residual=residual[0], losses=losses, jacobians=slopes)
         history.append(float(losses.sum()))
         if history[-2] - history[-1] < tolerance * history[-1]:
             break

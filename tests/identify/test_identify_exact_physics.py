@@ -1,0 +1,244 @@
+"""The physics step does not enter the parameters, descents keep ratios, and missing physics is seen and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.swing import TRUTH, clips, swing_twin
+from twinloop.core.records import Episode
+from twinloop.core.seeds import generator
+from twinloop.identify import FitConfig, identify
+from twinloop.identify.assembly import select_free_parameters, servo_lag
+from twinloop.identify.model_error import conditional_parameters, find_structured_channels
+from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate
+from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock, linearize
+from twinloop.identify.search import combine_blocks, lag_starts
+from twinloop.identify.solver import SolverSolution, refine
+from twinloop.simulate import open_backend
+from twinloop.simulate.command import arrived_share
+from twinloop.simulate.replay import change_substeps, replay
+from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.twin import load_twin
+
+BACKEND = open_backend("threads", nthread=2)
+ARM = """<mujoco><compiler autolimits="true"/><option timestep="0.005" integrator="implicitfast"/><worldbody>
+<body name="arm"><inertial pos="0.2 0 0" mass="0.5" diaginertia="0.005 0.005 0.005"/>
+<joint name="j0" axis="0 1 0" armature="0.01" damping="0.1" frictionloss="0.1"/></body></worldbody>
+<actuator>
+<general name="j0" joint="j0" biastype="affine" gainprm="20" biasprm="0 -20 -{kd}" forcerange="-40 40"/>
+</actuator></mujoco>"""
+NAMES = ("joint/*/damping", "joint/*/frictionloss", "joint/*/armature", "actuator/*/kp", "actuator/*/kd",
+         "actuator/*/delay")  # fmt: skip
+
+
+def arm_twin(folder, kd=1.0, names=NAMES):
+    """Load a twin of one arm with a physics step of 5 ms."""
+    (folder / "arm.xml").write_text(ARM.format(kd=kd))
+    spec = {
+        "schema": 1, "name": "arm", "model": "arm.xml", "control_hz": 50, "substeps": 4,
+        "robot": {"type": "arm", "joints": ["j0"], "units": ["rad"]}, "params": [{"name": name} for name in names],
+    }  # fmt: skip
+    (folder / "arm.yaml").write_text(yaml.safe_dump(spec))
+    return load_twin(folder / "arm.yaml")
+
+
+def commanded(twin, count=4, frames=150):
+    """Return episodes of sines whose readings are still to be simulated."""
+    time = np.arange(frames) / twin.control_hz
+    return [
+        Episode(
+            index=i, time=time, action=np.sin((3 + i) * time + i)[:, None] - np.sin(i), state=np.zeros((frames, 1)),
+            units=twin.units, source="sim",
+        )
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def recorded(twin, truth, noise, steps=32):
+    """Return episodes of a robot whose physics step is ``steps`` times shorter than the twin's."""
+    blank = commanded(twin)
+    logs = prepare_replay(twin, blank)
+    robot = replace(logs, twin=change_substeps(logs.twin, steps * logs.twin.substeps))
+    readings = replay(BACKEND, robot, twin.table(1, truth))[0]
+    readings += noise * generator(0, "test/exact").standard_normal(readings.shape)
+    return [replace(episode, state=rows) for episode, rows in zip(blank, readings, strict=True)]
+
+
+def test_the_correction_removes_the_error_of_the_physics_step_and_knows_its_own(tmp_path):
+    twin = arm_twin(tmp_path)
+    logs = limit_physics_rate(prepare_replay(twin, commanded(twin)), 200.0)
+    table, local, width = twin.table(1), np.zeros((1, len(logs), 0)), np.array([1e-4])
+
+    def read(substeps):
+        return replay(BACKEND, replace(logs, twin=change_substeps(logs.twin, substeps)), table)[0]
+
+    found = compute_step_correction(BACKEND, logs, table, local, width, own=twin.substeps)
+    exact, coarse = read(512), read(logs.twin.substeps)
+    before, after = (np.sqrt(np.mean((x - exact) ** 2)) for x in (coarse, coarse + found.value))
+    assert before > 1e-3
+    assert after < before / 30
+    assert 0.3 * after < np.sqrt(np.mean(found.error**2)) < 30 * after
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_a_gradual_arrival_has_the_same_second_moment_wherever_in_the_step_it_is(first, second):
+    step = np.arange(-4.0, 6.0)
+
+    def moments(arrival, *, gradual):
+        weight = np.diff(arrived_share(np, step - arrival, gradual=gradual))
+        mean = weight @ step[1:]
+        return weight.sum(), mean - arrival, weight @ (step[1:] - mean) ** 2
+
+    one, other = moments(first, gradual=True), moments(second, gradual=True)
+    assert one == pytest.approx(other, abs=1e-12)
+    assert one[0] == pytest.approx(1.0)
+    assert moments(0.5, gradual=False)[2] > moments(0.0, gradual=False)[2] + 0.2
+
+
+def test_a_fit_does_not_put_its_physics_step_into_the_delay(tmp_path):
+    """The twin steps by 5 ms: uncorrected, delays would be off by half of it."""
+    twin = arm_twin(tmp_path)
+    truth = {"actuator/j0/delay": 0.031, "joint/j0/armature": 0.013, "actuator/j0/kd": 1.2}
+    config = FitConfig(free=tuple(truth))
+    rows = {
+        row.name: row for row in identify(twin, recorded(twin, truth, 1e-4), backend=BACKEND, config=config).estimates
+    }
+    delay = rows["actuator/j0/delay"]
+    assert delay.value == pytest.approx(0.031, abs=1.5e-4)
+    assert all(row.low <= truth[name] <= row.high for name, row in rows.items())
+
+
+def test_the_rotor_of_a_stiff_joint_is_no_parameter_but_part_of_the_delay(tmp_path):
+    """The joint settles within 0.0185 kg·m² / 18 N·m·s = 1 ms; the log's rotor is heavier than the twin's."""
+    twin = arm_twin(tmp_path, kd=18.0)
+    truth = {"joint/j0/armature": 0.014, "actuator/j0/delay": 0.03}
+    result = identify(twin, recorded(twin, truth, 1e-4), backend=BACKEND)
+    rows = {row.name: row for row in result.estimates}
+    assert not rows["joint/j0/armature"].determined
+    assert "settles within one physics step" in rows["joint/j0/armature"].reason
+    delay = rows["actuator/j0/delay"]
+    assert delay.low < 0.03 < delay.high
+    assert delay.high - delay.low > 2e-4  # as uncertain as the rotor: 1.96 · 2 · 0.2 · 0.01 / 18
+    chosen = identify(twin, recorded(twin, truth, 1e-4), backend=BACKEND, config=FitConfig(free=("joint/*/armature",)))
+    assert chosen.estimates[0].name == "joint/j0/armature"
+    assert "settles" not in chosen.estimates[0].reason
+
+
+@given(st.floats(0.1, 10.0), st.floats(0.1, 10.0), st.floats(-0.8, 4.0))
+def test_a_step_along_a_ratio_keeps_the_ratio(gain, damping, part):
+    problem = ratio_problem()
+    point = np.array([np.log(gain), damping])
+    move = np.array([part, part * damping])  # derivative of the value: gain · part, as a part of the gain
+    after = problem.move_along(point, move)
+    assert after[1] / np.exp(after[0]) == pytest.approx(damping / gain)
+    assert problem.move_between(point, after) == pytest.approx(move)
+
+
+def ratio_problem():
+    """A steep valley along damping / gain = 0.1, and a weak slope along it towards a gain of 9."""
+
+    def readings(points, local):
+        gain, damping = np.exp(points[:, 0]), points[:, 1]
+        rows = np.stack([1e4 * (damping / gain - 0.1), gain / 9.0 - 1.0], axis=1)
+        return rows[:, None, :, None] + 0.0 * local.sum()
+
+    return FitProblem(
+        readings=readings,
+        measured=np.zeros((1, 2, 1)),
+        blocks=(ParameterBlock(columns=np.arange(2), channels=np.arange(1)),),
+        centre=np.array([np.log(4.0), 0.4]),
+        sd=np.array([1.0, 0.4]),
+        low=np.array([-5.0, 0.0]),
+        high=np.array([5.0, 10.0]),
+        width=np.ones(1),
+        prior_weight=1e-9,
+        logarithmic=np.array([True, False]),
+    )
+
+
+def test_a_bent_valley_is_followed_with_few_replays():
+    problem = ratio_problem()
+    start = np.array([np.log(4.0), 0.4])
+    solution = refine(problem, linearize(problem, start, step=1e-6 * problem.sd))
+    assert np.exp(solution.point[0]) == pytest.approx(9.0, rel=0.05)
+    assert solution.replays <= 6
+
+
+def test_starts_divide_the_same_lag_differently_and_keep_what_is_given(tmp_path):
+    space = select_free_parameters(arm_twin(tmp_path), FitConfig(start={"actuator/j0/delay": 0.02}))
+    point = space.column("start")
+    lag = 0.02 + 1.1 / 20
+    starts = lag_starts(space, point)
+    assert len(starts) >= 2
+    for start in starts:
+        table = space.table(start[None])
+        delay = space.scalar_values(start)["actuator/j0/delay"]
+        assert delay + servo_lag(space.twin, table)[0, 0] == pytest.approx(lag)
+    assert np.ptp([space.scalar_values(start)["actuator/j0/delay"] for start in starts]) > 0.3 * lag
+    assert lag_starts(space, point, keep=("actuator/j0/kp",)) == []
+
+
+def test_each_block_takes_its_best_solution():
+    problem = replace(ratio_problem(), blocks=tuple(
+        ParameterBlock(columns=np.array([i]), channels=np.arange(1)) for i in range(2)
+    ))  # fmt: skip
+
+    def solution(point, losses):
+        here = replace(linearize(problem, np.array(point)), losses=np.array(losses))
+        return SolverSolution(end=here, history=(), replays=0, converged=True)
+
+    first, second = solution([1.0, 2.0], [0.1, 0.9]), solution([3.0, 4.0], [0.5, 0.2])
+    assert combine_blocks(problem, [first, second]).tolist() == [1.0, 4.0]
+
+
+def test_correlated_residuals_are_structure_and_rounding_is_not():
+    rng, frames = generator(0, "test/structure"), 400
+    white = rng.standard_normal((3, frames))
+    slow = np.cumsum(white, axis=1) / 20
+    rest = np.full((3, frames), 0.03)
+    residual = np.stack([white, slow, rest], axis=-1)
+    measured = np.round(np.cumsum(rng.standard_normal((3, frames, 3)), axis=1) / 0.1) * 0.1
+    assert find_structured_channels(residual, measured).tolist() == [False, True, False]
+
+
+def test_parameters_are_conditional_on_the_channels_that_determine_them():
+    problem = replace(ratio_problem(), measured=np.zeros((1, 5, 2)), width=np.ones(2),
+                      blocks=(ParameterBlock(columns=np.arange(2), channels=np.arange(2)),))  # fmt: skip
+    slopes = np.zeros((1, 5, 2, 2))
+    slopes[..., 0, 0], slopes[..., 1, 0], slopes[..., 1, 1] = 1.0, 0.1, 1.0
+    here = Linearization(
+        point=np.zeros(2), local=np.zeros((1, 0)), residual=np.zeros((1, 5, 2)), jacobians=(slopes,),
+        local_jacobian=np.zeros((1, 5, 2, 0)), losses=np.zeros(1),
+    )  # fmt: skip
+    assert conditional_parameters(here, problem, np.array([False, True])).tolist() == [False, True]
+    assert conditional_parameters(here, problem, np.array([True, False])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("load", "marked"), [(0.0, False), (0.4, True)])
+def test_missing_friction_marks_intervals_and_is_named(tmp_path, load, marked):
+    twin = swing_twin(tmp_path)
+    log = clips(twin, BACKEND, {**TRUTH, "joint/swing/load_friction": load}, count=6, noise_deg=0.03, rho=0.0)
+    free = tuple(TRUTH)
+    result = identify(twin, log, backend=BACKEND, config=FitConfig(free=free))
+    assert [row.conditional for row in result.estimates if row.determined] == [marked] * len(result.determined)
+    said = [note for note in result.notes if "correlated in time" in note]
+    assert len(said) == marked
+    if marked:
+        assert "load_friction would explain" in said[0].lower()
+        assert any(row.interval.endswith("†") for row in result.estimates)
+
+
+def test_a_second_finger_starts_where_the_first_one_is():
+    twin = load_twin("panda_tabletop")
+    qpos, qvel = twin.home()[0], np.zeros(twin.model.nv)
+    first, second = (twin.model.joint(f"finger_joint{i}") for i in (1, 2))
+    qpos[first.qposadr[0]], qvel[first.dofadr[0]] = 0.013, 0.2
+    twin.align_coupled_joints(qpos, qvel)
+    assert qpos[second.qposadr[0]] == pytest.approx(0.013)
+    assert qvel[second.dofadr[0]] == pytest.approx(0.2)
