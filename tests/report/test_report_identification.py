@@ -19,8 +19,11 @@ from twinloop.report.identification import (
 
 
 def test_estimates_are_drawn_in_standard_deviations_of_their_prior():
-    figure = plot_prior_and_posterior(["kp", "mass", "play"], [0.5, -1.0, 2.0], [0.1, 0.2, 3.0], [True, True, False])
-    prior, known, unknown = figure.data
+    figure = plot_prior_and_posterior(
+        ["kp", "mass", "play"], [0.5, -1.0, 2.0], [0.1, 0.2, 3.0], [True, True, False], [0.0, 0.3, np.nan]
+    )
+    prior, nominal, known, unknown = figure.data
+    assert list(nominal.x)[:2] == [0.0, 0.3]
     assert (list(prior.x), list(prior.y), prior.error_x.value) == ([0, 0, 0], [0, 1, 2], 2.0)
     assert (list(known.x), list(known.y), list(known.customdata)) == ([0.5, -1.0], [0, 1], ["kp", "mass"])
     assert ends(known) == (pytest.approx([0.304, -1.392]), pytest.approx([0.696, -0.608]))

@@ -113,11 +113,11 @@ def test_estimates_stand_beside_their_nominal_values_with_intervals_where_determ
     assert "It rests on 6 clusters. Residuals" in page.words[0]
     assert page.tables[0] == {
         "parameter": ["mass", "delay", "bias"],
-        "unit": ["kg", "s", "rad"],
-        "nominal": ["1", "0.02", "0.5"],
+        "unit": ["kg", "ms", "rad"],
+        "nominal": ["1", "20", "0.5"],
         "95 % of the prior": ["[0.5, 2]*", "", ""],
-        "identified": ["1.25", "0.05", "0.75"],
-        "90% interval": ["[1.125, 1.5]", "at most 0.06 (on its bound)", "not determined: too little motion"],
+        "identified": ["1.25", "50", "0.75"],
+        "90% interval": ["[1.125, 1.5]", "at most 60 (on its bound)", "not determined: too little motion"],
     }
     assert page.words[1] == "a note"
     metric = page.plots[0][0]
@@ -138,8 +138,9 @@ def test_priors_are_drawn_of_parameters_that_have_one(monkeypatch):
     assert page.words[2].endswith("do not determine: 2.")
     assert page.tables[1] == {"not determined by these data": ["mass and delay together", "bias"]}
     metric = page.plots[1][0]
-    assert list(metric.layout.yaxis.ticktext) == ["mass", "bias"]
-    _, known, open_ = metric.data
+    assert list(metric.layout.yaxis.ticktext) == ["bias", "mass"]  # by class
+    _, nominal, known, open_ = metric.data
+    assert list(nominal.x) == [0.0, 0.0]
     assert (list(known.x), list(known.customdata)) == ([0.5], ["mass"])  # (1.25 − 1) / 0.5
     assert ends(known) == (pytest.approx([0.5 - 1.96 * 0.4]), pytest.approx([0.5 + 1.96 * 0.4]))  # 0.2 / 0.5
     assert (list(open_.x), list(open_.customdata)) == ([0.25], ["bias"])

@@ -216,12 +216,13 @@ def collect_notes(
         notes.append(f"Scale of {len(scales)} joints computed from the encoder steps in the log, not fitted.")
     if not holdout:
         notes.append(_NOT_HELD_OUT)
-    distance = np.nan_to_num(uncertainty.distance_to_optimum)
+    known = np.array([not reason for reason in uncertainty.reasons])
+    distance = np.where(known, np.nan_to_num(uncertainty.distance_to_optimum), 0.0)
     if distance.max(initial=0.0) > _UNFINISHED:
         worst = int(np.argmax(distance))
         notes.append(
-            f"The optimization ended {distance[worst]:.1f} standard errors from its optimum in {names[worst]}. Raise "
-            "iterations."
+            f"The optimization ended {distance[worst]:.1f} standard errors from its optimum in {names[worst]}. The "
+            "intervals reach to the optimum. Raise polish in the fit file to come closer."
         )
     weak = [
         n for n, df, why in zip(names, uncertainty.df, uncertainty.reasons, strict=True) if not why and df < _FEW_DF

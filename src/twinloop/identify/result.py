@@ -14,6 +14,8 @@ from twinloop.core.plain import JsonRecord
 from twinloop.identify.variants import ParameterProfile
 from twinloop.stats import Interval
 
+_SMALL, _SMALL_UNITS = 0.1, {"s": "ms", "rad": "mrad", "m": "mm", "N·m": "mN·m", "kg": "g"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(JsonRecord):
@@ -53,21 +55,30 @@ class Estimate(JsonRecord):
     json_also = ("determined",)
 
     @property
+    def scale(self) -> tuple[float, str]:
+        """Factor and unit with which the values are printed: ms instead of s for a delay of 0.03 s."""
+        small = 0 < max(abs(self.value), abs(self.nominal)) < _SMALL
+        return (1e3, _SMALL_UNITS[self.unit]) if small and self.unit in _SMALL_UNITS else (1.0, self.unit)
+
+    @property
     def interval(self) -> str:
-        """Interval as text, or the reason why the parameter is not determined."""
+        """Interval as text in the unit of ``scale``, or the reason why the parameter is not determined."""
         if self.low is None or self.high is None:
             return f"not determined: {self.reason}"
-        mark = " †" * self.conditional
+        mark, (factor, _) = " †" * self.conditional, self.scale
+        low, high = factor * self.low, factor * self.high
         if self.side:
-            return f"{self.side} {self.high if self.side == 'at most' else self.low:.4g} (on its bound){mark}"
-        return f"[{self.low:.4g}, {self.high:.4g}]{mark}"
+            return f"{self.side} {high if self.side == 'at most' else low:.4g} (on its bound){mark}"
+        return f"[{low:.4g}, {high:.4g}]{mark}"
 
     @property
     def prior(self) -> str:
-        """Central 95 % of the prior as text, with an asterisk if the user gave the prior."""
+        """Central 95 % of the prior as text in the unit of ``scale``, with an asterisk if the user gave the prior."""
         if self.prior_low is None or self.prior_high is None:
             return ""
-        return f"[{self.prior_low:.3g}, {self.prior_high:.3g}]{'*' * (self.prior_source == 'fit file')}"
+        factor, _ = self.scale
+        limits = f"[{factor * self.prior_low:.3g}, {factor * self.prior_high:.3g}]"
+        return f"{limits}{'*' * (self.prior_source == 'fit file')}"
 
     @property
     def determined(self) -> bool:
@@ -234,10 +245,10 @@ class IdentifyResult(JsonRecord):
         held = f"held out {len(self.holdout)}" if self.holdout else "NOTHING HELD OUT: training error only"
         lines = [f"Identified on {len(self.training)} episodes, {held}.", self.evidence.text(), ""]
         lines.append(f"{'parameter':<36}{'unit':<12}{'nominal':>10}  {'prior':<20}{'identified':>10}  interval")
-        lines += [
-            f"{row.name:<36}{row.unit:<12}{row.nominal:>10.4g}  {row.prior:<20}{row.value:>10.4g}  {row.interval}"
-            for row in self.estimates
-        ]
+        for row in self.estimates:
+            factor, unit = row.scale
+            nominal, value = factor * row.nominal, factor * row.value
+            lines.append(f"{row.name:<36}{unit:<12}{nominal:>10.4g}  {row.prior:<20}{value:>10.4g}  {row.interval}")
         if any(row.prior_source == "fit file" for row in self.estimates):
             lines.append("* prior from the fit file")
         lines += ["", *(profile.text() for profile in self.profiles)] if self.profiles else []

@@ -87,17 +87,19 @@ def plot_predicted_band(
 
 
 def plot_prior_and_posterior(
-    names: Sequence[str], shift: ArrayLike, spread: ArrayLike, determined: Sequence[bool]
+    names: Sequence[str], shift: ArrayLike, spread: ArrayLike, determined: Sequence[bool], nominal: ArrayLike
 ) -> Figure:
-    """Plot the prior and the estimate of each parameter, a row each, in standard deviations of its prior.
+    """Plot prior, nominal value and estimate of each parameter, a row each, in standard deviations of its prior.
 
     Args:
         names: Names of ``n`` parameters.
         shift: (estimate − prior mean) / standard deviation of the prior, shape ``(n,)``.
         spread: Standard error / standard deviation of the prior, shape ``(n,)``.
         determined: False for an unidentifiable parameter, which is drawn without an interval.
+        nominal: (nominal value − prior mean) / standard deviation of the prior, shape ``(n,)``; NaN for none.
     """
     n = len(names)
+    before = require_length(nominal, n, "the nominal values")
     moved, width = require_length(shift, n, "the shifts"), require_length(spread, n, "the spreads")
     known, rows = np.asarray(determined, dtype=bool), np.arange(n, dtype=float)
     figure = new_figure()
@@ -111,6 +113,14 @@ def plot_prior_and_posterior(
         hoverinfo="skip",
     )
     figure.add_vrect(x0=-1, x1=1, fillcolor=GREY, opacity=0.12, line_width=0)
+    figure.add_scatter(
+        x=before,
+        y=rows,
+        mode="markers",
+        name="nominal value",
+        marker={"color": INK, "size": 9, "symbol": "line-ns-open", "line": {"width": 1.6}},
+        hoverinfo="skip",
+    )
     for name, chosen, colour, symbol in (
         ("estimate", known, BLUE, "circle"),
         ("not determined by the data", ~known, ORANGE, "x-thin-open"),

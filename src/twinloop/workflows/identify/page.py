@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
@@ -71,7 +72,11 @@ def identify_section(
     page.plot(figure, "Dots are estimates with their intervals, diamonds the nominal values of the twin.")
     page.table(
         ["parameter", "unit", "nominal", "95 % of the prior", "identified", f"{result.evidence.level:.0%} interval"],
-        [[r.name, r.unit, f"{r.nominal:.4g}", r.prior, f"{r.value:.4g}", r.interval] for r in rows],
+        [
+            [row.name, unit, f"{factor * row.nominal:.4g}", row.prior, f"{factor * row.value:.4g}", row.interval]
+            for row in rows
+            for factor, unit in [row.scale]
+        ],
     )
     for note in result.notes:
         page.text(note)
@@ -90,18 +95,34 @@ def _identifiability(page: ReportPage, result: IdentifyResult) -> None:
         f"{len(result.directions)}.",
     )
     if len(rows):
+        rows = np.array(sorted(rows, key=lambda row: found.names[row].split("/")[::2]))  # by class, as in the twin
         sd, error = found.prior_sd[rows], np.sqrt(np.diag(found.covariance)[rows])
         figure = plot_prior_and_posterior(
             [found.names[i] for i in rows],
             (found.mean[rows] - found.prior_mean[rows]) / sd,
             error / sd,
             [found.determined[i] for i in rows],
+            (_nominal_coordinates(result)[rows] - found.prior_mean[rows]) / sd,
         )
-        page.plot(figure, "Grey: the prior. Blue: estimate and 95 % interval, in the prior's standard deviations.")
+        page.plot(
+            figure,
+            "Grey: the prior. Black line: the twin's nominal value. Blue: estimate and 95 % interval, in the prior's "
+            "standard deviations. Parameters are sorted by class.",
+        )
     _correlations(page, found)
     _profiles(page, result)
     if result.directions:
         page.table(["not determined by these data"], [[direction] for direction in result.directions])
+
+
+def _nominal_coordinates(result: IdentifyResult) -> NDArray[np.float64]:
+    """Return the nominal values of the distribution's parameters in its coordinates; NaN for 0 on a logarithm."""
+    nominal = {row.name: row.nominal for row in result.estimates}
+    found = result.distribution
+    values = np.array([nominal.get(name, math.nan) for name in found.names])
+    logarithmic = np.array([transform == "log" for transform in found.transforms])
+    values[logarithmic & (values <= 0)] = math.nan
+    return np.where(logarithmic, np.log(np.where(logarithmic, values, 1.0)), values)
 
 
 def _correlations(page: ReportPage, found: ParamDistribution) -> None:
