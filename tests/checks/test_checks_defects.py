@@ -1,12 +1,13 @@
 """Every check fails on the defect that it is for. Defects are planted in the twin's files or its compiled model."""
 
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
 import pytest
 
 from twinloop.checks import integration as convergence
-from twinloop.checks.corners import corner_table, find_drawn_params
+from twinloop.checks.corners import check_ranges, corner_table, find_drawn_params
 from twinloop.checks.delay import check_delay, delays_to_try
 from twinloop.checks.grasp import check_compiles, check_grasp, check_penetration
 from twinloop.checks.integration import check_convergence, check_energy_drift, check_energy_gain
@@ -46,6 +47,17 @@ def test_a_model_changed_by_hand_is_not_the_one_described():
     twin = load_twin("cube_toss")
     twin.model.body_mass[1] *= 1.01
     assert check_compiles(twin).status == "fail"
+
+
+def test_a_range_of_factors_on_nothing_varies_nothing():
+    twin = load_twin("double_pendulum")
+    assert check_ranges(twin).status == "pass"
+    name = next(name for name, param in twin.params.items() if param.default_range is not None)
+    still = replace(twin.params[name], nominal=0.0, op="scale", default_range=(0.5, 2.0))
+    check = check_ranges(replace(twin, params={**twin.params, name: still}))
+    assert (check.status, check.metric) == ("fail", 1)
+    assert check.detail.startswith(f"{name} does not vary")
+    assert "op: absolute" in check.detail
 
 
 def test_cube_sunk_into_the_table_is_a_penetration(spoiled):

@@ -89,7 +89,10 @@ def test_a_dataset_in_which_nothing_varied_has_nothing_to_cover(tmp_path, capsys
     assert "No parameter was randomized per episode" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(("by_chance", "said"), [(436.8, "leave 440 such"), (0.0312, "leave 0.031 such")])
+@pytest.mark.parametrize(
+    ("by_chance", "said"),
+    [(436.8, "leave 440 such"), (0.0312, "leave 0.031 such"), (1.6e-56, "leave fewer than 0.001 such")],
+)
 def test_a_hole_is_told_in_plain_numbers(by_chance, said):
     hole = {"names": ["a", "b"], "low": [0, 1], "high": [2, 3], "probability": 0.9, "by_chance": by_chance}
     assert said in format_hole(hole)

@@ -13,6 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.checks.report import CheckOutcome
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState
@@ -23,6 +24,19 @@ from twinloop.twin import Param, Twin
 def find_drawn_params(twin: Twin) -> list[Param]:
     """Return the parameters that the default randomization varies, excluding visual parameters such as colours."""
     return [p for p in twin.params.values() if p.default_range is not None and not p.quantity.visual]
+
+
+def check_ranges(twin: Twin) -> CheckOutcome:
+    """Check that every default range varies its parameter; a factor on a nominal value of 0 does not."""
+    wide = [param for param in twin.params.values() if param.default_range and np.ptp(param.default_range) > 0]
+    still = [param.name for param in wide if range_end(param, high=False) == range_end(param, high=True)]
+    detail = f"{len(wide)} ranges"
+    if still:
+        detail = (
+            f"{', '.join(still[:6])} {'does' if len(still) == 1 else 'do'} not vary: a range of factors has no effect "
+            "on a nominal value of 0. Give the range as values (op: absolute)"
+        )
+    return CheckOutcome.judge("ranges vary", len(still), 0, "parameters", detail=detail)
 
 
 def command_ranges(model: mujoco.MjModel) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ CHECKS: Registry[Callable[[Twin], CheckOutcome]] = Registry(
     "check",
     {
         "compiles": "twinloop.checks.grasp:check_compiles",
+        "ranges vary": "twinloop.checks.corners:check_ranges",
         "solver agrees with dense": "twinloop.checks.stability:check_solver",
         "no initial penetration": "twinloop.checks.grasp:check_penetration",
         "grasp holds": "twinloop.checks.grasp:check_grasp",

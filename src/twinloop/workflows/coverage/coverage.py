@@ -136,11 +136,15 @@ def format_hole(hole: Mapping[str, Any] | None) -> str:
         f"{name} in [{low:.4g}, {high:.4g}]"
         for name, low, high in zip(hole["names"], hole["low"], hole["high"], strict=True)
     )
-    by_chance = float(f"{hole['by_chance']:.2g}")
+    by_chance = hole["by_chance"]
+    number = f"{float(f'{by_chance:.2g}'):g}" if by_chance >= _RARE else f"fewer than {_RARE:g}"
     return (
         f"Largest hole: {spans}, {hole['probability']:.0%} of that pair; independent draws would leave "
-        f"{by_chance:g} such holes in all pairs."
+        f"{number} such holes in all pairs."
     )
+
+
+_RARE = 0.001  # an expected number below it is printed as such
 
 
 def format_draws(result: Mapping[str, Any]) -> list[str]:
