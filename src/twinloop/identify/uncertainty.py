@@ -317,7 +317,8 @@ def compute_uncertainty(
         found = compute_uncertainty(
             larger, extended, every, times=times, level=level, refits=refits, considered=considered
         )
-        return _keep_first(found, len(names))
+        own = [text for text in found.directions if not any(name in text for name in nuisances)]
+        return replace(_keep_first(found, len(names)), directions=tuple(own))
     scores = [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     clusters = choose_fit_clusters(problem, here, scores, times)
     covariance = np.diag(problem.sd**2)
