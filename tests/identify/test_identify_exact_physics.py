@@ -16,6 +16,7 @@ from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.assembly import select_free_parameters, servo_lag
 from twinloop.identify.model_error import conditional_parameters, find_structured_channels
+from twinloop.identify.optimization import _return_to_prior
 from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate
 from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock, linearize
 from twinloop.identify.search import combine_blocks, lag_starts
@@ -242,3 +243,15 @@ def test_a_second_finger_starts_where_the_first_one_is():
     twin.align_coupled_joints(qpos, qvel)
     assert qpos[second.qposadr[0]] == pytest.approx(0.013)
     assert qvel[second.dofadr[0]] == pytest.approx(0.2)
+
+
+def test_what_has_no_effect_returns_to_its_prior_and_what_has_one_does_not():
+    problem = replace(ratio_problem(), prior_weight=1e-3)
+    here = linearize(problem, np.array([np.log(9.0), 0.9]))
+    moved = _return_to_prior(problem, here, np.array([False, False]))
+    assert np.array_equal(moved.point, here.point)
+    flat = replace(problem, readings=lambda points, local: np.zeros((len(points), 1, 2, 1)))
+    returned = _return_to_prior(flat, linearize(flat, here.point), np.array([True, False]))
+    assert returned.point.tolist() == [np.log(4.0), 0.9]
+    kept = _return_to_prior(problem, here, np.array([True, False]))  # a wrong mask: the loss would rise
+    assert np.array_equal(kept.point, here.point)

@@ -28,6 +28,7 @@ from twinloop.identify.config import FitConfig
 from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate
 from twinloop.identify.problem import (
     FitProblem,
+    Linearization,
     derivative_sizes,
     ignore_rough_frames,
     likelihood_weight,
@@ -482,8 +483,9 @@ class _FitStages:
             if last:
                 here = ignore_rough_frames(here, before, problem)
             problem = replace(problem, prior_weight=likelihood_weight(here.residual))
-            losses = problem.losses(here.residual[None], point[None], local[None, chosen])[0]
-            solution = refine(problem, replace(here, losses=losses))
+            here = _return_to_prior(problem, here, size == 0.0)
+            losses = here.losses
+            solution = refine(problem, here)
             self.worlds += len(point) + len(problem.local_sd) + 1 + solution.replays
             moved = np.max(np.abs(solution.point - point) / standard_errors(problem, solution.end))
             point, self.found, before = solution.point, solution.point, here
@@ -557,6 +559,24 @@ class _FitStages:
             self.progress(
                 FitProgress(stage=stage, iteration=iteration, max_iterations=most, loss=loss, replays=replays)
             )
+
+
+def _return_to_prior(problem: FitProblem, here: Linearization, idle: NDArray[np.bool_]) -> Linearization:
+    """Return the linearization with its losses, and with parameters that have no effect at their prior's mean.
+
+    Such a parameter is, for example, a torque limit that no training motion reaches: an early step may have moved it.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at the current point.
+        idle: Mask of the parameters whose derivatives are 0, ``(p,)``.
+    """
+    point = np.where(idle, np.clip(problem.centre, problem.low, problem.high), here.point)
+    points, local = np.array([here.point, point]), np.repeat(here.local[None], 2, axis=0)
+    residual = np.concatenate([here.residual[None], problem.residual(point[None], local[:1])])
+    losses = problem.losses(residual, points, local)
+    best = 1 if losses[1].sum() < losses[0].sum() else 0
+    return replace(here, point=points[best], residual=residual[best], losses=losses[best])
 
 
 def _scan_delays(problem: FitProblem, space: FitSpace, start: Array, config: FitConfig) -> Array:
