@@ -15,7 +15,7 @@ from twinloop.core.plain import to_plain_value
 from twinloop.core.pool import count_cores
 from twinloop.stats import clopper_pearson
 
-NAME = "planted parameters"
+NAME = "benchmarks planted"
 _HEAD = ("", "fits", "parameters", "determined", "intervals that hold the planted value", "median width / prior",
          "marked †", "unmarked that hold", "nearer than nominal")  # fmt: skip
 _NOTE = (

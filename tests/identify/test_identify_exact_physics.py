@@ -245,13 +245,16 @@ def test_a_second_finger_starts_where_the_first_one_is():
     assert qvel[second.dofadr[0]] == pytest.approx(0.2)
 
 
-def test_what_has_no_effect_returns_to_its_prior_and_what_has_one_does_not():
-    problem = replace(ratio_problem(), prior_weight=1e-3)
-    here = linearize(problem, np.array([np.log(9.0), 0.9]))
-    moved = _return_to_prior(problem, here, np.array([False, False]))
-    assert np.array_equal(moved.point, here.point)
-    flat = replace(problem, readings=lambda points, local: np.zeros((len(points), 1, 2, 1)))
-    returned = _return_to_prior(flat, linearize(flat, here.point), np.array([True, False]))
-    assert returned.point.tolist() == [np.log(4.0), 0.9]
-    kept = _return_to_prior(problem, here, np.array([True, False]))  # a wrong mask: the loss would rise
-    assert np.array_equal(kept.point, here.point)
+def test_what_has_hardly_an_effect_returns_to_its_prior_and_what_has_one_does_not():
+    """The second parameter changes the readings by far less than a prior standard deviation counts."""
+
+    def readings(points, local):
+        rows = np.stack([100.0 * (points[:, 0] - 2.0), 1e-3 * points[:, 1]], axis=1)
+        return rows[:, None, :, None] + 0.0 * local.sum()
+
+    problem = replace(ratio_problem(), readings=readings, prior_weight=1e-2, logarithmic=np.zeros(2, dtype=bool))
+    returned = _return_to_prior(problem, linearize(problem, np.array([2.0, 1.5])))
+    assert returned.point.tolist() == [2.0, 0.4]
+    assert returned.losses == pytest.approx(problem.losses_at(returned.point[None])[0])
+    strong = replace(problem, readings=lambda points, local: readings(points, local) - 1e3 * points[:, None, 1:, None])
+    assert _return_to_prior(strong, linearize(strong, np.array([2.0, 1.5]))).point.tolist() == [2.0, 1.5]

@@ -102,7 +102,7 @@ def test_no_files_import_each_other_in_a_circle():
 # that raises a ceiling justifies the lines; a commit that gets SLACK lines below it lowers the ceiling.
 CEILINGS = {
     "catalog": 5790,
-    "checks": 950,
+    "checks": 960,
     "cli": 1330,
     "core": 3120,
     "curate": 5390,
@@ -113,13 +113,13 @@ CEILINGS = {
     "gap": 8050,
     "generate": 2360,
     "hardware": 2780,
-    "identify": 5890,
+    "identify": 5930,
     "label": 860,
     "policies": 1610,
     "randomize": 2500,
     "release": 7310,
     "render": 4830,
-    "report": 2240,
+    "report": 2250,
     "rollout": 2620,
     "scenario": 1440,
     "sensors": 3670,
@@ -128,7 +128,7 @@ CEILINGS = {
     "tasks": 2260,
     "train": 3540,
     "twin": 6440,
-    "workflows": 16290,
+    "workflows": 16310,
 }
 SLACK = 150
 

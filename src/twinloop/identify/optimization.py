@@ -33,6 +33,7 @@ from twinloop.identify.problem import (
     ignore_rough_frames,
     likelihood_weight,
     linearize,
+    normal_equations,
     small_steps,
     standard_errors,
 )
@@ -483,7 +484,7 @@ class _FitStages:
             if last:
                 here = ignore_rough_frames(here, before, problem)
             problem = replace(problem, prior_weight=likelihood_weight(here.residual))
-            here = _return_to_prior(problem, here, size == 0.0)
+            here = _return_to_prior(problem, here)
             losses = here.losses
             solution = refine(problem, here)
             self.worlds += len(point) + len(problem.local_sd) + 1 + solution.replays
@@ -561,22 +562,31 @@ class _FitStages:
             )
 
 
-def _return_to_prior(problem: FitProblem, here: Linearization, idle: NDArray[np.bool_]) -> Linearization:
-    """Return the linearization with its losses, and with parameters that have no effect at their prior's mean.
+def _return_to_prior(problem: FitProblem, here: Linearization) -> Linearization:
+    """Return the linearization with its losses, and with parameters that hardly have an effect at their prior's mean.
 
-    Such a parameter is, for example, a torque limit that no training motion reaches: an early step may have moved it.
+    Such a parameter is, for example, a torque limit that few training motions reach: an early step may have moved it,
+    and short steps of all parameters do not bring it back. Each one returns only if the loss falls.
 
     Args:
-        problem: Least-squares problem of the fit.
+        problem: Least-squares problem of the fit, with one block.
         here: Linearization at the current point.
-        idle: Mask of the parameters whose derivatives are 0, ``(p,)``.
     """
-    point = np.where(idle, np.clip(problem.centre, problem.low, problem.high), here.point)
-    points, local = np.array([here.point, point]), np.repeat(here.local[None], 2, axis=0)
-    residual = np.concatenate([here.residual[None], problem.residual(point[None], local[:1])])
-    losses = problem.losses(residual, points, local)
-    best = 1 if losses[1].sum() < losses[0].sum() else 0
-    return replace(here, point=points[best], residual=residual[best], losses=losses[best])
+    prior = problem.prior_weight / problem.sd**2
+    data = np.diag(normal_equations(problem, here, 0).matrix) - prior
+    idle = np.flatnonzero((data < prior) & (here.point != problem.centre))
+    centre = np.clip(problem.centre, problem.low, problem.high)
+    points = np.repeat(here.point[None], len(idle) + 1, axis=0)
+    points[1 + np.arange(len(idle)), idle] = centre[idle]
+    local = np.repeat(here.local[None], len(points), axis=0)
+    losses = problem.losses_at(points, local).sum(axis=1)
+    helpful = idle[losses[1:] < losses[0]]
+    points[0, helpful] = centre[helpful]
+    residual = problem.residual(points[:1], local[:1])
+    together = problem.losses(residual, points[:1], local[:1])[0]
+    if together.sum() < losses[0]:
+        return replace(here, point=points[0], residual=residual[0], losses=together)
+    return replace(here, losses=problem.losses(here.residual[None], here.point[None], local[:1])[0])
 
 
 def _scan_delays(problem: FitProblem, space: FitSpace, start: Array, config: FitConfig) -> Array:
