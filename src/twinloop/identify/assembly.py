@@ -439,6 +439,16 @@ def evenly_spaced_indices(count: int, most: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
 
 
+_LEAST_WINDOWS, _MAIN_SECONDS = 4, 40.0  # of the main iterations, which need no precision; our choice
+
+
+def choose_main_windows(logs: ReplayLogs, config: FitConfig) -> NDArray[np.intp]:
+    """Return the indices of the windows of the main iterations: as configured, but not far more than they need."""
+    seconds = float(np.median(logs.lengths)) / logs.twin.control_hz
+    count = max(_LEAST_WINDOWS, min(config.walk, math.ceil(_MAIN_SECONDS / seconds)))
+    return evenly_spaced_indices(len(logs), count)
+
+
 def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
     """Return the value of ``sensor/JOINT/scale``, by name, for joints whose readings show the encoder's quantization.
 

@@ -14,7 +14,6 @@ The checkpoint is updated during every stage. An interrupt (Ctrl-C) ends the opt
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError
-from twinloop.identify.assembly import FitSpace, evenly_spaced_indices, fit_problem, huber_width
+from twinloop.identify.assembly import FitSpace, choose_main_windows, fit_problem, huber_width
 from twinloop.identify.config import FitConfig
 from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate
 from twinloop.identify.problem import (
@@ -170,7 +169,6 @@ _STEADY = 1.25  # noise that changes by less than this factor is stable
 # Changes of the readings, in Huber widths, by finite differences of the last stage: large enough for its steps to see
 # past the roughness of stiction, and small enough for its result to leave open what no data determine.
 _CHANGE, _FINEST_CHANGE = 0.05, 0.002
-_LEAST_WINDOWS, _MAIN_SECONDS = 4, 40.0  # of the main iterations, which need no precision; our choice
 _PART_ROUNDS = 2  # of the last stage with the windows of the main iterations
 # Largest move in standard errors, and fall of the loss, after which a round of the last stage is not repeated.
 _NEAR, _FALL, _PART_FALL = 0.2, 5e-3, 5e-2
@@ -295,7 +293,7 @@ class _FitStages:
         logs, config, space = self.logs, self.config, self.space.take(self.early)
         check_measured(logs)
         self.notes += describe_constant_channels(logs, space)
-        rows = evenly_spaced_indices(len(logs), self._main_window_count())
+        rows = choose_main_windows(logs, config)
         starts = self._find_start_points(logs.take(rows), space)
         if config.search != "cma":
             starts[0] = self._fit_first_parameters(logs.take(rows[::2]), space, starts[0])
@@ -505,11 +503,6 @@ class _FitStages:
             elif settled or left == 0:
                 chosen, left = every, 1 + config.polish
         return problem, solution
-
-    def _main_window_count(self) -> int:
-        """Return the number of windows of the main iterations: as configured, but not far more than they need."""
-        seconds = float(np.median(self.logs.lengths)) / self.logs.twin.control_hz
-        return max(_LEAST_WINDOWS, min(self.config.walk, math.ceil(_MAIN_SECONDS / seconds)))
 
     def _complete(self, point: Array) -> Array:
         """Return a point of all free parameters from one of the parameters of the main iterations."""

@@ -13,7 +13,7 @@ from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
 from twinloop.identify.assembly import (
     FitSpace,
-    evenly_spaced_indices,
+    choose_main_windows,
     fit_problem,
     fit_space,
     select_free_parameters,
@@ -135,7 +135,7 @@ def survey(
         return _survey_prior(twin, config, options)
     logs = prepare_replay(twin, episodes, config.replay)
     space, _ = fit_space(logs, config)
-    seen = limit_physics_rate(logs, config.physics_hz).take(evenly_spaced_indices(len(logs), config.walk))
+    seen = limit_physics_rate(logs, config.physics_hz).take(choose_main_windows(logs, config))
     problem = fit_problem(backend, seen, space, space.column("start"), config)
     point = solve(problem, space.column("start"), iterations=options.steps).point if options.steps else problem.centre
     problem = fit_problem(backend, seen, space, point, config)
