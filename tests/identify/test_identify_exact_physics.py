@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.swing import TRUTH, clips, swing_twin
+from twinloop.core.errors import UnknownNameError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
@@ -263,3 +264,10 @@ def test_what_has_hardly_an_effect_returns_to_its_prior_and_what_has_one_does_no
     assert returned.losses == pytest.approx(problem.losses_at(returned.point[None])[0])
     strong = replace(problem, readings=lambda points, local: readings(points, local) - 1e3 * points[:, None, 1:, None])
     assert _return_to_prior(strong, linearize(strong, np.array([2.0, 1.5]))).point.tolist() == [2.0, 1.5]
+
+
+def test_the_profile_of_a_hidden_rotor_is_refused_before_the_fit(tmp_path):
+    twin = arm_twin(tmp_path, kd=18.0)
+    config = FitConfig(profile=("joint/j0/armature",))
+    with pytest.raises(UnknownNameError, match="joint/j0/armature"):
+        identify(twin, recorded(twin, {}, 1e-4), backend=BACKEND, config=config)

@@ -33,7 +33,7 @@ def find_hidden_inertias(logs: ReplayLogs, space: FitSpace, config: FitConfig) -
     """Return which free parameters are rotor inertias that the physics step of a fit hides, ``(p,)``.
 
     The speed of a stiff joint settles within inertia / (damping + kd). If a physics step is longer, the rotor's inertia
-    acts as a delay, and a fit cannot tell them apart. Parameters that the user chose are never hidden.
+    acts as a delay, and a fit cannot distinguish them. Parameters that the user chose are never hidden.
 
     Args:
         logs: The training windows.

@@ -270,15 +270,15 @@ def identify(
     trained, held_out = ([numbers[i] for i in rows] for rows in (holdout or HoldoutSpec(kind="none")).split(numbers))
     training, held = logs.select_episodes(trained), logs.select_episodes(held_out)
     space, scales = fit_space(training, config)
-    for name in config.profile:
-        if name not in space.names:
-            raise UnknownNameError("free parameter", name, space.names, where="--profile")
     mask = find_hidden_inertias(training, space, config)
     hidden = [free for free, chosen in zip(space.free, mask, strict=True) if chosen]
     fixed = {**space.fixed, **{free.name: free.param.nominal for free in hidden}}
     space, excluded = narrow_bounds(
         replace(space.take(np.flatnonzero(~mask)), fixed=fixed), config.bounds, config.start
     )
+    for name in config.profile:
+        if name not in space.names:
+            raise UnknownNameError("free parameter", name, space.names, where="--profile")
     checkpoint = FitCheckpoint(config.checkpoint, _fingerprint(training, space, config))
     optimization = optimize_fit(backend, training, space, config, checkpoint, progress=progress)
     problem, solution = optimization.problem, optimization.solution

@@ -556,7 +556,7 @@ class _FitStages:
 
 
 def _return_to_prior(problem: FitProblem, here: Linearization) -> Linearization:
-    """Return the linearization with its losses, and with parameters that hardly have an effect at their prior's mean.
+    """Return the linearization with its losses, and with parameters of little effect at their prior's mean.
 
     Such a parameter is, for example, a torque limit that few training motions reach: an early step may have moved it,
     and short steps of all parameters do not bring it back. Each one returns only if the loss falls.
