@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from twinloop.checks.corners import corner_values
 from twinloop.checks.report import CheckOutcome
 from twinloop.twin import Param, Twin
+from twinloop.twin.twin import move_coupled_joint
 
 PENETRATION_LIMIT_MM = 0.1  # soft contacts at rest overlap by less than this; overlapping shapes by more
 
@@ -233,7 +234,8 @@ def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _Grippe
     """
     data.qpos[:], data.ctrl[:] = twin.home()
     data.qpos[hand.joint_qpos] = data.ctrl[hand.actuator] = hand.open
-    _move_coupled_joints(model, data)
+    for row in np.flatnonzero((model.eq_type == mujoco.mjtEq.mjEQ_JOINT) & (model.eq_obj2id >= 0)):
+        move_coupled_joint(model, int(row), data.qpos, data.qvel)
     mujoco.mj_kinematics(model, data)
     tool, position = data.site_xmat[hand.site].reshape(3, 3).copy(), data.site_xpos[hand.site].copy()
     mujoco.mju_mat2Quat(data.qpos[hand.qpos + 3 : hand.qpos + 7], tool.ravel())
@@ -244,19 +246,6 @@ def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _Grippe
         if 1e3 * deepest_overlap(model, data, body=hand.body)[0] <= PENETRATION_LIMIT_MM:
             return True
     return False
-
-
-def _move_coupled_joints(model: mujoco.MjModel, data: mujoco.MjData) -> None:
-    """Set in ``data`` the positions of joints that are coupled to other joints, such as those of a second finger.
-
-    The joint equality constraints of the model define the positions.
-    """
-    for row in np.flatnonzero(model.eq_type == mujoco.mjtEq.mjEQ_JOINT):
-        follower, leader = model.eq_obj1id[row], model.eq_obj2id[row]
-        if leader >= 0:
-            shift = data.qpos[model.jnt_qposadr[leader]] - model.qpos0[model.jnt_qposadr[leader]]
-            value = np.polynomial.polynomial.polyval(shift, model.eq_data[row, :5])
-            data.qpos[model.jnt_qposadr[follower]] = model.qpos0[model.jnt_qposadr[follower]] + value
 
 
 def _run(model: mujoco.MjModel, data: mujoco.MjData, seconds: float) -> None:

@@ -164,15 +164,8 @@ class Twin:
         """
         model, leaders = self.model, {self.model.joint(name).id for name in self.robot.joints}
         for row in np.flatnonzero((model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)) & model.eq_active0.astype(bool)):
-            follower, leader = int(model.eq_obj1id[row]), int(model.eq_obj2id[row])
-            if leader not in leaders or follower in leaders:
-                continue
-            at, of = model.jnt_qposadr[follower], model.jnt_qposadr[leader]
-            curve = np.polynomial.Polynomial(model.eq_data[row, :5])
-            moved = qpos[..., of] - model.qpos0[of]
-            qpos[..., at] = model.qpos0[at] + curve(moved)
-            rate = curve.deriv()(moved)
-            qvel[..., model.jnt_dofadr[follower]] = rate * qvel[..., model.jnt_dofadr[leader]]
+            if model.eq_obj2id[row] in leaders and model.eq_obj1id[row] not in leaders:
+                move_coupled_joint(model, int(row), qpos, qvel)
 
     @cached_property
     def units(self) -> UnitMap:
@@ -333,3 +326,20 @@ class Twin:
             key = self.model.key(HOME)
             return key.qpos.copy(), key.ctrl.copy()
         return self.model.qpos0.copy(), np.zeros(self.model.nu)
+
+
+def move_coupled_joint(model: mujoco.MjModel, row: int, qpos: NDArray[np.float64], qvel: NDArray[np.float64]) -> None:
+    """Set a joint that an equality constraint couples to another joint to its coupled state, in place.
+
+    Args:
+        model: The model.
+        row: Index of the constraint, of type joint with two joints.
+        qpos: Positions, shape ``(…, nq)``.
+        qvel: Velocities, shape ``(…, nv)``.
+    """
+    follower, leader = model.eq_obj1id[row], model.eq_obj2id[row]
+    at, of = model.jnt_qposadr[follower], model.jnt_qposadr[leader]
+    curve = np.polynomial.Polynomial(model.eq_data[row, :5])
+    moved = qpos[..., of] - model.qpos0[of]
+    qpos[..., at] = model.qpos0[at] + curve(moved)
+    qvel[..., model.jnt_dofadr[follower]] = curve.deriv()(moved) * qvel[..., model.jnt_dofadr[leader]]
