@@ -212,6 +212,8 @@ def test_correlated_residuals_are_structure_and_rounding_is_not():
     residual = np.stack([white, slow, rest], axis=-1)
     measured = np.round(np.cumsum(rng.standard_normal((3, frames, 3)), axis=1) / 0.1) * 0.1
     assert find_structured_channels(residual, measured).tolist() == [False, True, False]
+    for part, seen in ((0.5, True), (2.0, False)):  # of the residual, by which the physics step may be wrong
+        assert find_structured_channels(residual, measured, part * residual[None])[1] == seen
 
 
 def test_parameters_are_conditional_on_the_channels_that_determine_them():

@@ -1,17 +1,30 @@
 """Hold-out specs, the encoder's step, and the solver against problems with known answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.identify import HoldoutSpec
-from twinloop.identify.assembly import scale_from_quantization
-from twinloop.identify.problem import FitProblem, ParameterBlock, eliminate_initial_states, huber_loss, linearize
+from twinloop.core.records import Episode
+from twinloop.identify import FitConfig, HoldoutSpec
+from twinloop.identify.assembly import fit_space, scale_from_quantization
+from twinloop.identify.problem import (
+    FitProblem,
+    ParameterBlock,
+    average_slopes,
+    eliminate_initial_states,
+    huber_loss,
+    linearize,
+)
 from twinloop.identify.solver import solve
 from twinloop.identify.uncertainty import compute_uncertainty
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import quantization_step
+from twinloop.twin import load_twin
+from twinloop.twin.quantities import Prior
 
 
 @pytest.mark.parametrize(
@@ -157,6 +170,43 @@ def test_slopes_alone_equal_slopes_together_where_blocks_are_apart():
     together, alone = (linearize(problem, np.ones(4), separate_worlds=flag) for flag in (False, True))
     for first, second in zip(together.jacobians, alone.jacobians, strict=True):
         assert first == pytest.approx(second, abs=1e-9)
+
+
+def test_opposite_steps_cancel_curvature_and_stay_within_bounds():
+    problem, _ = linear_problem(blocks=WHOLE, low=0.0)
+    seen = []
+
+    def readings(points, local):
+        seen.append(points)
+        return problem.readings(points + points**2, local)
+
+    curved = replace(problem, readings=readings)
+    point, step = np.array([1.0, 2.0, 3.0, 0.0]), np.full(4, 0.5)
+    mean = average_slopes(linearize(curved, point, step=step), linearize(curved, point, step=-step))
+    exact = linearize(problem, point).jacobians[0] * (1 + 2 * point)
+    assert mean.jacobians[0][..., :3] == pytest.approx(exact[..., :3], abs=1e-9)
+    assert min(points.min() for points in seen) >= 0.0
+
+
+def test_the_scale_of_a_unit_that_the_log_states_is_known():
+    twin = load_twin("so101_tabletop")
+    first, *others = twin.units.joints
+    frames = twin.units.from_si(twin.home()[0][twin.joint_qpos] + 0.01 * np.arange(20)[:, None])
+
+    def scales(units, **settings):
+        log = Episode(index=0, time=np.arange(20) / 30, action=frames, state=frames, units=units)
+        logs = prepare_replay(twin, [log])
+        free = fit_space(logs, FitConfig(**settings))[0].names
+        return logs, [name.split("/")[1] for name in free if name.endswith("/scale")]
+
+    stated = replace(twin.units, joints=(replace(first, scale=2.0 * first.scale), *others))
+    assert scales(stated)[1] == []
+    assert scales(stated, priors={"sensor/gripper/scale": Prior(spread=0.1)})[1] == ["gripper"]
+    logs, free = scales(replace(stated, joints=(stated.joints[0], replace(others[0], scale=None), *others[1:])))
+    assert free == [others[0].joint]
+    assert not logs.calibrated
+    assert logs.units.joints[0].scale == 2.0 * first.scale
+    assert logs.units.joints[1].scale == others[0].scale
 
 
 def test_huber_is_smooth_at_its_width():

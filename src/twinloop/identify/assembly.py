@@ -340,11 +340,16 @@ def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[FitSpace, dict[str, 
     """Return the free parameters of a fit to ``logs``, and the joints' encoder scales by parameter name.
 
     The encoder scales (log unit to rad) are computed from the quantization step of the readings, and are fixed in the
-    fit.
+    fit. Where the log states the size of its unit, the scale keeps its nominal value, unless the configuration names
+    it as free or gives it a prior.
     """
     scales = _encoder_scales(logs)
     delays, conditions = _estimate_start_delays(logs), tuple(logs.conditions)
-    return select_free_parameters(logs.twin, config, start=delays, known=scales, conditions=conditions), scales
+    nominals = {
+        name: logs.twin.params[name].nominal for name in stated_scales(logs, config) if name in logs.twin.params
+    }
+    known = {**nominals, **scales}
+    return select_free_parameters(logs.twin, config, start=delays, known=known, conditions=conditions), scales
 
 
 def fit_problem(
@@ -467,6 +472,15 @@ def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
         if param is not None and scale is not None and param.low < scale < param.high:
             scales[name] = scale
     return scales
+
+
+def stated_scales(logs: ReplayLogs, config: FitConfig) -> set[str]:
+    """Return the names of the encoder scales that a fit does not estimate, because the log states its units' sizes."""
+    if config.free is not None:
+        return set()
+    stated = zip(logs.units.names, logs.stated_units, strict=True)
+    names = {f"sensor/{joint}/scale" for joint, known in stated if known}
+    return names - {name for pattern in config.priors for name in fnmatch.filter(names, pattern)}
 
 
 def _estimate_start_delays(logs: ReplayLogs) -> dict[str, float]:

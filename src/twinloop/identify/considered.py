@@ -7,14 +7,20 @@ methods to navigation problems", 1966): they are not estimated, and their prior 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.identify.assembly import FitSpace, FreeParam, default_free_quantities, select_free_parameters
+from twinloop.identify.assembly import (
+    FitSpace,
+    FreeParam,
+    default_free_quantities,
+    select_free_parameters,
+    stated_scales,
+)
 from twinloop.identify.config import FitConfig
 from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.simulate import Backend
@@ -71,15 +77,9 @@ def inertia_responses(
         point: The estimate in solver coordinates (ln or SI), ``(p,)``.
         local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
     """
-    worlds = len(hidden) + 1
-    table = {name: np.full(worlds, value) for name, value in {**space.fixed, **space.scalar_values(point)}.items()}
-    for row, free in enumerate(hidden):
-        moved = free.centre + _PART * free.sd
-        column = table[free.name]
-        column[row] = np.clip(np.exp(moved) if free.is_logarithmic else moved, free.param.low, free.param.high)
     twin = replace(change_substeps(logs.twin, _FINE * logs.twin.substeps), gradual_commands=True)
-    read = replay(backend, replace(logs, twin=twin), twin.table(worlds, table), np.repeat(local[None], worlds, axis=0))
-    return np.nan_to_num((read[:-1] - read[-1]) / _PART, posinf=0.0, neginf=0.0)
+    values = {**space.fixed, **space.scalar_values(point)}
+    return _responses(backend, replace(logs, twin=twin), values, hidden, local)
 
 
 def undeclared_responses(
@@ -101,27 +101,45 @@ def undeclared_responses(
     """
     if not logs.joints or config.free is not None or config.quantities is not None:
         return {}
-    values = {**space.fixed, **space.scalar_values(point)}
-    twin = logs.twin
-    rows = []
+    twin, rows = logs.twin, []
     for kind in default_free_quantities():
         paths = [kind.path(name) for name in find_members(twin.model, kind) if has_quantity(twin.model, kind, name)]
         if not kind.nominal_outside_model:
             rows += [ParamSpec(name=path, source="considered") for path in paths if path not in twin.params]
     complete = declare_params(twin, rows) if rows else twin
-    every = select_free_parameters(complete, replace(config, start={}))
-    missing = [free for free in every.free if free.name not in twin.params]
-    table = {name: np.full(len(missing), value) for name, value in values.items()}
-    for i, free in enumerate(missing):
-        moved = free.centre + _PART * free.sd
-        column = np.full(len(missing), free.param.nominal)
-        column[i] = np.exp(moved) if free.is_logarithmic else moved
-        table[free.name] = np.clip(column, free.param.low, free.param.high)
+    every, stated = select_free_parameters(complete, replace(config, start={})), stated_scales(logs, config)
+    missing = [free for free in every.free if free.name not in twin.params and free.name not in stated]
     if not missing:
         return {}
+    values = {**space.fixed, **space.scalar_values(point)}
     seen = limit_physics_rate(replace(logs, twin=complete), config.physics_hz)
-    table = {name: np.append(column, values.get(name, complete.params[name].nominal)) for name, column in table.items()}
-    worlds = len(missing) + 1
-    read = replay(backend, seen, complete.table(worlds, table), np.repeat(local[None], worlds, axis=0))
-    responses = np.nan_to_num((read[:-1] - read[-1]) / _PART, posinf=0.0, neginf=0.0)
+    responses = _responses(backend, seen, values, missing, local)
     return {free.name: response for free, response in zip(missing, responses, strict=True)}
+
+
+def _responses(
+    backend: Backend, logs: ReplayLogs, values: Mapping[str, float], moved: Sequence[FreeParam], local: Array
+) -> Array:
+    """Return the changes of the readings per prior standard deviation of k parameters at their prior's mean.
+
+    Args:
+        backend: The backend that simulates the replays.
+        logs: The training windows.
+        values: Values of the other parameters, SI.
+        moved: The k parameters.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
+
+    Returns:
+        The changes in the channels' units, ``(k, nwindow, nframe, nchannel)``; 0 where a replay diverged.
+    """
+    worlds = len(moved) + 1
+    nominals = {free.name: free.param.nominal for free in moved}
+    table = {name: np.full(worlds, value) for name, value in {**nominals, **values}.items()}
+    for row, free in enumerate(moved):
+        point = free.centre + _PART * free.sd
+        table[free.name][row] = np.clip(
+            np.exp(point) if free.is_logarithmic else point, free.param.low, free.param.high
+        )
+    table = logs.twin.table(worlds, table)
+    read = replay(backend, logs, table, np.repeat(local[None], worlds, axis=0))
+    return np.nan_to_num((read[:-1] - read[-1]) / _PART, posinf=0.0, neginf=0.0)

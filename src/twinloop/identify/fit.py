@@ -287,7 +287,7 @@ def identify(
     clusters = choose_fit_clusters(problem, end, times=times) if config.bootstrap else None
     refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
     known = [episode for episode in episodes if episode.index in trained]
-    model_error = find_model_error(backend, training, space, config, problem, end, known)
+    model_error = find_model_error(backend, training, space, config, problem, end, known, optimization.step_errors)
     considered = [] if optimization.step_errors is None else list(optimization.step_errors)
     considered += list(inertia_responses(backend, training, space, hidden, end.point, end.local)) if hidden else []
     uncertainty = compute_uncertainty(

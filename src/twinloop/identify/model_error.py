@@ -80,6 +80,7 @@ def find_model_error(
     problem: FitProblem,
     here: Linearization,
     episodes: Sequence[Episode],
+    step_errors: Array | None = None,
 ) -> ModelError:
     """Find structure in the residuals of a fit, and the built-in physics that would explain it.
 
@@ -91,8 +92,9 @@ def find_model_error(
         problem: Least-squares problem of the fit.
         here: Linearization at its solution, of a problem with one block.
         episodes: The training episodes.
+        step_errors: Errors of the physics step, see `OptimizationResult`; None for none.
     """
-    structured = find_structured_channels(here.residual * problem.width, problem.measured)
+    structured = find_structured_channels(here.residual * problem.width, problem.measured, step_errors)
     conditional = conditional_parameters(here, problem, structured)
     if not structured.any() or not logs.joints or len(logs.channels) != len(logs.joints):
         return ModelError(structured=structured, conditional=conditional)
@@ -109,23 +111,26 @@ def find_model_error(
     return ModelError(structured=structured, conditional=conditional, responses=responses, explained=ordered)
 
 
-def find_structured_channels(residual: Array, measured: Array) -> NDArray[np.bool_]:
+def find_structured_channels(residual: Array, measured: Array, step_errors: Array | None = None) -> NDArray[np.bool_]:
     """Return which channels have residuals that are correlated in time, ``(nchannel,)``.
 
-    Residuals within the rounding of the log do not count.
+    Residuals within the rounding of the log, or within the errors of the physics step, do not count.
 
     Args:
         residual: Residuals ``(nwindow, nframe, nchannel)`` in the channels' units; NaN marks missing measurements.
         measured: Measured readings of the same shape.
+        step_errors: Errors of the physics step, ``(k, nwindow, nframe, nchannel)``; None for none.
     """
-    found = []
+    found, numerical = [], np.zeros(residual.shape[-1])
+    if step_errors is not None:
+        numerical = np.sqrt(np.sum(np.mean(step_errors**2, axis=(1, 2)), axis=0))
     for column in range(residual.shape[-1]):
         clips = [window[~np.isnan(window)] for window in residual[..., column]]
         rho = pooled_autocorrelation(clips)
         size = float(np.sqrt(max(rho, 0.0) * np.mean(np.concatenate(clips) ** 2)))
         values = measured[..., column]
         step = quantization_step(values[~np.isnan(values)]) or 0.0
-        found.append(bool(rho > _CORRELATED and size > _ROUNDING * step))
+        found.append(bool(rho > _CORRELATED and size > max(_ROUNDING * step, float(numerical[column]))))
     return np.array(found)
 
 

@@ -28,6 +28,7 @@ from twinloop.identify.physics_rate import compute_step_correction, limit_physic
 from twinloop.identify.problem import (
     FitProblem,
     Linearization,
+    average_slopes,
     derivative_sizes,
     ignore_rough_frames,
     likelihood_weight,
@@ -168,10 +169,11 @@ _FIRST_ITERATIONS, _START_ITERATIONS, _FIRST_TOLERANCE, _TOLERANCE = 6, 3, 1e-2,
 _STEADY = 1.25  # noise that changes by less than this factor is stable
 # Changes of the readings, in Huber widths, by finite differences of the last stage: large enough for its steps to see
 # past the roughness of stiction, and small enough for its result to leave open what no data determine.
-_CHANGE, _FINEST_CHANGE = 0.05, 0.002
-_PART_ROUNDS = 2  # of the last stage with the windows of the main iterations
+_CHANGE, _FINEST_CHANGE = 1.0, 0.002
+_STEP_DOUBT = 0.25  # part of the correction for the finite physics step that counts as uncertain; our choice
+_PART_ROUNDS = 4  # of the last stage with the windows of the main iterations
 # Largest move in standard errors, and fall of the loss, after which a round of the last stage is not repeated.
-_NEAR, _FALL, _PART_FALL = 0.2, 5e-3, 5e-2
+_NEAR, _FALL, _PART_FALL = 0.2, 5e-3, 1e-2
 _SCANNED = np.linspace(0.0, 0.2, 11)  # s; servo lags on a bus reach 130 ms (SO-101), camera lags 200 ms
 
 
@@ -469,15 +471,17 @@ class _FitStages:
             problem = fit_problem(self.backend, logs, self.space, point, config, width=width)
             problem = replace(problem, correction=correction.value)
             change = correction.value - before_correction if len(before_correction) == len(chosen) else None
-            self.step_errors = np.array([correction.error] if change is None else [correction.error, change])
+            errors = [correction.error, _STEP_DOUBT * correction.value]
+            self.step_errors = np.array(errors if change is None else [*errors, change])
             before_correction = correction.value
             if number == 0 and not logs.nlocal:
                 residual = problem.residual(point[None], local[None, chosen])[0] * width
                 width = huber_width(residual, problem.measured, config)
                 problem = replace(problem, width=width)
-            here = linearize(
-                problem, point, local[chosen], step=small_steps(problem, size, _FINEST_CHANGE if last else _CHANGE)
-            )
+            steps = small_steps(problem, size, _FINEST_CHANGE if last else _CHANGE)
+            here = linearize(problem, point, local[chosen], step=steps)
+            if len(chosen) < len(every):
+                here = average_slopes(here, linearize(problem, point, local[chosen], step=-steps))
             size = derivative_sizes(here, problem)
             if last:
                 here = ignore_rough_frames(here, before, problem)

@@ -266,7 +266,7 @@ def probe(
 ) -> ProbePoints:
     """Return a point and its perturbations, to be replayed for the derivatives at the point.
 
-    Perturbations are positive, except where they would exceed a parameter's upper bound.
+    A perturbation that would leave a parameter's bounds gets the opposite sign.
 
     Args:
         problem: Least-squares problem of the fit.
@@ -274,12 +274,12 @@ def probe(
         local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``; by default zero.
         separate_worlds: Perturb every parameter in a separate world. If false, one world perturbs one parameter of
             every block.
-        step: Size of each perturbation, ``(p,)``; by default a twentieth of the prior's standard deviation.
+        step: Perturbation of each parameter, ``(p,)``; by default a twentieth of the prior's standard deviation.
     """
     local = problem.zero_corrections if local is None else local
     world, m = _probe_worlds(problem, separate_worlds=separate_worlds), len(problem.local_sd)
     step = _DIFFERENCE * problem.sd if step is None else step
-    step = np.where(point + step > problem.high, -step, step)
+    step = np.where((point + step > problem.high) | (point + step < problem.low), -step, step)
     depth = int(world.max(initial=0))
     points = np.repeat(point[None], 1 + depth + m, axis=0)
     points[world, np.arange(len(point))] += step
@@ -341,7 +341,7 @@ def linearize(
         separate_worlds: Perturb every parameter in a separate world, which is exact. If false, one world perturbs one
             parameter of every block, which needs fewer worlds. The derivatives then ignore the small effects between
             joints of different blocks.
-        step: Size of each perturbation, ``(p,)``; by default a twentieth of the prior's standard deviation.
+        step: Perturbation of each parameter, ``(p,)``; by default a twentieth of the prior's standard deviation.
     """
     probed = probe(problem, point, local, separate_worlds=separate_worlds, step=step)
     return linearization_from_probe(problem, probed, problem.residual(probed.points, probed.local))
@@ -362,6 +362,15 @@ def small_steps(problem: FitProblem, size: Array, change: float) -> Array:
         change: The change of the readings in Huber widths.
     """
     return np.clip(change / np.maximum(size, 1e-12), _SHORTEST * problem.sd, _LONGEST * problem.sd)
+
+
+def average_slopes(here: Linearization, other: Linearization) -> Linearization:
+    """Return a linearization with the mean derivatives of two with opposite steps (central differences)."""
+    return replace(
+        here,
+        jacobians=tuple((one + two) / 2 for one, two in zip(here.jacobians, other.jacobians, strict=True)),
+        local_jacobian=(here.local_jacobian + other.local_jacobian) / 2,
+    )
 
 
 # A frame is rough if derivatives by two steps differ by more than this part of their size, plus this part of the usual

@@ -221,8 +221,9 @@ def _two_sided_limits(
 
 Method = Literal["sandwich", "score bootstrap", "refit bootstrap", "none"]
 
-# A parameter is not determined if its standard error exceeds this part of its prior deviation.
-LEAST_GAIN = 0.5
+# A parameter is not determined if its standard error exceeds this part of its prior deviation: the data then contain
+# less information about it than the prior.
+LEAST_GAIN = 0.7
 _OPEN = "the data do not constrain it"
 _ALONE = "one episode gives no interval"
 _PAST = "ends on its bound"

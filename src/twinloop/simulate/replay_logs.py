@@ -82,7 +82,8 @@ class ReplayLogs:
             ``(nwindow,)``; with measured torques also the nominal gains of the actuators.
         episode_numbers: episode number of each window.
         start_times: start time of each window in s, shape ``(nwindow,)``.
-        calibrated: False if the log has no calibration of its units, so that the twin's joint ranges were used instead.
+        stated_units: for each joint, whether the log states the conversion of its unit; the twin's joint range is used
+            if not.
     """
 
     twin: Twin
@@ -95,7 +96,12 @@ class ReplayLogs:
     conditions: Mapping[str, Array]
     episode_numbers: tuple[int, ...]
     start_times: Array
-    calibrated: bool
+    stated_units: tuple[bool, ...]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the log states the conversion of every joint's unit."""
+        return all(self.stated_units)
 
     @property
     def joints(self) -> tuple[str, ...]:
@@ -241,9 +247,12 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptio
         if len(episode) < _TWO:
             raise LogError(f"Episode {episode.index} has a single frame, so it cannot be replayed. Exclude it.")
     chosen = tuple(first.units.joints[i] for i in columns)
-    calibrated = all(unit.known for unit in chosen)
-    known = UnitMap(joints=chosen, source=first.units.source)
-    units = known if calibrated else twin.unit_map([unit.unit for unit in chosen])
+    stated = tuple(unit.known for unit in chosen)
+    units = UnitMap(joints=chosen, source=first.units.source)
+    if not units.known:
+        assumed = twin.unit_map([unit.unit for unit in chosen])
+        mixed = (unit if unit.known else other for unit, other in zip(chosen, assumed.joints, strict=True))
+        units = UnitMap(joints=tuple(mixed), source=assumed.source)
     replayed = _make_variant(twin, _log_rate(episodes), contacts=options.contacts)
     compared = make_channel_kinds(replayed, options.compare, units if joints else None, columns)
     _refuse_window(episodes, options)
@@ -277,7 +286,7 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptio
         },
         episode_numbers=tuple(e.index for e, _ in cuts),
         start_times=np.array([e.time[cut.start] for e, cut in cuts]),
-        calibrated=calibrated,
+        stated_units=stated,
     )
 
 
