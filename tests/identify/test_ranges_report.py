@@ -16,8 +16,9 @@ from twinloop.report.identification import (
     plot_predicted_band,
 )
 from twinloop.simulate import open_backend
+from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import LogEpisodes
-from twinloop.workflows.identify.identify import identify_log, split_log
+from twinloop.workflows.identify.identify import fit, identify_log, split_log
 from twinloop.workflows.identify.requests import IdentifyRequest, PostFitAnalyses
 
 
@@ -61,6 +62,17 @@ def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, ca
     ):
         assert f"<h2>{title}</h2>" in page
     assert "Episode 15, held out: measured against simulated, and the calibrated range." in page
+
+
+@pytest.mark.parametrize(
+    ("holdout", "calibrate", "clips_used"), [("last:9", None, 9), ("last:8", None, 0), ("last:9", "last:2", 2)]
+)
+def test_enough_held_out_clips_calibrate_the_ranges_unless_others_are_named(log, holdout, calibrate, clips_used):
+    config = FitConfig(iterations=3, free=("joint/*/damping", "actuator/*/kp"))
+    found = fit(load_twin(log[0]), log[1], holdout, config, calibration=calibrate)
+    assert found.distribution.calibration.clips == clips_used
+    assert (found.ranges.curve is None) == (clips_used != 2)
+    assert ("no episode tests the ranges" in found.text()) == (clips_used == 9)
 
 
 def test_calibration_clips_come_from_what_is_not_held_out(log):

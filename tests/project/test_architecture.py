@@ -128,7 +128,7 @@ CEILINGS = {
     "tasks": 2260,
     "train": 3540,
     "twin": 6440,
-    "workflows": 16310,
+    "workflows": 16330,
 }
 SLACK = 150
 

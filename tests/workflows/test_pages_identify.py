@@ -257,6 +257,7 @@ def ranged(monkeypatch, *, within=2.0, episodes=3, curve=True, **changed):
     ranges = NS(
         distribution=NS(**(found | changed)),
         curve=levels if curve else None,
+        scores={},
         parameter_share=np.array([0.25, 0.75]),
         within=within,
     )

@@ -19,7 +19,7 @@ from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap import GapReport, measure_gap
 from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
 from twinloop.identify.compare import StructureComparison, compare_structures, held_out_splits
-from twinloop.identify.conformal import CalibratedRanges, calibrate
+from twinloop.identify.conformal import LEVEL, CalibratedRanges, calibrate
 from twinloop.identify.drift import Drift, detect_drift, group_episodes
 from twinloop.identify.sbi_bridge import sample_posterior
 from twinloop.identify.sbi_flow import require_sbi
@@ -27,12 +27,19 @@ from twinloop.identify.sbi_result import PosteriorDraws
 from twinloop.identify.structures import select_structures
 from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
+from twinloop.stats import min_clip_count
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.spec import describe_errors
 from twinloop.workflows.data.logs import LogEpisodes, open_logs
 from twinloop.workflows.gap.options import name_and_hash
 from twinloop.workflows.identify.excitation import run_plan
-from twinloop.workflows.identify.page import drift_section, identify_section, ranges_section, structures_section
+from twinloop.workflows.identify.page import (
+    drift_section,
+    identify_section,
+    note_on_held_out_clips,
+    ranges_section,
+    structures_section,
+)
 from twinloop.workflows.identify.requests import FitOptions, IdentifyRequest, PostFitAnalyses
 from twinloop.workflows.run.results import claim_output, write_run
 from twinloop.workflows.run.sections import gap_section, gap_tables_section
@@ -182,6 +189,7 @@ class IdentifyOutcome:
         parts = [self.result.text()]
         beyond = (self.ranges, self.gap, self.structures, self.drift, self.posterior)
         parts += [part.text() for part in beyond if part is not None]
+        parts += filter(None, [note_on_held_out_clips(self.ranges, self.held_out)])
         return "\n\n".join(parts)
 
     def page(self, report: ReportPage, *, target: Sequence[float] | None = None) -> None:
@@ -219,8 +227,8 @@ def fit(
         log: the log.
         holdout: selection of the held-out episodes, such as ``last:10``; None for none.
         config: configuration of the fit; None for the default.
-        calibration: selection of the episodes for the calibration, among those not held out; None for none. They are
-            not fitted.
+        calibration: selection of the episodes for the calibration, among those not held out. They are not fitted. By
+            default, the held-out episodes if there are enough of them; the ranges are then not tested.
     """
     config, backend = config or FitConfig(), open_backend()
     training, widening, held = split_log(log.episodes, holdout, calibration)
@@ -234,13 +242,14 @@ def fit(
             twin, held, backend=backend, params=result.distribution, options=config.replay, training=training
         )
     if any(result.distribution.determined):
+        reused = calibration is None and len(held) >= min_clip_count(LEVEL)
         ranges = calibrate(
             twin,
             result.distribution,
             backend=backend,
             training=training,
-            calibration=widening,
-            test=held,
+            calibration=held if reused else widening,
+            test=[] if reused else held,
             config=config,
         )
     return IdentifyOutcome(

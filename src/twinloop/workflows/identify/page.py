@@ -187,6 +187,16 @@ def _is_long_enough(clip: np.ndarray, lags: int) -> bool:
     return int(np.isfinite(clip).sum()) > lags + 1
 
 
+def note_on_held_out_clips(ranges: CalibratedRanges | None, held_out: Sequence[Episode]) -> str:
+    """Return a note if the held-out episodes have calibrated the ranges, so that nothing tests the ranges; else ""."""
+    if ranges is None or not any(episode.index in ranges.scores for episode in held_out):
+        return ""
+    return (
+        f"The {len(held_out)} held-out episodes have calibrated the ranges (kappa), so that no episode tests the "
+        "ranges. To test them, calibrate with other episodes (--calibrate every:3)."
+    )
+
+
 def ranges_section(
     page: ReportPage, ranges: CalibratedRanges, twin: Twin, held_out: Sequence[Episode], config: FitConfig
 ) -> None:
@@ -207,7 +217,8 @@ def ranges_section(
             f" Not determined, prior ranges: {', '.join(found.unidentified_parameters)}."
             if found.unidentified_parameters
             else ""
-        ),
+        )
+        + f" {note_on_held_out_clips(ranges, held_out)}".rstrip(),
     )
     page.table(
         ["channel", "residual noise", "unit", "lag-1 correlation", "repeats with motion", "from parameters"],

@@ -58,7 +58,8 @@ class PostFitAnalyses:
 
     calibrate: str | None = None
     """Episodes with which the ranges are widened until they cover real clips as often as stated: last:K of the episodes
-    not held out, every:K, or episode numbers. These episodes are not fitted.
+    not held out, every:K, or episode numbers. These episodes are not fitted. By default the held-out episodes, if there
+    are at least nine.
     """
     compare: bool = False
     """Fit with alternative model structures (delay, backlash, Stribeck friction, …) and report missing physics."""
