@@ -123,6 +123,8 @@ class Episode:
     - ``pose/BODY`` ``(T, 7)``: position of the body in the world in m, quaternion wxyz;
     - ``twist/BODY`` ``(T, 6)``: linear velocity in world axes (m/s), angular velocity in body axes (rad/s);
     - ``place/SITE`` ``(T, 3)``: position in the world, in m, of a site of the robot that a tracker measures;
+    - ``view/CAMERA/SITE`` ``(T, 2)``: place of a site in a camera's image, to the right and down from its centre, in
+      image heights;
     - ``acceleration/SITE`` ``(T, 3)`` (specific force, m/s²), ``angular_velocity/SITE`` ``(T, 3)`` (rad/s),
       ``wrench/SITE`` ``(T, 6)`` (force N, torque N·m), in the axes of the site;
     - ``motor`` ``(T, nu)``: throttle of each rotor, 0 to 1; ``enabled`` ``(T, 1)``: 1 while the motors are on.

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError
+from twinloop.core.params import ParamTable
 from twinloop.identify.assembly import FitSpace, choose_main_windows, fit_problem, huber_width
 from twinloop.identify.config import FitConfig
-from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate
+from twinloop.identify.physics_rate import StepCorrection, compute_step_correction, limit_physics_rate
 from twinloop.identify.problem import (
     FitProblem,
     Linearization,
@@ -428,10 +429,9 @@ class _FitStages:
         space = self.space.take(self.early)
         for number in range(self.config.rescale):
             point, local = solution.point[None], solution.end.local[None]
-            correction = compute_step_correction(
-                self.backend, logs, space.table(point), local, problem.width, own=self.own_substeps
+            problem = replace(
+                problem, correction=self._correct_step(logs, space.table(point), local, problem.width).value
             )
-            problem = replace(problem, correction=correction.value)
             width = huber_width(problem.residual(point, local)[0] * problem.width, problem.measured, self.config)
             change = np.maximum(width / problem.width, problem.width / width)
             if number and change.max() < _STEADY:
@@ -465,9 +465,7 @@ class _FitStages:
         before_correction = np.zeros((0, 0, 0))
         for number in range(_PART_ROUNDS + 2 + config.polish):
             logs = self.logs.take(chosen)
-            correction = compute_step_correction(
-                self.backend, logs, self.space.table(point[None]), local[None, chosen], width, own=self.own_substeps
-            )
+            correction = self._correct_step(logs, self.space.table(point[None]), local[None, chosen], width)
             problem = fit_problem(self.backend, logs, self.space, point, config, width=width)
             problem = replace(problem, correction=correction.value)
             change = correction.value - before_correction if len(before_correction) == len(chosen) else None
@@ -507,6 +505,16 @@ class _FitStages:
             elif settled or left == 0:
                 chosen, left = every, 1 + config.polish
         return problem, solution
+
+    def _correct_step(self, logs: ReplayLogs, table: ParamTable, local: Array, width: Array) -> StepCorrection:
+        """Return the correction for the finite physics step, see `compute_step_correction`.
+
+        It is 0 for replays with contacts. They do not depend smoothly on the step, so that a correction at one point
+        would only make all other points seem worse. Their parameters are those of the twin with its own step.
+        """
+        if self.config.replay.contacts:
+            return StepCorrection(value=np.zeros(logs.measured.shape), error=np.zeros(logs.measured.shape))
+        return compute_step_correction(self.backend, logs, table, local, width, own=self.own_substeps)
 
     def _complete(self, point: Array) -> Array:
         """Return a point of all free parameters from one of the parameters of the main iterations."""

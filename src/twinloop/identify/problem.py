@@ -27,7 +27,7 @@ Readings = Callable[[Array, Array], Array]
 
 # Finite-difference step in units of the prior's standard deviation: far above round-off and above the roughness of
 # replays with stiction, far below their curvature.
-_DIFFERENCE = 0.05
+DIFFERENCE = 0.05
 # Weight of the prior during the search, against a mean loss of about one per joint; at the end, `likelihood_weight`.
 # Chosen on episodes 20 to 29 of the SO-101 log by fits to 0 to 19: from 3e-4 to 1.5e-2 the error moves by under 5 %, at
 # 6e-2 the elbow's grows by half.
@@ -278,13 +278,13 @@ def probe(
     """
     local = problem.zero_corrections if local is None else local
     world, m = _probe_worlds(problem, separate_worlds=separate_worlds), len(problem.local_sd)
-    step = _DIFFERENCE * problem.sd if step is None else step
+    step = DIFFERENCE * problem.sd if step is None else step
     step = np.where((point + step > problem.high) | (point + step < problem.low), -step, step)
     depth = int(world.max(initial=0))
     points = np.repeat(point[None], 1 + depth + m, axis=0)
     points[world, np.arange(len(point))] += step
     corrections = np.repeat(local[None], 1 + depth + m, axis=0)
-    local_step = _DIFFERENCE * problem.local_sd
+    local_step = DIFFERENCE * problem.local_sd
     corrections[1 + depth + np.arange(m), :, np.arange(m)] += local_step[:, None]
     return ProbePoints(points=points, local=corrections, world=world, step=step, local_step=local_step)
 

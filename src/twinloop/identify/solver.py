@@ -22,13 +22,15 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.core.plain import to_plain_value
-from twinloop.identify.problem import FitProblem, Linearization, linearize, normal_equations
+from twinloop.identify.problem import DIFFERENCE, FitProblem, Linearization, linearize, normal_equations
 
 Array = NDArray[np.float64]
 
 _FACTORS = np.array([0.1, 1.0, 10.0, 100.0])
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 1e-6, 1e4
-_REJECTIONS = 3  # consecutive rejected steps: with 30³ times more damping no step helps, so it is a minimum
+# Consecutive rejected steps after which a point counts as a minimum: one with the usual derivatives, one with 30 times
+# more damping, and two with coarser derivatives, which a rough loss (contacts, stiction) may need.
+_REJECTIONS, _COARSER = 4, 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,7 @@ def continue_descent(
             fraction.
         watch: Called after every step with the state.
     """
-    here, replays = linearize(problem, now.point, now.local), 1 + problem.probe_count
+    here, replays = _linearize_coarsely(problem, now), 1 + problem.probe_count
     if not now.history:
         now = replace(now, history=(float(here.losses.sum()),), replays=replays)
     if not np.isfinite(now.history[0]):
@@ -170,6 +172,9 @@ def continue_descent(
         if trial.accepted is None:
             rejections = now.rejections + 1
             now = replace(now, rejections=rejections, converged=rejections == _REJECTIONS)
+            if not now.converged and rejections > 1:
+                here = _linearize_coarsely(problem, now)
+                now = replace(now, damping=np.full(len(now.damping), _FIRST_DAMPING), replays=now.replays + replays)
         else:
             here = linearize(problem, *trial.accepted)
             history = (*before, float(here.losses.sum()))
@@ -186,6 +191,12 @@ def continue_descent(
         if watch is not None:
             watch(now)
     return SolverSolution(end=here, history=now.history, replays=now.replays, converged=now.converged)
+
+
+def _linearize_coarsely(problem: FitProblem, now: SolverState) -> Linearization:
+    """Return the linearization at a state, by larger differences if several steps were rejected there."""
+    coarser = _COARSER ** max(now.rejections - 1, 0)
+    return linearize(problem, now.point, now.local, step=coarser * DIFFERENCE * problem.sd)
 
 
 _REFINEMENTS, _FIRST_RADIUS, _LEAST_RADIUS = 6, 1.0, 1e-3  # steps; prior standard deviations

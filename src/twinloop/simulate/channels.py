@@ -7,6 +7,7 @@ the predicted orientation, in the body's axes; its measured columns are therefor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -334,6 +335,7 @@ _KINDS = (
     "pose_error/BODY",
     "twist/BODY",
     "place/SITE",
+    "view/CAMERA/SITE",
     "acceleration/SITE",
     "angular_velocity/SITE",
 )
@@ -352,14 +354,14 @@ def make_channel_kinds(
         twin: the twin.
         kinds: joint channels ``position`` (in the log's units) and ``velocity`` (rad/s or m/s); ``pose/BODY`` (m and
             rad), ``pose_error/BODY`` (distance in m and angle in rad between measured and predicted pose) and
-            ``twist/BODY`` (m/s and rad/s) of a free body; ``place/SITE`` (position, m), ``acceleration/SITE`` (m/s²)
-            and ``angular_velocity/SITE`` (rad/s) of sensors at a site.
+            ``twist/BODY`` (m/s and rad/s) of a free body; ``place/SITE`` (position, m), ``view/CAMERA/SITE`` (place in
+            a camera's image), ``acceleration/SITE`` (m/s²) and ``angular_velocity/SITE`` (rad/s) of sensors at a site.
         units: units of the log's joints, in the twin's order; None if the twin has no robot joints.
         columns: for each joint of the twin, the index of its column in the log.
 
     Raises:
         UnknownNameError: If a kind is unknown.
-        InputError: If the twin has no such joints, free body or sensor.
+        InputError: If the twin has no such joints, free body or sensor, or a camera follows a body.
     """
     return tuple(_make_channel_kind(twin, kind, units, columns) for kind in kinds)
 
@@ -374,6 +376,8 @@ def _make_channel_kind(twin: Twin, kind: str, units: UnitMap | None, columns: Se
         return BODIES[family](twin, name)
     if family == "place" and name:
         return SitePosition(twin, name)
+    if family == "view" and "/" in name:
+        return SiteView(twin, *name.split("/", 1))
     if family in _SENSORS and name:
         return SiteSensor(twin, family, name)
     raise UnknownNameError("kind of measurement", kind, _KINDS)
@@ -471,20 +475,21 @@ def _find_site(twin: Twin, name: str) -> int:
 
 
 class _SiteChannel:
-    """Base class for channels of a signal with x, y and z, measured at a site (named point) of the model.
+    """Base class for channels of a signal measured at a site (named point) of the model.
 
     The simulated signal has no value at the first frame, because MuJoCo computes it during a physics step. Therefore
     this frame is not compared.
     """
 
-    def __init__(self, signal: str, unit: str) -> None:
+    def __init__(self, signal: str, unit: str, axes: str = "xyz") -> None:
         self._signal = signal
-        self.channels = tuple(MeasuredChannel(name=f"{signal}/{axis}", unit=unit) for axis in "xyz")
+        self.channels = tuple(MeasuredChannel(name=f"{signal}/{axis}", unit=unit) for axis in axes)
 
     def extract_data(self, episode: Episode) -> Array:
-        """Return the measured signal of the site, shape ``(T, 3)`` for T frames.
+        """Return the measured signal of the site, shape ``(T, k)`` for T frames and k channels.
 
-        It is a position in the world in m, or in the site's axes an acceleration in m/s² or angular velocity in rad/s.
+        It is a position in the world in m or in an image, or in the site's axes an acceleration in m/s² or angular
+        velocity in rad/s.
         """
         return interpolate_at_frames(episode, self._signal)
 
@@ -522,6 +527,59 @@ class SitePosition(_SiteChannel):
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated position of the site, shape ``(…, 3)``."""
         return run.records["site_xpos"][..., self._row, :]
+
+
+class SiteView(_SiteChannel):
+    """Channels of a site's place in the image of a camera, such as the centre of a marker that was detected there.
+
+    u is to the right and v is down, both from the image centre and in image heights: (column - width / 2) / height and
+    (row - height / 2) / height. The camera is a pinhole with square pixels. A lens must be undistorted before. A site
+    that is behind the simulated camera has no place, which counts as a failed simulation.
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction.
+    """
+
+    records: tuple[str, ...] = ("site_xpos", "xpos", "xmat")
+
+    def __init__(self, twin: Twin, camera: str, site: str) -> None:
+        model = twin.model
+        names = [model.camera(i).name for i in range(model.ncam)]
+        if camera not in names:
+            raise UnknownNameError("camera", camera, names, where=f"twin {twin.name}")
+        super().__init__(f"view/{camera}/{site}", "1", "uv")
+        self._camera, self._model, self._site = camera, model, _find_site(twin, site)
+        self._row = names.index(camera)
+        if model.cam_mode[self._row] != mujoco.mjtCamLight.mjCAMLIGHT_FIXED:
+            raise InputError(f"The camera {camera} follows a body, so its pose is not that of its quantities. Fix it.")
+
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the simulated place of the site in the image, shape ``(nworld, nframe, 2)``.
+
+        Args:
+            run: simulated motion with the recorded positions and orientations.
+            table: parameters of the worlds, with pose and field of view of the camera.
+            data: not used.
+        """
+        model, row = self._model, self._row
+        nominal = math.radians(float(model.cam_fovy[row]))
+
+        def value(quantity: str, default: float = 0.0) -> Array:
+            name = f"camera/{self._camera}/{quantity}"
+            return table[name] if name in table else np.full(table.nworld, default)
+
+        shift, turn = (np.stack([value(f"{kind}/{axis}") for axis in "xyz"], -1) for kind in ("position", "rotation"))
+        own = Rotation.from_quat(model.cam_quat[row], scalar_first=True)
+        place = model.cam_pos[row] + own.apply(shift)
+        axes = (own * Rotation.from_rotvec(turn)).as_matrix()
+        body = int(model.cam_bodyid[row])
+        point = run.records["site_xpos"][..., self._site, :] - run.records["xpos"][..., body, :]
+        frame = run.records["xmat"][..., body, :].reshape(*point.shape[:-1], 3, 3)
+        seen = np.einsum("wtji,wtj->wti", frame, point) - place[:, None]
+        seen = np.einsum("wji,wtj->wti", axes, seen)
+        depth = np.where(seen[..., 2] < 0.0, -seen[..., 2], np.nan)  # the camera looks along -z
+        focal = 0.5 / np.tan(value("fovy", nominal) / 2.0)[:, None]
+        return np.stack([focal * seen[..., 0] / depth, -focal * seen[..., 1] / depth], axis=-1)
 
 
 class SiteSensor(_SiteChannel):

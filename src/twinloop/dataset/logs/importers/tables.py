@@ -146,6 +146,7 @@ KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
     "pose": (("x", "y", "z", "qw", "qx", "qy", "qz"), ""),
     "twist": (("vx", "vy", "vz", "wx", "wy", "wz"), ""),
     "place": (_XYZ, "m"),
+    "view": (("u", "v"), "1"),
     "acceleration": (_XYZ, "m/s²"),
     "angular_velocity": (_XYZ, "rad/s"),
     "wrench": (("fx", "fy", "fz", "tx", "ty", "tz"), ""),

@@ -1,0 +1,178 @@
+"""What is not a joint comes back from planted logs: the pose and lens of a camera, and the friction of an object."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import mujoco
+import numpy as np
+import pytest
+import yaml
+from scipy.spatial.transform import Rotation
+
+from twinloop.core.errors import UnknownNameError
+from twinloop.core.records import Episode, LoggedSignal
+from twinloop.core.seeds import generator
+from twinloop.core.units import UnitMap
+from twinloop.identify import FitConfig, identify
+from twinloop.simulate import open_backend
+from twinloop.simulate.channels import SiteView, make_channel_kinds
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
+from twinloop.stats import clopper_pearson
+from twinloop.twin import load_twin
+
+BACKEND = open_backend("threads", nthread=2)
+CAMERA = [*(f"camera/front/{kind}/{axis}" for kind in ("position", "rotation") for axis in "xyz"), "camera/front/fovy"]
+PIXEL = 0.5 / 480  # noise of a detected marker, in image heights
+
+
+def seen_by(camera, places):
+    """Project places of the world (T, 3) by the pinhole equations, without the engine's code."""
+    position, axes, fovy = camera
+    rays = (places - position) @ axes
+    focal = 0.5 / math.tan(fovy / 2)
+    return np.stack([focal * rays[:, 0] / -rays[:, 2], -focal * rays[:, 1] / -rays[:, 2]], axis=-1)
+
+
+def turned(vector):
+    """Return the rotation matrix of a rotation vector by Rodrigues' formula."""
+    angle = np.linalg.norm(vector)
+    x, y, z = vector / angle
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * cross @ cross
+
+
+def reaching(twin, rng, count=5, frames=90):
+    """Return commands (count, frames, n) of smooth reaches around home."""
+    home = twin.home()[0][twin.joint_qpos]
+    time = np.arange(frames) / 30
+    size, rate, phase = (rng.uniform(*span, (count, 1, len(home))) for span in ((0.2, 0.5), (1.0, 3.0), (0.0, 6.0)))
+    return home + size * (np.sin(rate * time[:, None] + phase) - np.sin(phase))
+
+
+def camera_log(twin, seed):
+    """Return episodes in which a displaced camera sees the tool, and the planted values of its parameters."""
+    rng = generator(seed, "test/camera")
+    spread = np.array([0.012, 0.012, 0.012, 0.008, 0.008, 0.008, 0.04])
+    drawn = dict(zip(CAMERA, spread * rng.standard_normal(7), strict=True))
+    drawn["camera/front/fovy"] += twin.params["camera/front/fovy"].nominal
+    camera = twin.model.camera("front")
+    own = np.zeros(9)
+    mujoco.mju_quat2Mat(own, camera.quat)
+    own = own.reshape(3, 3)
+    shift, turn = (
+        np.array([drawn[f"camera/front/{kind}/{axis}"] for axis in "xyz"]) for kind in ("position", "rotation")
+    )
+    truth = (camera.pos + own @ shift, own @ turned(turn), drawn["camera/front/fovy"])
+    commands = reaching(twin, rng)
+    time = np.arange(commands.shape[1]) / 30
+    none = {"place/tcp": LoggedSignal(time=time, values=np.zeros((len(time), 3)), columns=("x", "y", "z"), unit="m")}
+    blank = [
+        Episode(index=i, time=time, action=twin.units.from_si(rows), state=twin.units.from_si(rows), units=twin.units,
+                signals=none)
+        for i, rows in enumerate(commands)
+    ]  # fmt: skip
+    logs = prepare_replay(twin, blank, ReplayOptions(compare=("position", "place/tcp")))
+    readings = replay(BACKEND, logs, twin.table(1))[0]
+    readings[:, 0, -3:] = readings[:, 1, -3:]  # the first frame is not compared
+    log = []
+    for episode, rows in zip(blank, readings, strict=True):
+        pixels = seen_by(truth, rows[:, -3:]) + PIXEL * rng.standard_normal((len(time), 2))
+        signal = LoggedSignal(time=time, values=pixels, columns=("u", "v"), unit="1")
+        log.append(replace(episode, state=rows[:, :-3], signals={"view/front/tcp": signal}))
+    return log, drawn
+
+
+def test_the_pose_and_lens_of_a_camera_come_back():
+    twin = load_twin("so101_tabletop")
+    config = FitConfig(replay=ReplayOptions(compare=("view/front/tcp",)), free=("camera/front/*",))
+    held, known, errors, nominal = 0, 0, [], []
+    for seed in range(4):
+        log, drawn = camera_log(twin, seed)
+        for estimate in identify(twin, log, backend=BACKEND, config=config).estimates:
+            planted, spread = drawn[estimate.name], (estimate.prior_high - estimate.prior_low) / 3.92
+            errors.append(abs(estimate.value - planted) / spread)
+            nominal.append(abs(estimate.nominal - planted) / spread)
+            if estimate.low is not None:
+                known += 1
+                held += estimate.low <= planted <= estimate.high
+    assert known >= 24
+    assert clopper_pearson(held, known).covers(0.95)
+    assert np.median(errors) < 0.05 < 0.2 < np.median(nominal)
+
+
+BLOCK = """<mujoco><option timestep="0.002" cone="elliptic" impratio="10"/><worldbody>
+<geom name="floor" type="plane" size="5 5 0.1" friction="0.01"/>
+<body name="block" pos="0 0 0.02"><freejoint/><geom name="block" type="box" size="0.05 0.05 0.02" mass="0.3"
+friction="0.4"/></body></worldbody></mujoco>"""
+
+
+def sliding_log(friction, seed, count=8, frames=60, hz=60):
+    """Return tracked poses of blocks that slide to rest by Coulomb's law."""
+    rng, log = generator(seed, "test/sliding"), []
+    for index in range(count):
+        speed, heading = rng.uniform(0.8, 1.6), rng.uniform(-math.pi, math.pi)
+        time = np.arange(frames) / hz
+        moving = np.minimum(time, speed / (friction * 9.81))
+        way = speed * moving - 0.5 * friction * 9.81 * moving**2
+        place = np.stack([way * math.cos(heading), way * math.sin(heading), np.full(frames, 0.02)], axis=-1)
+        place += 3e-4 * rng.standard_normal(place.shape)
+        turn = Rotation.from_rotvec(2e-3 * rng.standard_normal((frames, 3))).as_quat(scalar_first=True)
+        pose = np.concatenate([place, turn], axis=-1)
+        velocity = np.maximum(speed - friction * 9.81 * time, 0.0)
+        twist = np.zeros((frames, 6))
+        twist[:, 0], twist[:, 1] = velocity * math.cos(heading), velocity * math.sin(heading)
+        columns = {"pose/block": (pose, ("x", "y", "z", "qw", "qx", "qy", "qz")),
+                   "twist/block": (twist, ("vx", "vy", "vz", "wx", "wy", "wz"))}  # fmt: skip
+        signals = {
+            name: LoggedSignal(time=time, values=values, columns=labels, unit="")
+            for name, (values, labels) in columns.items()
+        }
+        log.append(
+            Episode(index=index, time=time, action=np.zeros((frames, 0)), state=np.zeros((frames, 0)),
+                    units=UnitMap(joints=(), source="none"), command="none", signals=signals)
+        )  # fmt: skip
+    return log
+
+
+def test_the_friction_of_a_sliding_object_comes_back_and_its_mass_stays_open(tmp_path):
+    (tmp_path / "block.xml").write_text(BLOCK)
+    spec = {
+        "schema": 1, "name": "block", "model": "block.xml", "control_hz": 60, "substeps": 8, "objects": ["block"],
+        "params": [{"name": "object/block/friction/slide", "low": 0.02, "high": 2.0, "transform": "log"},
+                   {"name": "object/block/mass", "low": 0.01, "high": 5.0, "transform": "log"}],
+    }  # fmt: skip
+    (tmp_path / "block.yaml").write_text(yaml.safe_dump(spec))
+    twin = load_twin(tmp_path / "block.yaml")
+    options = ReplayOptions(compare=("pose/block",), contacts=True, start="measured")
+    config = FitConfig(replay=options, free=("object/block/*",), search="cma")
+    errors = []
+    for seed in range(5):
+        friction = generator(seed, "test/friction").uniform(0.15, 0.7)
+        found = identify(twin, sliding_log(friction, seed), backend=BACKEND, config=config).estimates
+        slide, mass = sorted(found, key=lambda estimate: estimate.name)
+        errors.append(abs(slide.value / friction - 1))
+        assert slide.low <= friction <= slide.high or slide.conditional
+        assert mass.reason == "the data do not constrain it"
+        assert mass.value == pytest.approx(mass.nominal)
+    assert max(errors) < 0.04
+
+
+def test_a_site_behind_the_camera_has_no_place_and_unknown_cameras_are_named():
+    twin = load_twin("so101_tabletop")
+    view = SiteView(twin, "front", "tcp")
+    camera, frames = twin.model.camera("front"), np.zeros((1, 2, twin.model.nbody, 9))
+    frames[..., [0, 4, 8]] = 1.0
+    axis = np.zeros(9)
+    mujoco.mju_quat2Mat(axis, camera.quat)
+    ahead = -axis.reshape(3, 3)[:, 2]
+    places = np.stack([camera.pos + 0.3 * ahead, camera.pos - 0.3 * ahead])[None, :, None]
+    run = SimpleNamespace(records={"site_xpos": places, "xpos": np.zeros((1, 2, twin.model.nbody, 3)), "xmat": frames})
+    seen = view.predict_columns(run, twin.table(1), np.zeros((1, 2, 2)))[0]
+    assert seen[0] == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert np.isnan(seen[1]).all()
+    with pytest.raises(UnknownNameError, match="camera 'back'.*front"):
+        make_channel_kinds(twin, ("view/back/tcp",), twin.units, range(6))
