@@ -63,7 +63,7 @@ def test_planted_wear_is_found_and_named(twin, backend):
     row = next(param for param in found.params if param.name == FRICTION)
     # Three groups of four: the planted means are 0.098, 0.146 and 0.194 N·m.
     assert row.estimates == pytest.approx([0.098, 0.146, 0.194], abs=0.025)
-    assert row.trend > 0.9
+    assert row.trend > 0.8  # correlation of the estimates of single episodes with their order
     assert f"{FRICTION}: " in found.text()
     assert "DRIFT over 3 groups of episodes (0–3, 4–7, 8–11)" in found.text()
     assert json.loads(json.dumps(found.to_json()))["drifting"] == [FRICTION]

@@ -240,3 +240,20 @@ def test_first_states_are_found_beside_the_parameters_and_do_not_bend_them():
     weight = 1.0 / np.maximum(np.abs(solution.end.residual), 1.0)
     constant = (weight[..., None] * slopes).sum(axis=1)
     assert constant == pytest.approx(0.0, abs=1.0)  # of 40 times up to 400: a constant is the beginning's
+
+
+@pytest.mark.parametrize("start", np.linspace(-2.0, 4.0, 7))
+def test_a_rough_loss_is_left_by_coarser_derivatives(start):
+    """Readings follow the parameter with ripples whose slope is four times as steep, as with contacts and stiction."""
+    problem = FitProblem(
+        readings=lambda points, local: (points + 0.2 * np.sin(20.0 * points))[:, None, :, None],
+        measured=np.ones((1, 1, 1)),
+        blocks=(ParameterBlock(columns=np.arange(1), channels=np.arange(1)),),
+        centre=np.zeros(1),
+        sd=np.ones(1),
+        low=np.full(1, -5.0),
+        high=np.full(1, 5.0),
+        width=np.full(1, 10.0),
+        prior_weight=1e-9,
+    )
+    assert solve(problem, np.array([start]), iterations=40, tolerance=1e-9).point == pytest.approx([1.0], abs=0.35)
