@@ -90,7 +90,7 @@ def test_the_pose_and_lens_of_a_camera_come_back():
     twin = load_twin("so101_tabletop")
     config = FitConfig(replay=ReplayOptions(compare=("view/front/tcp",)), free=("camera/front/*",))
     held, known, errors, nominal = 0, 0, [], []
-    for seed in range(4):
+    for seed in range(3):
         log, drawn = camera_log(twin, seed)
         for estimate in identify(twin, log, backend=BACKEND, config=config).estimates:
             planted, spread = drawn[estimate.name], (estimate.prior_high - estimate.prior_low) / 3.92
@@ -99,9 +99,25 @@ def test_the_pose_and_lens_of_a_camera_come_back():
             if estimate.low is not None:
                 known += 1
                 held += estimate.low <= planted <= estimate.high
-    assert known >= 24
+    assert known >= 18
     assert clopper_pearson(held, known).covers(0.95)
     assert np.median(errors) < 0.05 < 0.2 < np.median(nominal)
+
+
+def tracked(body, index, hz, place, speed, rng):
+    """Return an episode of a free body from its exact places (T, 3) and linear velocities (T, 3), with noise."""
+    time = np.arange(len(place)) / hz
+    turn = Rotation.from_rotvec(2e-3 * rng.standard_normal(place.shape)).as_quat(scalar_first=True)
+    pose = np.concatenate([place + 3e-4 * rng.standard_normal(place.shape), turn], axis=-1)
+    columns = {"pose": (pose, ("x", "y", "z", "qw", "qx", "qy", "qz")),
+               "twist": (np.pad(speed, ((0, 0), (0, 3))), ("vx", "vy", "vz", "wx", "wy", "wz"))}  # fmt: skip
+    signals = {
+        f"{kind}/{body}": LoggedSignal(time=time, values=values, columns=labels, unit="")
+        for kind, (values, labels) in columns.items()
+    }
+    none = np.zeros((len(place), 0))
+    return Episode(index=index, time=time, action=none, state=none, units=UnitMap(joints=(), source="none"),
+                   command="none", signals=signals)  # fmt: skip
 
 
 BLOCK = """<mujoco><option timestep="0.002" cone="elliptic" impratio="10"/><worldbody>
@@ -112,29 +128,14 @@ friction="0.4"/></body></worldbody></mujoco>"""
 
 def sliding_log(friction, seed, count=8, frames=60, hz=60):
     """Return tracked poses of blocks that slide to rest by Coulomb's law."""
-    rng, log = generator(seed, "test/sliding"), []
+    rng, log, time = generator(seed, "test/sliding"), [], np.arange(frames) / hz
     for index in range(count):
         speed, heading = rng.uniform(0.8, 1.6), rng.uniform(-math.pi, math.pi)
-        time = np.arange(frames) / hz
+        ahead = np.array([math.cos(heading), math.sin(heading), 0.0])
         moving = np.minimum(time, speed / (friction * 9.81))
         way = speed * moving - 0.5 * friction * 9.81 * moving**2
-        place = np.stack([way * math.cos(heading), way * math.sin(heading), np.full(frames, 0.02)], axis=-1)
-        place += 3e-4 * rng.standard_normal(place.shape)
-        turn = Rotation.from_rotvec(2e-3 * rng.standard_normal((frames, 3))).as_quat(scalar_first=True)
-        pose = np.concatenate([place, turn], axis=-1)
         velocity = np.maximum(speed - friction * 9.81 * time, 0.0)
-        twist = np.zeros((frames, 6))
-        twist[:, 0], twist[:, 1] = velocity * math.cos(heading), velocity * math.sin(heading)
-        columns = {"pose/block": (pose, ("x", "y", "z", "qw", "qx", "qy", "qz")),
-                   "twist/block": (twist, ("vx", "vy", "vz", "wx", "wy", "wz"))}  # fmt: skip
-        signals = {
-            name: LoggedSignal(time=time, values=values, columns=labels, unit="")
-            for name, (values, labels) in columns.items()
-        }
-        log.append(
-            Episode(index=index, time=time, action=np.zeros((frames, 0)), state=np.zeros((frames, 0)),
-                    units=UnitMap(joints=(), source="none"), command="none", signals=signals)
-        )  # fmt: skip
+        log.append(tracked("block", index, hz, way[:, None] * ahead + [0, 0, 0.02], velocity[:, None] * ahead, rng))
     return log
 
 
@@ -150,15 +151,59 @@ def test_the_friction_of_a_sliding_object_comes_back_and_its_mass_stays_open(tmp
     options = ReplayOptions(compare=("pose/block",), contacts=True, start="measured")
     config = FitConfig(replay=options, free=("object/block/*",), search="cma")
     errors = []
-    for seed in range(5):
+    for seed in range(4):
         friction = generator(seed, "test/friction").uniform(0.15, 0.7)
         found = identify(twin, sliding_log(friction, seed), backend=BACKEND, config=config).estimates
         slide, mass = sorted(found, key=lambda estimate: estimate.name)
         errors.append(abs(slide.value / friction - 1))
         assert slide.low <= friction <= slide.high or slide.conditional
         assert mass.reason == "the data do not constrain it"
-        assert mass.value == pytest.approx(mass.nominal)
+        assert mass.value == pytest.approx(mass.nominal, rel=1e-3)
     assert max(errors) < 0.04
+
+
+BALL = """<mujoco><option timestep="0.0005"/><worldbody><geom name="floor" type="plane" size="5 5 0.1"/>
+<body name="ball" pos="0 0 0.3"><freejoint/><geom name="ball" type="sphere" size="0.02" mass="0.05" priority="1"
+solref="-400000 -300" solimp="0.99 0.99 0.001"/></body></worldbody></mujoco>"""
+
+
+def bouncing_log(restitution, seed, count=6, frames=100, hz=120):
+    """Return tracked poses of balls that fall, and bounce with a part of their speed."""
+    rng, log, time = generator(seed, "test/bouncing"), [], np.arange(frames) / hz
+    for index in range(count):
+        drop = rng.uniform(0.2, 0.5)
+        speed = math.sqrt(2 * 9.81 * drop)
+        start, height = speed / 9.81, drop - 0.5 * 9.81 * time**2
+        while start < time[-1] and speed > 1e-3:
+            speed *= restitution
+            since = time - start
+            height = np.where(since > 0, speed * since - 0.5 * 9.81 * since**2, height)
+            start += 2 * speed / 9.81
+        place = np.zeros((frames, 3))
+        place[:, 2] = 0.02 + height
+        log.append(tracked("ball", index, hz, place, np.zeros((frames, 3)), rng))  # dropped at rest
+    return log
+
+
+def test_the_restitution_of_a_bouncing_ball_comes_back_and_its_mass_stays_open(tmp_path):
+    (tmp_path / "ball.xml").write_text(BALL)
+    spec = {
+        "schema": 1, "name": "ball", "model": "ball.xml", "control_hz": 120, "substeps": 16, "objects": ["ball"],
+        "params": [{"name": "object/ball/contact/restitution", "low": 0.05, "high": 0.95, "range": [0.3, 0.9],
+                    "source": "test"},
+                   {"name": "object/ball/mass", "low": 0.005, "high": 0.5, "transform": "log"}],
+    }  # fmt: skip
+    (tmp_path / "ball.yaml").write_text(yaml.safe_dump(spec))
+    twin = load_twin(tmp_path / "ball.yaml")
+    options = ReplayOptions(compare=("pose/ball",), contacts=True, start="measured")
+    config = FitConfig(replay=options, free=("object/ball/*",), search="cma", physics_hz=1920.0)
+    for seed in range(2):
+        planted = generator(seed, "test/restitution").uniform(0.4, 0.85)
+        found = identify(twin, bouncing_log(planted, seed), backend=BACKEND, config=config).estimates
+        bounce, mass = sorted(found, key=lambda estimate: estimate.name)
+        assert bounce.value == pytest.approx(planted, rel=0.04)
+        assert bounce.low <= planted <= bounce.high or bounce.conditional
+        assert mass.reason == "the data do not constrain it"
 
 
 def test_a_site_behind_the_camera_has_no_place_and_unknown_cameras_are_named():
