@@ -209,6 +209,18 @@ def test_the_scale_of_a_unit_that_the_log_states_is_known():
     assert logs.units.joints[1].scale == others[0].scale
 
 
+def test_quantization_gives_the_scale_only_of_joints_whose_unit_is_not_stated():
+    twin, rng = load_twin("so101_tabletop"), np.random.default_rng(0)
+    count = 2 * np.pi / twin.robot.encoder_counts
+    rows = np.round(np.cumsum(rng.normal(0, 4 * count, (400, 6)), axis=0) / count) * count
+    first, second, *others = twin.units.joints
+    mixed = replace(twin.units, joints=(replace(first, scale=1.1 * first.scale), replace(second, scale=None), *others))
+    log = Episode(index=0, time=np.arange(400) / 30, action=rows, state=twin.units.from_si(rows), units=mixed)
+    space, scales = fit_space(prepare_replay(twin, [log]), FitConfig())
+    assert scales == {f"sensor/{second.joint}/scale": pytest.approx(1.0, abs=1e-3)}
+    assert not [name for name in space.names if name.endswith("/scale")]
+
+
 def test_huber_is_smooth_at_its_width():
     assert huber_loss(np.array([0.5, 1.0, 3.0])) == pytest.approx([0.125, 0.5, 2.5])
 

@@ -458,13 +458,16 @@ def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
     """Return the value of ``sensor/JOINT/scale``, by name, for joints whose readings show the encoder's quantization.
 
     This parameter is the true change of a joint's position per change of its reading, without unit. The value is
-    computed from the quantization step. The result is empty if the log is calibrated or the robot has no encoder.
+    computed from the quantization step. Joints for which the log states the size of its unit are left out. The result
+    is empty if the robot has no encoder.
     """
     counts = logs.twin.robot.encoder_counts if logs.joints else None
-    if counts is None or logs.calibrated or len(logs.channels) != len(logs.joints):
+    if counts is None or len(logs.channels) != len(logs.joints):
         return {}
     scales = {}
-    for column, unit in enumerate(logs.units.joints):
+    for column, (unit, stated) in enumerate(zip(logs.units.joints, logs.stated_units, strict=True)):
+        if stated:
+            continue
         name = f"sensor/{unit.joint}/scale"
         values = logs.measured[..., column]
         scale = scale_from_quantization(values[~np.isnan(values)], unit.scale or 1.0, counts)

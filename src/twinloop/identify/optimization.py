@@ -477,8 +477,9 @@ class _FitStages:
                 width = huber_width(residual, problem.measured, config)
                 problem = replace(problem, width=width)
             steps = small_steps(problem, size, _FINEST_CHANGE if last else _CHANGE)
+            part, probed = len(chosen) < len(every), len(point) + len(problem.local_sd) + 1
             here = linearize(problem, point, local[chosen], step=steps)
-            if len(chosen) < len(every):
+            if part:
                 here = average_slopes(here, linearize(problem, point, local[chosen], step=-steps))
             size = derivative_sizes(here, problem)
             if last:
@@ -487,7 +488,7 @@ class _FitStages:
             here = _return_to_prior(problem, here)
             losses = here.losses
             solution = refine(problem, here)
-            self.worlds += len(point) + len(problem.local_sd) + 1 + solution.replays
+            self.worlds += (2 if part else 1) * probed + solution.replays
             moved = np.max(np.abs(solution.point - point) / standard_errors(problem, solution.end))
             point, self.found, before = solution.point, solution.point, here
             local[chosen] = solution.end.local
@@ -498,7 +499,6 @@ class _FitStages:
             steady = bool(np.max(np.maximum(noise / width, width / noise)) < _STEADY)
             width, left = width if steady else noise, left - 1
             fall = losses.sum() - solution.loss
-            part = len(chosen) < len(every)
             settled = steady and bool(moved < _NEAR or fall < (_PART_FALL if part else _FALL) * solution.loss)
             if not part:
                 last = settled or left == 0

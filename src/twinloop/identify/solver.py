@@ -160,7 +160,7 @@ def continue_descent(
             fraction.
         watch: Called after every step with the state.
     """
-    here, replays = _linearize_coarsely(problem, now), 1 + problem.probe_count
+    here, replays = _linearize_state(problem, now), 1 + problem.probe_count
     if not now.history:
         now = replace(now, history=(float(here.losses.sum()),), replays=replays)
     if not np.isfinite(now.history[0]):
@@ -173,7 +173,7 @@ def continue_descent(
             rejections = now.rejections + 1
             now = replace(now, rejections=rejections, converged=rejections == _REJECTIONS)
             if not now.converged and rejections > 1:
-                here = _linearize_coarsely(problem, now)
+                here = _linearize_state(problem, now)
                 now = replace(now, damping=np.full(len(now.damping), _FIRST_DAMPING), replays=now.replays + replays)
         else:
             here = linearize(problem, *trial.accepted)
@@ -193,8 +193,8 @@ def continue_descent(
     return SolverSolution(end=here, history=now.history, replays=now.replays, converged=now.converged)
 
 
-def _linearize_coarsely(problem: FitProblem, now: SolverState) -> Linearization:
-    """Return the linearization at a state, by larger differences if several steps were rejected there."""
+def _linearize_state(problem: FitProblem, now: SolverState) -> Linearization:
+    """Return the linearization at a state, by larger differences if more than one step was rejected there."""
     coarser = _COARSER ** max(now.rejections - 1, 0)
     return linearize(problem, now.point, now.local, step=coarser * DIFFERENCE * problem.sd)
 

@@ -7,7 +7,6 @@ the predicted orientation, in the body's axes; its measured columns are therefor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -548,8 +547,7 @@ class SiteView(_SiteChannel):
         if camera not in names:
             raise UnknownNameError("camera", camera, names, where=f"twin {twin.name}")
         super().__init__(f"view/{camera}/{site}", "1", "uv")
-        self._camera, self._model, self._site = camera, model, _find_site(twin, site)
-        self._row = names.index(camera)
+        self._twin, self._site, self._row = twin, _find_site(twin, site), names.index(camera)
         if model.cam_mode[self._row] != mujoco.mjtCamLight.mjCAMLIGHT_FIXED:
             raise InputError(f"The camera {camera} follows a body, so its pose is not that of its quantities. Fix it.")
 
@@ -561,24 +559,19 @@ class SiteView(_SiteChannel):
             table: parameters of the worlds, with pose and field of view of the camera.
             data: not used.
         """
-        model, row = self._model, self._row
-        nominal = math.radians(float(model.cam_fovy[row]))
-
-        def value(quantity: str, default: float = 0.0) -> Array:
-            name = f"camera/{self._camera}/{quantity}"
-            return table[name] if name in table else np.full(table.nworld, default)
-
-        shift, turn = (np.stack([value(f"{kind}/{axis}") for axis in "xyz"], -1) for kind in ("position", "rotation"))
-        own = Rotation.from_quat(model.cam_quat[row], scalar_first=True)
-        place = model.cam_pos[row] + own.apply(shift)
-        axes = (own * Rotation.from_rotvec(turn)).as_matrix()
+        model, row, fields = self._twin.model, self._row, self._twin.fields(table, visual=True).arrays
+        position, quaternion, fovy = (
+            fields[name][:, row] if name in fields else np.repeat(getattr(model, name)[None, row], table.nworld, axis=0)
+            for name in ("cam_pos", "cam_quat", "cam_fovy")
+        )
+        axes = Rotation.from_quat(quaternion, scalar_first=True).as_matrix()
         body = int(model.cam_bodyid[row])
         point = run.records["site_xpos"][..., self._site, :] - run.records["xpos"][..., body, :]
         frame = run.records["xmat"][..., body, :].reshape(*point.shape[:-1], 3, 3)
-        seen = np.einsum("wtji,wtj->wti", frame, point) - place[:, None]
+        seen = np.einsum("wtji,wtj->wti", frame, point) - position[:, None]
         seen = np.einsum("wji,wtj->wti", axes, seen)
         depth = np.where(seen[..., 2] < 0.0, -seen[..., 2], np.nan)  # the camera looks along -z
-        focal = 0.5 / np.tan(value("fovy", nominal) / 2.0)[:, None]
+        focal = 0.5 / np.tan(np.radians(fovy) / 2.0)[:, None]
         return np.stack([focal * seen[..., 0] / depth, -focal * seen[..., 1] / depth], axis=-1)
 
 
