@@ -12,7 +12,7 @@ import pytest
 import yaml
 from scipy.spatial.transform import Rotation
 
-from twinloop.core.errors import UnknownNameError
+from twinloop.core.errors import LogError, UnknownNameError
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
@@ -222,3 +222,12 @@ def test_a_site_behind_the_camera_has_no_place_and_unknown_cameras_are_named():
     assert np.isnan(seen[1]).all()
     with pytest.raises(UnknownNameError, match="camera 'back'.*front"):
         make_channel_kinds(twin, ("view/back/tcp",), twin.units, range(6))
+
+
+def test_pixels_in_place_of_image_heights_are_refused():
+    twin = load_twin("so101_tabletop")
+    time, rows = np.arange(3) / 30, twin.units.from_si(np.tile(twin.home()[0][twin.joint_qpos], (3, 1)))
+    pixels = LoggedSignal(time=time, values=np.array([[310.0, 244.0]] * 3), columns=("u", "v"), unit="1")
+    episode = Episode(index=7, time=time, action=rows, state=rows, units=twin.units, signals={"view/front/tcp": pixels})
+    with pytest.raises(LogError, match="view/front/tcp of episode 7 reaches 310 image heights.*instead of pixels"):
+        prepare_replay(twin, [episode], ReplayOptions(compare=("view/front/tcp",)))

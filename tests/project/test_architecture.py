@@ -123,7 +123,7 @@ CEILINGS = {
     "rollout": 2620,
     "scenario": 1440,
     "sensors": 3670,
-    "simulate": 3620,
+    "simulate": 3630,
     "stats": 5840,
     "tasks": 2260,
     "train": 3540,

@@ -528,6 +528,9 @@ class SitePosition(_SiteChannel):
         return run.records["site_xpos"][..., self._row, :]
 
 
+_MOST_HEIGHTS = 4.0  # a detected site is within the image: half its width, eight times its height at most; our choice
+
+
 class SiteView(_SiteChannel):
     """Channels of a site's place in the image of a camera, such as the centre of a marker that was detected there.
 
@@ -550,6 +553,21 @@ class SiteView(_SiteChannel):
         self._twin, self._site, self._row = twin, _find_site(twin, site), names.index(camera)
         if model.cam_mode[self._row] != mujoco.mjtCamLight.mjCAMLIGHT_FIXED:
             raise InputError(f"The camera {camera} follows a body, so its pose is not that of its quantities. Fix it.")
+
+    def extract_data(self, episode: Episode) -> Array:
+        """Return the measured place of the site in the image, shape ``(T, 2)`` for T frames.
+
+        Raises:
+            LogError: If the episode has no such signal, or a place is outside any image, as pixels are.
+        """
+        values = super().extract_data(episode)
+        largest = float(np.nanmax(np.abs(values), initial=0.0))
+        if largest > _MOST_HEIGHTS:
+            raise LogError(
+                f"{self._signal} of episode {episode.index} reaches {largest:g} image heights from the image centre. "
+                "Give (column - width / 2) / height and (row - height / 2) / height instead of pixels."
+            )
+        return values
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated place of the site in the image, shape ``(nworld, nframe, 2)``.
