@@ -14,14 +14,15 @@ from support.swing import TRUTH, clips, swing_twin
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.identify import FitConfig, identify
-from twinloop.identify.assembly import select_free_parameters, servo_lag
+from twinloop.identify import FitConfig, identify, optimization
+from twinloop.identify.assembly import fit_space, select_free_parameters, servo_lag
+from twinloop.identify.considered import undeclared_responses
 from twinloop.identify.model_error import conditional_parameters, find_structured_channels
-from twinloop.identify.optimization import _return_to_prior
+from twinloop.identify.optimization import _return_to_prior, optimize_fit
 from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate
 from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock, linearize
 from twinloop.identify.search import combine_blocks, lag_starts
-from twinloop.identify.solver import SolverSolution, refine
+from twinloop.identify.solver import FitCheckpoint, SolverSolution, refine
 from twinloop.simulate import open_backend
 from twinloop.simulate.command import arrived_share
 from twinloop.simulate.replay import change_substeps, replay
@@ -63,9 +64,9 @@ def commanded(twin, count=4, frames=150):
     ]  # fmt: skip
 
 
-def recorded(twin, truth, noise, steps=32):
+def recorded(twin, truth, noise, steps=32, count=4):
     """Return episodes of a robot whose physics step is ``steps`` times shorter than the twin's."""
-    blank = commanded(twin)
+    blank = commanded(twin, count)
     logs = prepare_replay(twin, blank)
     robot = replace(logs, twin=change_substeps(logs.twin, steps * logs.twin.substeps))
     readings = replay(BACKEND, robot, twin.table(1, truth))[0]
@@ -115,6 +116,43 @@ def test_a_fit_does_not_put_its_physics_step_into_the_delay(tmp_path):
     delay = rows["actuator/j0/delay"]
     assert delay.value == pytest.approx(0.031, abs=1.5e-4)
     assert all(row.low <= truth[name] <= row.high for name, row in rows.items())
+
+
+def test_a_quarter_of_the_step_correction_counts_as_its_error(tmp_path):
+    twin = arm_twin(tmp_path)
+    training = prepare_replay(twin, recorded(twin, {}, 1e-4))
+    config = FitConfig(iterations=3, polish=0)
+    found = optimize_fit(BACKEND, training, fit_space(training, config)[0], config, FitCheckpoint(None, {}))
+    doubt = 0.25 * found.problem.correction
+    assert np.abs(doubt).max() > 1e-6
+    assert any(np.array_equal(row, doubt) for row in found.step_errors)
+
+
+def test_the_last_stage_has_central_differences_while_it_replays_a_part_of_the_windows(tmp_path, monkeypatch):
+    twin, steps = arm_twin(tmp_path), []
+
+    def watched(problem, point, local, *, step):
+        steps.append((len(problem.measured), step))
+        return linearize(problem, point, local, step=step)
+
+    monkeypatch.setattr(optimization, "linearize", watched)
+    training = prepare_replay(twin, recorded(twin, {}, 1e-4, steps=4, count=15))
+    config = FitConfig(iterations=3, polish=0)
+    optimize_fit(BACKEND, training, fit_space(training, config)[0], config, FitCheckpoint(None, {}))
+    part = [step for count, step in steps if count < 15]
+    assert part
+    assert all(np.array_equal(one, -other) for one, other in zip(part[::2], part[1::2], strict=True))
+    assert sum(count == 15 for count, _ in steps) >= 2  # then all windows, one-sided
+
+
+def test_an_undeclared_encoder_scale_is_a_nuisance_only_where_the_log_does_not_state_its_unit(tmp_path):
+    twin = arm_twin(tmp_path)
+    logs = prepare_replay(twin, recorded(twin, {}, 1e-4))
+    space = fit_space(logs, FitConfig())[0]
+    for stated in (True, False):
+        seen = replace(logs, stated_units=(stated,))
+        names = undeclared_responses(BACKEND, seen, space, FitConfig(), space.column("start"), np.zeros((len(logs), 0)))
+        assert ("sensor/j0/scale" in names) == (not stated)
 
 
 def test_the_rotor_of_a_stiff_joint_is_no_parameter_but_part_of_the_delay(tmp_path):
