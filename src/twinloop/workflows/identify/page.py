@@ -107,7 +107,7 @@ def _identifiability(page: ReportPage, result: IdentifyResult) -> None:
         page.plot(
             figure,
             "Grey: the prior. Black line: the twin's nominal value. Blue: estimate and 95 % interval, in the prior's "
-            "standard deviations. Parameters are sorted by class.",
+            "standard deviations. Orange cross: not determined by the data. Parameters are sorted by class.",
         )
     _correlations(page, found)
     _profiles(page, result)
