@@ -31,6 +31,8 @@ from twinloop.simulate.replay import change_physics_rate, change_substeps, repla
 from twinloop.simulate.replay_logs import ReplayOptions, harden_friction, prepare_replay
 from twinloop.twin import load_twin
 from twinloop.twin.quantities import Prior
+from twinloop.twin.spec import ParamSpec
+from twinloop.twin.variant import declare_params
 
 BACKEND = open_backend("threads", nthread=2)
 ARM = """<mujoco><compiler autolimits="true"/><option timestep="0.002" integrator="implicitfast"/><worldbody>
@@ -186,6 +188,24 @@ def test_a_nuisance_widens_the_interval_of_what_it_can_explain_and_no_other():
     assert (held.high - held.low)[1] == pytest.approx(2 * 1.96, rel=0.15)
 
 
+def test_an_interval_reaches_to_the_optimum_with_each_effect_in_a_positive_amount():
+    problem, point = linear_problem()
+    here = linearization(problem, point, np.full(2, 1e-3))
+    like_a, unlike = here.jacobians[0][..., 0], generator(2, "effect").standard_normal((30, 40, 1))
+    lacking = replace(problem, measured=problem.measured + 0.3 * (like_a + unlike))  # the true robot has an effect
+    estimate = np.linalg.lstsq(here.jacobians[0].reshape(-1, 2), lacking.measured.ravel(), rcond=None)[0]
+    here = linearization(lacking, estimate, np.full(2, 1e-3))
+
+    def limits(amount):
+        effects = {"wrong": {"other": np.roll(unlike, 7)}, "right": {"effect": amount * (like_a + unlike)}}
+        return compute_uncertainty(lacking, here, ["a", "b"], effects=effects)
+
+    right, negative = limits(1.0), limits(-1.0)
+    assert right.low[0] < point[0] < estimate[0] - 0.2
+    assert negative.low[0] > point[0]  # the amount would be negative
+    assert right.high[0] - estimate[0] == pytest.approx(negative.high[0] - estimate[0], rel=1e-6)
+
+
 def test_an_interval_reaches_from_an_unfinished_estimate_to_the_optimum():
     problem, optimum = linear_problem()
     away = optimum + np.array([0.2, 0.0])  # seven standard errors from it
@@ -233,6 +253,29 @@ def test_the_common_scale_is_as_uncertain_as_the_masses_and_covers_the_truth(tmp
         row = rows[name]
         if row.low is not None and row.high is not None:
             assert row.low <= value <= row.high
+
+
+def test_an_interval_holds_the_friction_of_a_robot_with_stribeck_friction_that_its_twin_lacks(tmp_path):
+    twin = arm_twin(tmp_path, damping=0.1, friction=0.2)
+    time = np.arange(200) / twin.control_hz
+    blank = [
+        Episode(
+            index=i, time=time, action=np.sin((2 + 0.7 * i) * time + i)[:, None], state=np.zeros((200, 1)),
+            units=twin.units, source="sim",
+        )
+        for i in range(12)
+    ]  # fmt: skip
+    rows = [ParamSpec(name=f"joint/j0/{name}", source="test") for name in ("stiction", "stribeck_velocity")]
+    logs = prepare_replay(declare_params(twin, rows), blank)
+    robot = replace(logs, twin=change_substeps(logs.twin, 16 * logs.twin.substeps))
+    truth = {"joint/j0/stiction": 2.5, "joint/j0/stribeck_velocity": 0.3, "joint/j0/frictionloss": 0.2}
+    readings = replay(BACKEND, robot, robot.twin.table(1, truth))[0]
+    readings += 1e-3 * generator(0, "test/stribeck").standard_normal(readings.shape)
+    result = identify(twin, [replace(e, state=r) for e, r in zip(blank, readings, strict=True)], backend=BACKEND)
+    friction = next(row for row in result.estimates if row.name == "joint/j0/frictionloss")
+    assert not friction.conditional  # residuals of this noise show no structure
+    assert friction.low < 0.2 < friction.high
+    assert friction.value > 0.202  # without the effect the interval begins at 0.2015
 
 
 def test_a_payload_of_known_mass_determines_the_common_scale(tmp_path):

@@ -293,9 +293,8 @@ def identify(
     uncertainty = compute_uncertainty(
         problem, end, space.names, times=times, level=config.level, refits=refits,
         considered=np.array(considered) if considered else None,
-        nuisances={
-            **undeclared_responses(backend, training, space, config, end.point, end.local), **model_error.responses
-        },
+        nuisances=undeclared_responses(backend, training, space, config, end.point, end.local),
+        effects=model_error.responses,
     )  # fmt: skip
     profiles = [profile_likelihood(problem, end, space, uncertainty, n, checkpoint=checkpoint) for n in config.profile]
     values = space.scalar_values(solution.point)

@@ -32,6 +32,7 @@ Array = NDArray[np.float64]
 _CORRELATED, _ROUNDING = 0.6, 0.5
 # A parameter is conditional if structured channels give more than this part of its information; our choice.
 _SHARE = 0.1
+_PART = 0.2  # of a structure's start values, from which responses are computed; our choice
 _NAMED = 0.1  # least part of the squared residual that missing physics must explain to be named; our choice
 
 
@@ -42,15 +43,15 @@ class ModelError:
     Attributes:
         structured: Whether the residual of each channel is structured, ``(nchannel,)``.
         conditional: Whether each parameter is conditional on the twin's physics, ``(p,)``.
-        responses: Responses of the readings to missing physics in the joints with structured residuals, by name, in the
-            channels' units, ``(nwindow, nframe, nchannel)``.
+        responses: Responses of the readings to missing physics, by name of the structure and of structure and joint, in
+            the channels' units, ``(nwindow, nframe, nchannel)``.
         explained: Part of the squared residuals of the structured channels that missing physics would explain, by name
             of the structure; at most 1, the largest first.
     """
 
     structured: NDArray[np.bool_]
     conditional: NDArray[np.bool_]
-    responses: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    responses: Mapping[str, Mapping[str, Array]] = field(default_factory=dict[str, Mapping[str, Array]])
     explained: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def describe(self, channels: Sequence[str]) -> list[str]:
@@ -96,17 +97,18 @@ def find_model_error(
     """
     structured = find_structured_channels(here.residual * problem.width, problem.measured, step_errors)
     conditional = conditional_parameters(here, problem, structured)
-    if not structured.any() or not logs.joints or len(logs.channels) != len(logs.joints):
+    if not logs.joints or len(logs.channels) != len(logs.joints):
         return ModelError(structured=structured, conditional=conditional)
-    responses, explained = {}, {}
+    responses, explained = dict[str, Mapping[str, Array]](), {}
     for structure in BUILTIN:
         try:
-            own = _structure_responses(backend, logs, space, config, here, structure, structured, episodes)
+            own = _structure_responses(backend, logs, space, config, here, structure, episodes)
         except TwinloopError:  # physics that this twin cannot have
             continue
-        if own:
-            explained[structure.name] = _explained_part(problem, here, structured, np.array(list(own.values())))
-            responses |= own
+        likely = [change for joint, change in own.items() if structured[joint]]
+        if likely:
+            explained[structure.name] = _explained_part(problem, here, structured, np.array(likely))
+        responses[structure.name] = {f"{structure.name} of {logs.joints[j]}": change for j, change in own.items()}
     ordered = dict(sorted(explained.items(), key=lambda item: -item[1]))
     return ModelError(structured=structured, conditional=conditional, responses=responses, explained=ordered)
 
@@ -154,12 +156,12 @@ def _structure_responses(
     config: FitConfig,
     here: Linearization,
     structure: Structure,
-    structured: NDArray[np.bool_],
     episodes: Sequence[Episode],
-) -> dict[str, Array]:
-    """Return the responses to a structure in each joint with structured residuals, by name.
+) -> dict[int, Array]:
+    """Return the responses to a structure in each joint, by the joint's number; those without effect are omitted.
 
-    The change is from no effect to the structure's start values.
+    The change is for the structure's start values, computed from a part of them: sticking joints respond to the whole
+    effect in another way.
     """
     if structure.gears != "none" or structure.needs != "nothing":
         return {}
@@ -168,24 +170,22 @@ def _structure_responses(
     if not added or set(structure.names(twin)) & set(space.names):
         return {}
     neutral, start = structure.values(twin, "neutral"), structure.values(twin, "start")
-    rows = [
-        {name for name in added if _belongs_to(twin, name, joint)}
-        for joint in range(len(logs.joints))
-        if structured[joint]
-    ]
+    rows = [{name for name in added if _belongs_to(twin, name, joint)} for joint in range(len(logs.joints))]
     values = {**space.fixed, **space.scalar_values(here.point)}
     count = len(rows) + 1
     table = {name: np.full(count, value) for name, value in values.items()}
     for name in added:
         nominal = twin.params[name].nominal
         column = np.full(count, neutral.get(name, nominal))
-        column[[i for i, row in enumerate(rows) if name in row]] = start.get(name, nominal)
+        full = start.get(name, nominal)
+        column[[i for i, row in enumerate(rows) if name in row]] = (
+            neutral[name] + _PART * (full - neutral[name]) if name in neutral else full
+        )
         table[name] = column
     seen = limit_physics_rate(replace(logs, twin=twin), config.physics_hz)
     read = replay(backend, seen, twin.table(count, table), np.repeat(here.local[None], count, axis=0))
-    change = np.nan_to_num(read[:-1] - read[-1], posinf=0.0, neginf=0.0)
-    names = [logs.joints[joint] for joint in np.flatnonzero(structured)]
-    return {f"{structure.name} of {name}": one for name, one in zip(names, change, strict=True) if np.any(one)}
+    change = np.nan_to_num((read[:-1] - read[-1]) / _PART, posinf=0.0, neginf=0.0)
+    return {joint: one for joint, one in enumerate(change) if np.any(one)}
 
 
 def _belongs_to(twin: Twin, name: str, joint: int) -> bool:

@@ -66,7 +66,8 @@ class _ConditionalErrors:
         df: Degrees of freedom, ``(k,)``.
         considered: Change of the estimate per standard deviation of each of c quantities that the fit keeps fixed,
             ``(k, c)``.
-        newton_step: Remaining Newton step to the optimum, ``(k,)``.
+        newton_steps: Remaining Newton steps to the optimum without effects that the fit lacks, and to those with each
+            of h - 1 effects, ``(h, k)``.
         inverse: Inverse second derivative of the loss, ``(k, k)``.
         rank: Rank of the matrix of loss gradients, with one row per cluster (episode or block of time).
     """
@@ -76,7 +77,7 @@ class _ConditionalErrors:
     prior_covariance: Array
     considered: Array
     df: Array
-    newton_step: Array
+    newton_steps: Array
     inverse: Array
     rank: int
 
@@ -96,6 +97,7 @@ def block_limits(
     level: float,
     refits: Array | None = None,
     considered: Array | None = None,
+    effects: Sequence[NDArray[np.bool_]] = (),
 ) -> BlockLimits:
     """Return covariance and interval limits of one block's parameters.
 
@@ -110,14 +112,15 @@ def block_limits(
         level: Confidence level of the intervals, also of one-sided ones.
         refits: Estimates from resampled data, ``(draws, p)``; None uses the linearized fit.
         considered: Gradients of the loss per standard deviation of c quantities that the fit keeps fixed, ``(p, c)``.
+        effects: Masks of parameters that are amounts of one effect, ``(p,)`` each, see `compute_uncertainty`.
     """
     pulls = np.zeros((len(block.columns), 0)) if considered is None else considered
     point, sd, p = here.point[block.columns], problem.sd[block.columns], len(block.columns)
     low, high = problem.low[block.columns] - point, problem.high[block.columns] - point
     lowest, highest = low > -_NEAR_BOUND * sd, high < _NEAR_BOUND * sd
-    every = _estimate_errors(score, sd, clusters, np.arange(p), pulls)
+    every = _estimate_errors(score, sd, clusters, np.arange(p), pulls, effects)
     inner = np.flatnonzero(~(lowest | highest))
-    loose = every if len(inner) in (0, p) else _estimate_errors(score, sd, clusters, inner, pulls)
+    loose = every if len(inner) in (0, p) else _estimate_errors(score, sd, clusters, inner, pulls, effects)
     covariance = np.diag(np.diag(every.covariance))
     limits = {"low": np.zeros(p), "high": np.zeros(p), "curvature": 1 / np.diag(every.inverse), "df": every.df.copy(),
              "distance_to_optimum": np.zeros(p)}  # fmt: skip
@@ -125,14 +128,14 @@ def block_limits(
         covariance[np.ix_(inner, inner)] = loose.covariance
         drawn = None if refits is None else refits[:, inner] - point[inner]
         low_reach, high_reach = _two_sided_limits(score, clusters, loose, level, drawn)
-        # The interval reaches from the estimate to the optimum and beyond.
-        limits["low"][inner] = low_reach + np.minimum(loose.newton_step, 0.0)
-        limits["high"][inner] = high_reach + np.maximum(loose.newton_step, 0.0)
+        # The interval reaches from the estimate to the optima without and with each effect, and beyond.
+        limits["low"][inner] = low_reach + np.minimum(loose.newton_steps.min(axis=0), 0.0)
+        limits["high"][inner] = high_reach + np.maximum(loose.newton_steps.max(axis=0), 0.0)
         limits["curvature"][inner], limits["df"][inner] = 1 / np.diag(loose.inverse), loose.df
-        limits["distance_to_optimum"][inner] = np.abs(loose.newton_step) / loose.error
+        limits["distance_to_optimum"][inner] = np.abs(loose.newton_steps[0]) / loose.error
     reach = stdtrit(every.df, level) * every.error
-    limits["high"][lowest] = (every.newton_step + reach)[lowest]
-    limits["low"][highest] = (every.newton_step - reach)[highest]
+    limits["high"][lowest] = (every.newton_steps.max(axis=0) + reach)[lowest]
+    limits["low"][highest] = (every.newton_steps.min(axis=0) - reach)[highest]
     sides = [_bound_side(*flags) for flags in zip(lowest, highest, limits["low"], limits["high"], strict=True)]
     return BlockLimits(covariance=covariance, sides=tuple(sides), rank=loose.rank, **limits)
 
@@ -146,7 +149,12 @@ def _bound_side(lowest: bool, highest: bool, low: float, high: float) -> str:
 
 
 def _estimate_errors(
-    score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDArray[np.intp], pulls: Array
+    score: FrameScores,
+    sd: Array,
+    clusters: FrameClusters,
+    columns: NDArray[np.intp],
+    pulls: Array,
+    effects: Sequence[NDArray[np.bool_]],
 ) -> _ConditionalErrors:
     """Compute the covariance of some parameters by the sandwich estimator CR2, and the Newton step to the optimum.
 
@@ -159,11 +167,13 @@ def _estimate_errors(
         clusters: The independent clusters of frames.
         columns: Indices of the parameters; the others are fixed.
         pulls: Gradients of the loss per standard deviation of c considered quantities, ``(p, c)``.
+        effects: Masks of parameters that are amounts of one effect, ``(p,)`` each.
     """
     curvatures, gradients = score.sum_by_cluster(clusters.labels)
     curvatures, gradients = curvatures[:, columns][:, :, columns], gradients[:, columns]
     penalty, drawn = score.penalty[np.ix_(columns, columns)], score.penalty_gradient[columns]
-    inverse = np.linalg.inv(curvatures.sum(axis=0) + penalty)
+    hessian = curvatures.sum(axis=0) + penalty
+    inverse = np.linalg.inv(hessian)
     sandwich = bias_reduced_sandwich(curvatures, gradients, penalty)
     shrunk = inverse @ (penalty**2 * sd[columns] ** 2) @ inverse
     considered = -inverse @ pulls[columns]
@@ -177,10 +187,29 @@ def _estimate_errors(
         prior_covariance=shrunk,
         considered=considered,
         df=sandwich.df * prior_factor,
-        newton_step=-inverse @ (gradients.sum(axis=0) + drawn),
+        newton_steps=_newton_steps(hessian, gradients.sum(axis=0) + drawn, [mask[columns] for mask in effects]),
         inverse=inverse,
         rank=sandwich.rank,
     )
+
+
+def _newton_steps(hessian: Array, gradient: Array, effects: Sequence[NDArray[np.bool_]]) -> Array:
+    """Return the steps to the minimum of a quadratic loss without any effect and with each of them, ``(h, k)``.
+
+    Amounts of an effect are 0 or positive.
+    """
+    count = len(gradient)
+    amounts = np.any(effects, axis=0) if effects else np.zeros(count, dtype=np.bool_)
+    steps = np.zeros((1 + len(effects), count))
+    for step, chosen in zip(steps, [np.zeros(count, dtype=np.bool_), *effects], strict=True):
+        moved = ~amounts | chosen
+        while moved.any():
+            step[:] = 0.0
+            step[moved] = -np.linalg.solve(hessian[np.ix_(moved, moved)], gradient[moved])
+            if not np.any(amounts & (step < 0)):
+                break
+            moved &= ~(amounts & (step < 0))
+    return steps
 
 
 def _two_sided_limits(
@@ -293,6 +322,7 @@ def compute_uncertainty(
     refits: Array | None = None,
     considered: Array | None = None,
     nuisances: Mapping[str, Array] | None = None,
+    effects: Mapping[str, Mapping[str, Array]] | None = None,
 ) -> Uncertainty:
     """Compute the covariance and the intervals of a fit, and the parameters and combinations that are undetermined.
 
@@ -309,17 +339,34 @@ def compute_uncertainty(
             channels' units, ``(c, nwindow, nframe, nchannel)``, see `considered`.
         nuisances: The same by name for quantities on which the data have information, so that only the part of their
             uncertainty that the data leave open counts.
+        effects: The same for effects that the twin may lack, by effect and name. Their amounts are 0 or positive. The
+            intervals reach to the optimum with each of the effects.
     """
-    if nuisances:
-        if refits is not None:
-            refits = np.pad(refits, ((0, 0), (0, len(nuisances))))
-        larger, extended = add_nuisances(problem, here, np.array(list(nuisances.values())))
-        every = [*names, *nuisances]
-        found = compute_uncertainty(
-            larger, extended, every, times=times, level=level, refits=refits, considered=considered
-        )
-        own = [text for text in found.directions if not any(name in text for name in nuisances)]
-        return replace(_keep_first(found, len(names)), directions=tuple(own))
+    effects = effects or {}
+    extra = {**(nuisances or {}), **{name: change for own in effects.values() for name, change in own.items()}}
+    if not extra:
+        return _compute_uncertainty(problem, here, names, times, level, refits, considered, ())
+    larger, extended = add_nuisances(problem, here, np.array(list(extra.values())))
+    every = [*names, *extra]
+    found = _compute_uncertainty(
+        larger, extended, every, times, level,
+        None if refits is None else np.pad(refits, ((0, 0), (0, len(extra)))), considered,
+        [np.array([name in own for name in every]) for own in effects.values()],
+    )  # fmt: skip
+    directions = [text for text in found.directions if not any(name in text for name in extra)]
+    return replace(_keep_first(found, len(names)), directions=tuple(directions))
+
+
+def _compute_uncertainty(
+    problem: FitProblem,
+    here: Linearization,
+    names: Sequence[str],
+    times: FrameTimes | None,
+    level: float,
+    refits: Array | None,
+    considered: Array | None,
+    effects: Sequence[NDArray[np.bool_]],
+) -> Uncertainty:
     scores = [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     clusters = choose_fit_clusters(problem, here, scores, times)
     covariance = np.diag(problem.sd**2)
@@ -336,7 +383,10 @@ def compute_uncertainty(
             continue
         drawn = None if refits is None else refits[:, block.columns]
         pulls = None if considered is None else _considered_gradients(problem, here, block, score, considered)
-        limits = block_limits(problem, here, block, score, clusters, level=level, refits=drawn, considered=pulls)
+        limits = block_limits(
+            problem, here, block, score, clusters, level=level, refits=drawn, considered=pulls,
+            effects=[mask[block.columns] for mask in effects],
+        )  # fmt: skip
         for key, vector in vectors.items():
             vector[block.columns] = getattr(limits, key)
         rank += limits.rank
