@@ -5,8 +5,8 @@ import pytest
 
 from twinloop.identify import FitConfig
 from twinloop.identify.assembly import select_free_parameters
-from twinloop.identify.problem import FitProblem, ParameterBlock
-from twinloop.identify.search import describe_optima, distinct_optima, evolve, starting_points
+from twinloop.identify.problem import FitProblem, ParameterBlock, linearize
+from twinloop.identify.search import describe_optima, distinct_optima, evolve, evolve_blocks, starting_points
 from twinloop.identify.solver import solve
 from twinloop.twin import load_twin
 
@@ -45,6 +45,42 @@ def test_slopes_mislead_on_a_rough_landscape_and_the_evolution_strategy_does_not
     assert solve(problem, found.point).loss <= found.loss < 0.05 * downhill.loss
     assert list(found.history) == sorted(found.history, reverse=True)
     assert found.replays == 24 * len(found.generation_losses)
+
+
+def rough_valley(x):
+    """A line of slope 3 and a valley around it whose floor has ripples, lowest at (1, 3)."""
+    along, across = x[:, :1] - 1.0, x[:, 1:] - 3.0 * x[:, :1]
+    return np.concatenate([20.0 * across, 0.3 * along, 0.5 * np.sin(6 * np.pi * along)], axis=1)
+
+
+def test_every_block_is_searched_along_its_valley_and_keeps_its_own_best():
+    """Two blocks in a valley: slopes stop at a ripple of its floor, and draws of its shape find the lowest one."""
+
+    def readings(points, local):
+        both = [rough_valley(points[:, :2]), rough_valley(points[:, 2:])]
+        return np.stack(both, axis=-1)[:, None]
+
+    problem = FitProblem(
+        readings=readings, measured=np.zeros((1, 3, 2)), width=np.full(2, 10.0), prior_weight=1e-9,
+        blocks=tuple(ParameterBlock(columns=np.array([2 * i, 2 * i + 1]), channels=np.array([i])) for i in range(2)),
+        centre=np.zeros(4), sd=np.full(4, 5.0), low=np.full(4, -30.0), high=np.full(4, 30.0),
+    )  # fmt: skip
+    start = np.array([1.0, 3.0, 2.5, 7.5])  # the first block is at its minimum
+    stuck = solve(problem, start, iterations=40)
+    assert stuck.point[2] > 2.0
+    here = linearize(problem, stuck.point, stuck.end.local)
+    found = evolve_blocks(problem, here, generations=40, population=12, seed=1)
+    assert found[:2] == pytest.approx(stuck.point[:2], abs=1e-6)
+    assert found[2:] == pytest.approx([1.0, 3.0], abs=0.1)
+    assert found[2:] == pytest.approx(evolve_blocks(problem, here, generations=40, population=12, seed=1)[2:], abs=0)
+
+
+def test_a_block_of_one_parameter_is_searched_within_its_bounds():
+    problem = problem_of(lambda x: np.hypot(x - 3.0, 0.1) + 0.3 * np.sin(9 * x), 1, high=2.0)
+    here = linearize(problem, np.array([0.9]), problem.zero_corrections)
+    found = evolve_blocks(problem, here, generations=10, population=12)
+    assert found[0] <= 2.0
+    assert problem.losses_at(found[None]).sum() < here.losses.sum()
 
 
 def test_many_starts_reach_the_lowest_valley_and_the_first_is_the_given_one():

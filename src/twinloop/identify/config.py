@@ -28,8 +28,8 @@ class FitConfig:
         start: Start values, SI; by default the nominal values.
         walk: Number of training windows for the main iterations, evenly spaced (whole episodes if ``replay`` cuts no
             windows). The last stage uses all training windows.
-        physics_hz: Physics rate of the replays of the main iterations, at most the twin's own. The last stage replays
-            at the twin's own rate.
+        physics_hz: Physics rate of the replays, at most the twin's own, see `limit_physics_rate`. Their error is
+            extrapolated.
         iterations: Maximum number of main iterations.
         polish: Largest number of times that the derivatives of the last stage, with all windows, are computed again.
         level: Confidence level of the intervals.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +21,7 @@ from twinloop.identify.assembly import (
     stated_scales,
 )
 from twinloop.identify.config import FitConfig
-from twinloop.identify.physics_rate import limit_physics_rate
+from twinloop.identify.physics_rate import limit_physics_rate, settling_times
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import change_substeps, replay
 from twinloop.simulate.replay_logs import ReplayLogs
@@ -49,14 +48,8 @@ def find_hidden_inertias(logs: ReplayLogs, space: FitSpace, config: FitConfig) -
     hidden = np.zeros(len(space.free), dtype=np.bool_)
     if not logs.joints or config.free is not None or config.quantities is not None:
         return hidden
-    twin, table = logs.twin, logs.twin.table(1)
-    data, mass = mujoco.MjData(twin.model), np.zeros((twin.model.nv, twin.model.nv))
-    data.qpos[:] = twin.home()[0]
-    mujoco.mj_forward(twin.model, data)
-    mujoco.mj_fullM(twin.model, data, mass)
-    damping = twin.column(table, "joint", "damping", 0.0) + twin.column(table, "actuator", "kd", 0.0)
-    settling = np.diag(mass)[twin.joint_qvel] / np.maximum(damping[0], 1e-12)
-    stiff = np.flatnonzero(settling < limit_physics_rate(logs, config.physics_hz).twin.dt)
+    step = limit_physics_rate(logs, config.physics_hz).twin.dt
+    stiff = np.flatnonzero(settling_times(logs.twin) < step)
     for column, free in enumerate(space.free):
         hidden[column] = free.joint in stiff and free.param.quantity.quantity == "armature"
     return hidden

@@ -113,7 +113,9 @@ def find_model_error(
     return ModelError(structured=structured, conditional=conditional, responses=responses, explained=ordered)
 
 
-def find_structured_channels(residual: Array, measured: Array, step_errors: Array | None = None) -> NDArray[np.bool_]:
+def find_structured_channels(
+    residual: Array, measured: Array, step_errors: Array | None = None, *, least: float = _CORRELATED
+) -> NDArray[np.bool_]:
     """Return which channels have residuals that are correlated in time, ``(nchannel,)``.
 
     Residuals within the rounding of the log, or within the errors of the physics step, do not count.
@@ -122,6 +124,7 @@ def find_structured_channels(residual: Array, measured: Array, step_errors: Arra
         residual: Residuals ``(nwindow, nframe, nchannel)`` in the channels' units; NaN marks missing measurements.
         measured: Measured readings of the same shape.
         step_errors: Errors of the physics step, ``(k, nwindow, nframe, nchannel)``; None for none.
+        least: Autocorrelation from which on residuals are structured.
     """
     found, numerical = [], np.zeros(residual.shape[-1])
     if step_errors is not None:
@@ -132,7 +135,7 @@ def find_structured_channels(residual: Array, measured: Array, step_errors: Arra
         size = float(np.sqrt(max(rho, 0.0) * np.mean(np.concatenate(clips) ** 2)))
         values = measured[..., column]
         step = quantization_step(values[~np.isnan(values)]) or 0.0
-        found.append(bool(rho > _CORRELATED and size > max(_ROUNDING * step, float(numerical[column]))))
+        found.append(bool(rho > least and size > max(_ROUNDING * step, float(numerical[column]))))
     return np.array(found)
 
 
@@ -170,21 +173,19 @@ def _structure_responses(
     if not added or set(structure.names(twin)) & set(space.names):
         return {}
     neutral, start = structure.values(twin, "neutral"), structure.values(twin, "start")
+    part = _PART if start else 1.0  # a no-load speed has its effect only near its value
     rows = [{name for name in added if _belongs_to(twin, name, joint)} for joint in range(len(logs.joints))]
     values = {**space.fixed, **space.scalar_values(here.point)}
     count = len(rows) + 1
     table = {name: np.full(count, value) for name, value in values.items()}
     for name in added:
-        nominal = twin.params[name].nominal
-        column = np.full(count, neutral.get(name, nominal))
-        full = start.get(name, nominal)
-        column[[i for i, row in enumerate(rows) if name in row]] = (
-            neutral[name] + _PART * (full - neutral[name]) if name in neutral else full
-        )
-        table[name] = column
+        present = start.get(name, twin.params[name].nominal)
+        absent = neutral.get(name, present)
+        table[name] = np.full(count, absent)
+        table[name][[i for i, row in enumerate(rows) if name in row]] += part * (present - absent)
     seen = limit_physics_rate(replace(logs, twin=twin), config.physics_hz)
     read = replay(backend, seen, twin.table(count, table), np.repeat(here.local[None], count, axis=0))
-    change = np.nan_to_num((read[:-1] - read[-1]) / _PART, posinf=0.0, neginf=0.0)
+    change = np.nan_to_num((read[:-1] - read[-1]) / part, posinf=0.0, neginf=0.0)
     return {joint: one for joint, one in enumerate(change) if np.any(one)}
 
 

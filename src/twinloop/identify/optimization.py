@@ -5,7 +5,8 @@ The stages are:
 1. ``first`` fits the parameters that explain most of a servo's lag, on few windows.
 2. ``walk`` fits all parameters by the configured search. The noise of every sensor is then estimated again, and the fit
 repeated, until the noise is stable.
-3. ``joint`` makes the last steps with all parameters, all training windows and all effects between joints. Parameters
+3. ``blocks`` searches for lower losses around the solution, while residuals stay correlated in time.
+4. ``joint`` makes the last steps with all parameters, all training windows and all effects between joints. Parameters
 that all joints share, such as link masses, are fitted only here. The readings are corrected for the finite physics step
 (`physics_rate`), so that errors of the integration do not enter the parameters.
 
@@ -25,6 +26,7 @@ from twinloop.core.errors import InputError, LogError
 from twinloop.core.params import ParamTable
 from twinloop.identify.assembly import FitSpace, choose_main_windows, fit_problem, huber_width
 from twinloop.identify.config import FitConfig
+from twinloop.identify.model_error import find_structured_channels
 from twinloop.identify.physics_rate import StepCorrection, compute_step_correction, limit_physics_rate
 from twinloop.identify.problem import (
     FitProblem,
@@ -45,6 +47,7 @@ from twinloop.identify.search import (
     describe_optima,
     distinct_optima,
     evolve,
+    evolve_blocks,
     lag_starts,
     starting_points,
 )
@@ -167,6 +170,9 @@ def describe_unconverged_fit(solution: SolverSolution) -> list[str]:
 
 
 _FIRST_ITERATIONS, _START_ITERATIONS, _FIRST_TOLERANCE, _TOLERANCE = 6, 3, 1e-2, 2e-3
+# Search of blocks by CMA-ES: largest number of searches, generations and points of each, and autocorrelation of a
+# residual from which on it is searched; our choice.
+_SEARCHES, _GENERATIONS, _POPULATION, _SEARCHED = 3, 15, 12, 0.3
 _STEADY = 1.25  # noise that changes by less than this factor is stable
 # Changes of the readings, in Huber widths, by finite differences of the last stage: large enough for its steps to see
 # past the roughness of stiction, and small enough for its result to leave open what no data determine.
@@ -315,6 +321,8 @@ class _FitStages:
         self.notes += filter(None, [describe_optima(space, problem, optima)])
         self.notes += describe_unconverged_fit(best)
         converged = best.converged
+        if config.search == "lm":
+            problem, best = self._search_blocks(problem, best, logs.take(rows))
         problem, best = self._fit_all_jointly(problem, best, rows)
         best = replace(best, converged=converged)
         self.notes += describe_parameters_at_bounds(self.space, best.point)
@@ -399,6 +407,52 @@ class _FitStages:
         solutions = self._descend("delays", problem, states, _START_ITERATIONS, tolerance=_FIRST_TOLERANCE)
         return combine_blocks(problem, solutions)
 
+    def _search_blocks(
+        self, problem: FitProblem, best: SolverSolution, logs: ReplayLogs
+    ) -> tuple[FitProblem, SolverSolution]:
+        """Search for lower losses of correlated channels by CMA-ES, and descend again if there are any.
+
+        A block whose residuals are not correlated in time has nothing to gain. The correction for the physics step
+        depends on the point: a block moves if its loss with the correction at the new point is lower.
+        """
+        space, start = self.space.take(self.early), start_descent(problem, best.point, best.end.local)
+        now = (self.checkpoint.load_descents("blocks") or [start])[0]
+        while now.iteration < _SEARCHES and not now.converged:
+            problem = self._correct_problem(problem, now.point, now.local, logs, space)
+            here = linearize(problem, now.point, now.local)
+            residual = here.residual * problem.width
+            if not find_structured_channels(residual, problem.measured, least=_SEARCHED).any():
+                break
+            found = evolve_blocks(
+                problem, here, generations=_GENERATIONS, population=_POPULATION, seed=self.config.seed + now.iteration
+            )
+            there = self._correct_problem(problem, found, now.local, logs, space)
+            losses = there.losses_at(found[None], now.local[None])[0]
+            point = now.point.copy()
+            for block, before, after in zip(problem.blocks, here.losses, losses, strict=True):
+                if after < before:
+                    point[block.columns] = found[block.columns]
+            fell = np.sum(np.maximum(here.losses - losses, 0.0)) > _FIRST_TOLERANCE * here.losses.sum()
+            replays = now.replays + problem.probe_count + _GENERATIONS * _POPULATION + 2
+            now = replace(now, point=point, iteration=now.iteration + 1, replays=replays, converged=not fell)
+            self.found = self._complete(point)
+            self.checkpoint.save_descents("blocks", [now])
+            self._report_progress("blocks", now.iteration, _SEARCHES, float(here.losses.sum()), now.replays)
+        self.worlds += now.replays
+        if np.array_equal(now.point, start.point):
+            return problem, best
+        problem = self._correct_problem(problem, now.point, now.local, logs, space)
+        states = [start_descent(problem, now.point, now.local)]
+        solution = self._descend("again", problem, states, self.config.iterations, tolerance=_FIRST_TOLERANCE)[0]
+        return self._refine_noise(problem, solution, logs, "noise again")
+
+    def _correct_problem(
+        self, problem: FitProblem, point: Array, local: Array, logs: ReplayLogs, space: FitSpace
+    ) -> FitProblem:
+        """Return the problem with the correction for the physics step at a point."""
+        correction = self._correct_step(logs, space.table(point[None]), local[None], problem.width)
+        return replace(problem, correction=correction.value)
+
     def _run_cma_es(self, problem: FitProblem, start: Array) -> EvolutionResult:
         config = self.config
 
@@ -420,18 +474,16 @@ class _FitStages:
         return result
 
     def _refine_noise(
-        self, problem: FitProblem, solution: SolverSolution, logs: ReplayLogs
+        self, problem: FitProblem, solution: SolverSolution, logs: ReplayLogs, stage: str = "noise"
     ) -> tuple[FitProblem, SolverSolution]:
         """Correct the error of the physics step, and continue the fit until the noise of every sensor is stable.
 
-        The noise is estimated from the last solution.
+        The noise is estimated from the last solution. ``stage`` is the name of the stage in the checkpoint.
         """
         space = self.space.take(self.early)
         for number in range(self.config.rescale):
             point, local = solution.point[None], solution.end.local[None]
-            problem = replace(
-                problem, correction=self._correct_step(logs, space.table(point), local, problem.width).value
-            )
+            problem = self._correct_problem(problem, solution.point, solution.end.local, logs, space)
             width = huber_width(problem.residual(point, local)[0] * problem.width, problem.measured, self.config)
             change = np.maximum(width / problem.width, problem.width / width)
             if number and change.max() < _STEADY:
@@ -439,7 +491,7 @@ class _FitStages:
             problem = replace(problem, width=width)
             states = [start_descent(problem, solution.point, solution.end.local)]
             solution = self._descend(
-                f"noise {number + 1}", problem, states, self.config.iterations, tolerance=_FIRST_TOLERANCE
+                f"{stage} {number + 1}", problem, states, self.config.iterations, tolerance=_FIRST_TOLERANCE
             )[0]
         return problem, solution
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +18,7 @@ from twinloop.core.params import ParamTable
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import change_physics_rate, change_substeps, replay
 from twinloop.simulate.replay_logs import ReplayLogs
+from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 # An extrapolation is precise if halving the step changes it by less than this part of the Huber width (root mean
@@ -29,10 +31,29 @@ _MOST = 4  # times the twin's own number of physics steps
 def limit_physics_rate(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
     """Return the same logs with a twin whose physics runs at about ``physics_hz`` and whose commands arrive gradually.
 
-    It is at least four times the control rate. The twin's own physics rate is kept if it is lower.
+    It is at least four times the control rate, and a physics step is not longer than the settling time of a joint: the
+    error of a longer step is not of first order, so that it cannot be extrapolated. The twin's own physics rate is kept
+    if it is lower.
     """
     twin = replace(logs.twin, gradual_commands=True)
-    return replace(logs, twin=change_physics_rate(twin, max(physics_hz, _LEAST_SUBSTEPS * twin.control_hz)))
+    least = max(_LEAST_SUBSTEPS * twin.control_hz, float(np.max(1.0 / settling_times(twin), initial=0.0)))
+    return replace(logs, twin=change_physics_rate(twin, max(physics_hz, min(least, 1.0 / twin.dt))))
+
+
+def settling_times(twin: Twin) -> Array:
+    """Return the time in which the speed of each robot joint settles, inertia / (damping + kd), in s, ``(n,)``.
+
+    Inertias are those of the home pose. The array is empty for a twin without a robot.
+    """
+    if twin.spec.robot is None:
+        return np.zeros(0)
+    table, model = twin.table(1), twin.model
+    data, mass = mujoco.MjData(model), np.zeros((model.nv, model.nv))
+    data.qpos[:] = twin.home()[0]
+    mujoco.mj_forward(model, data)
+    mujoco.mj_fullM(model, data, mass)
+    damping = twin.column(table, "joint", "damping", 0.0) + twin.column(table, "actuator", "kd", 0.0)
+    return np.diag(mass)[twin.joint_qvel] / np.maximum(damping[0], 1e-12)
 
 
 class StepCorrection(NamedTuple):

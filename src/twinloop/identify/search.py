@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from twinloop.identify.assembly import FitSpace, servo_lag
-from twinloop.identify.problem import FitProblem
+from twinloop.identify.problem import FitProblem, Linearization, normal_equations
 from twinloop.identify.solver import SolverSolution
 from twinloop.randomize.sequences import scrambled_sobol
 
@@ -238,17 +238,83 @@ def evolve(
     return EvolutionResult(best, best_loss, tuple(history), tuple(losses), stopped)
 
 
-def _make_strategy(problem: FitProblem, start: Array, population: int | None, seed: int) -> CMA:
-    """Create the CMA-ES optimizer, in units of prior standard deviations from the prior mean.
+# Variance of the first draws, as a multiple of the inverse curvature times the loss; our choice.
+_BLOCK_SPREAD, _BLOCK_LARGEST, _BLOCK_RIDGE = 4.0, 0.5, 1e-9  # largest deviation and ridge in prior deviations
 
-    A single parameter gets an unused second dimension, because the package needs at least two.
+
+def evolve_blocks(
+    problem: FitProblem, here: Linearization, *, generations: int, population: int, seed: int = 0
+) -> Array:
+    """Search for lower losses of all blocks around a point by CMA-ES, and return the best point found, ``(p,)``.
+
+    Stiction makes the loss rough: derivatives are then no guide to a lower minimum that is a few standard errors away.
+    Each block has its own strategy, whose first draws have the shape of the inverse curvature. A generation of all
+    strategies is one batch of replays.
+
+    Args:
+        problem: Least-squares problem of the fit.
+        here: Linearization at the start; its corrections of the initial states are kept.
+        generations: Number of generations.
+        population: Points per generation.
+        seed: Seed of the draws.
     """
+    units = [(point - problem.centre) / problem.sd for point in (here.point, problem.low, problem.high)]
+    strategies = []
+    for number, block in enumerate(problem.blocks):
+        sd = problem.sd[block.columns]
+        curvature = normal_equations(problem, here, number).matrix * np.outer(sd, sd)
+        inverse = np.linalg.inv(curvature + _BLOCK_RIDGE * np.eye(len(sd)))
+        sizes, axes = np.linalg.eigh(inverse)
+        sizes = np.clip(_BLOCK_SPREAD * here.losses[number] * sizes, _BLOCK_RIDGE, _BLOCK_LARGEST**2)
+        mean, low, high = (values[block.columns] for values in units)
+        strategies.append(
+            _start_strategy(np.clip(mean, low, high), np.stack([low, high], axis=1), seed + number, population,
+                            1.0, (axes * sizes) @ axes.T)
+        )  # fmt: skip
+    best, lowest = here.point.copy(), here.losses.copy()
+    local = np.repeat(here.local[None], population, axis=0)
+    for _ in range(generations):
+        asked = [np.array([strategy.ask() for _ in range(population)]) for strategy in strategies]
+        points = np.repeat(here.point[None], population, axis=0)
+        for block, candidates in zip(problem.blocks, asked, strict=True):
+            own = block.columns
+            points[:, own] = problem.centre[own] + problem.sd[own] * candidates[:, : len(own)]
+        points = np.clip(points, problem.low, problem.high)
+        losses = problem.losses_at(points, local)
+        losses = np.where(np.isfinite(losses), losses, _DIVERGED)
+        for number, (block, strategy) in enumerate(zip(problem.blocks, strategies, strict=True)):
+            strategy.tell(list(zip(asked[number], losses[:, number], strict=True)))
+            least = int(np.argmin(losses[:, number]))
+            if losses[least, number] < lowest[number]:
+                lowest[number] = losses[least, number]
+                best[block.columns] = points[least, block.columns]
+    return best
+
+
+def _make_strategy(problem: FitProblem, start: Array, population: int | None, seed: int) -> CMA:
+    """Create the CMA-ES optimizer, in units of prior standard deviations from the prior mean."""
     low, high = ((bound - problem.centre) / problem.sd for bound in (problem.low, problem.high))
     mean = np.clip((start - problem.centre) / problem.sd, low, high)
-    bounds = np.stack([low, high], axis=1)
+    return _start_strategy(mean, np.stack([low, high], axis=1), seed, population, _FIRST_STEP)
+
+
+def _start_strategy(
+    mean: Array, bounds: Array, seed: int, population: int | None, sigma: float, covariance: Array | None = None
+) -> CMA:
+    """Create the CMA-ES optimizer; a single parameter gets an unused second dimension, because the package needs two.
+
+    Args:
+        mean: Mean of the first generation, ``(p,)``.
+        bounds: Bounds of each parameter, ``(p, 2)``.
+        seed: Seed of the draws.
+        population: Points per generation; None for the package's default.
+        sigma: Standard deviation of the first generation, or factor on that of ``covariance``.
+        covariance: Covariance of the first generation, ``(p, p)``; by default 1.
+    """
     if len(mean) == 1:
         mean, bounds = np.append(mean, 0.0), np.concatenate([bounds, [[-1.0, 1.0]]])
-    return CMA(mean=mean, sigma=_FIRST_STEP, bounds=bounds, seed=seed, population_size=population)
+        covariance = None if covariance is None else np.diag([covariance[0, 0], 1.0])
+    return CMA(mean=mean, sigma=sigma, bounds=bounds, seed=seed, population_size=population, cov=covariance)
 
 
 def _points_from_strategy(problem: FitProblem, candidates: Array) -> Array:
