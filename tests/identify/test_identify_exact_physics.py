@@ -19,7 +19,7 @@ from twinloop.identify.assembly import fit_space, select_free_parameters, servo_
 from twinloop.identify.considered import undeclared_responses
 from twinloop.identify.model_error import conditional_parameters, find_structured_channels
 from twinloop.identify.optimization import _return_to_prior, optimize_fit
-from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate
+from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate, settling_times
 from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock, linearize
 from twinloop.identify.search import combine_blocks, lag_starts
 from twinloop.identify.solver import FitCheckpoint, SolverSolution, refine
@@ -144,6 +144,47 @@ def test_the_last_stage_has_central_differences_while_it_replays_a_part_of_the_w
     assert part
     assert all(np.array_equal(one, -other) for one, other in zip(part[::2], part[1::2], strict=True))
     assert sum(count == 15 for count, _ in steps) >= 2  # then all windows, one-sided
+
+
+def test_the_surroundings_are_searched_only_while_residuals_are_correlated(tmp_path, monkeypatch):
+    twin, calls = arm_twin(tmp_path), []
+    better = np.log(17.0)
+
+    def search(problem, here, *, generations, population, seed):
+        calls.append((generations * population, seed))
+        kp = names.index("actuator/j0/kp")
+        found = here.point.copy()
+        found[kp] = better if len(calls) == 1 else here.point[kp] + 1.0  # the second is worse
+        return found
+
+    monkeypatch.setattr(optimization, "evolve_blocks", search)
+    log = recorded(twin, {"actuator/j0/kp": 17.0}, 1e-4)
+    waves = 5e-4 * np.sin(0.7 * np.arange(150))[:, None]  # no parameter explains them
+
+    def fit(episodes):
+        training = prepare_replay(twin, episodes)
+        space = fit_space(training, config)[0]
+        names[:] = space.names
+        return optimize_fit(BACKEND, training, space, config, FitCheckpoint(None, {}))
+
+    names, config = [], FitConfig(free=("actuator/*/kp",), iterations=1, polish=0)
+    fit(log)
+    assert not calls
+    found = fit([replace(episode, state=episode.state + waves) for episode in log])
+    assert 1 <= len(calls) <= 3
+    assert len({seed for _, seed in calls}) == len(calls)
+    assert found.solution.point[0] == pytest.approx(better, abs=0.01)
+
+
+def test_a_physics_step_is_no_longer_than_the_settling_time_of_a_joint(tmp_path):
+    logs = prepare_replay(arm_twin(tmp_path), commanded(arm_twin(tmp_path)))
+    fine = replace(logs, twin=change_substeps(logs.twin, 40))  # 2000 Hz
+    assert settling_times(fine.twin) == pytest.approx([0.035 / 1.1])  # 0.005 + 0.5 · 0.2² + 0.01 kg·m²
+    assert limit_physics_rate(fine, 240.0).twin.dt == pytest.approx(1 / 250)
+    stiff = replace(logs, twin=change_substeps(arm_twin(tmp_path, kd=19.9), 40))
+    assert settling_times(stiff.twin) == pytest.approx([0.035 / 20])
+    assert 0.0012 < limit_physics_rate(stiff, 240.0).twin.dt <= 0.035 / 20
+    assert limit_physics_rate(replace(stiff, twin=arm_twin(tmp_path, kd=19.9)), 240.0).twin.dt == 0.005  # its own
 
 
 def test_an_undeclared_encoder_scale_is_a_nuisance_only_where_the_log_does_not_state_its_unit(tmp_path):

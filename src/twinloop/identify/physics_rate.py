@@ -7,6 +7,7 @@ removes the error of first order (Richardson, "The deferred approach to the limi
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,8 +37,8 @@ def limit_physics_rate(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
     if it is lower.
     """
     twin = replace(logs.twin, gradual_commands=True)
-    least = max(_LEAST_SUBSTEPS * twin.control_hz, float(np.max(1.0 / settling_times(twin), initial=0.0)))
-    return replace(logs, twin=change_physics_rate(twin, max(physics_hz, min(least, 1.0 / twin.dt))))
+    steps = max(_LEAST_SUBSTEPS, math.ceil(np.max(1.0 / settling_times(twin), initial=0.0) / twin.control_hz))
+    return replace(logs, twin=change_physics_rate(twin, max(physics_hz, min(steps * twin.control_hz, 1.0 / twin.dt))))
 
 
 def settling_times(twin: Twin) -> Array:
