@@ -224,24 +224,29 @@ def test_frames_whose_derivative_depends_on_the_step_tell_nothing():
     assert np.array_equal(kept[0, :17], slopes[0, :17])
 
 
-def test_the_common_scale_is_as_uncertain_as_the_masses_and_covers_the_truth(tmp_path):
-    """Gain, inertia, friction and masses can all be larger by one factor: no log of positions tells it."""
-    twin = arm_twin(tmp_path, damping=0.1, friction=0.1)
+def recorded(twin, truth, count, noise, stream):
+    """Return episodes of sines of a robot with other values, whose physics step is 16 times shorter."""
     time = np.arange(200) / twin.control_hz
-    truth = {"actuator/j0/kp": 26.0, "joint/j0/frictionloss": 0.15, "actuator/j0/delay": 0.03}
-    truth["link/arm/mass"] = 1.1 * twin.params["link/arm/mass"].nominal
     blank = [
         Episode(
             index=i, time=time, action=np.sin((2 + 0.7 * i) * time + i)[:, None], state=np.zeros((200, 1)),
             units=twin.units, source="sim",
         )
-        for i in range(5)
+        for i in range(count)
     ]  # fmt: skip
     logs = prepare_replay(twin, blank)
-    robot = replace(logs, twin=change_substeps(logs.twin, 16 * logs.twin.substeps))  # its physics has no steps
+    robot = replace(logs, twin=change_substeps(logs.twin, 16 * logs.twin.substeps))
     readings = replay(BACKEND, robot, twin.table(1, truth))[0]
-    readings += 1e-4 * generator(0, "test/honest").standard_normal(readings.shape)
-    result = identify(twin, [replace(e, state=r) for e, r in zip(blank, readings, strict=True)], backend=BACKEND)
+    readings += noise * generator(0, stream).standard_normal(readings.shape)
+    return [replace(episode, state=row) for episode, row in zip(blank, readings, strict=True)]
+
+
+def test_the_common_scale_is_as_uncertain_as_the_masses_and_covers_the_truth(tmp_path):
+    """Gain, inertia, friction and masses can all be larger by one factor: no log of positions tells it."""
+    twin = arm_twin(tmp_path, damping=0.1, friction=0.1)
+    truth = {"actuator/j0/kp": 26.0, "joint/j0/frictionloss": 0.15, "actuator/j0/delay": 0.03}
+    truth["link/arm/mass"] = 1.1 * twin.params["link/arm/mass"].nominal
+    result = identify(twin, recorded(twin, truth, 5, 1e-4, "test/honest"), backend=BACKEND)
     rows = {row.name: row for row in result.estimates}
     kp = rows["actuator/j0/kp"]
     assert kp.low is not None
@@ -257,21 +262,9 @@ def test_the_common_scale_is_as_uncertain_as_the_masses_and_covers_the_truth(tmp
 
 def test_an_interval_holds_the_friction_of_a_robot_with_stribeck_friction_that_its_twin_lacks(tmp_path):
     twin = arm_twin(tmp_path, damping=0.1, friction=0.2)
-    time = np.arange(200) / twin.control_hz
-    blank = [
-        Episode(
-            index=i, time=time, action=np.sin((2 + 0.7 * i) * time + i)[:, None], state=np.zeros((200, 1)),
-            units=twin.units, source="sim",
-        )
-        for i in range(12)
-    ]  # fmt: skip
     rows = [ParamSpec(name=f"joint/j0/{name}", source="test") for name in ("stiction", "stribeck_velocity")]
-    logs = prepare_replay(declare_params(twin, rows), blank)
-    robot = replace(logs, twin=change_substeps(logs.twin, 16 * logs.twin.substeps))
     truth = {"joint/j0/stiction": 2.5, "joint/j0/stribeck_velocity": 0.3, "joint/j0/frictionloss": 0.2}
-    readings = replay(BACKEND, robot, robot.twin.table(1, truth))[0]
-    readings += 1e-3 * generator(0, "test/stribeck").standard_normal(readings.shape)
-    result = identify(twin, [replace(e, state=r) for e, r in zip(blank, readings, strict=True)], backend=BACKEND)
+    result = identify(twin, recorded(declare_params(twin, rows), truth, 12, 1e-3, "test/stribeck"), backend=BACKEND)
     friction = next(row for row in result.estimates if row.name == "joint/j0/frictionloss")
     assert not friction.conditional  # residuals of this noise show no structure
     assert friction.low < 0.2 < friction.high

@@ -105,6 +105,8 @@ def find_model_error(
             own = _structure_responses(backend, logs, space, config, here, structure, episodes)
         except TwinloopError:  # physics that this twin cannot have
             continue
+        if not own:
+            continue
         likely = [change for joint, change in own.items() if structured[joint]]
         if likely:
             explained[structure.name] = _explained_part(problem, here, structured, np.array(likely))
