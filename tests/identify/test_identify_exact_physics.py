@@ -18,7 +18,7 @@ from twinloop.identify import FitConfig, identify, optimization
 from twinloop.identify.assembly import fit_space, select_free_parameters, servo_lag
 from twinloop.identify.considered import undeclared_responses
 from twinloop.identify.model_error import conditional_parameters, find_structured_channels
-from twinloop.identify.optimization import _return_to_prior, optimize_fit
+from twinloop.identify.optimization import _return_to_prior, optimize_fit, return_undetermined
 from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate, settling_times
 from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock, linearize
 from twinloop.identify.search import combine_blocks, lag_starts
@@ -346,6 +346,29 @@ def test_what_has_hardly_an_effect_returns_to_its_prior_and_what_has_one_does_no
     assert returned.losses == pytest.approx(problem.losses_at(returned.point[None])[0])
     strong = replace(problem, readings=lambda points, local: readings(points, local) - 1e3 * points[:, None, 1:, None])
     assert _return_to_prior(strong, linearize(strong, np.array([2.0, 1.5]))).point.tolist() == [2.0, 1.5]
+
+
+def test_undetermined_parameters_return_to_their_prior_where_others_make_up_for_it():
+    """The first two parameters trade off against each other; the third has an effect of its own."""
+    noise = generator(0, "test/return").standard_normal((1, 50, 2))
+
+    def readings(points, local):
+        rows = np.stack([points[:, 0] + points[:, 1] - 2.0, points[:, 2]], axis=1)
+        return np.repeat(rows[:, None, None, :], 50, axis=2) + 0.0 * local.sum()
+
+    problem = replace(
+        ratio_problem(), readings=readings, measured=noise, width=np.ones(2), prior_weight=1e-6,
+        blocks=(ParameterBlock(columns=np.arange(3), channels=np.arange(2)),),
+        centre=np.array([1.0, 0.4, 3.0]), sd=np.ones(3), low=np.full(3, -9.0), high=np.full(3, 9.0),
+        logarithmic=np.zeros(3, dtype=bool),
+    )  # fmt: skip
+    here = refine(problem, linearize(problem, np.array([0.7, 1.3, 0.0]))).end
+    returned = return_undetermined(problem, here, np.array([False, True, True]))
+    assert returned.point[1] == 0.4
+    assert returned.point[0] == pytest.approx(1.6 + noise[..., 0].mean(), abs=0.1)
+    assert returned.point[2] == pytest.approx(here.point[2], abs=1e-3)
+    assert returned.losses.sum() < 1.01 * here.losses.sum()
+    assert return_undetermined(problem, here, np.zeros(3, dtype=bool)).point.tolist() == here.point.tolist()
 
 
 def test_the_profile_of_a_hidden_rotor_is_refused_before_the_fit(tmp_path):

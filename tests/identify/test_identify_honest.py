@@ -306,6 +306,10 @@ def test_a_payload_of_known_mass_determines_the_common_scale(tmp_path):
         rows = {row.name: row for row in identify(twin, episodes, backend=BACKEND, config=config).estimates}
         return rows["actuator/j0/kp"]
 
+    def width(row):
+        return np.log(row.high / row.low if row.determined else row.prior_high / row.prior_low)
+
     loaded, bare = gain(log, FitConfig(replay=options)), gain(log[::2], FitConfig())
     assert loaded.low < 26.0 < loaded.high
-    assert np.log(loaded.high / loaded.low) < 0.25 * np.log(bare.high / bare.low)
+    assert width(loaded) < 0.25 * width(bare)
+    assert bare.interval == "not determined: its interval would be wider than its prior's"

@@ -113,7 +113,7 @@ CEILINGS = {
     "gap": 8050,
     "generate": 2360,
     "hardware": 2780,
-    "identify": 6120,
+    "identify": 6150,
     "label": 860,
     "policies": 1610,
     "randomize": 2500,

@@ -17,7 +17,7 @@ from twinloop.identify.assembly import FitSpace, FreeParam, fit_space, narrow_bo
 from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.considered import find_hidden_inertias, inertia_responses, undeclared_responses
 from twinloop.identify.model_error import find_model_error
-from twinloop.identify.optimization import FitProgress, optimize_fit
+from twinloop.identify.optimization import FitProgress, optimize_fit, return_undetermined
 from twinloop.identify.problem import FitProblem
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
 from twinloop.identify.solver import FitCheckpoint
@@ -297,12 +297,15 @@ def identify(
         effects=model_error.responses,
     )  # fmt: skip
     profiles = [profile_likelihood(problem, end, space, uncertainty, n, checkpoint=checkpoint) for n in config.profile]
-    values = space.scalar_values(solution.point)
+    if uncertainty.clusters is not None:
+        end = return_undetermined(problem, end, np.array([bool(reason) for reason in uncertainty.reasons]))
+        uncertainty = uncertainty.including(end.point)
+    values = space.scalar_values(end.point)
     readings = _replay_readings(backend, training, {**fixed, **values})
     return IdentifyResult(
-        distribution=build_distribution(space, solution.point, uncertainty, scales, training),
+        distribution=build_distribution(space, end.point, uncertainty, scales, training),
         estimates=(
-            *build_estimates(space, solution.point, uncertainty, scales, model_error.conditional),
+            *build_estimates(space, end.point, uncertainty, scales, model_error.conditional),
             *map(_hidden_estimate, hidden),
         ),
         joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),

@@ -177,6 +177,7 @@ _STEADY = 1.25  # noise that changes by less than this factor is stable
 # Changes of the readings, in Huber widths, by finite differences of the last stage: large enough for its steps to see
 # past the roughness of stiction, and small enough for its result to leave open what no data determine.
 _CHANGE, _FINEST_CHANGE = 1.0, 0.002
+_UNNOTICED = 0.01  # rise of the loss for undetermined parameters at their prior, 0.5 % of the residuals; our choice
 _STEP_DOUBT = 0.25  # part of the correction for the finite physics step that counts as uncertain; our choice
 _PART_ROUNDS = 4  # of the last stage with the windows of the main iterations
 # Largest move in standard errors, and fall of the loss, after which a round of the last stage is not repeated.
@@ -617,6 +618,41 @@ class _FitStages:
             self.progress(
                 FitProgress(stage=stage, iteration=iteration, max_iterations=most, loss=loss, replays=replays)
             )
+
+
+def return_undetermined(problem: FitProblem, here: Linearization, undetermined: NDArray[np.bool_]) -> Linearization:
+    """Return a solution with undetermined parameters at the mean of their prior, and the others fitted again.
+
+    They return one after the other, those first whose return alone costs least. One that would raise the loss
+    noticeably, because the others cannot make up for it, keeps its value.
+
+    Args:
+        problem: Least-squares problem of the fit, with one block.
+        here: Linearization at its solution.
+        undetermined: Mask of the parameters, ``(p,)``.
+    """
+    centre = np.clip(problem.centre, problem.low, problem.high)
+
+    def fit_without(columns: Sequence[int]) -> Linearization:
+        low, high, point = problem.low.copy(), problem.high.copy(), here.point.copy()
+        low[columns] = high[columns] = point[columns] = centre[columns]
+        residual = problem.residual(point[None], here.local[None])
+        losses = problem.losses(residual, point[None], here.local[None])[0]
+        moved = replace(here, point=point, residual=residual[0], losses=losses)
+        return refine(replace(problem, low=low, high=high), moved).end
+
+    candidates = np.flatnonzero(undetermined & (here.point != centre))
+    covariance = np.linalg.inv(normal_equations(problem, here, 0).matrix)
+    follow = covariance[candidates] * ((centre - here.point) / np.diag(covariance))[candidates, None]
+    points = np.clip(here.point + np.concatenate([np.zeros((1, len(centre))), follow]), problem.low, problem.high)
+    losses = problem.losses_at(points, np.repeat(here.local[None], len(points), axis=0)).sum(axis=1)
+    limit, ordered = (1.0 + _UNNOTICED) * losses[0], candidates[np.argsort(losses[1:])]
+    returned, best = list[int](), here
+    for column in ordered[: np.sum(losses[1:] <= limit)].tolist():
+        found = fit_without([*returned, column])
+        if found.losses.sum() <= limit:
+            returned, best = [*returned, column], found
+    return best
 
 
 def _return_to_prior(problem: FitProblem, here: Linearization) -> Linearization:

@@ -257,6 +257,7 @@ _OPEN = "the data do not constrain it"
 _ALONE = "one episode gives no interval"
 _PAST = "ends on its bound"
 _VAGUE = f"its standard error exceeds {LEAST_GAIN:g} of its prior deviation"
+_WIDE = "its interval would be wider than its prior's"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +302,10 @@ class Uncertainty:
     clusters: FrameClusters | None
     method: Method
     draws: int
+
+    def including(self, point: Array) -> Uncertainty:
+        """Return the uncertainty with intervals that reach to a point, ``(p,)``."""
+        return replace(self, low=np.minimum(self.low, point), high=np.maximum(self.high, point))
 
 
 def _keep_first(found: Uncertainty, count: int) -> Uncertainty:
@@ -390,7 +395,7 @@ def _compute_uncertainty(
         for key, vector in vectors.items():
             vector[block.columns] = getattr(limits, key)
         rank += limits.rank
-        block_reasons = _reasons_not_determined(limits, determinations[-1], problem.sd[block.columns])
+        block_reasons = _reasons_not_determined(limits, determinations[-1], problem.sd[block.columns], level)
         _set_entries(reasons, block.columns, block_reasons)
         _set_entries(
             sides,
@@ -488,17 +493,19 @@ def _interval_method(clusters: FrameClusters | None, refits: Array | None) -> Me
     return "score bootstrap" if clusters.has_few_clusters else "sandwich"
 
 
-def _reasons_not_determined(limits: BlockLimits, determination: Determination, sd: Array) -> list[str]:
+def _reasons_not_determined(limits: BlockLimits, determination: Determination, sd: Array, level: float) -> list[str]:
     """Return why each parameter of a block is undetermined, "" for determined parameters.
 
     Args:
         limits: Limits of the block's parameters.
         determination: Determined and undetermined directions of the block.
         sd: Prior standard deviations, ``(p,)``.
+        level: Confidence level of the limits.
     """
     reasons = []
-    for side, is_open, variance, spread in zip(
-        limits.sides, determination.undetermined_mask, np.diag(limits.covariance), sd, strict=True
+    wide = limits.high - limits.low > 2 * ndtri((1 + level) / 2) * sd
+    for side, is_open, variance, spread, is_wide in zip(
+        limits.sides, determination.undetermined_mask, np.diag(limits.covariance), sd, wide, strict=True
     ):
         vague = bool(np.sqrt(variance) > LEAST_GAIN * spread)
         if side == "past" and not (is_open and vague):
@@ -506,7 +513,7 @@ def _reasons_not_determined(limits: BlockLimits, determination: Determination, s
         elif vague:
             reasons.append(_OPEN if is_open else _VAGUE)
         else:
-            reasons.append("")
+            reasons.append(_WIDE if is_wide and not side else "")
     return reasons
 
 
