@@ -12,6 +12,8 @@ the user's own if `twinloop init` created it on this machine, or if its folder w
 
 from __future__ import annotations
 
+import ast
+import builtins
 import contextlib
 import hashlib
 import json
@@ -19,16 +21,16 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
 from urllib.parse import quote, unquote
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import dumps, sha256_file
+from twinloop.core.files import dumps, sha256_file, sha256_json
 
 # Formats that run code when they are opened; weights come as safetensors.
 PICKLE_SUFFIXES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
@@ -281,6 +283,8 @@ _LONGEST_MESSAGE = 1000  # characters of an error
 def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
     """Return the class with the reference ``path/to/file.py:ClassName``; a file with the same content runs only once.
 
+    The file may import other files of its folder.
+
     Args:
         kind: Kind of the class, for error messages (``"task"``).
         reference: Reference from the user, or a marked reference from data (see `mark_references`).
@@ -363,15 +367,90 @@ def _load_module(path: Path, origin: str) -> ModuleType:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
     digest = hashlib.sha256(source).hexdigest()
     require_approved(path, digest, origin)
-    name = f"twinloop_extension_{digest[:16]}"
+    name = f"twinloop_extension_{_content_key(path, digest)[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     module = ModuleType(name)
     module.__file__ = str(path)
+    module.__dict__["__builtins__"] = vars(builtins) | {"__import__": _make_import(path.parent, origin)}
     sys.modules[name] = module
     try:
         exec(compile(source, str(path), "exec"), vars(module))  # noqa: S102 - the bytes that were just approved
     except (Exception, SystemExit) as error:  # any error of the user's file is reported as an error in that file
         del sys.modules[name]
+        if isinstance(error, NotApprovedError):  # of a neighbour
+            raise
         raise InputError(f"{path} does not run: {describe_error(error)}") from error
     return module
+
+
+def _content_key(path: Path, digest: str) -> str:
+    """Return a digest of a user's file together with the files of its folder that it imports."""
+    try:
+        others = list_source_files(path)[1:]
+    except InputError:  # running the file gives the better message
+        return digest
+    return sha256_json([digest, *map(sha256_file, others)]) if others else digest
+
+
+def _make_import(folder: Path, origin: str) -> Callable[..., Any]:
+    """Return the import function of a user's file, which also finds the files in its folder.
+
+    Their content must be approved like that of the file itself. Files of other folders with the same name are
+    other modules. The standard library takes precedence.
+
+    Args:
+        folder: Folder of the file.
+        origin: Origin of the reference to the file, see `require_approved`.
+    """
+
+    def import_module(
+        name: str,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 - the names of Python's own function
+        locals: Mapping[str, Any] | None = None,  # noqa: A002
+        fromlist: Sequence[str] = (),
+        level: int = 0,
+    ) -> Any:
+        if level == 1 and not name:  # from . import NAME
+            return SimpleNamespace(**{item: import_module(item, level=1) for item in fromlist})
+        file = folder / f"{name}.py"
+        if level <= 1 and is_neighbour(name, folder):
+            return _load_module(file, origin)
+        if level == 1:
+            raise ImportError(f"there is no {file}", name=name, path=str(file))
+        return builtins.__import__(name, globals, locals, fromlist, level)
+
+    return import_module
+
+
+def is_neighbour(name: str, folder: Path) -> bool:
+    """Return whether a module name in a user's file means a file in the same folder."""
+    return name not in sys.stdlib_module_names and (folder / f"{name}.py").is_file()
+
+
+def list_source_files(path: Path) -> list[Path]:
+    """Return a user's Python file and the files of its folder that it imports, directly or through each other.
+
+    The files are parsed, not run. The first one is the file itself; the others are sorted.
+
+    Raises:
+        InputError: If a file cannot be read as Python.
+    """
+    found, waiting = set[Path](), [path]
+    while waiting:
+        file = waiting.pop()
+        found.add(file)
+        waiting += [other for other in _list_imports(file) if other not in found]
+    return [path, *sorted(found - {path})]
+
+
+def _list_imports(path: Path) -> list[Path]:
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as Python: {error}. Correct the file.") from error
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.level <= 1:
+            names += [node.module] if node.module else [alias.name for alias in node.names]
+    return [path.parent / f"{name}.py" for name in names if is_neighbour(name, path.parent)]
