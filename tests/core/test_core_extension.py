@@ -76,3 +76,9 @@ def test_neighbours_of_a_file_that_data_name_must_be_approved_too(tmp_path):
     (tmp_path / "own" / "sizes.py").write_text("SIZE = 4")
     with pytest.raises(NotApprovedError, match=r"sizes\.py"):
         load_class("task", reference, [])
+
+
+def test_the_message_has_one_command_for_a_file_and_all_that_it_imports(tmp_path):
+    main = write_files(tmp_path / "own")
+    with pytest.raises(NotApprovedError, match=r"twinloop approve \S+main\.py \S+lazy\.py \S+shapes\.py \S+sizes\.py$"):
+        load_class("task", mark_references(f"{main}:Task", "data.yaml"), [])

@@ -216,7 +216,7 @@ def record_command_line(words: Sequence[str]) -> None:
     _command_line = tuple(words)
 
 
-def require_approved(path: Path, digest: str, origin: str) -> None:
+def require_approved(path: Path, digest: str, origin: str, *, imported: Sequence[Path] = ()) -> None:
     """Refuse code that a data file names, or that is in a data folder, unless its content is approved.
 
     Code that the user names, for example on the command line, is approved automatically. Data files may then name it,
@@ -226,17 +226,20 @@ def require_approved(path: Path, digest: str, origin: str) -> None:
         path: Path of the file as written in the reference.
         digest: SHA-256 digest of the content that is about to run.
         origin: Origin of the reference from `split_mark`; empty if the user named the file.
+        imported: Files that the code imports, for the message. Each must be approved itself when it is imported.
 
     Raises:
         NotApprovedError: If the code is not approved. The message has the command that approves it.
     """
-    if any(row.sha256 == digest for row in read_approvals()):
+    approved = {row.sha256 for row in read_approvals()}
+    if digest in approved:
         return
+    files = " ".join(map(str, [path, *(file for file in imported if sha256_file(file) not in approved)]))
     if origin or (is_in_data_folder(path) and not any(str(path) in word for word in _command_line)):
         who = f"{origin} names {path}, which" if origin else f"{path} is in a folder of data, and it"
         raise NotApprovedError(
             f"{who} has not been approved on this machine. It was not run. Read it, and if you trust it: twinloop "
-            f"approve {path}"
+            f"approve {files}"
         )
     approve_if_possible(path, how="use")
 
@@ -366,8 +369,13 @@ def _load_module(path: Path, origin: str) -> ModuleType:
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
     digest = hashlib.sha256(source).hexdigest()
-    require_approved(path, digest, origin)
-    name = f"twinloop_extension_{_content_key(path, digest)[:16]}"
+    try:
+        imported = list_source_files(path)[1:]
+    except InputError:  # running the file gives the better message
+        imported = []
+    require_approved(path, digest, origin, imported=imported)
+    key = sha256_json([digest, *map(sha256_file, imported)]) if imported else digest
+    name = f"twinloop_extension_{key[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     module = ModuleType(name)
@@ -382,15 +390,6 @@ def _load_module(path: Path, origin: str) -> ModuleType:
             raise
         raise InputError(f"{path} does not run: {describe_error(error)}") from error
     return module
-
-
-def _content_key(path: Path, digest: str) -> str:
-    """Return a digest of a user's file together with the files of its folder that it imports."""
-    try:
-        others = list_source_files(path)[1:]
-    except InputError:  # running the file gives the better message
-        return digest
-    return sha256_json([digest, *map(sha256_file, others)]) if others else digest
 
 
 def _make_import(folder: Path, origin: str) -> Callable[..., Any]:

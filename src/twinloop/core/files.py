@@ -100,6 +100,11 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, default=to_plain_value, ensure_ascii=False, allow_nan=True)
 
 
+def absolute_path(path: str | Path) -> Path:
+    """Return an absolute path without ``..``; unlike `pathlib.Path.resolve`, it keeps symbolic links."""
+    return Path(os.path.normpath(Path(path).absolute()))
+
+
 def sha256_bytes(*parts: bytes) -> str:
     """Return the SHA-256 (hexadecimal) of several byte strings in sequence.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import InputError, UnitsError
@@ -101,6 +102,7 @@ class DatasetSpec:
         licence: Licence of the data.
         readings: Features of further sensors.
         ranges: Sentences on the ranges of the randomization for the dataset card, one per line.
+        sources: Files of the user's own twin and task that are copied into the dataset, by their path in it.
     """
 
     name: str
@@ -119,6 +121,7 @@ class DatasetSpec:
     licence: str = ""
     readings: tuple[ReadingSpec, ...] = ()
     ranges: tuple[str, ...] = ()
+    sources: Mapping[str, Path] = field(default_factory=dict[str, Path], compare=False)
 
     def __post_init__(self) -> None:
         if self.fps < 1:

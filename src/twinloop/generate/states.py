@@ -16,6 +16,7 @@ from twinloop.core.pool import LocalProcesses, WorkEngine, count_cores
 from twinloop.core.profile import Profile, record_spans, span
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.invalid_worlds import InvalidAttempt
+from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.generate.batches import (
@@ -34,6 +35,7 @@ from twinloop.rollout import software_versions
 from twinloop.simulate import open_backend
 from twinloop.stats import wilson
 from twinloop.tasks import open_task
+from twinloop.tasks.assignment import assign
 
 _ENGINES = ("local", "ray", "ray:HOST:PORT")
 
@@ -238,13 +240,15 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
     twin, rollout = plan.twin, config.file.rollout
     task = open_task(config.task, twin)
     tracked = (environment_spec(task),) if rollout.environment_state else ()
+    assignment, files = assign(config.twin, config.task, twin, task)
     return DatasetSpec(
         name=f"{twin.name} {task.name}",
         robot_type=twin.robot.type,
         fps=round(twin.control_hz),
         joints=tuple(twin.robot.joints),
         units=dataset_units(config, twin),
-        config={"generate": config.model_dump(mode="json"), "plan": plan.to_json()},
+        config={"generate": config.model_dump(mode="json"), "plan": plan.to_json(), "assignment": assignment.to_json()},
+        sources={f"{layout.OWN}/{name}": file for name, file in files.items()},
         twin_hash=twin.hash,
         config_hash=config.hash,
         block_size=config.block_size,

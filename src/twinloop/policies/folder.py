@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
+from twinloop.core.assignment import Assignment
 from twinloop.core.console import MarkdownCode, markdown_cell, markdown_code, markdown_text, to_single_line
 from twinloop.core.contract import Contract
 from twinloop.core.documents import read_json
@@ -37,6 +38,8 @@ class PolicyCard(JsonRecord):
         provenance: origin of the policy (code version, twin hash, run, base policy, seconds of training).
         metrics: measured metrics by name.
         notes: sentences for people, for example about the limits of the policy.
+        assignment: twin and task of the training data; None if they are unknown.
+        sources: files of this twin and task, which are copied into the policy's folder, by their path in it.
     """
 
     name: str = ""
@@ -44,6 +47,9 @@ class PolicyCard(JsonRecord):
     provenance: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    assignment: Assignment | None = None
+    sources: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    json_names: ClassVar = {"sources": None}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, where: str) -> PolicyCard:
@@ -52,8 +58,10 @@ class PolicyCard(JsonRecord):
         Raises:
             InputError: If an entry has an unexpected type.
         """
+        given = value.get("assignment")
         try:
             return cls(
+                assignment=None if given is None else Assignment.from_json(given, where=where),
                 name=str(value.get("name", "")),
                 data=tuple(dict(row) for row in value.get("data", ())),
                 provenance=dict(value.get("provenance", {})),

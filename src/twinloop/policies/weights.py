@@ -50,10 +50,11 @@ def write_policy(
     statistics: Mapping[str, Any],
     card: PolicyCard,
 ) -> Path:
-    """Write the three files of a policy's folder in one step; return the folder.
+    """Write the files of a policy's folder in one step; return the folder.
 
     ``model.safetensors`` contains the tensors, ``config.json`` everything else, and ``README.md`` the model card as
-    text. Other processes see the folder either before or after all changes.
+    text. The files of the user's own twin and task are below ``sources``. Other processes see the folder either before
+    or after all changes.
 
     Args:
         folder: the folder.
@@ -81,6 +82,8 @@ def write_policy(
     with create_locked_snapshot(folder) as stage:
         replace_bytes(stage / WEIGHTS, safetensors.torch.save(plain, metadata=facts))
         replace_bytes(stage / CONFIG, (dumps(config, indent=2) + "\n").encode())
+        for name, file in card.sources.items():
+            replace_bytes(stage / name, file.read_bytes())
         replace_bytes(stage / README, render_card(card, config).encode())
     return folder
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.assignment import Assignment, find_assignments, list_sources
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError, TwinloopError, UnitsError, UnknownNameError
 from twinloop.core.units import DEGREES, METRES, RADIANS, CommandKind, JointUnit, UnitMap
+from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.train.sources import TrainingSource
 from twinloop.twin import load_twin
@@ -182,6 +184,8 @@ class CommonFeatures:
         columns: for each folder, the indices of its columns of ``observation.environment_state`` (such as object
             positions), in the contract's order.
         notes: notes for the user.
+        assignment: twin and task of the data; None if it is unknown, or if the folders have several.
+        sources: files of this twin and task, by their path in a folder.
     """
 
     contract: Contract
@@ -189,6 +193,8 @@ class CommonFeatures:
     column_units: Mapping[Path, DatasetColumns]
     columns: Mapping[Path, Sequence[int]]
     notes: tuple[str, ...]
+    assignment: Assignment | None = None
+    sources: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
     def convert_columns(self, key: str, values: NDArray[np.float64], folder: Path) -> NDArray[np.float32]:
         """Return a folder's values of the feature ``key`` in the contract's units and column order.
@@ -262,12 +268,23 @@ def find_common_features(
         command=_find_command_kind(readers),
         task=task or _find_common_task(readers),
     )
+    assignments = {made for own in _list_assignments(readers).values() for made in own}
+    assignment = assignments.pop() if len(assignments) == 1 else None
+    files = [list_sources(folder / layout.OWN) for folder in readers] if assignment else []
     columns = {
         folder: _find_column_order(environment, one.feature_names(ENVIRONMENT) if environment else [], one)
         for folder, one in readers.items()
     }
     read = tuple(key for key in (*keys, ACTION) if not key.startswith(IMAGES))
-    return CommonFeatures(contract=contract, keys=read, column_units=sides, columns=columns, notes=tuple(notes))
+    return CommonFeatures(
+        contract=contract,
+        keys=read,
+        column_units=sides,
+        columns=columns,
+        notes=tuple(notes),
+        assignment=assignment,
+        sources={name: file for own in files for name, file in own.items()},
+    )
 
 
 def _choose_inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -350,16 +367,22 @@ def _find_command_kind(readers: Mapping[Path, DatasetReader]) -> CommandKind:
     Folders whose twin cannot be loaded here are skipped. If no folder remains, return ``position``, which LeRobot
     assumes.
     """
-    for reader in readers.values():
-        generated = reader.spec.config.get("generate", {}) if reader.written_by_twinloop else {}
-        if "twin" in generated:
-            with contextlib.suppress(TwinloopError, OSError):  # a user's twin that is not installed here
-                return load_twin(generated["twin"]).robot.control
+    for folder, assignments in _list_assignments(readers).items():
+        for assignment in assignments:
+            with contextlib.suppress(TwinloopError, OSError):  # a twin that is not installed here
+                return load_twin(assignment.references(folder / layout.OWN)[0]).robot.control
     return "position"
 
 
 def _find_common_task(readers: Mapping[Path, DatasetReader]) -> str:
-    """Return the task name if all folders were generated for the same task, else an empty string."""
-    configs = [reader.spec.config if reader.written_by_twinloop else {} for reader in readers.values()]
-    names = {str(config.get("generate", {}).get("task", "")) for config in configs}
-    return names.pop() if len(names) == 1 else ""
+    """Return the name of the task if all folders were generated for the same task, else an empty string."""
+    names = {one.task_name for own in _list_assignments(readers).values() for one in own}
+    return names.pop() if len(names) == 1 and all(_list_assignments(readers).values()) else ""
+
+
+def _list_assignments(readers: Mapping[Path, DatasetReader]) -> dict[Path, list[Assignment]]:
+    """Return the twins and tasks for which each folder was generated; none for a recorded one."""
+    return {
+        folder: find_assignments(reader.spec.config, where=str(folder)) if reader.written_by_twinloop else []
+        for folder, reader in readers.items()
+    }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.assignment import Assignment
 from twinloop.core.console import track
 from twinloop.core.contract import ACTION, STATE, Contract
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
@@ -41,6 +42,8 @@ class TrainingFrames:
         sources: the sources.
         contract: units, inputs and rate that all sources share.
         notes: notes for the user about the choice of inputs and units.
+        assignment: twin and task of the data; None if it is unknown, or if there are several.
+        twin_and_task: files of this twin and task, by their path in a folder.
     """
 
     columns: Mapping[str, Floats]
@@ -51,6 +54,8 @@ class TrainingFrames:
     sources: tuple[TrainingSource, ...]
     contract: Contract
     notes: tuple[str, ...] = ()
+    assignment: Assignment | None = None
+    twin_and_task: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
     @property
     def frames(self) -> int:
@@ -128,6 +133,8 @@ def load_frames(
         sources=tuple(sources),
         contract=agreed.contract,
         notes=agreed.notes,
+        assignment=agreed.assignment,
+        twin_and_task=agreed.sources,
     )
 
 

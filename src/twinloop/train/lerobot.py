@@ -16,20 +16,20 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from twinloop import __version__
 from twinloop.core.console import show_progress
-from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
+from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
 from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.edit.source import EditSource as Opened
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.folder import PolicyCard
-from twinloop.train.common_features import find_common_features
+from twinloop.train.common_features import CommonFeatures, find_common_features
 from twinloop.train.config import TrainConfig
 from twinloop.train.lerobot_mixture import MaterializedDataset, materialize
 from twinloop.train.lerobot_policy import SIDE, require_lerobot, save_lerobot
@@ -179,7 +179,8 @@ def train_lerobot(
     interpreter, version = require_lerobot(python)
     kind, work = require_supported_kind(config), lerobot_run_folder(output)
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
-    contract = _find_contract(sources, config)
+    features = _find_features(sources, config)
+    contract = features.contract
     if resume:
         mixture = MaterializedDataset.read(work)
     else:
@@ -223,22 +224,21 @@ def train_lerobot(
     if len(texts) > 1:
         metrics["notes"].append(f"the data have {len(texts)} task texts, so the policy gets no task text at inference")
     instruction = texts[0] if len(texts) == 1 else ""
-    metrics["hash"] = save_lerobot(
-        checkpoint, output, contract, instruction=instruction, card=_make_card(output.name, metrics, version)
-    )
+    card = replace(_make_card(output.name, metrics, version), assignment=features.assignment, sources=features.sources)
+    metrics["hash"] = save_lerobot(checkpoint, output, contract, instruction=instruction, card=card)
     write_json(output / "result.json", metrics)
     folders = {episode.episode_id: episode.folder for source in sources for episode in source.episodes}
     return LeRobotTrainingResult(folder=output, checkpoint=checkpoint, metrics=metrics, folders=folders)
 
 
-def _find_contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Contract:
-    """Return the policy's contract, from the features common to all sources.
+def _find_features(sources: Sequence[TrainingSource], config: TrainConfig) -> CommonFeatures:
+    """Return the features common to all sources, with the policy's contract.
 
     `find_common_features` also makes the contract of twinloop's built-in policy kinds.
     """
     folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
     readers = {folder: DatasetReader(folder) for folder in folders}
-    return find_common_features(sources, readers, inputs=config.inputs, task=config.task).contract
+    return find_common_features(sources, readers, inputs=config.inputs, task=config.task)
 
 
 def _run_or_clean_up(

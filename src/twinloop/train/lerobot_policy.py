@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from twinloop import __version__
+from twinloop.core.assignment import copy_sources
 from twinloop.core.contract import IMAGES, Contract
 from twinloop.core.documents import MAX_JSON_BYTES, open_regular, parse_json, read_json
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
@@ -332,6 +333,7 @@ def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruct
         "versions": {"twinloop": __version__, "lerobot": str(card.provenance.get("lerobot", ""))},
         "card": card.to_json(),
     }
+    copy_sources(card.sources, folder)
     write_bytes(folder / README, render_card(card, made).encode())
     write_json(folder / CONFIG, made)
     return str(made["hash"])

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from twinloop import __version__
 from twinloop.catalog.dataset_versions import hash_episode_list
+from twinloop.core.assignment import list_sources
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.storage.snapshot import hold_folder_lock
 from twinloop.policies.factory import new_policy, open_policy
-from twinloop.policies.folder import PolicyCard
+from twinloop.policies.folder import PolicyCard, read_card
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
 from twinloop.train.adapt import make_additions
@@ -225,10 +226,19 @@ def train(
         if made.before_saving is not None:
             policy = made.before_saving(policy)
         metrics = make_metrics(prepared, policy, loop, errors, made)
-        policy.save(output, make_card(output.name, metrics))
+        policy.save(output, replace(make_card(output.name, metrics), **_find_assignment(prepared)))
         write_json(output / RESULT, metrics)
         (output / CHECKPOINT).unlink(missing_ok=True)
         return TrainingResult(policy=policy, folder=output, metrics=metrics)
+
+
+def _find_assignment(prepared: TrainingSetup) -> dict[str, Any]:
+    """Return twin and task of the data, or else of the policy to start from, and their files, for the model card."""
+    data, adapt = prepared.data, prepared.config.adapt
+    if data.assignment is not None or adapt is None:
+        return {"assignment": data.assignment, "sources": data.twin_and_task}
+    folder = Path(adapt.base)
+    return {"assignment": read_card(folder).assignment, "sources": list_sources(folder)}
 
 
 def _make_policy(prepared: TrainingSetup, base: Policy | None) -> Policy:

@@ -11,14 +11,14 @@ from typing import Any
 import mujoco
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.core.files import sha256_file, sha256_json
+from twinloop.core.files import absolute_path, sha256_file, sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.compiling import compile_model, prepare_spec
 from twinloop.twin.devices import SensingDevice, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
-from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options
+from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options, list_model_files
 from twinloop.twin.params import expand_params
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import SceneLayout, build_scene
@@ -68,6 +68,36 @@ def load_twin(reference: str | Path) -> Twin:
     if text in TWINS.builtin or not path.is_file():
         path = _find_registered_file(text)
     return _make_generic_twin(path, name=path.stem) if path.suffix in _MODEL_SUFFIXES else _load_yaml_twin(path)
+
+
+def list_twin_files(reference: str | Path) -> list[Path]:
+    """Return all files of a twin as absolute paths, its YAML or model file first; none for a twin that has a name.
+
+    They are the YAML file, the YAML files on which it is based, the model with its meshes and images, and the meshes
+    and sensing devices that the YAML names. Files of built-in twins and installed packages are left out.
+
+    Raises:
+        UnknownNameError, InputError: See `load_twin`.
+    """
+    path = absolute_path(reference)
+    if str(reference) in TWINS.builtin or str(reference).startswith(_MENAGERIE) or not path.is_file():
+        return []
+    if path.suffix in _MODEL_SUFFIXES:
+        return list_model_files(path)
+    merged, folder = _merge_base(load_yaml(path), path)
+    spec = parse_spec(merged, where=str(path))
+    yamls = [path]
+    while (base := str(load_yaml(yamls[-1]).get("base", ""))) and base not in TWINS.builtin:
+        below = absolute_path(yamls[-1].parent / base)
+        if not below.is_file():
+            break
+        yamls.append(below)
+    shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
+    named = [file for shape in shapes for file in shape.files]
+    named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
+    own = [absolute_path(path.parent / name) for name in named]
+    model = list_model_files(folder / spec.model) if absolute_path(folder) in {file.parent for file in yamls} else []
+    return list(dict.fromkeys([*yamls, *model, *filter(Path.is_file, own)]))
 
 
 def _find_registered_file(name: str, *, where: str = "") -> Path:

@@ -19,6 +19,7 @@ import mujoco
 
 from twinloop.core.documents import MAX_PIXELS, DocumentError, open_regular, read_bytes, require_regular
 from twinloop.core.errors import InputError
+from twinloop.core.files import absolute_path
 
 # Most tags and comments of one file: 20 times those of the largest robots.
 _MOST_TAGS = 200_000
@@ -163,9 +164,26 @@ def check_model_file(path: Path) -> None:
             outside the model's package, or includes itself; or if compiling needs more than 512 MiB
             (``MAX_MODEL_BYTES``). The message names the line.
     """
+    _read_model_files(path)
+
+
+def list_model_files(path: Path) -> list[Path]:
+    """Return a model file and all files that it includes, attaches or names, as absolute paths; the model file first.
+
+    Raises:
+        InputError: See `check_model_file`.
+    """
+    model = _read_model_files(path)
+    found = {absolute_path(file) for file in [*model.texts, *model.list_assets()]}
+    first = absolute_path(path)
+    return [first, *sorted(found - {first})]
+
+
+def _read_model_files(path: Path) -> _Model:
     model = _Model(folder=path.parent, roots=_find_roots(path))
     _require_small_cost(model.add(path), str(path))
     model.check_files()
+    return model
 
 
 def check_model_text(text: str, assets: Mapping[str, bytes], *, where: str) -> None:
@@ -274,6 +292,7 @@ class _Model:
         folder: Folder of the model file.
         roots: Folders in which the model's files must be.
         costs: Estimated memory of every text, by its path.
+        texts: Paths of the texts as they were given.
         files: Location (file and line) at which each mesh or image file is named. The key is the path of the text that
             names it, and the name.
         folders: Values of the compiler attributes ``meshdir``, ``texturedir`` and ``assetdir``.
@@ -283,6 +302,7 @@ class _Model:
     folder: Path
     roots: tuple[Path, ...]
     costs: dict[Path, _Cost] = field(default_factory=dict[Path, _Cost])
+    texts: set[Path] = field(default_factory=set[Path])
     # Location (file and line) at which a file is named, by the text and the name in it.
     files: dict[tuple[Path, str], str] = field(default_factory=dict[tuple[Path, str], str])
     folders: set[str] = field(default_factory=lambda: {""})
@@ -296,6 +316,7 @@ class _Model:
             above: Files that include or attach this file, to detect a cycle.
         """
         place = _resolve_links(path)
+        self.texts.add(path)
         if place in above:
             raise InputError(
                 f"{path} includes or attaches itself, directly or through other files. Remove the reference."
@@ -325,18 +346,24 @@ class _Model:
         }
         return sorted({base / name for base in bases if os.path.lexists(base / name)})
 
+    def list_assets(self) -> dict[Path, str]:
+        """Return the existing mesh and image files of the model, with the place that names each."""
+        found = dict[Path, str]()
+        for (text, name), where in self.files.items():
+            plain = name.removeprefix("package://").removeprefix("file://")
+            for inner in {Path(plain).name if strip else plain for strip in self.strips or {False}}:
+                found |= dict.fromkeys(self.find_paths(inner, text.parent), where)
+        return found
+
     def check_files(self) -> None:
         """Raise an error if a mesh or image is too large, not a regular file or outside the package.
 
         The sum of all file sizes is limited too.
         """
         size = 0
-        for (text, name), where in self.files.items():
-            plain = name.removeprefix("package://").removeprefix("file://")
-            for inner in {Path(plain).name if strip else plain for strip in self.strips or {False}}:
-                for path in self.find_paths(inner, text.parent):
-                    self.require_inside(path, where)
-                    size += check_asset(path)
+        for path, where in self.list_assets().items():
+            self.require_inside(path, where)
+            size += check_asset(path)
         if size > MAX_ASSETS_BYTES:
             raise InputError(
                 f"The files of the model in {self.folder} have {size:,} bytes; at most {MAX_ASSETS_BYTES:,} are read. "

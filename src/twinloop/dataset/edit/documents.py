@@ -18,7 +18,7 @@ from twinloop.core.files import dumps, sha256_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.metadata import format_card
+from twinloop.dataset.lerobot.metadata import format_card, write_sources
 from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.tables import tasks_table
 from twinloop.dataset.media.video_copy import CodecParameters
@@ -116,6 +116,7 @@ def merge_specs(
         config_hash=sha256_json(config),
         licence="; ".join(dict.fromkeys(spec.licence for spec in specs if spec.licence)),
         ranges=tuple(dict.fromkeys(line for spec in specs for line in spec.ranges)),
+        sources={name: file for spec in specs for name, file in spec.sources.items()},
     )
 
 
@@ -186,6 +187,7 @@ def write_documents(stage: Path, result: EditMetadata) -> None:
         _write_json(stage / layout.UNIT_MAP, result.units.to_json())
     if result.spec is not None:
         _write_json(stage / layout.SPEC, result.spec.to_json())
+        write_sources(stage, result.spec)
         _write_json(stage / layout.PROGRESS, result.progress.to_json(), indent=None)
     _write_json(stage / EDIT, _history(result))
     replace_bytes(stage / layout.CARD, _card(stage, result).encode())

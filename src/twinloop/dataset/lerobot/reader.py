@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,10 @@ _ATTEMPTS = 3
 # Long texts of the episode table; `provenance` reads them from another file when needed. For 100,000 episodes they
 # would take hundreds of megabytes.
 _TEXTS = ("provenance/units", "provenance/versions", "provenance/randomization")
+
+
+def _is_plain(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
 
 
 class DatasetReader:
@@ -75,7 +80,10 @@ class DatasetReader:
             InputError: If another program wrote the dataset, or its file is damaged.
         """
         where = self.path / layout.SPEC
-        return DatasetSpec.from_json(read_json(where), where=str(where))
+        spec = DatasetSpec.from_json(read_json(where), where=str(where))
+        files = sorted((self.path / layout.SOURCES).rglob("*"))
+        sources = {file.relative_to(self.path).as_posix(): file for file in files if _is_plain(file)}
+        return replace(spec, sources=sources)
 
     @property
     def units(self) -> UnitMap | None:
