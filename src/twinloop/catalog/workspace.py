@@ -78,6 +78,7 @@ class Workspace:
         *,
         name: str | None = None,
         twin: str | None = None,
+        task: str | None = None,
         files: Mapping[str, str] | None = None,
     ) -> Workspace:
         """Create a workspace in a new or existing folder and open it.
@@ -86,6 +87,7 @@ class Workspace:
             path: the folder; it is created if it does not exist.
             name: name of the project; by default the folder's name.
             twin: default twin of the project, or None.
+            task: default task of the project, or None.
             files: texts of further files to write, by their path in the folder.
 
         Raises:
@@ -110,8 +112,10 @@ class Workspace:
             WorkspaceState.create(root / "catalog" / STATE).close()
         for path_in_it, text in (files or {}).items():
             write_text(root / path_in_it, text)
-        text = yaml.safe_dump({"schema": 1, "name": name or root.name, "twin": twin}, sort_keys=False)
-        write_text(root / FILE, text)  # written last: a folder with this file is a complete workspace
+        content = {"schema": 1, "name": name or root.name, "twin": twin, **({"task": task} if task else {})}
+        write_text(
+            root / FILE, yaml.safe_dump(content, sort_keys=False)
+        )  # written last: a folder with this file is a complete workspace
         approve_if_possible(root, how="init")  # code that its own files name may run, as if the user named it
         return cls(root)
 

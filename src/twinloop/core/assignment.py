@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import InputError
-from twinloop.core.extension import mark_references
+from twinloop.core.extension import mark_references, split_mark
 from twinloop.core.files import write_bytes
 from twinloop.core.plain import JsonRecord
 from twinloop.core.registry import is_file_reference
@@ -49,7 +49,7 @@ class Assignment(JsonRecord):
         names = ("twin", "twin_hash", "task", "task_name", "task_hash")
         if not isinstance(value, Mapping) or not all(isinstance(value.get(name), str) for name in names):
             raise InputError(f"{where}: the assignment needs the texts {', '.join(names)}. Restore the file.")
-        return cls(**{name: value[name] for name in names})
+        return cls(**{name: split_mark(value[name])[0] for name in names})
 
     @property
     def identity(self) -> str:

@@ -207,7 +207,7 @@ class Suite:
 
     def _open_scenario_twin(self, scenario: Scenario) -> Twin:
         """Return the suite's twin if the scenario was stored with it, else load the twin with the scenario's name."""
-        return self.twin if scenario.twin_hash == self.twin.hash else load_twin(scenario.twin)
+        return self.twin if scenario.twin_hash == self.twin.hash else load_twin(scenario.twin_reference)
 
     def _make_plan(self, item: SuiteSlice, run_seed: int) -> Plan:
         if (item.name, run_seed) in self._plans:

@@ -9,12 +9,13 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from twinloop.core.assignment import Assignment
 from twinloop.core.errors import InputError
 from twinloop.core.extension import mark_references
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.invalid_worlds import InvalidAttempt, read_invalid_world
-from twinloop.dataset.lerobot.layout import SPEC
+from twinloop.dataset.lerobot.layout import OWN, SPEC
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.spec import RUNS
 from twinloop.generate.config import GenerateConfig, load_plan
@@ -164,8 +165,8 @@ def _open_backend(reader: DatasetReader, config_hash: str) -> tuple[Twin, Backen
 def read_root_config(reader: DatasetReader, config_hash: str = "") -> dict[str, Any]:
     """Return the configuration of the run that simulated a dataset, also if the dataset was rendered or edited since.
 
-    References to code in the configuration are marked as foreign: that code runs only if the user has approved the file
-    (`core.extension`).
+    Twin and task are those that the dataset keeps. References to code in the configuration are marked as foreign: that
+    code runs only if the user has approved the file (`core.extension`).
 
     Args:
         reader: reader of the dataset.
@@ -177,6 +178,10 @@ def read_root_config(reader: DatasetReader, config_hash: str = "") -> dict[str, 
     config: Any = mark_references(dict(reader.spec.config), reader.path / SPEC)
     while "parent" in config or RUNS in config:
         config = config["parent"] if "parent" in config else _find_run(reader, config[RUNS], config_hash)
+    if "assignment" in config:
+        kept = Assignment.from_json(config["assignment"], where=str(reader.path / SPEC))
+        twin, task = kept.references(reader.path / OWN)
+        config = {**config, "generate": {**config["generate"], "twin": twin, "task": task}}
     return config
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import mujoco
@@ -29,6 +30,7 @@ from twinloop.rollout.replay import initial_from_state, recorded_params
 from twinloop.sensors.servo import encoder_command
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task, open_task
+from twinloop.tasks.assignment import assign
 from twinloop.twin import Twin, load_twin
 
 RandomNumbers = Literal["held", "varied"]
@@ -61,7 +63,7 @@ class Scenario:
 
     Attributes:
         name: name of the scenario and of its folder.
-        twin, task: arguments of `load_twin` and `open_task`.
+        twin, task: names of the twin and the task, or paths in ``sources``.
         twin_hash: hash of the twin version with which the world was stored. Another version is refused; see
             `scenario_files.rebase`.
         task_version, success_version: versions of the task and of its success predicate.
@@ -82,6 +84,7 @@ class Scenario:
         meaning: why the world is stored, as text; the only field that a user may edit in the file.
         evidence: measurements of the world, such as how often an actor fails in it, as plain values.
         versions: versions of the software that simulated the world.
+        sources: files of the user's own twin and task, by their path in the scenario's folder.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Scenario:
     meaning: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    sources: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
     def __post_init__(self) -> None:
         if self.params.nworld != 1 or self.initial.nworld != 1:
@@ -124,7 +128,6 @@ class Scenario:
         task: Task,
         *,
         name: str,
-        twin_reference: str = "",
         reason: str = "",
         meaning: str = "",
         origin: WorldOrigin | None = None,
@@ -135,7 +138,6 @@ class Scenario:
             episode: record of the episode.
             twin, task: twin and task of the episode.
             name: name of the scenario.
-            twin_reference: argument of `load_twin`; by default the twin's name.
             reason: explanation of the outcome.
             meaning: why the world is stored.
             origin: origin of the episode; by default its source and actor.
@@ -158,9 +160,9 @@ class Scenario:
         params = replace(recorded_params(twin, record), seeds=None)
         return cls(
             name=name,
-            twin=twin_reference or twin.name,
+            twin=twin.name,
             twin_hash=twin.hash,
-            task=str(record.extra.get("task", task.name)),
+            task=task.name,
             task_version=str(record.extra.get("task_version", task.version)),
             success_version=record.success_version,
             params=params,
@@ -186,13 +188,29 @@ class Scenario:
         chance = (self.run_seed, self.episode, self.attempt)
         return sha256_json([*course, *chance, list(self.params.names), list(self.non_nominal), arrays])
 
+    def with_references(self, twin_reference: str, task_reference: str, twin: Twin, task: Task) -> Scenario:
+        """Return the scenario with a twin and a task, whose files are stored with it.
+
+        Args:
+            twin_reference, task_reference: arguments of `load_twin` and `open_task` that gave ``twin`` and ``task``.
+            twin, task: twin and task of the world.
+        """
+        made, files = assign(twin_reference, task_reference, twin, task)
+        return replace(self, twin=made.twin, task=made.task, sources=files)
+
+    @property
+    def twin_reference(self) -> str:
+        """Reference with which `load_twin` loads the twin."""
+        return str(self.sources.get(self.twin, self.twin))
+
     @property
     def task_reference(self) -> str:
         """Reference with which `open_task` opens the task.
 
         If the task is a class in a user's file, the user must approve this file before its code runs.
         """
-        return mark_references(self.task, f"scenario {self.name}")
+        path, colon, name = self.task.rpartition(":")
+        return mark_references(f"{self.sources.get(path, path)}{colon}{name}", f"scenario {self.name}")
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
@@ -212,7 +230,7 @@ class Scenario:
         Raises:
             InputError: If the twin's version differs from the stored one.
         """
-        found = twin or load_twin(self.twin)
+        found = twin or load_twin(self.twin_reference)
         if found.hash != self.twin_hash:
             raise InputError(
                 f"Scenario {self.name} was stored for {self.twin} {self.twin_hash[:12]}, but the twin is "

@@ -14,6 +14,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from twinloop.core.assignment import copy_sources, list_sources
 from twinloop.core.documents import read_arrays
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json, write_bytes, write_text
@@ -120,6 +121,7 @@ def rewrite_scenario(scenario: Scenario, folder: Path) -> None:
     """Replace the scenario in a folder, after new measurements or a move to another twin version."""
     packed = io.BytesIO()
     np.savez_compressed(packed, names=np.array(scenario.params.names), **scenario.arrays)  # pyright: ignore[reportArgumentType]
+    copy_sources(scenario.sources, folder)
     write_bytes(folder / ARRAYS, packed.getvalue())
     write_text(
         folder / SCENARIO, yaml.safe_dump(_to_document(scenario), sort_keys=False, allow_unicode=True, width=110)
@@ -234,6 +236,7 @@ def _build_world(
             meaning=document.meaning,
             evidence=document.evidence,
             versions=document.versions,
+            sources=list_sources(folder),
         )
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} does not fit {SCENARIO} ({error}). Restore both files.") from error

@@ -273,7 +273,6 @@ def scenario_from_log(
     task: Task,
     *,
     name: str,
-    twin_reference: str = "",
     identified: ParamDistribution | None = None,
     ndraw: int = 64,
     seed: int = 0,
@@ -294,7 +293,6 @@ def scenario_from_log(
         twin: Twin of the robot.
         task: Task of the episode.
         name: Name of the scenario.
-        twin_reference: Name or file of the twin that the scenario stores; by default the twin's name.
         identified: Identified distribution of the parameters; None for nominal values and default ranges.
         ndraw: Number of draws of the uncertain parameters.
         seed: Seed of the draws.
@@ -323,7 +321,7 @@ def scenario_from_log(
         initial = task.reset(params.with_seeds(SeedPath.of(seed, [0])), run_seed=seed, episodes=[0])
     return Scenario(
         name=name,
-        twin=twin_reference or twin.name,
+        twin=twin.name,
         twin_hash=twin.hash,
         task=task.name,
         task_version=task.version,

@@ -67,7 +67,11 @@ def run_init(request: InitRequest, console: Console) -> dict[str, Any]:
     if request.robot:
         files["generate.yaml"] = _PLAN.format(task=DEFAULT_TASK, scene=f"robot: {request.robot}", twin=reference)
     made = Workspace.create(
-        request.folder, name=request.name or request.folder.resolve().name, twin=reference, files=files
+        request.folder,
+        name=request.name or request.folder.resolve().name,
+        twin=reference,
+        task=DEFAULT_TASK if request.robot else None,
+        files=files,
     )
     made.close()
     console.print(f"Workspace {made.root}")

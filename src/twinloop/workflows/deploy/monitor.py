@@ -39,8 +39,8 @@ from twinloop.stats import wilson
 from twinloop.twin import Twin
 from twinloop.workflows.deploy.monitor_episodes import build_contract, read_episodes, require_same_policy
 from twinloop.workflows.deploy.requests import MonitorCalibrateRequest, MonitorCheckRequest
-from twinloop.workflows.evaluate.evaluate import load_requested_twin
 from twinloop.workflows.run.results import claim_output, write_result, write_run
+from twinloop.workflows.run.twin_and_task import load_requested_twin
 from twinloop.workflows.scenario.references import policy_folder
 
 _LISTED = 40

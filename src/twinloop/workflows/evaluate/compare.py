@@ -14,10 +14,11 @@ from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.comparison import PairedComparison, compare_running, compare_stored
 from twinloop.evaluate.run import TrialRunner, make_evaluation
 from twinloop.simulate import open_backend
-from twinloop.workflows.evaluate.evaluate import build_suite, load_requested_twin, open_candidate, record_trials
+from twinloop.workflows.evaluate.evaluate import build_suite, open_candidate, record_trials
 from twinloop.workflows.evaluate.page import comparison_section
 from twinloop.workflows.evaluate.requests import CompareRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
+from twinloop.workflows.run.twin_and_task import choose_twin_and_task
 
 _STORED = "evaluation.json"
 
@@ -71,11 +72,11 @@ def run_compare(request: CompareRequest, console: Console) -> Outcome:
 
 def _run_comparison(request: CompareRequest, console: Console) -> tuple[PairedComparison, list[Evaluation]]:
     first, second = (open_candidate(name) for name in (request.a, request.b))
-    twin = load_requested_twin(request.twin, request.output)
-    suite = build_suite(request, first if first.images else second, twin)
+    place = choose_twin_and_task(request.twin, request.task, [request.a, request.b], request.output, console)
+    suite = build_suite(request, first if first.images else second, place)
     runner = TrialRunner(
         suite=suite,
-        task=request.task,
+        task=place.task,
         run_seed=request.seed,
         backend=open_backend(request.backend),
         batch=request.batch,
@@ -88,10 +89,12 @@ def _run_comparison(request: CompareRequest, console: Console) -> tuple[PairedCo
         first, second, runner, alpha=request.alpha, margin=request.margin, max_pairs=request.max_episodes, done=tell
     )
     made = [
-        make_evaluation(who, runner, rows, twin=twin, latency=runner.measure_latency(who))
+        make_evaluation(who, runner, rows, twin=place.twin, latency=runner.measure_latency(who))
         for who, rows in ((first, rows_a), (second, rows_b))
     ]
-    return found, [replace(one, policy=name) for one, name in zip(made, (found.a, found.b), strict=True)]
+    return found, [
+        replace(one, policy=name, task=place.identity) for one, name in zip(made, (found.a, found.b), strict=True)
+    ]
 
 
 def _is_stored(name: str) -> bool:

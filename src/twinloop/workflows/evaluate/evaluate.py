@@ -32,11 +32,11 @@ from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, EvaluationSummary
 from twinloop.evaluate.worlds import Suite, expand_suite
 from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
-from twinloop.tasks import DEFAULT_TWIN, open_task
-from twinloop.twin import Twin, load_twin
+from twinloop.tasks import open_task
 from twinloop.workflows.evaluate.page import evaluation_section
 from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
+from twinloop.workflows.run.twin_and_task import TwinAndTask, choose_twin_and_task, load_requested_twin
 from twinloop.workflows.scenario.references import policy_folder
 
 _SHOWN = 30  # printed slices; result.json and the page have all
@@ -118,14 +118,17 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
     output, fail_under = request.output, request.fail_under
     run = MeasuredRun.begin("evaluate", request.suite, output, parse_fail_under(fail_under), console)
     started = datetime.now(UTC)
-    who, twin = open_candidate(request.policy, request.name), load_requested_twin(request.twin, output)
-    suite = build_suite(request, who, twin)
+    who, place = (
+        open_candidate(request.policy, request.name),
+        choose_twin_and_task(request.twin, request.task, [request.policy], output, console),
+    )
+    suite = build_suite(request, who, place)
     suite.select_slices([stem for stem, _, _ in map(_split_fail_under, fail_under) if stem not in (OVERALL, WORST)])
     with show_progress(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
         made = evaluate(
             who,
-            twin,
-            request.task,
+            place.twin,
+            place.task,
             suite,
             run_seed=request.seed,
             backend=open_backend(request.backend),
@@ -133,7 +136,7 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
             done=done,
         )
     with run.lock_output():
-        return _finish_evaluation(run, [made], request.level, started)
+        return _finish_evaluation(run, [replace(made, task=place.identity)], request.level, started)
 
 
 def run_evaluate_real(request: EvaluateRequest, path: Path, console: Console) -> Outcome:
@@ -165,8 +168,8 @@ def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
         plain = spec.model_dump(mode="json", exclude_defaults=True)
         console.print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110), soft_wrap=True)
         return {"suite": plain, "hash": spec.hash}, 0
-    opened_on = load_requested_twin(request.twin, None)
-    made = open_task(request.task, opened_on)
+    place = choose_twin_and_task(request.twin, request.task, [], None, console)
+    opened_on, made = place.twin, open_task(place.task, place.twin)
     table = Table("suite", "slices", "episodes", "slices with images", "description", title=f"on {opened_on.name}")
     rows: list[dict[str, Any]] = []
     for name, spec in builtin_suites().items():
@@ -238,33 +241,18 @@ def open_candidate(policy: str, name: str = "") -> Candidate:
     return make_candidate(open_policy(folder), name=name or (folder.name if Path(policy).is_dir() else policy))
 
 
-def load_requested_twin(name: str | None, output: Path | None) -> Twin:
-    """Load the twin ``name``, by default the twin of the workspace or, without a workspace, so101_tabletop.
-
-    Args:
-        name: name or file of the twin, or None.
-        output: output folder of the run, above which the workspace is searched; None for the working folder.
-    """
-    if name is None:
-        root = Workspace.find(output or Path.cwd())
-        if root is not None:
-            with Workspace.open(root) as held:
-                name = held.config.get("twin")
-    return load_twin(name or DEFAULT_TWIN)
-
-
-def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, twin: Twin) -> Suite:
+def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, place: TwinAndTask) -> Suite:
     """Return the requested suite on a twin, reduced to the requested slices and numbers of trials.
 
     Args:
         request: flags of the command.
         who: the policy, which determines whether images are needed.
-        twin: the twin.
+        place: twin and task.
     """
     root = Workspace.find(request.output or Path.cwd())
     folder = request.scenarios or (None if root is None else root / "scenarios")
-    spec, task = open_suite(request.suite), open_task(request.task, twin)
-    suite = expand_suite(spec, twin, task, images=who.images, scenarios=folder)
+    spec, task = open_suite(request.suite), open_task(place.task, place.twin)
+    suite = expand_suite(spec, place.twin, task, images=who.images, scenarios=folder)
     return suite.with_episodes(getattr(request, "episodes", None)).select_slices(request.slices)
 
 

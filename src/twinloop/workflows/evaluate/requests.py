@@ -7,7 +7,6 @@ from typing import Annotated
 
 import tyro
 
-from twinloop.tasks import DEFAULT_TASK
 from twinloop.workflows.run.request import FailIfOption, LevelOption, ReportedRequest, Request, SeedOption, request
 
 _Policy = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
@@ -34,9 +33,11 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
     suite: str = "nominal"
     """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, or the path of your own FILE.yaml."""
     twin: str | None = None
-    """Twin in which the policy is evaluated; by default that of the workspace, or so101_tabletop."""
-    task: str = DEFAULT_TASK
-    """Task that the policy is to perform."""
+    """Twin in which the policy is evaluated; by default that of the policy's training data, or of the workspace."""
+    task: str | None = None
+    """Task that the policy is to perform: a name or FILE.py:CLASS; by default that of the training data, or of the
+    workspace.
+    """
     episodes: int | None = None
     """Number of trials per slice (condition of the suite); by default the suite's own number."""
     slices: tuple[str, ...] = ()
@@ -80,9 +81,11 @@ class CompareRequest(FailIfOption, TrialOptions, Request):
     max_episodes: int = 1000
     """Number of pairs of episodes after which the test stops without a decision."""
     twin: str | None = None
-    """Twin in which the policies are compared; by default that of the workspace, or so101_tabletop."""
-    task: str = DEFAULT_TASK
-    """Task that the policies are to perform."""
+    """Twin in which the policies are compared; by default that of their training data, or of the workspace."""
+    task: str | None = None
+    """Task that the policies are to perform: a name or FILE.py:CLASS; by default that of their training data, or of the
+    workspace.
+    """
     slices: tuple[str, ...] = ()
     """Use only slices whose names match one of these patterns."""
     output: Path | None = None

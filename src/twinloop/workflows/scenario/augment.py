@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 
 from twinloop.core.errors import InputError
+from twinloop.core.extension import resolve_reference, split_mark
 from twinloop.core.files import write_text
 from twinloop.dataset.lerobot import layout
 from twinloop.generate.config import MAX_BATCH, make_plan, resolve_config
@@ -113,7 +114,7 @@ def write_plan(
     box = make_target_box(scenario, twin, width=width, only=only)
     worlds = next(n for n in range(min(episodes, MAX_BATCH), 0, -1) if episodes % n == 0)
     value = {
-        "scene": {"twin": _absolute_reference(scenario.twin), "task": scenario.task},
+        "scene": {"twin": _absolute(scenario.twin_reference), "task": _absolute(scenario.task_reference)},
         "seed": seed,
         "rollout": {
             "parallel_envs": worlds,
@@ -132,5 +133,7 @@ def write_plan(
     return file, box
 
 
-def _absolute_reference(twin: str) -> str:
-    return str(Path(twin).resolve()) if Path(twin).is_file() else twin
+def _absolute(reference: str) -> str:
+    """Return the name or the absolute path of a twin or a task."""
+    plain = split_mark(reference)[0]
+    return str(Path(plain).resolve()) if Path(plain).is_file() else resolve_reference(plain, Path.cwd())

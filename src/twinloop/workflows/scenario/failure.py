@@ -27,6 +27,7 @@ from twinloop.scenario.trials import TrialOutcomes, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend, rollout
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
+from twinloop.workflows.run.twin_and_task import choose_twin_and_task
 from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.references import DatasetEpisode
 from twinloop.workflows.scenario.requests import FromFailureRequest
@@ -109,12 +110,11 @@ def rebuild_from_provenance(located: DatasetEpisode, request: FromFailureRequest
         twin,
         task,
         name=request.name or _make_default_name(located, found),
-        twin_reference=str(config["twin"]),
         reason=request.reason or (f"{found}: {why}" if found else ""),
         meaning=request.meaning,
         origin=_origin(located, record.actor, record.source),
     )
-    world = replace(world, task=str(config["task"]))
+    world = world.with_references(str(config["twin"]), str(config["task"]), twin, task)
     exact = _is_reproduced_exactly(world, twin, task, episode, backend)
     said = (
         "equal bit for bit"
@@ -156,25 +156,26 @@ def _find_failure_class(reader: DatasetReader, index: int, task: Task) -> tuple[
     return (found[0].value, found[0].reason) if found else ("", "")
 
 
-def rebuild_from_log(located: DatasetEpisode, request: FromFailureRequest) -> RebuiltWorld:
+def rebuild_from_log(located: DatasetEpisode, request: FromFailureRequest, console: Console) -> RebuiltWorld:
     """Rebuild the world of a robot's log in a twin.
 
     Args:
         located: the episode.
-        request: flags of the command, which name the twin and the task.
+        request: flags of the command, which may name the twin, the task and the policy.
+        console: console for notes.
 
     Raises:
         InputError: If the episode succeeded, has no object poses, or does not fit the twin.
     """
-    twin = load_twin(request.twin)
-    task = open_task(request.task, twin)
+    policies = [request.policy] if request.policy else []
+    place = choose_twin_and_task(request.twin, request.task, policies, None, console)
+    twin, task = place.twin, open_task(place.task, place.twin)
     distribution, said = _load_distribution(request.identified)
     world = scenario_from_log(
         _read_log(located, twin),
         twin,
         task,
         name=request.name or _make_default_name(located, ""),
-        twin_reference=request.twin,
         identified=distribution,
         ndraw=max(request.tries - 1, 1),
         seed=request.seed,
@@ -190,7 +191,7 @@ def rebuild_from_log(located: DatasetEpisode, request: FromFailureRequest) -> Re
     table = f" on a table {1e3 * rise:+.1f} mm from the twin's" if rise else ""
     lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}{table}.", f"Parameters: {said}.")
     return RebuiltWorld(
-        world=replace(world, task=request.task),
+        world=world.with_references(place.twin_name, place.task, twin, task),
         twin=twin,
         task=task,
         exact=None,
@@ -292,7 +293,7 @@ def run_from_failure(request: FromFailureRequest, console: Console, *, nthread: 
             f"--min-share {request.min_share:g} is not a share of the tries. Give a number above 0 and at most 1."
         )
     backend = open_backend(nthread=nthread)
-    rebuilt = _rebuild_world(request, backend)
+    rebuilt = _rebuild_world(request, backend, console)
     for line in rebuilt.lines:
         console.print(line, soft_wrap=True)
     reference, told = (
@@ -318,12 +319,12 @@ def run_from_failure(request: FromFailureRequest, console: Console, *, nthread: 
     return {**result, "stored": str(folder)}, 0
 
 
-def _rebuild_world(request: FromFailureRequest, backend: Backend) -> RebuiltWorld:
+def _rebuild_world(request: FromFailureRequest, backend: Backend, console: Console) -> RebuiltWorld:
     located = references.locate_episode(request.episode)
     return (
         rebuild_from_provenance(located, request, backend)
         if is_simulated(located)
-        else rebuild_from_log(located, request)
+        else rebuild_from_log(located, request, console)
     )
 
 

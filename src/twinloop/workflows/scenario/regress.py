@@ -160,7 +160,7 @@ def _move_to_twin(scenario: Scenario, loaded: Twin | None, reference: str) -> tu
     task = open_task(scenario.task_reference, loaded)
     moved = rebase(scenario, loaded, task)
     said = f"moved from {scenario.twin_hash[:12]} to {loaded.hash[:12]}: {moved.text}"
-    world = replace(moved.world, twin=reference)
+    world = moved.world.with_references(reference, scenario.task_reference, loaded, task)
     return world, loaded, task, "; ".join(part for part in (said, _describe_version_change(scenario, task)) if part)
 
 

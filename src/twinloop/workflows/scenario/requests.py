@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN
 from twinloop.workflows.run.request import (
     FailIfOption,
     LevelOption,
@@ -35,10 +34,12 @@ class FromFailureRequest(SeedOption, ScenarioFolderRequest):
     """Name of the scenario; by default its failure class and its origin."""
     policy: str = ""
     """Actor (source of the commands): a policy's folder or name, or expert; by default the episode's actor."""
-    twin: str = DEFAULT_TWIN
-    """For a robot's log: the twin of the robot. For a simulated episode, the recorded twin is used."""
-    task: str = DEFAULT_TASK
-    """For a robot's log: the task."""
+    twin: str | None = None
+    """For a robot's log: the twin of the robot; by default that of --policy, or of the workspace. For a simulated
+    episode, the recorded twin is used.
+    """
+    task: str | None = None
+    """For a robot's log: the task; by default that of --policy, or of the workspace."""
     identified: Path | None = None
     """For a robot's log: folder of a `twinloop identify` run, from whose distribution parameters are drawn; by default
     they are drawn from the twin's ranges.

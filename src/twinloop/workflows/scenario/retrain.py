@@ -353,7 +353,7 @@ def _evaluate_policy(
         one = evaluate(
             who,
             twin,
-            scenario.task,
+            scenario.task_reference,
             suite,
             episodes=episodes,
             run_seed=request.seed,

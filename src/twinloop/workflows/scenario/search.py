@@ -10,7 +10,7 @@ from rich.table import Table
 
 from twinloop.core.console import track
 from twinloop.core.headline import HeadlineMetric
-from twinloop.generate.config import load_plan, read_config
+from twinloop.generate.config import GenerateConfig, load_plan, read_config
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.scenario import plot_failure_map
 from twinloop.rollout.scenario import Scenario, WorldOrigin
@@ -29,7 +29,8 @@ from twinloop.scenario.rare_failures import (
 )
 from twinloop.scenario.search import PlanSearch, simplify_failures
 from twinloop.simulate import open_backend
-from twinloop.tasks import open_task
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.requests import ScenarioSearchRequest
@@ -74,7 +75,7 @@ def run_search(request: ScenarioSearchRequest, console: Console) -> tuple[dict[s
     plain = _simplify_failures(request, archive, simulate)
     result = _collect_metrics(request, found, archive, plain, worlds, actor.name) | {"worlds": simulate.worlds}
     _print_search(result, console)
-    result["kept"] = _store_failures(request, plain, worlds, plan.twin, task, config.twin)
+    result["kept"] = _store_failures(request, plain, worlds, plan.twin, task, config)
     for folder in result["kept"]:
         console.print(f"Stored: {folder}", soft_wrap=True)
     rate = found.rate.interval
@@ -208,7 +209,12 @@ def _print_search(result: dict[str, Any], console: Console) -> None:
 
 
 def _store_failures(
-    request: ScenarioSearchRequest, plain: ScoredPoints, worlds: PlanSearch, twin: Any, task: Any, reference: str
+    request: ScenarioSearchRequest,
+    plain: ScoredPoints,
+    worlds: PlanSearch,
+    twin: Twin,
+    task: Task,
+    config: GenerateConfig,
 ) -> list[str]:
     kept: list[str] = []
     for number in range(min(request.keep, len(plain))):
@@ -218,10 +224,10 @@ def _store_failures(
             twin,
             task,
             name=name,
-            twin_reference=reference,
             reason="found by search",
             origin=WorldOrigin(source="sim", place=str(request.file), actor=request.policy),
         )
+        scenario = scenario.with_references(config.twin, config.task, twin, task)
         kept.append(str(write_scenario(scenario, references.scenarios_folder(request.scenarios) / name)))
     return kept
 

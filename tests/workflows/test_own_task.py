@@ -1,0 +1,118 @@
+"""A user's own twin and task travel with dataset, policy and scenario, and are used from there without flags."""
+
+import json
+import shutil
+
+import pytest
+from tests.support.own_task import write_own_task
+
+from twinloop.cli.main import main
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.extension import approve
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.policies.folder import read_card
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A dataset with failures, a policy and a scenario, whose sources are gone."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TWINLOOP_HOME", str(home / "settings"))
+        folder = write_own_task(home / "own")
+        patch.chdir(folder)
+        (folder / "places.py").write_text("TARGET = (0.25, 0.015)\nRADIUS = 0.02\nSIDE = 0.02\n")  # some miss it
+        for name in ("push.py", "places.py"):
+            approve(folder / name)
+        assert main(["generate", "generate.yaml", "--episodes", "24", "--keep", "all", "--output", "data"]) == 0
+        (folder / "train.yaml").write_text("sources: [{data: data}]\npolicy: mlp\nsteps: 60\nkeep_failures: true\n")
+        assert main(["train", "train.yaml", "--output", "policy"]) == 0
+        for name in ("push.py", "places.py", "robot"):
+            path = folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        yield folder
+
+
+@pytest.fixture
+def moved(made, tmp_path, monkeypatch):
+    """A copy on a machine on which the code was not approved yet."""
+    monkeypatch.setenv("TWINLOOP_HOME", str(tmp_path / "settings"))
+    monkeypatch.chdir(shutil.copytree(made, tmp_path / "moved"))
+    return tmp_path / "moved"
+
+
+def approve_sources(folder):
+    for path in folder.rglob("*.py"):
+        approve(path)
+
+
+def test_a_policy_for_ones_own_task_is_evaluated_from_its_folder_alone(moved, capsys):
+    assert main(["evaluate", "policy", "--episodes", "4"]) == 2
+    message = capsys.readouterr().err
+    assert "has not been approved on this machine" in message
+    assert message.count(".py") == 3  # the task, and the command for it and for the file that it imports
+    approve_sources(moved / "policy")
+    assert main(["evaluate", "policy", "--episodes", "4", "--output", "tried"]) == 0
+    kept = read_card("policy").assignment
+    tried = Evaluation.read(moved / "tried")
+    assert (tried.twin, tried.twin_hash, tried.task) == ("pusher", kept.twin_hash, kept.identity)
+    assert kept.identity.startswith("push@")
+    assert main(["compare", "policy", "expert", "--max-episodes", "4"]) == 0
+
+
+def test_another_version_of_the_task_is_named(moved, capsys):
+    approve_sources(moved)
+    write_own_task(moved / "other")
+    words = ["evaluate", "policy", "--task", "other/push.py:Push", "--episodes", "2", "--output", "tried"]
+    assert main(words) == 0
+    assert "policy was trained for another version of the task, push@" in capsys.readouterr().out
+    assert Evaluation.read(moved / "tried").task != read_card("policy").assignment.identity
+
+
+def test_a_failure_becomes_a_scenario_that_carries_its_task(moved, capsys):
+    approve_sources(moved)
+    reader = DatasetReader(moved / "data")
+    twin = reader.spec.config["assignment"]["twin"]
+    failed = next(i for i in range(len(reader)) if not reader.provenance(i).success)
+    words = ["scenario", "from-failure", f"data:{failed}", "--name", "missed", "--scenarios", "kept", "--tries", "4"]
+    assert main(words) in (0, 1)
+    shutil.rmtree(moved / "data")
+    capsys.readouterr()
+    assert main(["scenario", "counterfactual", "missed", "--scenarios", "kept", "--change", "joint/*/damping*=0.5",
+                 "--policy", "expert", "--tries", "2", "--json"]) == 0  # fmt: skip
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["twin"] == twin
+    assert main(["evaluate", "policy", "--suite", "failures", "--scenarios", "kept", "--episodes", "2"]) == 0
+    assert main(["scenario", "augment", "missed", "--scenarios", "kept", "--episodes", "4", "--output", "more"]) == 0
+
+
+def test_edited_datasets_keep_the_files_and_train_from_them(moved):
+    approve_sources(moved)
+    assert main(["edit", "select", "data", "--episodes", "0:6", "--output", "few"]) == 0
+    assert main(["edit", "merge", "few", "data", "--twice", "first", "--output", "all"]) == 0
+    shutil.rmtree(moved / "data")
+    sources = {path.name for path in (moved / "all" / "twinloop" / "sources").rglob("*.*")}
+    assert sources == {"pusher.xml", "pusher.yaml", "push.py", "places.py"}
+    (moved / "train.yaml").write_text("sources: [{data: all}]\npolicy: mlp\nsteps: 5\nkeep_failures: true\n")
+    assert main(["train", "train.yaml", "--output", "again"]) == 0
+    assert read_card("again").assignment == read_card("policy").assignment
+
+
+def test_without_policy_or_workspace_twin_and_task_must_be_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", "expert"]) == 2
+    assert "No twin is named here" in capsys.readouterr().err
+    assert main(["evaluate", "expert", "--twin", "so101_tabletop"]) == 2
+    assert "No task is named here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["twin", "task"])
+def test_a_path_out_of_the_folder_is_refused(moved, key, capsys):
+    approve_sources(moved)
+    config = json.loads((moved / "policy" / "config.json").read_text())
+    config["card"]["assignment"][key] = {"twin": "../data/meta/info.json", "task": "sources/../../x.py:Push"}[key]
+    (moved / "policy" / "config.json").write_text(json.dumps(config))
+    (moved / "x.py").write_text("raise SystemExit")
+    assert main(["evaluate", "policy", "--episodes", "2"]) == 2
+    assert "which is not in its sources" in capsys.readouterr().err
