@@ -68,7 +68,18 @@ def test_words_of_evaluate_are_refused_before_a_world_is_tried(tmp_path, monkeyp
         (["--fail-under", "nominal=50"], "'nominal=50' is not SLICE=RATE with a rate from 0 to 1"),
         (["--batch", "0"], "Batches of 0 worlds are empty. Give at least 1"),
     ]:
-        code, message = said(capsys, "evaluate", "expert", "--episodes", "2", *words)
+        code, message = said(
+            capsys,
+            "evaluate",
+            "expert",
+            "--twin",
+            "so101_tabletop",
+            "--task",
+            "pick_and_place",
+            "--episodes",
+            "2",
+            *words,
+        )
         assert (code, text in message) == (2, True), message
 
 

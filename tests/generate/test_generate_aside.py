@@ -113,7 +113,7 @@ def test_a_replay_from_another_beginning_is_not_called_equal(dataset, value):
 def test_a_replay_with_another_version_of_the_twin_is_refused(dataset, value):
     """The file, name and layout are the same and one link is 10 % heavier: only the model's hash differs."""
     folder, _, _ = dataset
-    model = value[0] / "swing.xml"
+    (model,) = (folder / "twinloop" / "sources").rglob("swing.xml")
     number = invalid_world_numbers(folder)[0]
     model.write_text(MODEL.replace('mass="1"', 'mass="1.1"', 1))
     try:

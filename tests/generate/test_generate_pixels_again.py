@@ -248,7 +248,9 @@ def test_states_of_a_twin_that_was_changed_are_refused(place, tmp_path, capsys):
         shutil.copy(place / name, tmp_path)
     (tmp_path / "turntable.yaml").write_text(TWIN)
     generate_states(config(tmp_path), tmp_path / "states")
-    (tmp_path / "turntable.yaml").write_text(TWIN.replace("high: 5", "high: 4"))
+    (tmp_path / "turntable.yaml").unlink()  # the dataset has its own copy
+    (copy,) = (tmp_path / "states" / "twinloop" / "sources").rglob("turntable.yaml")
+    copy.write_text(TWIN.replace("high: 5", "high: 4"))
     code, text = refused(capsys, tmp_path / "states", "--renderer", FRAGILE)
     assert code == 2
     assert "its files were changed since, and the states do not fit" in text.replace("\n", " ")

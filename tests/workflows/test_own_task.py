@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from tests.support.own_task import write_own_task
 
+from tests.support.own_task import write_own_task
 from twinloop.cli.main import main
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.extension import approve

@@ -196,7 +196,8 @@ def twin_devices(
                 raise UnknownNameError("setting", key, device.settings, where=f"{where}: sensors.{name}")
             _check_setting(value, device.settings[key].value, where=f"{where}: sensors.{name}.settings.{key}")
         own = {
-            key: DeviceSetting(value=value, source=f"{where}: sensors.{name}") for key, value in spec.settings.items()
+            key: DeviceSetting(value=value, source=f"{Path(where).name}: sensors.{name}")
+            for key, value in spec.settings.items()
         }
         devices[name] = device.model_copy(update={"settings": {**device.settings, **own}})
     return devices
