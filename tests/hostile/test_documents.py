@@ -313,7 +313,7 @@ COMMANDS = [
     (["gap", "policies", "{}"], ".json"),
     (["gap", "predictivity", "{}"], ".csv"),
     (["coverage", "--real", "{0}", "--sim", "{0}"], ".npz"),
-    (["evaluate", "expert", "--suite", "{}"], ".yaml"),
+    (["evaluate", "expert", "--twin", "so101_tabletop", "--task", "pick_and_place", "--suite", "{}"], ".yaml"),
     (["evaluate", "{}"], ""),
     (["evidence", "--failure-rate", "0.1", "--sim", "{}"], ".json"),
     (["add", "{}"], ""),
@@ -328,7 +328,7 @@ COMMANDS = [
     (["edit", "select", "{}", "--output", "{out}", "--episodes", "0"], ""),
     (["curate", "{}"], ""),
     (["serve", "--policy", "{}"], ""),
-    (["monitor", "calibrate", "--data", "{}", "--output", "{out}"], ""),
+    (["monitor", "calibrate", "--twin", "so101_tabletop", "--data", "{}", "--output", "{out}"], ""),
     (["label", "--from", "{}"], ".csv"),
     (["label", "--from", "{}"], ".jsonl"),
     (["label", "--rule", "{}"], ".yaml"),
@@ -442,7 +442,7 @@ SLOW_READERS = (
     ("coverage", "--real", "{0}", "--sim", "{0}"),
     ("export", "mcap", "{}", "--output", "{out}"),
     ("export", "groot", "{}", "--output", "{out}"),
-    ("monitor", "calibrate", "--data", "{}", "--output", "{out}"),
+    ("monitor", "calibrate", "--twin", "so101_tabletop", "--data", "{}", "--output", "{out}"),
 )
 
 

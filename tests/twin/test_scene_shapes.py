@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from pathlib import Path
 
 import mujoco
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
+from twinloop.twin import devices, load_twin
+from twinloop.twin.load import list_twin_files
 from twinloop.twin.scene_build import add_geoms, expand_shapes
 from twinloop.twin.scene_spec import ShapeSpec
 from twinloop.twin.shapes import (
@@ -173,3 +176,25 @@ def test_a_mesh_with_a_hole_dents_or_inside_out_is_refused(tmp_path):
     (tmp_path / "text.stl").write_text("no mesh")
     with pytest.raises(InputError, match="is not a mesh that MuJoCo reads"):
         read_piece(tmp_path / "text.stl", accept_hull=False, where="t")
+
+
+def test_all_files_of_a_twin_are_listed(tmp_path):
+    folder = tmp_path / "robot"
+    (folder / "meshes").mkdir(parents=True)
+    for name in ("meshes/link.stl", "part.stl"):
+        write_stl(folder / name, box_triangles((0.0, 0.0, 0.0), (0.04, 0.02, 0.01)))
+    for name, text in {
+        "arm.xml": '<mujoco><compiler meshdir="meshes"/><include file="inner.xml"/></mujoco>',
+        "inner.xml": '<mujoco><asset><mesh name="link" file="link.stl"/></asset><worldbody>'
+        '<geom name="floor" type="plane" size="1 1 1"/><camera name="front"/>'
+        '<body><freejoint/><geom type="mesh" mesh="link"/></body></worldbody></mujoco>',
+        "eye.yaml": (Path(devices.__file__).parent / "cameras.yaml").read_text(),
+        "twin.yaml": "{name: t, model: arm.xml, control_hz: 20, substeps: 10, params: [],"
+        " sensors: {front: {device: 'eye.yaml:imx477'}}, scene: {support: floor, objects:"
+        " [{name: part, shape: mesh, files: [part.stl], mass: 0.1, position: [0, 0]}]}}",
+    }.items():  # fmt: skip
+        (folder / name).write_text(text)
+    load_twin(folder / "twin.yaml")
+    names = [path.relative_to(folder).as_posix() for path in list_twin_files(folder / "twin.yaml")]
+    assert names[0] == "twin.yaml"
+    assert sorted(names) == ["arm.xml", "eye.yaml", "inner.xml", "meshes/link.stl", "part.stl", "twin.yaml"]

@@ -13,6 +13,7 @@ from twinloop.core.errors import BoundsError, InputError, MissingDependencyError
 from twinloop.core.params import ParamTable
 from twinloop.generate.config import GenerateFile
 from twinloop.twin import builtin_names, load_twin
+from twinloop.twin.load import list_twin_files
 from twinloop.twin.params import expand_params
 from twinloop.twin.quantities import QUANTITIES
 from twinloop.twin.spec import ParamSpec, describe_errors, parse_spec
@@ -56,6 +57,29 @@ def test_a_bare_model_gets_the_generic_parameters_and_its_actuator_as_robot(arm)
     assert arm.params["joint/hinge/damping"].nominal == pytest.approx(0.1)
     assert arm.params["object/ball/mass"].nominal == pytest.approx(0.2)
     assert arm.model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_AUTORESET
+
+
+def test_a_twin_is_based_on_a_bare_model_and_without_params_gets_the_generic_ones(tmp_path, arm):
+    slide = ARM.replace('name="hinge" damping', 'name="hinge" type="slide" damping')
+    for name, text in {
+        "arm.xml": ARM, "slide.xml": slide,
+        "mine.yaml": "base: arm.xml\nname: mine\ncontrol_hz: 20\n"
+        "params: [{name: 'object/ball/mass', range: [1, 2], source: t}]",
+        "own.yaml": "base: mine.yaml\nname: own",
+        "bare.yaml": "name: bare\nmodel: arm.xml\ncontrol_hz: 20\nsubsteps: 10",
+        "none.yaml": "name: none\nmodel: arm.xml\ncontrol_hz: 20\nsubsteps: 10\nparams: []",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    mine, bare = load_twin(tmp_path / "mine.yaml"), load_twin(tmp_path / "bare.yaml")
+    assert (mine.name, mine.control_hz, mine.robot.joints) == ("mine", 20, ["hinge"])
+    assert mine.params.keys() == arm.params.keys()
+    assert mine.params["object/ball/mass"].default_range == (1, 2)
+    assert load_twin(tmp_path / "own.yaml").params.keys() == arm.params.keys()
+    assert {"joint/hinge/damping", "object/ball/mass"} < bare.params.keys()
+    assert not load_twin(tmp_path / "none.yaml").params
+    assert load_twin(tmp_path / "slide.xml").robot.units == ["m"]
+    assert [path.name for path in list_twin_files(tmp_path / "own.yaml")] == ["own.yaml", "mine.yaml", "arm.xml"]
+    assert list_twin_files("so101_tabletop") == []
 
 
 def test_nominal_values_leave_every_field_untouched(arm):

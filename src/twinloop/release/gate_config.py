@@ -28,7 +28,6 @@ from twinloop.core.extension import mark_foreign
 from twinloop.core.trials import Domain
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.release.plan import StagePlan
-from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin.spec import describe_errors
 
 Looks = Literal["any", "once"]
@@ -183,7 +182,8 @@ class ContextRule(_Section):
     Attributes:
         twin: name or path of the environment's twin. If no distribution is given, training data must come from this
             twin.
-        task: name of the task, which determines the offered contract together with the twin.
+        task: name of the task, which determines the offered contract together with the twin; by default the task of the
+            candidate's contract.
         contract: JSON file with the contract that the environment offers; by default computed from ``twin`` and
             ``task``.
         cameras: height and width in pixels of each camera's images, by name, for the computed contract.
@@ -193,7 +193,7 @@ class ContextRule(_Section):
     """
 
     twin: str | None = None
-    task: str = DEFAULT_TASK
+    task: str | None = None
     contract: Path | None = None
     cameras: dict[str, tuple[int, int]] = Field(default_factory=dict)
     distribution: Path | None = None

@@ -16,6 +16,7 @@ from twinloop.core.contract import Contract
 from twinloop.core.decision import RuleVerdict
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import read_json
+from twinloop.core.errors import InputError
 from twinloop.randomize import read_identified
 from twinloop.release.evidence import EvidenceTrial, GateEvidence, select_trials
 from twinloop.release.gate_config import ContextRule, GateConfig, InvariantRule, LatencyRule, RegressionRule
@@ -23,6 +24,7 @@ from twinloop.release.version import TrainingRecord
 from twinloop.rollout.observing import offered_contract
 from twinloop.stats import clopper_pearson, min_value_count, quantile_upper
 from twinloop.tasks import open_task
+from twinloop.tasks.registry import TASKS
 from twinloop.twin import load_twin
 
 _SHOWN = 3
@@ -145,8 +147,13 @@ def _find_contract_differences(rule: ContextRule, contract: Any) -> list[str]:
     if rule.contract is not None:
         offered = Contract.from_json(read_json(rule.contract))
     else:
-        twin = load_twin(rule.twin or "")
-        offered = offered_contract(twin, open_task(rule.task, twin), cameras=rule.cameras)
+        twin, name = load_twin(rule.twin or ""), rule.task or str(contract.get("task") or "")
+        if rule.task is None and name not in TASKS:
+            raise InputError(
+                f"context: the candidate is for {f'the task {name}' if name else 'no particular task'}, which is not a "
+                "registered one. Add `task: NAME` or `task: FILE.py:CLASS`."
+            )
+        offered = offered_contract(twin, open_task(name, twin), cameras=rule.cameras)
     return Contract.from_json(contract).find_differences(offered)
 
 

@@ -63,11 +63,15 @@ def load_twin(reference: str | Path) -> Twin:
     """
     text = str(reference)
     if text.startswith(_MENAGERIE):
-        return _make_generic_twin(_menagerie_file(text.removeprefix(_MENAGERIE)), name=text.removeprefix(_MENAGERIE))
+        name = text.removeprefix(_MENAGERIE)
+        file = _menagerie_file(name)
+        return compile_twin(_describe_model(file, name), file, where=str(file))
     path = Path(text)
     if text in TWINS.builtin or not path.is_file():
         path = _find_registered_file(text)
-    return _make_generic_twin(path, name=path.stem) if path.suffix in _MODEL_SUFFIXES else _load_yaml_twin(path)
+    if path.suffix in _MODEL_SUFFIXES:
+        return compile_twin(_describe_model(path, path.stem), path, where=str(path))
+    return _load_yaml_twin(path)
 
 
 def list_twin_files(reference: str | Path) -> list[Path]:
@@ -87,9 +91,10 @@ def list_twin_files(reference: str | Path) -> list[Path]:
     merged, folder = _merge_base(load_yaml(path), path)
     spec = parse_spec(merged, where=str(path))
     yamls = [path]
-    while (base := str(load_yaml(yamls[-1]).get("base", ""))) and base not in TWINS.builtin:
+    while yamls[-1].suffix not in _MODEL_SUFFIXES:
+        base = str(load_yaml(yamls[-1]).get("base", ""))
         below = absolute_path(yamls[-1].parent / base)
-        if not below.is_file():
+        if not base or base in TWINS.builtin or not below.is_file():
             break
         yamls.append(below)
     shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
@@ -117,12 +122,14 @@ def _find_registered_file(name: str, *, where: str = "") -> Path:
 
 def _load_yaml_twin(path: Path) -> Twin:
     value, folder = _merge_base(load_yaml(path), path)
+    if isinstance(value, dict) and "params" not in value:
+        value = {**value, "params": _generic_params()}
     spec = parse_spec(value, where=str(path))
     return compile_twin(spec, folder / spec.model, where=str(path), folder=path.parent)
 
 
 def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
-    """Merge the content of a twin YAML into the content of its ``base`` twin, recursively.
+    """Merge the content of a twin YAML into the content of its ``base``, a twin or a model file, recursively.
 
     The twin's ``params`` are appended to those of the base. Its ``sensors`` are added to those of the base or replace
     sensors of the same name; a null value removes a sensor. All other keys replace those of the base.
@@ -148,7 +155,11 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         raise InputError(
             f"{path}: base: {base} is based on itself, directly or through other twins. Name another twin."
         )
-    below, folder = _merge_base(load_yaml(file), file, above)
+    if file.suffix in _MODEL_SUFFIXES:
+        described = _describe_model(file, file.stem).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        below, folder = described, file.parent
+    else:
+        below, folder = _merge_base(load_yaml(file), file, above)
     added = own.pop("params", None) or []
     if not isinstance(below, dict):
         raise InputError(f"{path}: base: {file} is not the YAML file of a twin. Name another twin.")
@@ -163,8 +174,8 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
     return merged, path.parent if "model" in own else folder
 
 
-def _make_generic_twin(path: Path, *, name: str) -> Twin:
-    """Create a twin from an MJCF or URDF file alone.
+def _describe_model(path: Path, name: str) -> TwinSpec:
+    """Return the content of a twin YAML for an MJCF or URDF file alone.
 
     The control rate follows from the model's timestep, the robot consists of the actuated joints, and the parameters
     are those that ``_generic.yaml`` in the folder of built-in twins declares for any robot. Commands are velocities if
@@ -185,10 +196,10 @@ def _make_generic_twin(path: Path, *, name: str) -> Twin:
     robot = None
     if joints and all(joints) and all(actuators):
         control = "velocity" if (model.actuator_ctrlspec == mujoco.mjtCtrlInput.mjINPUT_VEL).all() else "position"
-        units = ["rad"] * len(joints)
+        slides = [model.joint(joint).type[0] == mujoco.mjtJoint.mjJNT_SLIDE for joint in joints]
+        units = [METRES if slide else RADIANS for slide in slides]
         robot = RobotSpec(type=name, joints=joints, actuators=actuators, units=units, control=control)
-    generic = load_yaml(_builtin_folder() / "_generic.yaml")
-    spec = TwinSpec(
+    return TwinSpec(
         schema=1,
         name=name,
         description=f"from {path.name}",
@@ -197,9 +208,12 @@ def _make_generic_twin(path: Path, *, name: str) -> Twin:
         substeps=max(1, round(1.0 / (timestep * control_hz))),
         robot=robot,
         objects=[],
-        params=[ParamSpec(**row) for row in generic["params"]],
+        params=[ParamSpec(**row) for row in _generic_params()],
     )
-    return compile_twin(spec, path, where=str(path))
+
+
+def _generic_params() -> list[dict[str, Any]]:
+    return load_yaml(_builtin_folder() / "_generic.yaml")["params"]
 
 
 def _find_driven_joint(model: mujoco.MjModel, actuator: int) -> str:

@@ -105,7 +105,10 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
             f"--rate {request.rate:g} is not a probability of a false alarm per episode. Give one between 0 and 1."
         )
     claim_output(request.output)
-    model, (acting, name) = load_requested_twin(request.twin, request.output), _open_named_policy(request.policy)
+    model, (acting, name) = (
+        load_requested_twin(request.twin, request.output, request.policy),
+        _open_named_policy(request.policy),
+    )
     row = _load_parameters(model, request.params)
     require_same_policy(request.data, name, getattr(acting, "hash", ""))
     recorded = read_episodes(request.data, cameras=request.camera)
@@ -217,7 +220,10 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
     """
     if request.output is not None:
         claim_output(request.output)
-    model, (acting, name) = load_requested_twin(request.twin, request.output), _open_named_policy(request.policy)
+    model, (acting, name) = (
+        load_requested_twin(request.twin, request.output, request.policy),
+        _open_named_policy(request.policy),
+    )
     monitor = LiveMonitor.open(request.monitor, model, nthread=request.threads)
     origin = monitor.calibration.origin
     if acting is None and origin.policy_hash:

@@ -15,6 +15,7 @@ from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.hardware import open_robot
 from twinloop.hardware.driver import RobotDriver
+from twinloop.policies.folder import read_card
 from twinloop.release.client import is_address, open_decider
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
@@ -24,7 +25,6 @@ from twinloop.release.running_policy import Decider, open_saved
 from twinloop.release.running_robot import TimedRobot, offered_contract
 from twinloop.release.serve import PolicyServer, ServeOptions, read_token
 from twinloop.release.stages import StageTracker
-from twinloop.tasks import DEFAULT_TWIN
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.deploy.requests import RunRequest, ServeRequest
 
@@ -157,10 +157,12 @@ def _twin_name(request: RunRequest, registry: PolicyRegistry | None) -> str:
     if request.robot.startswith(_VIRTUAL):
         return request.robot.removeprefix(_VIRTUAL).partition("?")[0]
     named = None if registry is None else registry.workspace.config.get("twin")
+    if named is None and Path(request.policy).is_dir() and (kept := read_card(request.policy).assignment) is not None:
+        return kept.references(Path(request.policy))[0]
     if named is None:
         raise InputError(
             f"The envelope needs a twin of {request.robot} to compute limits and clearances, and none is given. Add "
-            f"--twin, such as --twin {DEFAULT_TWIN}, or name a twin in the workspace's twinloop.yaml."
+            "--twin NAME or FILE.yaml, or name a twin in the workspace's twinloop.yaml."
         )
     return str(named)
 

@@ -21,17 +21,22 @@ from twinloop.twin.load import TWINS
 from twinloop.workflows.scenario.references import policy_folder
 
 
-def load_requested_twin(name: str | None, output: Path | None) -> Twin:
-    """Load the twin ``name``, by default the twin of the workspace.
+def load_requested_twin(name: str | None, output: Path | None, policy: str | None = None) -> Twin:
+    """Load the twin ``name``, by default the twin of the workspace, or of a policy's training data.
 
     Args:
         name: name or file of the twin, or None.
         output: output folder of the run, above which the workspace is searched; None for the working folder.
+        policy: the policy, or None.
 
     Raises:
         InputError: If no twin is named.
     """
-    return load_twin(name or _workspace_default("twin", output) or _require("twin", TWINS))
+    name = name or _workspace_default("twin", output)
+    if not name and policy is not None and policy != EXPERT:
+        kept = read_card(policy_folder(policy)).assignment
+        name = "" if kept is None else kept.references(policy_folder(policy))[0]
+    return load_twin(name or _require("twin", TWINS))
 
 
 def _workspace_default(key: str, output: Path | None) -> str:
