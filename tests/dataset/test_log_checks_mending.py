@@ -14,7 +14,7 @@ from twinloop.core.errors import UnknownNameError
 from twinloop.core.records import LoggedSignal
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.logs.checks import check_log
+from twinloop.dataset.logs.checks.check import check_log
 from twinloop.dataset.logs.checks.repairs import LogRepairs
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 

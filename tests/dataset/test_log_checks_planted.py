@@ -14,7 +14,7 @@ from benchmarks.error_rates.logs.run import Source, run_trials
 from twinloop.core.errors import LogError
 from twinloop.core.records import LoggedSignal
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.logs.checks import check_log
+from twinloop.dataset.logs.checks.check import check_log
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.hardware import virtual_log
 from twinloop.twin import load_twin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinloop.dataset.logs.checks import check_log
+from twinloop.dataset.logs.checks.check import check_log
 from twinloop.dataset.logs.sets.public_sets import RealDataUnavailableError
 from twinloop.dataset.logs.sets.registry import SETS, load_raw
 

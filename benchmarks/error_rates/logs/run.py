@@ -15,7 +15,8 @@ from benchmarks.error_rates.logs.planted import DEFECTS, Defect, Planted, raw
 from benchmarks.studies import markdown_table, write_between
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.seeds import generator
-from twinloop.dataset.logs.checks import JointExpectations, LogFinding, LogReport, check_log
+from twinloop.dataset.logs.checks.check import check_log
+from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogReport
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.dataset.logs.sets.registry import SETS, load_raw
 from twinloop.hardware import virtual_log

@@ -20,7 +20,7 @@ from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.judging import LEAST, convert_severity, select_reported_scores
 from twinloop.curate.motion import fill_gaps
 from twinloop.curate.recording import RecordedEpisode
-from twinloop.dataset.logs.checks import LogFinding
+from twinloop.dataset.logs.checks.finding import LogFinding
 from twinloop.dataset.logs.checks.response import CommandPair, check_response, find_command_pair, find_responses
 from twinloop.dataset.logs.checks.series import prepare_series
 from twinloop.dataset.logs.checks.timing import check_drift, check_timing

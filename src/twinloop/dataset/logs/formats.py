@@ -10,6 +10,7 @@ from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.registry import Registry
 from twinloop.core.units import UnitMap
+from twinloop.dataset.logs.importers.csv import list_tables
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode
 
 IMPORTERS: Registry[Importer] = Registry(
@@ -45,6 +46,7 @@ class LogMetadata(TypedDict, total=False):
         origin: Recorded origin of the episodes; by default the path.
         topics: Topic of a ROS recording by role (``state``, ``command``, ``imu:SITE``, …).
         description: YAML file that describes the columns of a table.
+        guess: Whether the meaning of a table's columns may be guessed from their names.
     """
 
     units: UnitMap | str | Sequence[str] | None
@@ -55,14 +57,15 @@ class LogMetadata(TypedDict, total=False):
     origin: str
     topics: Mapping[str, str]
     description: Path | str | None
+    guess: bool
 
 
 def load_log(path: Path | str, **metadata: Unpack[LogMetadata]) -> list[Episode]:
     """Return the episodes of a robot log of any known format.
 
     Args:
-        path: LeRobot v2.1 or v3.0 folder, Arrow folder or file, CSV file, ROS recording, robomimic HDF5 file, or
-            µSD log of a Crazyflie.
+        path: LeRobot v2.1 or v3.0 folder, Arrow folder or file, CSV or Parquet file, a folder or glob of such files,
+            ROS recording, robomimic HDF5 file, or µSD log of a Crazyflie.
         **metadata: Metadata that the log lacks, see `LogMetadata`.
 
     Raises:
@@ -87,7 +90,7 @@ def read_raw(path: Path | str, **metadata: Unpack[LogMetadata]) -> list[RawEpiso
         TwinloopError: The same errors as `load_log`. NaN and times that do not increase are no errors here.
     """
     path = Path(path)
-    if not path.exists():
+    if not path.exists() and not list_tables(path):
         raise InputError(f"{path} does not exist.")
     files = {key: Path(file) for key in ("calibration", "description") if (file := metadata.get(key)) is not None}
     options = LogOptions(**{**metadata, **files})  # pyright: ignore[reportArgumentType]

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.transform import Rotation, Slerp
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode, LoggedSignal
@@ -107,6 +106,8 @@ def interpolate_rotation(time: ArrayLike, wxyz: ArrayLike, at: ArrayLike) -> NDA
     Returns:
         Unit quaternions wxyz, shape ``(m, 4)``, without sign changes from one to the next.
     """
+    from scipy.spatial.transform import Rotation, Slerp  # loading it takes half a second
+
     quaternions = np.asarray(wxyz, dtype=np.float64)
     rotations = Rotation.from_quat(quaternions, scalar_first=True)
     moments = np.clip(np.asarray(at, dtype=np.float64), np.min(time), np.max(time))

@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
 from rich.console import Console
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import sha256_bytes, sha256_tree
+from twinloop.core.files import sha256_bytes, sha256_file, sha256_json, sha256_tree
 from twinloop.core.records import Episode
-from twinloop.dataset.logs.checks import JointExpectations, LogReport, check_log
 from twinloop.dataset.logs.checks.repairs import LogRepairs
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import read_raw
+from twinloop.dataset.logs.importers.csv import list_tables
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.dataset.logs.sets import registry
 from twinloop.dataset.signals import find_shared_signals
@@ -31,6 +31,9 @@ from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.requests import ImportRequest, LogCorrections, LogReading
 from twinloop.workflows.run.results import Outcome
+
+if TYPE_CHECKING:
+    from twinloop.dataset.logs.checks.finding import JointExpectations, LogReport
 
 _SAME_RATE = 0.02  # largest relative difference of rates that count as equal, as for a replay
 
@@ -168,7 +171,7 @@ def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "
     """
     path, words = Path(reference), reading or LogReading()
     given = [f"--{name}" for name, value in vars(words).items() if value]
-    if path.exists():
+    if path.exists() or list_tables(path):
         return (
             _open_path(path, words, task)
             if words.layout is None
@@ -237,10 +240,12 @@ def _open_path(path: Path, words: LogReading, task: str) -> RawLog:
         calibration=words.calibration,
         topics=_parse_topics(words.topics or ""),
         description=words.describe,
+        guess=words.guess,
         task=task,
     )
+    digest = sha256_tree(path) if path.exists() else sha256_json([sha256_file(file) for file in list_tables(path)])
     kind = {"real": "real log", "sim": "simulated log"}.get(episodes[0].source, f"{episodes[0].source} log")
-    return RawLog(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
+    return RawLog(name=path.stem, label=f"{kind} {path}", hash=digest, episodes=tuple(episodes))
 
 
 def _parse_topics(words: str) -> dict[str, str]:
@@ -323,6 +328,8 @@ def build_joint_expectations(twin: Twin) -> JointExpectations:
     """
     joints = [twin.model.joint(name) for name in twin.robot.joints]
     limited = np.array([bool(joint.limited[0]) for joint in joints])
+    from twinloop.dataset.logs.checks.finding import JointExpectations
+
     return JointExpectations(
         name=twin.name,
         joints=tuple(twin.robot.joints),
@@ -348,6 +355,8 @@ def run_import(request: ImportRequest, console: Console) -> Outcome:
     log, code = open_raw(request.log, request.reading, task=request.task), 0
     result: dict[str, Any] = {}
     if request.check:
+        from twinloop.dataset.logs.checks.check import check_log  # loads scipy.signal, which takes a second
+
         expectations = None if request.twin is None else build_joint_expectations(load_twin(request.twin))
         report = check_log([repairs.repair_episode(episode) for episode in log.episodes], expectations)
         console.print(f"Data: {log.label}")

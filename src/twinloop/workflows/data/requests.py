@@ -30,7 +30,11 @@ class LogReading:
     topic means that the recording has no such topic.
     """
     describe: Path | None = None
-    """A YAML file that describes the columns of a CSV file; by default the one next to the CSV file."""
+    """A YAML file that describes the columns of CSV or Parquet files; by default the one with the name of the file, or
+    columns.yaml, in the same folder.
+    """
+    guess: bool = False
+    """Use the meaning of the columns that their names suggest. Without this flag the suggestion is only printed."""
     layout: str | None = None
     """Name of a public set: LOG is a folder with the same file layout as this set."""
 
@@ -69,8 +73,8 @@ class ImportRequest(Request):
     """Convert a robot's log to a LeRobot v3.0 dataset. Units that the log does not state must be given with --units."""
 
     log: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="LOG")]]
-    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, HDF5 or ROS recording, a log of a Crazyflie, or the name of a
-    public set.
+    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, Parquet, HDF5 or ROS recording, a log of a Crazyflie, or the name
+    of a public set. A folder or a quoted glob of CSV or Parquet files is one log of many episodes.
     """
     output: Path | None = None
     """Folder of the new dataset. It may be omitted only with --check."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import PERCENT
-from twinloop.dataset.logs.checks.timing import find_repeated_rows
 from twinloop.dataset.logs.checks.values import find_wraps
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.dataset.logs.resampling import resample
@@ -119,6 +118,8 @@ def drop_duplicates(record: RawEpisode) -> RawEpisode:
         rows = np.diff(signal.time, prepend=-np.inf) != 0
         signals[name] = replace(signal, time=signal.time[rows], values=signal.values[rows])
     record = replace(_select_rows(record, later), signals=signals)
+    from twinloop.dataset.logs.checks.timing import find_repeated_rows  # loads scipy.optimize, half a second
+
     repeats, _ = find_repeated_rows(record)
     return _select_rows(record, ~np.isin(np.arange(len(record.time)), repeats))
 

@@ -1,4 +1,6 @@
-"""Read CSV logs whose column names, or a YAML file of the same name (see `table_description`), describe their content.
+"""Read logs of CSV or Parquet tables whose column names, or a YAML file (see `table_description`), describe them.
+
+A folder or a glob of tables with equal columns is one log, whose files are its episodes in the order of their names.
 
 The format: an optional header of ``# key: value`` lines, then one header row and one row per frame::
 
@@ -25,7 +27,9 @@ Other columns are ignored.
 
 from __future__ import annotations
 
+import glob
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,12 +37,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet
+import yaml
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
 from twinloop.core.units import UnitMap, find_joint_columns, split_unit
+from twinloop.dataset.logs.importers.guess import guess_description
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, parse_unit, resolve_units
-from twinloop.dataset.logs.importers.table_description import read_description
+from twinloop.dataset.logs.importers.table_description import TableDescription, read_description
 from twinloop.dataset.logs.importers.tables import (
     COMMANDS,
     KNOWN,
@@ -51,32 +58,131 @@ from twinloop.dataset.logs.importers.tables import (
 
 _TIMES = {"time_s": 1.0, "time_ms": 1e-3}
 _JOINT_SIGNALS = {"velocity": ("joint_velocity", "rad/s"), "torque": ("joint_torque", "N·m")}
+_TABLES = (".csv", ".parquet")
+_FOLDER = "columns.yaml"  # description of all tables of a folder
 _SUFFIXES = ("_range_m100_100", "_range_0_100", "_deg", "_rad", "_mm", "_cm", "_m")
 
 
 def recognizes(path: Path) -> bool:
-    """Return whether a path is a CSV file."""
-    return path.is_file() and path.suffix == ".csv"
+    """Return whether a path is a table, or a folder or glob of tables."""
+    return bool(list_tables(path))
+
+
+def list_tables(path: Path) -> list[Path]:
+    """Return the tables of a log in the order of their names, in which 9 comes before 10; empty if there are none.
+
+    Args:
+        path: CSV or Parquet file, folder, or path with the wildcards ``*``, ``?`` and ``[…]``.
+    """
+    if path.is_file():
+        return [path] if path.suffix in _TABLES else []
+    listed = path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path)))  # noqa: PTH207 - Path.glob refuses absolute patterns
+    found = [file for file in listed if file.is_file() and file.suffix in _TABLES and not file.name.startswith(".")]
+
+    def key(file: Path) -> list[str | int]:
+        parts = re.split(r"(\d+)", file.as_posix())
+        return [int(part) if number % 2 else part for number, part in enumerate(parts)]
+
+    return sorted(found, key=key)
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Return the episodes of a CSV file, in order of appearance.
+    """Return the episodes of a table or of several tables, in order of appearance.
 
     Raises:
-        LogError: If there are no rows, no time column, or neither joints nor other signals; if a joint lacks one of its
-            columns ``action/JOINT`` and ``state/JOINT``, a cell is text instead of a number, or an episode number is
-            not an integer.
+        LogError: If the tables have different joints or units; if there are no rows, no time column, or neither joints
+            nor other signals; if a joint lacks one of its columns ``action/JOINT`` and ``state/JOINT``, a cell is text
+            instead of a number, or an episode number is not an integer.
         UnitsError: If a joint's unit is missing, or the column suffixes, the ``units`` line and ``options``
             contradict each other.
     """
-    header, body = _read_header(path)
-    described = read_description(path, options)
-    if described is not None:
-        return build_episodes(path, _parse(path, body, described.delimiter), described.column_layout(options), options)
-    table = _with_suffixes(_parse(path, body))
+    found = list[RawEpisode]()
+    for file in list_tables(path):
+        described = read_description(file, options) or read_description(file.with_name(_FOLDER), options)
+        for episode in _read_table(file, described, options):
+            if found and (episode.units.joints, episode.command) != (found[0].units.joints, found[0].command):
+                raise LogError(
+                    f"{file} has other joints, units or commands than {found[0].origin}: {_list_units(episode)}, and "
+                    f"not {_list_units(found[0])}. Import the two separately."
+                )
+            if not path.is_file():
+                episode = replace(episode, index=len(found), units=found[0].units if found else episode.units)
+            found.append(episode)
+    return found
+
+
+def _list_units(episode: RawEpisode) -> str:
+    return ", ".join(f"{unit.joint} in {unit.unit}" for unit in episode.units.joints) or "no joints"
+
+
+def _read_table(path: Path, described: TableDescription | None, options: LogOptions) -> list[RawEpisode]:
+    """Return the episodes of one table.
+
+    Args:
+        path: CSV or Parquet file.
+        described: Description of its columns; None to use their names.
+        options: Metadata that the caller gives.
+    """
+    delimiter = "," if described is None else described.delimiter
+    if path.suffix == ".parquet":
+        header, table = dict[str, str](), _read_parquet(path)
+    else:
+        header, body = _read_header(path)
+        table = _parse(path, body, delimiter)
+    if described is None:
+        table = _with_suffixes(table)
     if not table.num_rows:
         raise LogError(f"{path} is empty: it has no rows.")
-    return build_episodes(path, table, _build_layout(path, header, table, options), options)
+    if described is None and not any(_is_standard(name) for name in table.column_names):
+        described = _guess_columns(path, table, options)
+    layout = described.column_layout(options) if described else _build_layout(path, header, table, options)
+    return build_episodes(path, table, layout, options)
+
+
+def _is_standard(column: str) -> bool:
+    """Return whether a column has one of the names that this module defines."""
+    kind, slash, _ = column.partition("/")
+    known = kind in ("state", "action", "motor", *_JOINT_SIGNALS, *KNOWN)
+    return column in (*_TIMES, "enabled") or bool(slash and known)
+
+
+def _guess_columns(path: Path, table: pa.Table, options: LogOptions) -> TableDescription:
+    """Guess the meaning of a table's columns, if the caller allows it.
+
+    Raises:
+        LogError: If nothing can be guessed, or the guess must be confirmed first. The message has it as YAML.
+    """
+    units: Mapping[str, str] | str = {}
+    if isinstance(options.units, str):
+        units = options.units
+    content = guess_description(table, options.joints, units)
+    if isinstance(options.units, Sequence) and not isinstance(options.units, str):
+        rows = content.get("joints", {}).values()
+        for row, unit in zip(rows, options.units, strict=False):
+            row.setdefault("unit", unit)
+    listed = f"Its columns are: {', '.join(table.column_names)}."
+    if not content:
+        raise LogError(
+            f"{path} needs a column action/JOINT and a column state/JOINT for each joint, or a YAML file "
+            f"{path.with_suffix('.yaml').name} that describes its columns. {listed}"
+        )
+    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
+    complete = all("unit" in row for row in content["joints"].values())
+    if not options.guess:
+        flags = "--guess" if complete else "--guess --units rad (or deg, m, …)"
+        raise LogError(
+            f"{path} has no columns action/JOINT and state/JOINT. {listed} Their names suggest:\n\n{text}\nConfirm it "
+            f"with {flags}, or save it as {path.with_suffix('.yaml')} (for a folder of files as {_FOLDER} in it) and "
+            "correct it there."
+        )
+    return TableDescription(path=path, content=content)
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    try:
+        return pyarrow.parquet.read_table(require_readable_size(path))
+    except (pa.ArrowException, OSError) as error:
+        raise LogError(f"{path} is not a Parquet table ({str(error).splitlines()[0]}). Copy it again.") from error
 
 
 def _build_layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> ColumnLayout:

@@ -174,6 +174,7 @@ class LogOptions:
         origin: Recorded origin of the episodes; by default the path.
         topics: Topic of a ROS recording by role (see `ros.topics`).
         description: YAML file that describes the columns of a table (see `table_description`).
+        guess: Whether the meaning of a table's columns may be guessed from their names (see `guess`).
         action_key: Column or feature of the action in LeRobot's formats.
         state_key: Column or feature of the joint positions.
     """
@@ -186,6 +187,7 @@ class LogOptions:
     origin: str = ""
     topics: Mapping[str, str] = field(default_factory=dict[str, str])
     description: Path | None = None
+    guess: bool = False
     action_key: str = "action"
     state_key: str = "observation.state"
 
