@@ -204,6 +204,42 @@ def test_menagerie_without_its_package_says_how_to_get_it(monkeypatch):
         load_twin("menagerie:franka_emika_panda")
 
 
+def test_models_come_from_installed_packages_which_are_not_imported(tmp_path, monkeypatch):
+    folder = tmp_path / "site" / "arm_models" / "assets"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise SystemExit('imported')")
+    (folder / "arm.xml").write_text(ARM)
+    (tmp_path / "site" / "secret.xml").write_text(ARM)
+    (tmp_path / "mine.yaml").write_text("base: package:arm_models/assets/arm.xml\nname: mine")
+    (tmp_path / "own.yaml").write_text(
+        "name: own\nmodel: package:arm-models/assets/arm.xml\ncontrol_hz: 20\nsubsteps: 10\nparams: []"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert load_twin("package:arm-models/assets/arm.xml").robot.joints == ["hinge"]
+    assert load_twin(tmp_path / "mine.yaml").name == "mine"
+    assert not load_twin(tmp_path / "own.yaml").params
+    assert list_twin_files("package:arm_models/assets/arm.xml") == []
+    assert list_twin_files(tmp_path / "own.yaml") == [tmp_path / "own.yaml"]
+    assert list_twin_files(tmp_path / "mine.yaml") == [tmp_path / "mine.yaml"]
+    with pytest.raises(UnknownNameError, match=r"model 'arm\.xml' in the package arm_models.*assets/arm\.xml"):
+        load_twin("package:arm_models/arm.xml")
+    with pytest.raises(UnknownNameError, match="secret"):
+        load_twin("package:arm_models/../secret.xml")
+    with pytest.raises(MissingDependencyError, match="pip install no-such-robot"):
+        load_twin("package:no-such-robot/arm.xml")
+
+
+def test_menagerie_models_come_from_a_folder_without_the_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco_menagerie", None)
+    (tmp_path / "my_arm").mkdir()
+    for name in ("scene.xml", "arm.xml", "arm_with_hand.xml"):
+        (tmp_path / "my_arm" / name).write_text(ARM.replace("hinge", name.partition(".")[0]))
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    assert load_twin("menagerie:my_arm").robot.joints == ["arm"]
+    with pytest.raises(MissingDependencyError, match="mujoco-menagerie"):
+        load_twin("menagerie:other")
+
+
 def test_menagerie_models_come_from_its_package(tmp_path, monkeypatch):
     pytest.importorskip("mujoco_menagerie")
     folder = tmp_path / "universal_robots_ur5e"

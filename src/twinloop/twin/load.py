@@ -1,10 +1,11 @@
-"""Find and compile a twin from a built-in name, a twin YAML, an MJCF or URDF file, or ``menagerie:NAME``."""
+"""Find and compile a twin: a built-in name, a twin YAML, an MJCF or URDF file, ``package:…`` or ``menagerie:NAME``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, parse_spec
 from twinloop.twin.twin import Twin
 
 JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS, METRES)
-_MENAGERIE = "menagerie:"
+_MENAGERIE, _PACKAGE = "menagerie:", "package:"
 _URDF = ".urdf"
 _MODEL_SUFFIXES = {".xml", ".mjcf", _URDF}
 
@@ -54,19 +55,21 @@ def load_twin(reference: str | Path) -> Twin:
 
     Args:
         reference: Name of a built-in twin or of a twin in an installed package, path of a twin YAML, an MJCF or a URDF
-            file, or ``menagerie:NAME`` for a robot of MuJoCo Menagerie.
+            file, ``package:NAME/PATH`` for such a file in an installed Python package, or ``menagerie:NAME`` for a
+            robot of MuJoCo Menagerie.
 
     Raises:
         UnknownNameError: If there is no such twin or file.
         InputError: If the file is invalid; the message names file and key.
-        MissingDependencyError: If ``menagerie:NAME`` is given and the package ``mujoco-menagerie`` is not installed.
+        MissingDependencyError: If the package is not installed, or for ``menagerie:NAME`` the package
+            ``mujoco-menagerie``.
     """
     text = str(reference)
     if text.startswith(_MENAGERIE):
         name = text.removeprefix(_MENAGERIE)
         file = _menagerie_file(name)
         return compile_twin(_describe_model(file, name), file, where=str(file))
-    path = Path(text)
+    path = _find_packaged_file(text) if text.startswith(_PACKAGE) else Path(text)
     if text in TWINS.builtin or not path.is_file():
         path = _find_registered_file(text)
     if path.suffix in _MODEL_SUFFIXES:
@@ -84,7 +87,7 @@ def list_twin_files(reference: str | Path) -> list[Path]:
         UnknownNameError, InputError: See `load_twin`.
     """
     path = absolute_path(reference)
-    if str(reference) in TWINS.builtin or str(reference).startswith(_MENAGERIE) or not path.is_file():
+    if str(reference) in TWINS.builtin or str(reference).startswith((_MENAGERIE, _PACKAGE)) or not path.is_file():
         return []
     if path.suffix in _MODEL_SUFFIXES:
         return list_model_files(path)
@@ -94,14 +97,15 @@ def list_twin_files(reference: str | Path) -> list[Path]:
     while yamls[-1].suffix not in _MODEL_SUFFIXES:
         base = str(load_yaml(yamls[-1]).get("base", ""))
         below = absolute_path(yamls[-1].parent / base)
-        if not base or base in TWINS.builtin or not below.is_file():
+        if not base or base in TWINS.builtin or base.startswith(_PACKAGE) or not below.is_file():
             break
         yamls.append(below)
     shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
     named = [file for shape in shapes for file in shape.files]
     named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
     own = [absolute_path(path.parent / name) for name in named]
-    model = list_model_files(folder / spec.model) if absolute_path(folder) in {file.parent for file in yamls} else []
+    is_own = not spec.model.startswith(_PACKAGE) and absolute_path(folder) in {file.parent for file in yamls}
+    model = list_model_files(folder / spec.model) if is_own else []
     return list(dict.fromkeys([*yamls, *model, *filter(Path.is_file, own)]))
 
 
@@ -125,7 +129,8 @@ def _load_yaml_twin(path: Path) -> Twin:
     if isinstance(value, dict) and "params" not in value:
         value = {**value, "params": _generic_params()}
     spec = parse_spec(value, where=str(path))
-    return compile_twin(spec, folder / spec.model, where=str(path), folder=path.parent)
+    model = _find_packaged_file(spec.model) if spec.model.startswith(_PACKAGE) else folder / spec.model
+    return compile_twin(spec, model, where=str(path), folder=path.parent)
 
 
 def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
@@ -147,8 +152,8 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
     own = {key: item for key, item in value.items() if key != "base"}
     base = str(value["base"])
     neighbour = path.parent / base
-    file = neighbour
-    if base in TWINS.builtin or not neighbour.is_file():
+    file = _find_packaged_file(base) if base.startswith(_PACKAGE) else neighbour
+    if base in TWINS.builtin or not file.is_file():
         file = _find_registered_file(base, where=f"{path}: base, and no file in its folder has that name")
     above = (*above, path.resolve())
     if file.resolve() in above:
@@ -172,6 +177,29 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         together = {**(below.get("sensors") or {}), **own["sensors"]}
         merged["sensors"] = {name: sensor for name, sensor in together.items() if sensor is not None}
     return merged, path.parent if "model" in own else folder
+
+
+def _find_packaged_file(reference: str) -> Path:
+    """Return the file ``package:NAME/PATH`` of an installed Python package, which is not imported.
+
+    Raises:
+        MissingDependencyError: If the package is not installed.
+        UnknownNameError: If the package has no such model. The message lists its models.
+    """
+    name, _, place = reference.removeprefix(_PACKAGE).partition("/")
+    found = find_spec(name.replace("-", "_")) if name.replace("-", "_").isidentifier() else None
+    if found is None or not found.submodule_search_locations:
+        raise MissingDependencyError(
+            f"{reference}: there is no installed package {name}.", remedy=f"pip install {name}"
+        )
+    root = Path(next(iter(found.submodule_search_locations))).resolve()
+    file = root / place
+    if not file.resolve().is_relative_to(root) or not file.is_file():
+        models = [
+            path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.suffix in _MODEL_SUFFIXES
+        ]
+        raise UnknownNameError("model", place, models, where=f"the package {name}")
+    return file
 
 
 def _describe_model(path: Path, name: str) -> TwinSpec:
@@ -226,6 +254,10 @@ def _menagerie_file(name: str) -> Path:
     try:
         import mujoco_menagerie  # pyright: ignore[reportMissingImports]
     except ImportError as error:
+        own = Path(os.environ.get("MENAGERIE_ROOT", "")) / name
+        models = [file for file in own.glob("*.xml") if not file.name.startswith("scene")] if name else []
+        if models:  # a checkout or a cache, whose robots have one model beside their scenes
+            return min(models, key=lambda file: len(file.name))
         what = f"menagerie:{name} needs the mujoco-menagerie package."
         raise MissingDependencyError(what, remedy='pip install "twinloop[menagerie]"') from error
     if name not in mujoco_menagerie.names():

@@ -166,7 +166,7 @@ class TwinSpec(_Strict):
         schema_: Version of the file format (key ``schema``).
         name: Name of the twin.
         description: Short description.
-        model: Path of the MJCF or URDF file, relative to the YAML file.
+        model: Path of the MJCF or URDF file, relative to the YAML file, or ``package:NAME/PATH`` in a Python package.
         control_hz: Control rate in commands per second.
         substeps: Physics steps per command.
         robot: Joints, actuators and servos of the robot; None for a twin without a robot.
