@@ -103,7 +103,7 @@ def test_no_files_import_each_other_in_a_circle():
 CEILINGS = {
     "catalog": 5790,
     "checks": 960,
-    "cli": 1330,
+    "cli": 1340,
     "core": 3260,
     "curate": 5390,
     "dataset": 17440,
@@ -127,8 +127,8 @@ CEILINGS = {
     "stats": 5840,
     "tasks": 2290,
     "train": 3570,
-    "twin": 6500,
-    "workflows": 16430,
+    "twin": 6520,
+    "workflows": 16550,
 }
 SLACK = 150
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from twinloop.cli.main import main
 from twinloop.core.errors import BoundsError, InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.generate.config import GenerateFile
@@ -196,6 +197,22 @@ def test_a_urdf_is_a_twin(tmp_path):
 def test_what_is_no_twin_is_named_and_the_built_ins_are_listed():
     with pytest.raises(UnknownNameError, match=r"Unknown twin 'so101_tabletob'.*Nearest existing: so101_tabletop"):
         load_twin("so101_tabletob")
+
+
+def test_a_new_twin_is_the_bare_model_with_a_commented_file(tmp_path, arm, capsys):
+    words = ["twin", "new", str(tmp_path / "arm.xml"), "--output", str(tmp_path / "twins" / "mine.yaml")]
+    assert main(words) == 0
+    made = load_twin(tmp_path / "twins" / "mine.yaml")
+    assert (made.name, made.control_hz, made.spec.robot.joints) == ("mine", arm.control_hz, arm.spec.robot.joints)
+    assert {name: (p.nominal, p.low, p.high, p.default_range) for name, p in made.params.items()} == {
+        name: (p.nominal, p.low, p.high, p.default_range) for name, p in arm.params.items()
+    }
+    text = (tmp_path / "twins" / "mine.yaml").read_text()
+    assert "free bodies are ball" in text
+    assert "# 1 of nominal 0.1 N·m·s/rad, range times [0.9, 1.1]" in text
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "mine.yaml exists" in capsys.readouterr().err
 
 
 def test_menagerie_without_its_package_says_how_to_get_it(monkeypatch):

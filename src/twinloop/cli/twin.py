@@ -1,4 +1,4 @@
-"""Define ``twinloop twin``, which checks a twin, or lists its parameters."""
+"""Define ``twinloop twin``, which writes a twin for a model, checks a twin, or lists its parameters."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from twinloop.workflows.twin import requests
 
 TWIN = Group(
     name="twin",
-    description="Check a twin, or show its parameters.",
+    description="Write a twin for a model, check a twin, or show its parameters.",
     commands=(
+        Command(
+            "new",
+            requests.TwinNewRequest,
+            "twinloop.workflows.twin.new:run_twin_new",
+            example="twinloop twin new my_arm.xml --output my_twin.yaml",
+        ),
         Command(
             "check",
             requests.TwinCheckRequest,

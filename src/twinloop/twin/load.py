@@ -28,7 +28,7 @@ from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, parse_spec
 from twinloop.twin.twin import Twin
 
 JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS, METRES)
-_MENAGERIE, _PACKAGE = "menagerie:", "package:"
+_INSTALLED = _MENAGERIE, _PACKAGE = "menagerie:", "package:"
 _URDF = ".urdf"
 _MODEL_SUFFIXES = {".xml", ".mjcf", _URDF}
 
@@ -65,15 +65,12 @@ def load_twin(reference: str | Path) -> Twin:
             ``mujoco-menagerie``.
     """
     text = str(reference)
-    if text.startswith(_MENAGERIE):
-        name = text.removeprefix(_MENAGERIE)
-        file = _menagerie_file(name)
-        return compile_twin(_describe_model(file, name), file, where=str(file))
-    path = _find_packaged_file(text) if text.startswith(_PACKAGE) else Path(text)
+    path = _find_installed_file(text) if text.startswith(_INSTALLED) else Path(text)
     if text in TWINS.builtin or not path.is_file():
         path = _find_registered_file(text)
     if path.suffix in _MODEL_SUFFIXES:
-        return compile_twin(_describe_model(path, path.stem), path, where=str(path))
+        name = text.removeprefix(_MENAGERIE) if text.startswith(_MENAGERIE) else path.stem
+        return compile_twin(_describe_model(path, name), path, where=str(path))
     return _load_yaml_twin(path)
 
 
@@ -87,7 +84,7 @@ def list_twin_files(reference: str | Path) -> list[Path]:
         UnknownNameError, InputError: See `load_twin`.
     """
     path = absolute_path(reference)
-    if str(reference) in TWINS.builtin or str(reference).startswith((_MENAGERIE, _PACKAGE)) or not path.is_file():
+    if str(reference) in TWINS.builtin or str(reference).startswith(_INSTALLED) or not path.is_file():
         return []
     if path.suffix in _MODEL_SUFFIXES:
         return list_model_files(path)
@@ -97,14 +94,14 @@ def list_twin_files(reference: str | Path) -> list[Path]:
     while yamls[-1].suffix not in _MODEL_SUFFIXES:
         base = str(load_yaml(yamls[-1]).get("base", ""))
         below = absolute_path(yamls[-1].parent / base)
-        if not base or base in TWINS.builtin or base.startswith(_PACKAGE) or not below.is_file():
+        if not base or base in TWINS.builtin or base.startswith(_INSTALLED) or not below.is_file():
             break
         yamls.append(below)
     shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
     named = [file for shape in shapes for file in shape.files]
     named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
     own = [absolute_path(path.parent / name) for name in named]
-    is_own = not spec.model.startswith(_PACKAGE) and absolute_path(folder) in {file.parent for file in yamls}
+    is_own = not spec.model.startswith(_INSTALLED) and absolute_path(folder) in {file.parent for file in yamls}
     model = list_model_files(folder / spec.model) if is_own else []
     return list(dict.fromkeys([*yamls, *model, *filter(Path.is_file, own)]))
 
@@ -127,9 +124,9 @@ def _find_registered_file(name: str, *, where: str = "") -> Path:
 def _load_yaml_twin(path: Path) -> Twin:
     value, folder = _merge_base(load_yaml(path), path)
     if isinstance(value, dict) and "params" not in value:
-        value = {**value, "params": _generic_params()}
+        value = {**value, "params": generic_params()}
     spec = parse_spec(value, where=str(path))
-    model = _find_packaged_file(spec.model) if spec.model.startswith(_PACKAGE) else folder / spec.model
+    model = _find_installed_file(spec.model) if spec.model.startswith(_INSTALLED) else folder / spec.model
     return compile_twin(spec, model, where=str(path), folder=path.parent)
 
 
@@ -152,7 +149,7 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
     own = {key: item for key, item in value.items() if key != "base"}
     base = str(value["base"])
     neighbour = path.parent / base
-    file = _find_packaged_file(base) if base.startswith(_PACKAGE) else neighbour
+    file = _find_installed_file(base) if base.startswith(_INSTALLED) else neighbour
     if base in TWINS.builtin or not file.is_file():
         file = _find_registered_file(base, where=f"{path}: base, and no file in its folder has that name")
     above = (*above, path.resolve())
@@ -179,13 +176,15 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
     return merged, path.parent if "model" in own else folder
 
 
-def _find_packaged_file(reference: str) -> Path:
-    """Return the file ``package:NAME/PATH`` of an installed Python package, which is not imported.
+def _find_installed_file(reference: str) -> Path:
+    """Return the model ``menagerie:NAME``, or the file ``package:NAME/PATH`` of a Python package, without importing it.
 
     Raises:
         MissingDependencyError: If the package is not installed.
         UnknownNameError: If the package has no such model. The message lists its models.
     """
+    if reference.startswith(_MENAGERIE):
+        return _menagerie_file(reference.removeprefix(_MENAGERIE))
     name, _, place = reference.removeprefix(_PACKAGE).partition("/")
     found = find_spec(name.replace("-", "_")) if name.replace("-", "_").isidentifier() else None
     if found is None or not found.submodule_search_locations:
@@ -236,11 +235,12 @@ def _describe_model(path: Path, name: str) -> TwinSpec:
         substeps=max(1, round(1.0 / (timestep * control_hz))),
         robot=robot,
         objects=[],
-        params=[ParamSpec(**row) for row in _generic_params()],
+        params=[ParamSpec(**row) for row in generic_params()],
     )
 
 
-def _generic_params() -> list[dict[str, Any]]:
+def generic_params() -> list[dict[str, Any]]:
+    """Return the declarations of the parameters of a model that comes without any, as in a twin YAML."""
     return load_yaml(_builtin_folder() / "_generic.yaml")["params"]
 
 

@@ -15,12 +15,24 @@ class TwinRequest(Request):
     """Options of all commands on one twin."""
 
     twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
-    """The twin: a built-in name, a twin YAML file, an MJCF or URDF file, or menagerie:NAME."""
+    """The twin: a built-in name, a twin YAML file, an MJCF or URDF file, package:NAME/PATH, or
+    menagerie:NAME.
+    """
 
 
 @request
 class TwinCheckRequest(TwinRequest):
     """Check the physics of a twin: penetration, grasp, delay, stability, energy, and convergence in the time step."""
+
+
+@request
+class TwinNewRequest(Request):
+    """Write a commented YAML file of a twin for a robot's model, which you can edit and use everywhere as TWIN."""
+
+    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]]
+    """The model: an MJCF or URDF file, package:NAME/PATH for one in an installed Python package, or menagerie:NAME."""
+    output: Path | None = None
+    """The file to write; by default NAME.yaml here."""
 
 
 @request
