@@ -2,7 +2,7 @@
 
 A law over 300 fits of a twin with the right physics and 100 fits with an effect that the twin lacks. The robots, their
 motions and their true values are in `draws`, `motions`, `chain` and `quadrotor`; nothing of them is twinloop's own
-simulation. Seeds from 1000 to 4014 were used while the method was written; the published table has other seeds.
+simulation. Seeds from 1000 to 5014 were used while the method was written; the published table has other seeds.
 """
 
 from __future__ import annotations

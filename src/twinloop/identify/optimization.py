@@ -643,12 +643,14 @@ def return_undetermined(problem: FitProblem, here: Linearization, undetermined: 
 
     candidates = np.flatnonzero(undetermined & (here.point != centre))
     covariance = np.linalg.inv(normal_equations(problem, here, 0).matrix)
-    follow = covariance[candidates] * ((centre - here.point) / np.diag(covariance))[candidates, None]
-    points = np.clip(here.point + np.concatenate([np.zeros((1, len(centre))), follow]), problem.low, problem.high)
+    way = np.diag(centre - here.point)[candidates]  # without the others, and with them as the curvature tells
+    follow = covariance[candidates] * (way.sum(axis=1) / np.diag(covariance)[candidates])[:, None]
+    points = np.clip(here.point + np.concatenate([np.zeros((1, len(centre))), way, follow]), problem.low, problem.high)
     losses = problem.losses_at(points, np.repeat(here.local[None], len(points), axis=0)).sum(axis=1)
-    limit, ordered = (1.0 + _UNNOTICED) * losses[0], candidates[np.argsort(losses[1:])]
+    alone = losses[1:].reshape(2, -1).min(axis=0)
+    limit, ordered = (1.0 + _UNNOTICED) * losses[0], candidates[np.argsort(alone)]
     returned, best = list[int](), here
-    for column in ordered[: np.sum(losses[1:] <= limit)].tolist():
+    for column in ordered[: np.sum(alone <= limit)].tolist():
         found = fit_without([*returned, column])
         if found.losses.sum() <= limit:
             returned, best = [*returned, column], found
