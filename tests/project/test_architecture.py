@@ -103,8 +103,8 @@ def test_no_files_import_each_other_in_a_circle():
 CEILINGS = {
     "catalog": 5790,
     "checks": 960,
-    "cli": 1340,
-    "core": 3260,
+    "cli": 1360,
+    "core": 3280,
     "curate": 5390,
     "dataset": 17440,
     "encoders": 970,
@@ -112,7 +112,7 @@ CEILINGS = {
     "evaluate": 1600,
     "gap": 8050,
     "generate": 2360,
-    "hardware": 2780,
+    "hardware": 2960,
     "identify": 6150,
     "label": 860,
     "policies": 1620,
@@ -128,7 +128,7 @@ CEILINGS = {
     "tasks": 2290,
     "train": 3570,
     "twin": 6520,
-    "workflows": 16550,
+    "workflows": 16680,
 }
 SLACK = 150
 

@@ -99,6 +99,53 @@ def test_edited_datasets_keep_the_files_and_train_from_them(moved):
     assert read_card("again").assignment == read_card("policy").assignment
 
 
+WORLD = """
+import mujoco
+from twinloop.hardware import OwnRobot
+
+class World(OwnRobot):
+    joints, unit, tracked, name = ("slide_x", "slide_y"), "m", ("puck.x", "puck.y"), "pusher"
+
+    def __init__(self, model):
+        self.model = mujoco.MjModel.from_xml_path(model)
+
+    def reset(self, episode):
+        self.data = mujoco.MjData(self.model)
+        self.data.qpos[:] = [0, 0, 0.1, 0.005 * (episode % 3 - 1), 0.021, 1, 0, 0, 0]
+        mujoco.mj_forward(self.model, self.data)
+
+    def step(self, command, dt):
+        self.data.ctrl[:] = command
+        end = self.data.time + dt
+        while self.data.time < end - 1e-9:
+            mujoco.mj_step(self.model, self.data)
+
+    def read(self):
+        return self.data.qpos[:2]
+
+    def track(self):
+        return self.data.qpos[2:4]
+
+    def success(self):
+        return None if self.data.time < 1.0 else bool(self.data.qpos[2] > 0.2)
+"""
+
+
+def test_the_policy_runs_in_ones_own_simulator(moved, capsys):
+    approve_sources(moved)
+    (moved / "world.py").write_text(WORLD)
+    model = next((moved / "policy" / "sources").rglob("pusher.xml"))
+    address = f"world.py:World?model={model}"
+    assert main(["robot", "check", address]) == 0
+    words = ["run", "--robot", address, "--policy", "policy", "--episodes", "2", "--first", "4", "--seconds", "2.5"]
+    assert main([*words, "--output", "driven"]) == 0
+    reader = DatasetReader(moved / "driven")
+    tracked = "observation.environment_state"
+    starts = [reader.frames_table(i, [tracked])[tracked][0].as_py()[1] for i in range(2)]
+    assert starts == pytest.approx([0.0, 0.005])  # episodes 4 and 5
+    assert [reader.provenance(i).success for i in range(2)] == [True, True]
+
+
 def test_without_policy_or_workspace_twin_and_task_must_be_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["evaluate", "expert"]) == 2

@@ -45,6 +45,7 @@ from twinloop.cli.policies import POLICIES, PROMOTE, ROLLBACK
 from twinloop.cli.query import QUERY
 from twinloop.cli.recording import RECORD
 from twinloop.cli.render import RENDER, REPLAY
+from twinloop.cli.robot import ROBOT
 from twinloop.cli.run import RUN
 from twinloop.cli.scenario import SCENARIO
 from twinloop.cli.sensors import SENSORS
@@ -67,7 +68,7 @@ _NO_CHECKPOINT = " There is no checkpoint yet: the same command starts from the 
 STAGES: Mapping[str, tuple[Command | Group, ...]] = {
     "Start": (DEMO, DOCTOR, APPROVE, INIT),
     "Real logs": (IMPORT, RECORD),
-    "Twin": (TWIN, SENSORS, IDENTIFY),
+    "Twin": (TWIN, ROBOT, SENSORS, IDENTIFY),
     "Sim-to-real gap": (GAP, COVERAGE, PLAN),
     "Simulation": (GENERATE, RENDER, REPLAY),
     "Data": (ADD, QUERY, CURATE, LABEL, EDIT, DATASETS, EXPORT, PUSH, PULL, FETCH, FSCK),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from twinloop.core.errors import InputError
 from twinloop.core.extension import mark_references, split_mark
@@ -47,9 +47,11 @@ class Assignment(JsonRecord):
             InputError: If an entry is missing or is not text.
         """
         names = ("twin", "twin_hash", "task", "task_name", "task_hash")
-        if not isinstance(value, Mapping) or not all(isinstance(value.get(name), str) for name in names):
+        given: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+        texts = {name: split_mark(given[name])[0] for name in names if isinstance(given.get(name), str)}
+        if len(texts) < len(names):
             raise InputError(f"{where}: the assignment needs the texts {', '.join(names)}. Restore the file.")
-        return cls(**{name: split_mark(value[name])[0] for name in names})
+        return cls(**texts)
 
     @property
     def identity(self) -> str:

@@ -189,3 +189,26 @@ def find_joint_columns(required: Sequence[str], available: Sequence[str], *, whe
             "Rename the columns or choose a twin with these joints."
         )
     return [list(available).index(joint) for joint in required]
+
+
+_ABSOLUTE = {
+    RADIANS: (1.0, 0.0),
+    DEGREES: (math.pi / 180, 0.0),
+    METRES: (1.0, 0.0),
+    "cm": (1e-2, 0.0),
+    "mm": (1e-3, 0.0),
+}
+
+
+def parse_unit(joint: str, unit: str) -> JointUnit:
+    """Return the joint unit with a given name; scale and offset are None for normalized values.
+
+    Raises:
+        UnknownNameError: If there is no such unit.
+    """
+    if unit in (NORMALIZED, PERCENT):
+        return JointUnit(joint=joint, unit=unit, scale=None, offset=None)
+    if unit not in _ABSOLUTE:
+        raise UnknownNameError("joint unit", unit, [*_ABSOLUTE, NORMALIZED, PERCENT], where=f"the unit of {joint}")
+    scale, offset = _ABSOLUTE[unit]
+    return JointUnit(joint=joint, unit=unit, scale=scale, offset=offset)

@@ -4,6 +4,7 @@ A virtual robot is opened by a twin and a seed, the user's own robot by the path
 """
 
 from twinloop.hardware.hidden import HiddenCell, fault_names, make_hidden_cell
+from twinloop.hardware.own import OwnRobot
 from twinloop.hardware.protocol import Clock, NotConnectedError, Robot, WallClock, check_robot
 from twinloop.hardware.record import record
 from twinloop.hardware.registry import open_robot, robot_names
@@ -14,6 +15,7 @@ __all__ = [
     "Clock",
     "HiddenCell",
     "NotConnectedError",
+    "OwnRobot",
     "Robot",
     "VirtualCell",
     "VirtualRobot",

@@ -136,7 +136,8 @@ class _DrivableRobot:
 
     def __init__(self, robot: Robot) -> None:
         self._robot, self._clock = robot, robot.clock
-        self._reads = [key for key in robot.observation_features if not key.startswith(TRACKED_PREFIX)]
+        numbers = [key for key, kind in robot.observation_features.items() if kind is float]  # and no images
+        self._reads = [key for key in numbers if not key.startswith(TRACKED_PREFIX)]
         self._acts = list(robot.action_features)
 
     def now(self) -> NDArray[np.float64]:

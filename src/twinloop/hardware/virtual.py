@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import InputError
 from twinloop.core.records import Episode, LoggedSignal, Source
 from twinloop.core.seeds import uniforms
 from twinloop.core.units import UnitMap
 from twinloop.hardware.arms import VirtualArms
 from twinloop.hardware.hidden import HiddenParameters, draw_hidden
 from twinloop.hardware.limits import drive_kind
-from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError
+from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError, check_keys
 from twinloop.hardware.record import drive, make_episodes
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.rollout.observing import TrackerNoise
@@ -148,26 +148,6 @@ class VirtualRobot(TwinRobot):
         if self._arms is None:
             raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
         return self._arms
-
-
-def check_keys(action: Mapping[str, float], keys: list[str], *, origin: str) -> None:
-    """Raise an error for an action whose keys are not exactly the robot's action keys.
-
-    Args:
-        action: the action.
-        keys: the robot's action keys.
-        origin: address of the robot, for messages.
-
-    Raises:
-        UnknownNameError: If the action has an unknown key.
-        InputError: If a key is missing.
-    """
-    for key in action:
-        if key not in keys:
-            raise UnknownNameError("action", key, keys, where=origin)
-    missing = [key for key in keys if key not in action]
-    if missing:
-        raise InputError(f"The action for {origin} lacks {', '.join(missing)}. Give every joint: {', '.join(keys)}.")
 
 
 TASK = "pick and place, teleoperated"

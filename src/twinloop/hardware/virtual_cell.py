@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
 from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
-from twinloop.hardware.protocol import POSITION, TRACKED_PREFIX, NotConnectedError
-from twinloop.hardware.virtual import TwinRobot, check_keys
+from twinloop.hardware.protocol import POSITION, TRACKED_PREFIX, NotConnectedError, check_keys
+from twinloop.hardware.virtual import TwinRobot
 from twinloop.randomize import Plan
 from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.observing import WorldObserver

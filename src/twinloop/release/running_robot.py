@@ -133,13 +133,14 @@ class TimedRobot:
         action = {key: float(value) for key, value in zip(self._actions, command, strict=True)}
         return np.array(list(self.driver.send_action(action).values()))
 
-    def judge_success(self, judge: Callable[[], Any]) -> bool:
-        """Return whether the task is done, by calling ``judge`` in the robot's thread.
+    def judge_success(self, judge: Callable[[], Any]) -> bool | None:
+        """Return whether the task is done, by calling ``judge`` in the robot's thread; None if it does not know.
 
         Raises:
             RobotLostError: If the robot raised an error or did not answer in time.
         """
-        return bool(self.driver.call(judge))
+        said = self.driver.call(judge)
+        return None if said is None else bool(said)
 
     def reconnect(self) -> None:
         """Disconnect the robot and connect it again.

@@ -76,9 +76,11 @@ def open_run_parts(request: RunRequest, registry: PolicyRegistry | None, held: E
     timed_robot = TimedRobot(open_robot(_add_session_number(request.robot, request.first)), patience_s=PATIENCE_S)
     held.callback(timed_robot.driver.close)
     robot = timed_robot.driver
+    if request.first and robot.read_attribute("episode") is not None:  # of a class based on OwnRobot
+        robot.call(lambda: setattr(robot.robot, "episode", request.first))
     twin = load_twin(_twin_name(request, registry))
     hz = request.hz or twin.control_hz
-    if robot.source == "sim" and hz != twin.control_hz:
+    if request.robot.startswith(_VIRTUAL) and hz != twin.control_hz:
         raise InputError(f"{robot.origin} runs at its twin's {twin.control_hz:g} Hz. Leave --hz out.")
     settings = EnvelopeSettings() if request.envelope is None else EnvelopeSettings.read(request.envelope)
     envelope = Envelope(twin, settings, units=robot.units, hz=hz)

@@ -42,9 +42,9 @@ import yaml
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
-from twinloop.core.units import UnitMap, find_joint_columns, split_unit
+from twinloop.core.units import UnitMap, find_joint_columns, parse_unit, split_unit
 from twinloop.dataset.logs.importers.guess import guess_description
-from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, parse_unit, resolve_units
+from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, resolve_units
 from twinloop.dataset.logs.importers.table_description import TableDescription, read_description
 from twinloop.dataset.logs.importers.tables import (
     COMMANDS,

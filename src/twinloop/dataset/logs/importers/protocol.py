@@ -6,7 +6,6 @@ one. Checks of logs use the raw episode, because `Episode` refuses defects.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,17 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import LogError, UnitsError, UnknownNameError
+from twinloop.core.errors import LogError, UnitsError
 from twinloop.core.records import Episode, LoggedSignal, Source, StoredSimulation
 from twinloop.core.units import (
-    DEGREES,
-    NORMALIZED,
-    PERCENT,
-    RADIANS,
     CommandKind,
-    JointUnit,
     UnitMap,
     find_joint_columns,
+    parse_unit,
 )
 from twinloop.dataset.lerobot.calibration import calibrated_units, read_calibration
 
@@ -142,13 +137,6 @@ def _check_commands(time: NDArray[np.float64], where: str) -> None:
 
 
 # Units that are converted to rad or m without a calibration: (scale, offset).
-_ABSOLUTE = {
-    RADIANS: (1.0, 0.0),
-    DEGREES: (math.pi / 180, 0.0),
-    "m": (1.0, 0.0),
-    "cm": (1e-2, 0.0),
-    "mm": (1e-3, 0.0),
-}
 _WHICH_UNIT = (
     "in which unit is each joint: deg (LeRobot's default since 0.4.4), range_m100_100 with the gripper in range_0_100 "
     "(its default before), or rad"
@@ -238,20 +226,6 @@ def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sam
     if options.calibration is not None:
         return calibrated_units(read_calibration(options.calibration), joints, units, source=str(options.calibration))
     return UnitMap(joints=tuple(map(parse_unit, joints, units)), source="given with the log")
-
-
-def parse_unit(joint: str, unit: str) -> JointUnit:
-    """Return the joint unit with a given name; scale and offset are None for normalized values.
-
-    Raises:
-        UnknownNameError: If there is no such unit.
-    """
-    if unit in (NORMALIZED, PERCENT):
-        return JointUnit(joint=joint, unit=unit, scale=None, offset=None)
-    if unit not in _ABSOLUTE:
-        raise UnknownNameError("joint unit", unit, [*_ABSOLUTE, NORMALIZED, PERCENT], where=f"the unit of {joint}")
-    scale, offset = _ABSOLUTE[unit]
-    return JointUnit(joint=joint, unit=unit, scale=scale, offset=offset)
 
 
 def name_columns(names: Sequence[str], width: int, options: LogOptions, *, where: str) -> tuple[list[str], list[int]]:

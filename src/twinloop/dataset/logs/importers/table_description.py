@@ -30,9 +30,9 @@ from reprlib import repr as _short  # shortens long values
 from typing import Any
 
 from twinloop.core.errors import InputError, UnitsError, UnknownNameError
-from twinloop.core.units import JointUnit, UnitMap, split_unit
+from twinloop.core.units import JointUnit, UnitMap, parse_unit, split_unit
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.dataset.logs.importers.protocol import LogOptions, parse_unit
+from twinloop.dataset.logs.importers.protocol import LogOptions
 from twinloop.dataset.logs.importers.tables import (
     COMMANDS,
     KNOWN,

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from twinloop.core.documents import require_regular
 from twinloop.core.errors import LogError, UnknownNameError
 from twinloop.core.records import LoggedSignal
-from twinloop.core.units import COMMANDED, CommandKind, UnitMap
-from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode, parse_unit
+from twinloop.core.units import COMMANDED, CommandKind, UnitMap, parse_unit
+from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode
 
 _MOST_BYTES = 1 << 31  # a text log of half a day at 1 kHz; more does not fit in memory as numbers
 

@@ -1,0 +1,250 @@
+"""Base class of a user's own robot or simulator, which needs only a few methods of it.
+
+`OwnRobot` adds what the protocol of robots (`hardware.protocol.Robot`) also asks for: features, units, connection,
+clock, and checks of commands. A simulator over any physics engine::
+
+    class Pendulum(OwnRobot):
+        joints, unit, tracked = ("hinge",), "rad", ("tip.x",)
+
+        def __init__(self, mass="1"):
+            self.engine = MyEngine(mass=float(mass))
+
+        def reset(self, episode):
+            self.engine.start(seed=episode)
+
+        def step(self, command, dt):
+            self.engine.run(target=command[0], seconds=dt)
+
+        def read(self):
+            return [self.engine.angle]
+
+        def track(self):
+            return [self.engine.tip_x]
+
+        def success(self):
+            return self.engine.angle > 3.0
+
+A real robot defines ``send(command)`` instead of ``step``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import Source
+from twinloop.core.units import CommandKind, UnitMap, parse_unit
+from twinloop.hardware.protocol import POSITION, TORQUE, TRACKED_PREFIX, Clock, NotConnectedError, WallClock, check_keys
+
+
+class OwnRobot:
+    """Robot or simulator of the user; see the module. It defines `read`, and `step` or `send`; all else is optional.
+
+    A method ``success()``, if the class has it, returns whether the task is done, or None if that is not known.
+
+    Attributes:
+        joints: Names of the joints, in the order of all arrays.
+        unit: Unit of the joints (rad, deg, m, cm, mm, range_m100_100, range_0_100): one for all, or one per joint.
+        command: Whether commands are positions in the joints' units, or torques in N·m.
+        tracked: Names of the values of `track`: positions in m, headings as cosine and sine.
+        cameras: Height and width in px of the images of `see`, by camera name.
+        name: LeRobot's name of the robot; by default that of the class.
+        origin: Address that datasets store; by default the name.
+        episode: Number of the next episode, which `reset` gets.
+    """
+
+    joints: Sequence[str] = ()
+    unit: str | Sequence[str] = "rad"
+    command: CommandKind = "position"
+    tracked: Sequence[str] = ()
+    cameras: Mapping[str, tuple[int, int]] = {}
+    name: str = ""
+    origin: str = ""
+    episode: int = 0
+    _session: _Session | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give the class its name, and check that it says how commands reach it."""
+        super().__init_subclass__(**options)
+        cls.name = cls.__dict__.get("name", "") or cls.__name__.lower()
+        cls.origin = cls.__dict__.get("origin", "") or cls.name
+
+    def read(self) -> Sequence[float] | NDArray[np.float64]:
+        """Return the present reading of every joint, in the unit of the joint."""
+        raise NotImplementedError
+
+    def reset(self, episode: int) -> None:
+        """Begin an episode; a simulator starts the scene with this number, which always is the same."""
+
+    def step(self, command: NDArray[np.float64], dt: float) -> None:
+        """Simulate ``dt`` seconds with a command, one value per joint."""
+        raise NotImplementedError
+
+    def send(self, command: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Send a command to a real robot, and return it as sent, or None if it was not changed."""
+        raise NotImplementedError
+
+    def track(self) -> Sequence[float] | NDArray[np.float64]:
+        """Return the values that a tracker measures in the scene, in the order of ``tracked``."""
+        return ()
+
+    def see(self) -> Mapping[str, NDArray[np.uint8]]:
+        """Return the present image of every camera, ``(height, width, 3)``, RGB."""
+        return {}
+
+    def close(self) -> None:
+        """Close the connection of a real robot; it is called after every episode or session."""
+
+    @property
+    def source(self) -> Source:
+        """``real`` if the class defines `send`, ``sim`` if it defines `step`."""
+        return "real" if type(self).send is not OwnRobot.send else "sim"
+
+    @property
+    def units(self) -> UnitMap:
+        """Unit of every joint."""
+        units = [self.unit] * len(self.joints) if isinstance(self.unit, str) else list(self.unit)
+        if not self.joints or len(units) != len(self.joints):
+            raise InputError(
+                f"{type(self).__name__} has {len(self.joints)} joints and {len(units)} units. Give the names of its "
+                "joints as `joints`, and as `unit` one unit, or one for each joint."
+            )
+        return UnitMap(joints=tuple(map(parse_unit, self.joints, units)), source=f"the class {type(self).__name__}")
+
+    @property
+    def observation_features(self) -> Mapping[str, Any]:
+        """Keys and types of an observation: joints, tracked values, and the shapes of images."""
+        joints = {f"{joint}.{POSITION}": float for joint in self.joints}
+        images = {name: (height, width, 3) for name, (height, width) in self.cameras.items()}
+        return {**joints, **{f"{TRACKED_PREFIX}{name}": float for name in self.tracked}, **images}
+
+    @property
+    def action_features(self) -> Mapping[str, type]:
+        """Keys and types of an action."""
+        return {f"{joint}.{TORQUE if self.command == 'torque' else POSITION}": float for joint in self.joints}
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether an episode or session has begun."""
+        return self._session is not None
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Always true: readings are in ``unit``."""
+        return True
+
+    def calibrate(self) -> None:
+        """Do nothing."""
+
+    def configure(self) -> None:
+        """Do nothing."""
+
+    def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002 - LeRobot's signature
+        """Begin the next episode. If one has begun, do nothing."""
+        if self._session is not None:
+            return
+        own = type(self)
+        if own.read is OwnRobot.read or (own.step is OwnRobot.step and own.send is OwnRobot.send):
+            raise InputError(f"{own.__name__} must define read(), and step(command, dt) or send(command).")
+        self.reset(self.episode)
+        self.episode += 1
+        held = np.asarray(self.read(), dtype=np.float64)
+        self._session = _Session(np.zeros_like(held) if self.command == "torque" else held)
+
+    def disconnect(self) -> None:
+        """End the episode."""
+        if self._session is not None:
+            self._session = None
+            self.close()
+
+    @property
+    def clock(self) -> Clock:
+        """Clock of the robot: of the simulation since `reset`, or the computer's."""
+        return WallClock() if self.source == "real" else _SteppedClock(self.require_session, self.step)
+
+    def get_observation(self) -> dict[str, Any]:
+        """Return the present readings, tracked values and images by key."""
+        self.require_session()
+        values = [
+            *np.asarray(self.read(), dtype=np.float64).tolist(),
+            *np.asarray(self.track(), dtype=np.float64).tolist(),
+        ]
+        keys = [key for key, kind in self.observation_features.items() if kind is float]
+        if len(values) != len(keys):
+            raise InputError(
+                f"{type(self).__name__}: read() and track() return {len(values)} values, and joints and tracked have "
+                f"{len(keys)} names ({', '.join(keys)})."
+            )
+        return {**dict(zip(keys, values, strict=True)), **self.see()}
+
+    def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
+        """Issue a command, which a simulator holds until the next one; return it as sent.
+
+        Raises:
+            UnknownNameError: If the robot has no such action key.
+            InputError: If a joint is missing or its command is not finite.
+        """
+        session, keys = self.require_session(), list(self.action_features)
+        check_keys(action, keys, origin=self.origin)
+        command = np.array([action[key] for key in keys], dtype=np.float64)
+        if not np.isfinite(command).all():
+            raise InputError(
+                f"The command for {self.origin} is not finite. Send numbers, or nothing to hold the last one."
+            )
+        if self.source == "sim":
+            session.command = command
+            return dict(zip(keys, command.tolist(), strict=True))
+        sent = self.send(command)
+        return dict(zip(keys, (command if sent is None else np.asarray(sent)).tolist(), strict=True))
+
+    def require_session(self) -> _Session:
+        """Return the running episode or session.
+
+        Raises:
+            NotConnectedError: If none has begun.
+        """
+        if self._session is None:
+            raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
+        return self._session
+
+
+@dataclass
+class _Session:
+    """Running episode of a simulator, or session of a robot.
+
+    Attributes:
+        command: Command that a simulator holds; at first the readings, or no torque.
+        now: Simulated time since the beginning in s.
+    """
+
+    command: NDArray[np.float64]
+    now: float = 0.0
+
+
+@dataclass(frozen=True)
+class _SteppedClock:
+    """Clock of a user's simulator: waiting simulates.
+
+    Attributes:
+        session: Function that returns the running episode.
+        step: Function that simulates, see `OwnRobot.step`.
+    """
+
+    session: Callable[[], _Session]
+    step: Callable[[NDArray[np.float64], float], None]
+
+    def now(self) -> float:
+        """Return the simulated time since the beginning of the episode, in s."""
+        return self.session().now
+
+    def wait_until(self, moment: float) -> None:
+        """Simulate until a moment; return at once if it has passed."""
+        session = self.session()
+        if moment > session.now:
+            self.step(session.command, moment - session.now)
+            session.now = moment

@@ -1,0 +1,1 @@
+"""Run ``twinloop robot``: write a class for the user's own robot or simulator, and check a robot."""

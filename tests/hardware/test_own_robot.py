@@ -1,0 +1,154 @@
+"""A user's own robot defines a few methods; everything else of the protocol comes from the base class."""
+
+import numpy as np
+import pytest
+
+from twinloop.cli.main import main
+from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
+from twinloop.hardware import NotConnectedError, OwnRobot, check_robot, open_robot, record
+
+
+class Cart(OwnRobot):
+    """A cart that follows its command with a time constant, exactly integrated; a tracker and a camera see it."""
+
+    joints, unit, tracked, cameras = ("slide",), "mm", ("cart.x",), {"front": (16, 32)}
+
+    def __init__(self):
+        self.x, self.steps = 0.0, []
+
+    def reset(self, episode):
+        self.x, self.steps = 10.0 * episode, []
+
+    def step(self, command, dt):
+        self.steps.append(dt)
+        self.x = command[0] + (self.x - command[0]) * np.exp(-dt / 0.1)
+
+    def read(self):
+        return [self.x]
+
+    def track(self):
+        return [1e-3 * self.x]
+
+    def see(self):
+        return {"front": np.full((16, 32, 3), int(self.x) % 256, dtype=np.uint8)}
+
+
+class Arm(OwnRobot):
+    joints, unit = ("a", "b"), ("deg", "rad")
+
+    def reset(self, episode):
+        self.held, self.closed = np.zeros(2), False
+
+    def send(self, command):
+        self.held = np.clip(command, -1.0, 1.0)
+        return self.held
+
+    def read(self):
+        return self.held
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_simulator_follows_the_protocol_and_is_recorded():
+    cart = Cart()
+    check_robot(cart)
+    assert (cart.source, cart.name, cart.origin, cart.episode) == ("sim", "cart", "cart", 1)
+    cart.connect()
+    episode = record(cart, iter(np.full((20, 1), 50.0)), 50.0)
+    cart.disconnect()
+    np.testing.assert_allclose(np.diff(episode.time), 0.02, atol=1e-9)
+    expected = 50.0 + (10.0 - 50.0) * np.exp(-episode.time / 0.1)  # the second session starts at 10 mm
+    np.testing.assert_allclose(episode.state[:, 0], expected, rtol=1e-9)
+    assert episode.units.joints[0].scale == pytest.approx(1e-3)
+    assert not cart.is_connected
+
+
+def test_the_same_episode_is_the_same_scene_and_a_later_one_another():
+    one, other = Cart(), Cart()
+    other.episode = 3
+    one.connect()
+    other.connect()
+    assert (one.get_observation()["slide.pos"], other.get_observation()["slide.pos"]) == (0.0, 30.0)
+    other.connect()  # already begun
+    assert other.episode == 4
+
+
+def test_a_command_is_held_until_the_next_and_waiting_for_the_past_does_nothing():
+    cart = Cart()
+    cart.connect()
+    cart.send_action({"slide.pos": 5.0})
+    for moment in (0.02, 0.05, 0.05, 0.01):
+        cart.clock.wait_until(moment)
+    assert cart.steps == pytest.approx([0.02, 0.03])
+    assert cart.clock.now() == 0.05
+    assert cart.get_observation()["environment.cart.x"] == pytest.approx(5e-3 * (1 - np.exp(-0.5)))
+    assert cart.get_observation()["front"].shape == (16, 32, 3)
+
+
+def test_a_real_robot_reports_the_command_as_sent_and_is_closed():
+    arm = Arm()
+    check_robot(arm)
+    assert (arm.source, arm.closed) == ("real", True)
+    arm.connect()
+    assert arm.send_action({"a.pos": 3.0, "b.pos": 0.5}) == {"a.pos": 1.0, "b.pos": 0.5}
+    assert arm.units.joints[0].scale == pytest.approx(np.pi / 180)
+    with pytest.raises(UnknownNameError, match=r"c\.pos"):
+        arm.send_action({"a.pos": 0.0, "c.pos": 0.0})
+    with pytest.raises(InputError, match="not finite"):
+        arm.send_action({"a.pos": np.nan, "b.pos": 0.0})
+
+
+def test_torque_commands_begin_at_zero():
+    class Motor(Cart):
+        command = "torque"
+
+    motor = Motor()
+    motor.episode = 2
+    motor.connect()
+    motor.clock.wait_until(0.1)
+    assert list(motor.action_features) == ["slide.torque"]
+    assert motor.x == pytest.approx(20.0 * np.exp(-1.0))  # towards a command of 0, not of the reading
+
+
+def test_what_is_missing_or_does_not_fit_is_said():
+    class Nothing(OwnRobot):
+        joints = ("a",)
+
+    class Short(Cart):
+        joints = ("a", "b")
+
+    class Units(Cart):
+        unit = ("mm", "mm")
+
+    class Image(Cart):
+        cameras = {"front": (8, 8)}  # noqa: RUF012
+
+    with pytest.raises(InputError, match=r"Nothing must define read\(\), and step\(command, dt\) or send\(command\)"):
+        Nothing().connect()
+    with pytest.raises(NotConnectedError, match="connect"):
+        Cart().get_observation()
+    with pytest.raises(InputError, match=r"return 2 values, and joints and tracked have 3 names"):
+        check_robot(Short())
+    with pytest.raises(InputError, match="Units has 1 joints and 2 units"):
+        _ = Units().units
+    with pytest.raises(CheckFailedError, match=r"the image front is uint8 \(16, 32, 3\)"):
+        check_robot(Image())
+
+
+def test_new_classes_follow_the_protocol_and_are_not_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, kind in (("my_sim.py", "sim"), ("my_arm.py", "real")):
+        assert main(["robot", "new", name, "--kind", kind, "--twin", "so101_tabletop"]) == 0
+        robot = open_robot(f"{name}:{'MySim' if kind == 'sim' else 'MyArm'}?option=2")
+        assert (robot.source, len(robot.joints), robot.option) == (kind, 6, 2.0)
+        assert len((tmp_path / name).read_text().splitlines()) <= 40
+    assert main(["robot", "new", "my_sim.py"]) == 2
+    assert main(["robot", "new", "my_sim.txt"]) == 2
+    capsys.readouterr()
+    assert main(["robot", "check", "my_arm.py:MyArm"]) == 0
+    assert "shoulder_pan in deg" in capsys.readouterr().out.replace("\n", " ")
+    (tmp_path / "bad.py").write_text(
+        (tmp_path / "my_sim.py").read_text().replace("return self.positions", "return [float('nan')] * 6")
+    )
+    assert main(["robot", "check", "bad.py:MySim"]) == 1
