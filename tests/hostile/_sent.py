@@ -62,7 +62,9 @@ def make_workspace(root: Path) -> Path:
 def send_dataset(root: Path, sentinel: Path, *, name: str = "sent", inside: bool = False) -> Path:
     """Put a dataset into the workspace whose configuration names a Python file, in the dataset if ``inside``."""
     folder = shutil.copytree(root.parent / "honest", root / "data" / name)
-    code = write_code((folder / layout.SOURCES / "1" if inside else root.parent / "elsewhere") / "helper.py", sentinel)
+    code = write_code(
+        (folder / layout.OWN / "sources" / "1" if inside else root.parent / "elsewhere") / "helper.py", sentinel
+    )
     file = folder / layout.SPEC
     spec = json.loads(file.read_text())
     named = f"{code}:Task"

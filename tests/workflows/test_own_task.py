@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from twinloop.core.evaluation import Evaluation
 from twinloop.core.extension import approve
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.folder import read_card
+from twinloop.train.common_features import find_common_features
 
 pytest.importorskip("torch")
 
@@ -144,6 +146,21 @@ def test_the_policy_runs_in_ones_own_simulator(moved, capsys):
     starts = [reader.frames_table(i, [tracked])[tracked][0].as_py()[1] for i in range(2)]
     assert starts == pytest.approx([0.0, 0.005])  # episodes 4 and 5
     assert [reader.provenance(i).success for i in range(2)] == [True, True]
+
+
+def test_a_dataset_of_an_earlier_version_still_gives_the_kind_of_commands_and_the_name_of_a_task(moved):
+    (moved / "other").mkdir()
+    twin = write_own_task(moved / "other" / "own") / "robot" / "pusher.yaml"
+    twin.write_text(twin.read_text().replace("units: [m, m],", "units: [m, m], control: velocity,"))
+    file = moved / "data" / "twinloop" / "dataset.json"
+    spec = json.loads(file.read_text())
+    del spec["config"]["assignment"]
+    spec["config"]["generate"] |= {"twin": str(twin), "task": "pick_and_place"}
+    file.write_text(json.dumps(spec))
+    readers = {moved / "data": DatasetReader(moved / "data")}
+    source = SimpleNamespace(config=SimpleNamespace(units=None), episodes=[SimpleNamespace(folder=moved / "data")])
+    found = find_common_features([source], readers, inputs=None)
+    assert (found.contract.command, found.contract.task, found.assignment) == ("velocity", "pick_and_place", None)
 
 
 def test_without_policy_or_workspace_twin_and_task_must_be_named(tmp_path, monkeypatch, capsys):

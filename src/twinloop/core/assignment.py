@@ -86,6 +86,8 @@ def _locate(reference: str, folder: Path) -> str:
 def find_assignments(config: Mapping[str, Any], *, where: str) -> list[Assignment]:
     """Return the different assignments in the configuration of a dataset; a merged one may have several.
 
+    Datasets of earlier versions name twin and task in their generate section only: these assignments have no hash.
+
     Args:
         config: ``config`` of the dataset's specification.
         where: Name of the dataset, for error messages.
@@ -98,6 +100,10 @@ def find_assignments(config: Mapping[str, Any], *, where: str) -> list[Assignmen
         row = waiting.pop()
         if "assignment" in row:
             found.append(Assignment.from_json(row["assignment"], where=where))
+        elif isinstance(section := row.get("generate"), Mapping):
+            twin, task = (str(cast("Mapping[str, Any]", section).get(key, "")) for key in ("twin", "task"))
+            name = "" if is_file_reference(task) else task
+            found.append(Assignment(twin=twin, twin_hash="", task=task, task_name=name))
         below = [row.get("parent"), *dict(row.get("runs") or {}).values()]
         waiting += [value for value in below if isinstance(value, Mapping)]
     return list(dict.fromkeys(found))

@@ -102,7 +102,8 @@ class DatasetSpec:
         licence: Licence of the data.
         readings: Features of further sensors.
         ranges: Sentences on the ranges of the randomization for the dataset card, one per line.
-        sources: Files of the user's own twin and task that are copied into the dataset, by their path in it.
+        sources: Files of the user's own twin and task that are copied into the dataset, by their path in
+            its folder ``twinloop``.
     """
 
     name: str

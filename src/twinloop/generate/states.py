@@ -16,7 +16,6 @@ from twinloop.core.pool import LocalProcesses, WorkEngine, count_cores
 from twinloop.core.profile import Profile, record_spans, span
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.invalid_worlds import InvalidAttempt
-from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.generate.batches import (
@@ -248,7 +247,7 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
         joints=tuple(twin.robot.joints),
         units=dataset_units(config, twin),
         config={"generate": config.model_dump(mode="json"), "plan": plan.to_json(), "assignment": assignment.to_json()},
-        sources={f"{layout.OWN}/{name}": file for name, file in files.items()},
+        sources=files,
         twin_hash=twin.hash,
         config_hash=config.hash,
         block_size=config.block_size,

@@ -19,6 +19,7 @@ import safetensors.torch  # pyright: ignore[reportMissingImports]
 import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
+from twinloop.core.assignment import copy_sources
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes
@@ -82,8 +83,7 @@ def write_policy(
     with create_locked_snapshot(folder) as stage:
         replace_bytes(stage / WEIGHTS, safetensors.torch.save(plain, metadata=facts))
         replace_bytes(stage / CONFIG, (dumps(config, indent=2) + "\n").encode())
-        for name, file in card.sources.items():
-            replace_bytes(stage / name, file.read_bytes())
+        copy_sources(card.sources, stage)
         replace_bytes(stage / README, render_card(card, config).encode())
     return folder
 

@@ -258,6 +258,7 @@ def find_common_features(
         )
     reader = next(iter(readers.values()))
     environment = tuple(reader.feature_names(ENVIRONMENT)) if ENVIRONMENT in keys else ()
+    assignments = _list_assignments(readers)
     contract = Contract(
         robot_type=str(reader.info.get("robot_type") or ""),
         control_hz=reader.fps,
@@ -265,11 +266,11 @@ def find_common_features(
         state=first.state,
         environment=environment,
         cameras={key.removeprefix(IMAGES): _find_image_size(readers, key) for key in keys if key.startswith(IMAGES)},
-        command=_find_command_kind(readers),
-        task=task or _find_common_task(readers),
+        command=_find_command_kind(assignments),
+        task=task or _find_common_task(assignments),
     )
-    assignments = {made for own in _list_assignments(readers).values() for made in own}
-    assignment = assignments.pop() if len(assignments) == 1 else None
+    every = {made for own in assignments.values() for made in own if made.twin_hash}
+    assignment = every.pop() if len(every) == 1 else None
     files = [list_sources(folder / layout.OWN) for folder in readers] if assignment else []
     columns = {
         folder: _find_column_order(environment, one.feature_names(ENVIRONMENT) if environment else [], one)
@@ -361,23 +362,24 @@ def _find_image_size(readers: Mapping[Path, DatasetReader], key: str) -> tuple[i
     return next(iter(sizes))
 
 
-def _find_command_kind(readers: Mapping[Path, DatasetReader]) -> CommandKind:
+def _find_command_kind(assignments: Mapping[Path, Sequence[Assignment]]) -> CommandKind:
     """Return the control mode of the twin that generated the data, from the first dataset folder that stores a twin.
 
     Folders whose twin cannot be loaded here are skipped. If no folder remains, return ``position``, which LeRobot
     assumes.
     """
-    for folder, assignments in _list_assignments(readers).items():
-        for assignment in assignments:
+    for folder, own in assignments.items():
+        for assignment in own:
             with contextlib.suppress(TwinloopError, OSError):  # a twin that is not installed here
-                return load_twin(assignment.references(folder / layout.OWN)[0]).robot.control
+                kept = assignment.references(folder / layout.OWN)[0] if assignment.twin_hash else assignment.twin
+                return load_twin(kept).robot.control
     return "position"
 
 
-def _find_common_task(readers: Mapping[Path, DatasetReader]) -> str:
+def _find_common_task(assignments: Mapping[Path, Sequence[Assignment]]) -> str:
     """Return the name of the task if all folders were generated for the same task, else an empty string."""
-    names = {one.task_name for own in _list_assignments(readers).values() for one in own}
-    return names.pop() if len(names) == 1 and all(_list_assignments(readers).values()) else ""
+    names = {one.task_name for own in assignments.values() for one in own if one.task_name}
+    return names.pop() if len(names) == 1 and all(assignments.values()) else ""
 
 
 def _list_assignments(readers: Mapping[Path, DatasetReader]) -> dict[Path, list[Assignment]]:

@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
+from twinloop.core.assignment import copy_sources
 from twinloop.core.documents import read_json
 from twinloop.core.files import dumps, sha256_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.metadata import format_card, write_sources
+from twinloop.dataset.lerobot.metadata import format_card
 from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.tables import tasks_table
 from twinloop.dataset.media.video_copy import CodecParameters
@@ -187,7 +188,7 @@ def write_documents(stage: Path, result: EditMetadata) -> None:
         _write_json(stage / layout.UNIT_MAP, result.units.to_json())
     if result.spec is not None:
         _write_json(stage / layout.SPEC, result.spec.to_json())
-        write_sources(stage, result.spec)
+        copy_sources(result.spec.sources, stage / layout.OWN)
         _write_json(stage / layout.PROGRESS, result.progress.to_json(), indent=None)
     _write_json(stage / EDIT, _history(result))
     replace_bytes(stage / layout.CARD, _card(stage, result).encode())

@@ -34,7 +34,6 @@ MODALITY = "meta/modality.json"
 UNIT_MAP = "twinloop/unit_map.json"
 SPEC = "twinloop/dataset.json"
 OWN = "twinloop"  # folder of all files that LeRobot does not know
-SOURCES = "twinloop/sources"
 PROGRESS = "twinloop/progress.json"
 RESULT = "twinloop/result.json"
 COVERAGE = "twinloop/coverage.json"

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
+from twinloop.core.assignment import copy_sources
 from twinloop.core.console import (
     MarkdownCode,
     escape_control,
@@ -245,7 +246,7 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, q
     _write_json(stage / layout.MODALITY, build_modality(spec))
     _write_json(stage / layout.UNIT_MAP, spec.units.to_json())
     _write_json(stage / layout.SPEC, spec.to_json())
-    write_sources(stage, spec)
+    copy_sources(spec.sources, stage / layout.OWN)
     buffer = io.BytesIO()
     pq.write_table(tasks_table(progress.tasks), buffer)
     replace_bytes(stage / layout.TASKS, buffer.getvalue())
@@ -257,13 +258,6 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, q
         stats = _stats(stage, spec, progress, progress.moments, quantiles=quantiles)
         _write_json(stage / layout.STATS, stats)
     _write_json(stage / layout.PROGRESS, progress.to_json(), indent=None)
-
-
-def write_sources(stage: Path, spec: DatasetSpec) -> None:
-    """Copy the files of the user's own twin and task into the folder of a snapshot."""
-    for name, file in spec.sources.items():
-        if not (stage / name).exists():
-            replace_bytes(stage / name, file.read_bytes())
 
 
 def quantiles_due(progress: WriteProgress) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.assignment import list_sources
 from twinloop.core.documents import open_regular, parse_json, read_json
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.records import Episode, Provenance
@@ -34,10 +35,6 @@ _ATTEMPTS = 3
 # Long texts of the episode table; `provenance` reads them from another file when needed. For 100,000 episodes they
 # would take hundreds of megabytes.
 _TEXTS = ("provenance/units", "provenance/versions", "provenance/randomization")
-
-
-def _is_plain(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink()
 
 
 class DatasetReader:
@@ -81,9 +78,7 @@ class DatasetReader:
         """
         where = self.path / layout.SPEC
         spec = DatasetSpec.from_json(read_json(where), where=str(where))
-        files = sorted((self.path / layout.SOURCES).rglob("*"))
-        sources = {file.relative_to(self.path).as_posix(): file for file in files if _is_plain(file)}
-        return replace(spec, sources=sources)
+        return replace(spec, sources=list_sources(self.path / layout.OWN))
 
     @property
     def units(self) -> UnitMap | None:
