@@ -129,6 +129,8 @@ def test_other_columns_are_no_joints_and_torques_and_velocities_can_be_commands(
         "state": "pos_1_mm", "unit": "mm", "velocity": "vel_1", "velocity_unit": "m/s", "action": "pos_des_1_mm"
     }  # fmt: skip
     assert guess_description(table().drop_columns(["t"]), None, "rad") == {}
+    mixed = guess_description(table(), None, ["deg", "m", "rad"])["joints"].values()
+    assert [(row["unit"], row["velocity_unit"]) for row in mixed] == [("deg", "deg/s"), ("m", "m/s"), ("rad", "rad/s")]
 
 
 @settings(deadline=None, max_examples=50)

@@ -1,7 +1,7 @@
-"""Base class of a user's own robot or simulator, which needs only a few methods of it.
+"""Base class of a user's own robot or simulator.
 
-`OwnRobot` adds what the protocol of robots (`hardware.protocol.Robot`) also asks for: features, units, connection,
-clock, and checks of commands. A simulator over any physics engine::
+`OwnRobot` implements the protocol of robots (`hardware.protocol.Robot`) on top of a few methods of the user: features,
+units, connection, clock, and checks of commands. A simulator over any physics engine::
 
     class Pendulum(OwnRobot):
         joints, unit, tracked = ("hinge",), "rad", ("tip.x",)
@@ -39,7 +39,15 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.records import Source
 from twinloop.core.units import CommandKind, UnitMap, parse_unit
-from twinloop.hardware.protocol import POSITION, TORQUE, TRACKED_PREFIX, Clock, NotConnectedError, WallClock, check_keys
+from twinloop.hardware.protocol import (
+    POSITION,
+    TORQUE,
+    TRACKED_PREFIX,
+    Clock,
+    NotConnectedError,
+    WallClock,
+    read_command,
+)
 
 
 class OwnRobot:
@@ -69,7 +77,7 @@ class OwnRobot:
     _session: _Session | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Give the class its name, and check that it says how commands reach it."""
+        """Set the name and the origin of the class, if it does not define them."""
         super().__init_subclass__(**options)
         cls.name = cls.__dict__.get("name", "") or cls.__name__.lower()
         cls.origin = cls.__dict__.get("origin", "") or cls.name
@@ -79,7 +87,7 @@ class OwnRobot:
         raise NotImplementedError
 
     def reset(self, episode: int) -> None:
-        """Begin an episode; a simulator starts the scene with this number, which always is the same."""
+        """Start an episode. A simulator makes the scene with this number; the same number gives the same scene."""
 
     def step(self, command: NDArray[np.float64], dt: float) -> None:
         """Simulate ``dt`` seconds with a command, one value per joint."""
@@ -130,7 +138,7 @@ class OwnRobot:
 
     @property
     def is_connected(self) -> bool:
-        """Whether an episode or session has begun."""
+        """Whether an episode or session is running."""
         return self._session is not None
 
     @property
@@ -145,7 +153,7 @@ class OwnRobot:
         """Do nothing."""
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002 - LeRobot's signature
-        """Begin the next episode. If one has begun, do nothing."""
+        """Start the next episode. If one is running, do nothing."""
         if self._session is not None:
             return
         own = type(self)
@@ -190,12 +198,7 @@ class OwnRobot:
             InputError: If a joint is missing or its command is not finite.
         """
         session, keys = self.require_session(), list(self.action_features)
-        check_keys(action, keys, origin=self.origin)
-        command = np.array([action[key] for key in keys], dtype=np.float64)
-        if not np.isfinite(command).all():
-            raise InputError(
-                f"The command for {self.origin} is not finite. Send numbers, or nothing to hold the last one."
-            )
+        command = read_command(action, keys, origin=self.origin)
         if self.source == "sim":
             session.command = command
             return dict(zip(keys, command.tolist(), strict=True))
@@ -206,7 +209,7 @@ class OwnRobot:
         """Return the running episode or session.
 
         Raises:
-            NotConnectedError: If none has begun.
+            NotConnectedError: If none is running.
         """
         if self._session is None:
             raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twinloop.core.errors import CheckFailedError, InputError, TwinloopError, UnknownNameError
 from twinloop.core.records import Source
@@ -124,7 +125,7 @@ class Robot(Protocol):
         ...
 
 
-def check_keys(action: Mapping[str, float], keys: list[str], *, origin: str) -> None:
+def check_keys(action: Mapping[str, float], keys: Sequence[str], *, origin: str) -> None:
     """Raise an error for an action whose keys are not exactly the robot's action keys.
 
     Args:
@@ -142,6 +143,21 @@ def check_keys(action: Mapping[str, float], keys: list[str], *, origin: str) -> 
     missing = [key for key in keys if key not in action]
     if missing:
         raise InputError(f"The action for {origin} lacks {', '.join(missing)}. Give every joint: {', '.join(keys)}.")
+
+
+def read_command(action: Mapping[str, float], keys: Sequence[str], *, origin: str) -> NDArray[np.float64]:
+    """Return the values of an action in the order of the robot's action keys, after `check_keys`.
+
+    Raises:
+        UnknownNameError, InputError: See `check_keys`.
+        InputError: If a value is not finite.
+    """
+    check_keys(action, keys, origin=origin)
+    values = np.array([action[key] for key in keys], dtype=np.float64)
+    if not np.isfinite(values).all():
+        wrong = keys[int(np.flatnonzero(~np.isfinite(values))[0])].rpartition(".")[0]
+        raise InputError(f"The command of {wrong} is not finite. Send numbers, or nothing to hold the last command.")
+    return values
 
 
 _SUFFIXES = (f".{POSITION}", f".{TORQUE}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
 from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
-from twinloop.hardware.protocol import POSITION, TRACKED_PREFIX, NotConnectedError, check_keys
+from twinloop.hardware.protocol import POSITION, TRACKED_PREFIX, NotConnectedError, read_command
 from twinloop.hardware.virtual import TwinRobot
 from twinloop.randomize import Plan
 from twinloop.rollout.actor import EpisodeStart
@@ -171,13 +171,7 @@ class VirtualCell(TwinRobot):
             InputError: If a joint is missing or its command is not finite.
         """
         session, keys = self._require_session(), list(self.action_features)
-        check_keys(action, keys, origin=self.origin)
-        values = np.array([action[key] for key in keys], dtype=np.float64)
-        if not np.isfinite(values).all():
-            wrong = self.units.names[int(np.flatnonzero(~np.isfinite(values))[0])]
-            raise InputError(
-                f"The command of {wrong} is not finite. Send numbers, or nothing to hold the last command."
-            )
+        values = read_command(action, keys, origin=self.origin)
         position = self.cell.twin.robot.control == "position"
         session.send(self.units.to_si(values) if position else values)
         return dict(zip(keys, values.tolist(), strict=True))

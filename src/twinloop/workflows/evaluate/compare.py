@@ -76,7 +76,7 @@ def _run_comparison(request: CompareRequest, console: Console) -> tuple[PairedCo
     suite = build_suite(request, first if first.images else second, place)
     runner = TrialRunner(
         suite=suite,
-        task=place.task,
+        task=place.task_name,
         run_seed=request.seed,
         backend=open_backend(request.backend),
         batch=request.batch,

@@ -32,7 +32,6 @@ from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, EvaluationSummary
 from twinloop.evaluate.worlds import Suite, expand_suite
 from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
-from twinloop.tasks import open_task
 from twinloop.workflows.evaluate.page import evaluation_section
 from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
@@ -118,17 +117,15 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
     output, fail_under = request.output, request.fail_under
     run = MeasuredRun.begin("evaluate", request.suite, output, parse_fail_under(fail_under), console)
     started = datetime.now(UTC)
-    who, place = (
-        open_candidate(request.policy, request.name),
-        choose_twin_and_task(request.twin, request.task, [request.policy], output, console),
-    )
+    who = open_candidate(request.policy, request.name)
+    place = choose_twin_and_task(request.twin, request.task, [request.policy], output, console)
     suite = build_suite(request, who, place)
     suite.select_slices([stem for stem, _, _ in map(_split_fail_under, fail_under) if stem not in (OVERALL, WORST)])
     with show_progress(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
         made = evaluate(
             who,
             place.twin,
-            place.task,
+            place.task_name,
             suite,
             run_seed=request.seed,
             backend=open_backend(request.backend),
@@ -169,7 +166,7 @@ def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
         console.print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110), soft_wrap=True)
         return {"suite": plain, "hash": spec.hash}, 0
     place = choose_twin_and_task(request.twin, request.task, [], None, console)
-    opened_on, made = place.twin, open_task(place.task, place.twin)
+    opened_on, made = place.twin, place.task
     table = Table("suite", "slices", "episodes", "slices with images", "description", title=f"on {opened_on.name}")
     rows: list[dict[str, Any]] = []
     for name, spec in builtin_suites().items():
@@ -251,8 +248,8 @@ def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, place
     """
     root = Workspace.find(request.output or Path.cwd())
     folder = request.scenarios or (None if root is None else root / "scenarios")
-    spec, task = open_suite(request.suite), open_task(place.task, place.twin)
-    suite = expand_suite(spec, place.twin, task, images=who.images, scenarios=folder)
+    spec = open_suite(request.suite)
+    suite = expand_suite(spec, place.twin, place.task, images=who.images, scenarios=folder)
     return suite.with_episodes(getattr(request, "episodes", None)).select_slices(request.slices)
 
 

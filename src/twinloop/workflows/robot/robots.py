@@ -95,7 +95,7 @@ def run_robot_new(request: RobotNewRequest, console: Console) -> dict[str, Any]:
 
 
 def run_robot_check(request: RobotCheckRequest, console: Console) -> dict[str, Any]:
-    """Check a robot, and print what it offers.
+    """Check a robot, and print its joints, its other readings, and whether it determines outcomes.
 
     Raises:
         CheckFailedError: If the robot violates a rule of the protocol.

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.extension import resolve_reference
 from twinloop.evaluate.candidates import EXPERT
 from twinloop.policies.folder import read_card
-from twinloop.tasks import open_task
+from twinloop.tasks import Task, open_task
 from twinloop.tasks.assignment import assign
 from twinloop.tasks.registry import TASKS
 from twinloop.twin import Twin, load_twin
@@ -34,8 +34,9 @@ def load_requested_twin(name: str | None, output: Path | None, policy: str | Non
     """
     name = name or _workspace_default("twin", output)
     if not name and policy is not None and policy != EXPERT:
-        kept = read_card(policy_folder(policy)).assignment
-        name = "" if kept is None else kept.references(policy_folder(policy))[0]
+        folder = policy_folder(policy)
+        kept = read_card(folder).assignment
+        name = "" if kept is None else kept.references(folder)[0]
     return load_twin(name or _require("twin", TWINS))
 
 
@@ -62,14 +63,16 @@ class TwinAndTask:
 
     Attributes:
         twin: the twin.
+        task: the task.
         twin_name: argument of `load_twin`.
-        task: argument of `open_task`.
+        task_name: argument of `open_task`.
         identity: name of the task, with the hash of its content for a user's own.
     """
 
     twin: Twin
+    task: Task
     twin_name: str
-    task: str
+    task_name: str
     identity: str
 
 
@@ -104,4 +107,4 @@ def choose_twin_and_task(
     for made, folder in kept.items():
         if made.task_name == task.name and made.identity != identity:
             console.print(f"{folder} was trained for another version of the task, {made.identity}.", soft_wrap=True)
-    return TwinAndTask(twin=twin, twin_name=twin_name, task=task_name, identity=identity)
+    return TwinAndTask(twin=twin, task=task, twin_name=twin_name, task_name=task_name, identity=identity)

@@ -169,7 +169,7 @@ def rebuild_from_log(located: DatasetEpisode, request: FromFailureRequest, conso
     """
     policies = [request.policy] if request.policy else []
     place = choose_twin_and_task(request.twin, request.task, policies, None, console)
-    twin, task = place.twin, open_task(place.task, place.twin)
+    twin, task = place.twin, place.task
     distribution, said = _load_distribution(request.identified)
     world = scenario_from_log(
         _read_log(located, twin),
@@ -191,7 +191,7 @@ def rebuild_from_log(located: DatasetEpisode, request: FromFailureRequest, conso
     table = f" on a table {1e3 * rise:+.1f} mm from the twin's" if rise else ""
     lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}{table}.", f"Parameters: {said}.")
     return RebuiltWorld(
-        world=world.with_references(place.twin_name, place.task, twin, task),
+        world=world.with_references(place.twin_name, place.task_name, twin, task),
         twin=twin,
         task=task,
         exact=None,

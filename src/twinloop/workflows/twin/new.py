@@ -83,8 +83,8 @@ def format_twin(twin: Twin, model: str, file: Path) -> str:
     lines += [
         _comment("# objects: []", f"bodies that tasks move; free bodies are {', '.join(_free_bodies(twin)) or 'none'}"),
         _comment("# cameras: []", f"cameras that policies use; the model has {', '.join(cameras) or 'none'}"),
-        "# What is uncertain. Ranges are the usual ones; give your own as `range: [low, high]` with `op: absolute`,",
-        "# `scale` or `add`, and `source: why`. Remove lines of what you know exactly.",
+        "# Parameters that may vary, with the usual ranges. Give your own as `range: [low, high]` with `op: absolute`,",
+        "# `scale` or `add`, and `source: why`. Remove the lines of parameters whose values are exact.",
         "params:",
         *_param_lines(twin),
     ]

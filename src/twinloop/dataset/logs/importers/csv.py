@@ -152,14 +152,8 @@ def _guess_columns(path: Path, table: pa.Table, options: LogOptions) -> TableDes
     Raises:
         LogError: If nothing can be guessed, or the guess must be confirmed first. The message has it as YAML.
     """
-    units: Mapping[str, str] | str = {}
-    if isinstance(options.units, str):
-        units = options.units
+    units = "" if options.units is None or isinstance(options.units, UnitMap) else options.units
     content = guess_description(table, options.joints, units)
-    if isinstance(options.units, Sequence) and not isinstance(options.units, str):
-        rows = content.get("joints", {}).values()
-        for row, unit in zip(rows, options.units, strict=False):
-            row.setdefault("unit", unit)
     listed = f"Its columns are: {', '.join(table.column_names)}."
     if not content:
         raise LogError(

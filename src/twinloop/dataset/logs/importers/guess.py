@@ -37,13 +37,13 @@ _TIME_UNITS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SLOWEST, _FASTEST = 1.0, 5000.0
 
 
-def guess_description(table: pa.Table, joints: Sequence[str] | None, units: Mapping[str, str] | str) -> dict[str, Any]:
+def guess_description(table: pa.Table, joints: Sequence[str] | None, units: Sequence[str] | str) -> dict[str, Any]:
     """Return the content of a description file for a table; empty if no time or no joint is recognized.
 
     Args:
         table: Cells of the table.
         joints: Names that replace those of the joints found, in order; None to keep the names in the columns.
-        units: Unit of the positions, for all joints or by name, where the columns do not name it.
+        units: Unit of the positions where the columns name none: one for all joints, or one per joint; may be empty.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}  # by joint and role
     time, episode = {}, ""
@@ -68,9 +68,10 @@ def guess_description(table: pa.Table, joints: Sequence[str] | None, units: Mapp
         return {}
     command = next((kind for kind in ("position", "velocity", "torque") if _all_have(rows, f"{kind} command")), "none")
     named = list(joints) if joints is not None and len(joints) == len(rows) else [_joint_name(key) for key in rows]
+    each = [units] * len(rows) if isinstance(units, str) else [*units, *[""] * len(rows)]
     described = {
-        name: _describe_joint(roles, command, units if isinstance(units, str) else units.get(name, ""))
-        for name, roles in zip(named, rows.values(), strict=True)
+        name: _describe_joint(roles, command, unit)
+        for name, roles, unit in zip(named, rows.values(), each[: len(rows)], strict=True)
     }
     return {
         "time": time, **({"episode": episode} if episode else {}), "command": command, "joints": described
@@ -92,7 +93,7 @@ def _split_words(column: str) -> tuple[list[str], str]:
 
 
 def _find_role(words: Iterable[str]) -> str | None:
-    """Return the quantity of a column, with `` command`` for commands; None if no word tells it."""
+    """Return the quantity of a column, with `` command`` for commands; None if no word names one."""
     words = set(words)
     kinds = [kind for kind, names in _QUANTITIES.items() if words & names]
     is_command = bool(words & _COMMAND)
