@@ -213,6 +213,10 @@ def test_a_new_twin_is_the_bare_model_with_a_commented_file(tmp_path, arm, capsy
     capsys.readouterr()
     assert main(words) == 2
     assert "mine.yaml exists" in capsys.readouterr().err
+    for wrong in ("so101_tabletop", str(tmp_path / "twins" / "mine.yaml")):
+        assert main(["twin", "new", wrong, "--output", str(tmp_path / "no.yaml")]) == 2
+        assert f"{wrong} is not a model" in capsys.readouterr().err
+        assert not (tmp_path / "no.yaml").exists()
 
 
 def test_menagerie_without_its_package_says_how_to_get_it(monkeypatch):

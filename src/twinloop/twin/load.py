@@ -28,9 +28,9 @@ from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, parse_spec
 from twinloop.twin.twin import Twin
 
 JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS, METRES)
-_INSTALLED = _MENAGERIE, _PACKAGE = "menagerie:", "package:"
+_INSTALLED = MENAGERIE, _PACKAGE = "menagerie:", "package:"
 _URDF = ".urdf"
-_MODEL_SUFFIXES = {".xml", ".mjcf", _URDF}
+MODEL_SUFFIXES = {".xml", ".mjcf", _URDF}
 
 
 def _builtin_folder() -> Path:
@@ -68,8 +68,8 @@ def load_twin(reference: str | Path) -> Twin:
     path = _find_installed_file(text) if text.startswith(_INSTALLED) else Path(text)
     if text in TWINS.builtin or not path.is_file():
         path = _find_registered_file(text)
-    if path.suffix in _MODEL_SUFFIXES:
-        name = text.removeprefix(_MENAGERIE) if text.startswith(_MENAGERIE) else path.stem
+    if path.suffix in MODEL_SUFFIXES:
+        name = text.removeprefix(MENAGERIE) if text.startswith(MENAGERIE) else path.stem
         return compile_twin(_describe_model(path, name), path, where=str(path))
     return _load_yaml_twin(path)
 
@@ -86,12 +86,12 @@ def list_twin_files(reference: str | Path) -> list[Path]:
     path = absolute_path(reference)
     if str(reference) in TWINS.builtin or str(reference).startswith(_INSTALLED) or not path.is_file():
         return []
-    if path.suffix in _MODEL_SUFFIXES:
+    if path.suffix in MODEL_SUFFIXES:
         return list_model_files(path)
     merged, folder = _merge_base(load_yaml(path), path)
     spec = parse_spec(merged, where=str(path))
     yamls = [path]
-    while yamls[-1].suffix not in _MODEL_SUFFIXES:
+    while yamls[-1].suffix not in MODEL_SUFFIXES:
         base = str(load_yaml(yamls[-1]).get("base", ""))
         below = absolute_path(yamls[-1].parent / base)
         if not base or base in TWINS.builtin or base.startswith(_INSTALLED) or not below.is_file():
@@ -157,7 +157,7 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         raise InputError(
             f"{path}: base: {base} is based on itself, directly or through other twins. Name another twin."
         )
-    if file.suffix in _MODEL_SUFFIXES:
+    if file.suffix in MODEL_SUFFIXES:
         described = _describe_model(file, file.stem).model_dump(mode="json", by_alias=True, exclude_defaults=True)
         below, folder = described, file.parent
     else:
@@ -183,8 +183,8 @@ def _find_installed_file(reference: str) -> Path:
         MissingDependencyError: If the package is not installed.
         UnknownNameError: If the package has no such model. The message lists its models.
     """
-    if reference.startswith(_MENAGERIE):
-        return _menagerie_file(reference.removeprefix(_MENAGERIE))
+    if reference.startswith(MENAGERIE):
+        return _menagerie_file(reference.removeprefix(MENAGERIE))
     name, _, place = reference.removeprefix(_PACKAGE).partition("/")
     found = find_spec(name.replace("-", "_")) if name.replace("-", "_").isidentifier() else None
     if found is None or not found.submodule_search_locations:
@@ -195,7 +195,7 @@ def _find_installed_file(reference: str) -> Path:
     file = root / place
     if not file.resolve().is_relative_to(root) or not file.is_file():
         models = [
-            path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.suffix in _MODEL_SUFFIXES
+            path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.suffix in MODEL_SUFFIXES
         ]
         raise UnknownNameError("model", place, models, where=f"the package {name}")
     return file

@@ -12,7 +12,7 @@ from rich.console import Console
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 from twinloop.twin import Twin, load_twin
-from twinloop.twin.load import generic_params
+from twinloop.twin.load import MENAGERIE, MODEL_SUFFIXES, generic_params
 from twinloop.twin.params import Param
 from twinloop.workflows.twin.requests import TwinNewRequest
 
@@ -23,8 +23,13 @@ def run_twin_new(request: TwinNewRequest, console: Console) -> dict[str, Any]:
     """Write the twin YAML of a model, and load it.
 
     Raises:
-        InputError: If the file exists, or the model cannot be loaded.
+        InputError: If the file exists, the reference is not that of a model, or the model cannot be loaded.
     """
+    if Path(request.model).suffix not in MODEL_SUFFIXES and not request.model.startswith(MENAGERIE):
+        raise InputError(
+            f"{request.model} is not a model. Give an MJCF or URDF file ({', '.join(sorted(MODEL_SUFFIXES))}), "
+            f"package:NAME/PATH or {MENAGERIE}NAME. For a variant of a twin write a YAML file with `base: TWIN`."
+        )
     twin = load_twin(request.model)
     output = request.output or Path(f"{twin.name}.yaml")
     if output.exists():
