@@ -17,7 +17,7 @@ from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
 pytest.importorskip("torch")
 from twinloop.workflows.demo import retraining
 
-SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=1, conditions=(1, 4))
+SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=4, conditions=(1, 4))
 
 
 @pytest.mark.slow

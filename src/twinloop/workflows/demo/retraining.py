@@ -274,6 +274,8 @@ def _find_scenario(half: FailureLoopResult, policy: Path, console: Console) -> M
             episode=f"{folder}:0",
             name=f"{_NAME}-{number}",
             policy=str(policy),
+            twin=TWIN,
+            task=TASK,
             identified=identified / "result.json",
             tries=_TRIES,
             reason="failed on the virtual robot",
@@ -370,7 +372,7 @@ def gate_file(candidate: str, evidence: Mapping[str, Sequence[str]], identified:
         "floor": {"success": 0.5},
         "regressions": {"suites": ["failures"]},
         "latency": {"budget_s": 1 / load_twin(TWIN).control_hz},
-        "context": {"twin": TWIN, "distribution": identified},
+        "context": {"twin": TWIN, "task": TASK, "distribution": identified},
         "stages": {"canary": None},
     }
 
