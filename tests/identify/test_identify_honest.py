@@ -271,9 +271,9 @@ def test_an_interval_holds_the_friction_of_a_robot_with_stribeck_friction_that_i
     assert friction.value > 0.202  # without the effect the interval begins at 0.2015
 
 
-def test_a_payload_of_known_mass_determines_the_common_scale(tmp_path):
-    """Without it the gain is as uncertain as the masses; with 0 and 0.4 kg in turn it is several times better known."""
-    (tmp_path / "arm.xml").write_text(
+def payload_log(folder, noise):
+    """Return a twin, six episodes with 0 and 0.4 kg in turn, and the options with which their payload is known."""
+    (folder / "arm.xml").write_text(
         ARM.format(limit=4.0, damping=0.1, friction=0.1).replace(
             '<joint name="j0"', '<site name="tool" pos="0.3 0 0"/><joint name="j0"'
         )
@@ -284,8 +284,8 @@ def test_a_payload_of_known_mass_determines_the_common_scale(tmp_path):
         "robot": {"type": "arm", "joints": ["j0"], "units": ["rad"]},
         "params": [{"name": name, "source": "test"} for name in names],
     }  # fmt: skip
-    (tmp_path / "arm.yaml").write_text(yaml.safe_dump(spec))
-    twin = load_twin(tmp_path / "arm.yaml")
+    (folder / "arm.yaml").write_text(yaml.safe_dump(spec))
+    twin = load_twin(folder / "arm.yaml")
     time = np.arange(200) / twin.control_hz
     truth = {"actuator/j0/kp": 26.0, "link/arm/mass": 1.1 * twin.params["link/arm/mass"].nominal}
     blank = [
@@ -299,8 +299,14 @@ def test_a_payload_of_known_mass_determines_the_common_scale(tmp_path):
     logs = prepare_replay(twin, blank, options)
     robot = replace(logs, twin=change_substeps(logs.twin, 16 * logs.twin.substeps))
     readings = replay(BACKEND, robot, twin.table(1, truth))[0]
-    readings += 1e-4 * generator(0, "test/payload").standard_normal(readings.shape)
+    readings += noise * generator(0, "test/payload").standard_normal(readings.shape)
     log = [replace(e, state=r) for e, r in zip(blank, readings, strict=True)]
+    return twin, log, options
+
+
+def test_a_payload_of_known_mass_determines_the_common_scale(tmp_path):
+    """Without it the gain is as uncertain as the masses; with 0 and 0.4 kg in turn it is several times better known."""
+    twin, log, options = payload_log(tmp_path, 1e-4)
 
     def gain(episodes, config):
         rows = {row.name: row for row in identify(twin, episodes, backend=BACKEND, config=config).estimates}
@@ -313,3 +319,12 @@ def test_a_payload_of_known_mass_determines_the_common_scale(tmp_path):
     assert loaded.low < 26.0 < loaded.high
     assert width(loaded) < 0.25 * width(bare)
     assert bare.interval == "not determined: its interval would be wider than its prior's"
+
+
+def test_undetermined_parameters_of_a_fit_return_to_their_nominal_values(tmp_path):
+    twin, log, _ = payload_log(tmp_path, 1e-2)
+    rows = {row.name: row for row in identify(twin, log[::2], backend=BACKEND).estimates}
+    for name in ("link/arm/mass", "joint/j0/armature"):
+        assert not rows[name].determined
+        assert rows[name].value == pytest.approx(rows[name].nominal, rel=1e-12)
+    assert all(row.low <= row.value <= row.high for row in rows.values() if row.determined)

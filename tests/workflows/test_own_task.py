@@ -8,10 +8,12 @@ import pytest
 
 from tests.support.own_task import write_own_task
 from twinloop.cli.main import main
+from twinloop.core.assignment import Assignment
 from twinloop.core.evaluation import Evaluation
-from twinloop.core.extension import approve
+from twinloop.core.extension import NotApprovedError, approve, split_mark
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.folder import read_card
+from twinloop.tasks.registry import TASKS
 from twinloop.train.common_features import find_common_features
 
 pytest.importorskip("torch")
@@ -169,6 +171,27 @@ def test_without_policy_or_workspace_twin_and_task_must_be_named(tmp_path, monke
     assert "No twin is named here" in capsys.readouterr().err
     assert main(["evaluate", "expert", "--twin", "so101_tabletop"]) == 2
     assert "No task is named here" in capsys.readouterr().err
+
+
+def test_an_outcome_that_the_simulator_does_not_know_is_not_a_failure(moved, capsys):
+    approve_sources(moved)
+    (moved / "world.py").write_text(WORLD.replace("return None if self.data.time < 1.0 else", "return None #"))
+    model = next((moved / "policy" / "sources").rglob("pusher.xml"))
+    words = ["run", "--robot", f"world.py:World?model={model}", "--policy", "policy", "--episodes", "1"]
+    assert main([*words, "--seconds", "0.5", "--output", "driven", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["judged"], result["successes"]) == (0, 0)
+    assert DatasetReader(moved / "driven").provenance(0).success is None
+
+
+def test_a_kept_task_is_marked_as_foreign_wherever_its_folder_is(tmp_path):
+    (tmp_path / "sources" / "1").mkdir(parents=True)
+    (tmp_path / "sources" / "1" / "push.py").write_text("class Push: pass")
+    kept = Assignment(twin="so101_tabletop", twin_hash="t", task="sources/1/push.py:Push", task_name="push")
+    twin, task = kept.references(tmp_path)
+    assert (twin, split_mark(task)[1]) == ("so101_tabletop", str(tmp_path))
+    with pytest.raises(NotApprovedError, match=r"push\.py"):
+        TASKS.find(task)
 
 
 @pytest.mark.parametrize("key", ["twin", "task"])
