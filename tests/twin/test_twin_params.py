@@ -257,8 +257,13 @@ def test_menagerie_models_come_from_a_folder_without_the_package(tmp_path, monke
         (tmp_path / "my_arm" / name).write_text(ARM.replace("hinge", name.partition(".")[0]))
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
     assert load_twin("menagerie:my_arm").robot.joints == ["arm"]
+    for wrong in ("other", "../my_arm", "."):
+        with pytest.raises(MissingDependencyError, match="mujoco-menagerie"):
+            load_twin(f"menagerie:{wrong}")
+    monkeypatch.delenv("MENAGERIE_ROOT")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingDependencyError, match="mujoco-menagerie"):
-        load_twin("menagerie:other")
+        load_twin("menagerie:my_arm")
 
 
 def test_menagerie_models_come_from_its_package(tmp_path, monkeypatch):

@@ -254,10 +254,11 @@ def _menagerie_file(name: str) -> Path:
     try:
         import mujoco_menagerie  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        own = Path(os.environ.get("MENAGERIE_ROOT", "")) / name
-        models = [file for file in own.glob("*.xml") if not file.name.startswith("scene")] if name else []
-        if models:  # a checkout or a cache, whose robots have one model beside their scenes
-            return min(models, key=lambda file: len(file.name))
+        root = os.environ.get("MENAGERIE_ROOT")
+        if root and name.isidentifier():  # a checkout or a cache, whose robots have one model beside their scenes
+            models = [file for file in (Path(root) / name).glob("*.xml") if not file.name.startswith("scene")]
+            if models:
+                return min(models, key=lambda file: len(file.name))
         what = f"menagerie:{name} needs the mujoco-menagerie package."
         raise MissingDependencyError(what, remedy='pip install "twinloop[menagerie]"') from error
     if name not in mujoco_menagerie.names():

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
@@ -174,7 +174,7 @@ def list_model_files(path: Path) -> list[Path]:
         InputError: See `check_model_file`.
     """
     model = _read_model_files(path)
-    found = {absolute_path(file) for file in [*model.texts, *model.list_assets()]}
+    found = {absolute_path(file) for file in [*model.texts, *(path for path, _ in model.find_assets())]}
     first = absolute_path(path)
     return [first, *sorted(found - {first})]
 
@@ -346,14 +346,13 @@ class _Model:
         }
         return sorted({base / name for base in bases if os.path.lexists(base / name)})
 
-    def list_assets(self) -> dict[Path, str]:
-        """Return the existing mesh and image files of the model, with the place that names each."""
-        found = dict[Path, str]()
+    def find_assets(self) -> Iterator[tuple[Path, str]]:
+        """Yield the existing mesh and image files of the model, each with the place that names it; some repeatedly."""
         for (text, name), where in self.files.items():
             plain = name.removeprefix("package://").removeprefix("file://")
             for inner in {Path(plain).name if strip else plain for strip in self.strips or {False}}:
-                found |= dict.fromkeys(self.find_paths(inner, text.parent), where)
-        return found
+                for path in self.find_paths(inner, text.parent):
+                    yield path, where
 
     def check_files(self) -> None:
         """Raise an error if a mesh or image is too large, not a regular file or outside the package.
@@ -361,7 +360,7 @@ class _Model:
         The sum of all file sizes is limited too.
         """
         size = 0
-        for path, where in self.list_assets().items():
+        for path, where in self.find_assets():
             self.require_inside(path, where)
             size += check_asset(path)
         if size > MAX_ASSETS_BYTES:
