@@ -101,6 +101,7 @@ def again(verb: Verb, cell: Path, environment: dict[str, str]) -> Ran:
 FINISHED = (
     "Nothing is written over",
     "exists and is not",
+    "exists. Choose another",
     "holds an earlier run",
     "holds a finished run",
     "holds a dataset",

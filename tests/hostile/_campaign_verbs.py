@@ -42,6 +42,8 @@ _TEXTS = {
     "hard.yaml": "scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs: 1}\n"
     "randomization: {default: true, params: {object/cube/friction/slide: [0.05, 0.06]}}\n",
     "search.yaml": "scene: {twin: double_pendulum, task: swing.py:Swing}\nrandomization: default\n",
+    "arm.xml": "<mujoco><worldbody><body name='link'><joint name='hinge'/><geom size='0.1'/></body></worldbody>"
+    "<actuator><position name='hinge' joint='hinge' kp='1'/></actuator></mujoco>",
     "trials.csv": _TRIALS,
     "rates.csv": _RATES,
 }
@@ -110,6 +112,8 @@ _PICK = "SELECT~episode_id~FROM~episodes~WHERE~batch='first'"
 VERBS: dict[str, Verb] = {
     "init": _of("init ../new --twin double_pendulum", "../new"),
     "add": _of("add data/second", repeats=True),
+    "twin new": _of("twin new arm.xml --output arm.yaml"),
+    "robot new": _of("robot new arm.py --twin double_pendulum", "arm.py"),
     "approve": _of("approve swing.py", "../home", exact=False, repeats=True),
     "generate": _of("generate swing.yaml --output data/new --workers 1", "data/new", again=("--resume",)),
     "render": _of(
@@ -202,7 +206,7 @@ VERBS: dict[str, Verb] = {
 READING = (
     "replay", "datasets list", "datasets show", "datasets diff", "datasets lineage", "label show", "label list",
     "label agreement", "label rules", "policies list", "policies show", "policies audit", "policies verify",
-    "twin check", "twin show", "sensors list", "scenario list", "scenario show", "doctor",
+    "twin check", "twin show", "robot check", "sensors list", "scenario list", "scenario show", "doctor",
 )  # fmt: skip
 LEFT_OUT = {
     "demo": "minutes long, and made of import, identify, generate, curate and train",
