@@ -117,7 +117,7 @@ CEILINGS = {
     "label": 860,
     "policies": 1620,
     "randomize": 2500,
-    "release": 7320,
+    "release": 7330,
     "render": 4830,
     "report": 2250,
     "rollout": 2630,
@@ -128,7 +128,7 @@ CEILINGS = {
     "tasks": 2290,
     "train": 3570,
     "twin": 6520,
-    "workflows": 16680,
+    "workflows": 16710,
 }
 SLACK = 150
 

@@ -329,7 +329,7 @@ def test_an_arm_of_ones_own_is_brought_home_slowly_and_run_in_its_own_time(polic
 def test_without_a_twin_an_arm_of_ones_own_is_not_run(policy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "arm.py").write_text(ARM)
-    with pytest.raises(InputError, match=r"The envelope needs a twin of .* Add --twin"):
+    with pytest.raises(InputError, match=r"No twin is named here, .* Give --twin"):
         run_policy(requested(policy, tmp_path, robot=f"{tmp_path}/arm.py:Arm"), console=said()[0])
 
 

@@ -34,7 +34,11 @@ control_hz: 20
 substeps: 25
 robot: {type: pusher, joints: [slide_x, slide_y], units: [m, m], tcp: tool}
 objects: [puck]
-params: [{name: "object/puck/mass"}, {name: "joint/*/damping"}]
+params:
+  - {name: "object/puck/mass"}
+  - {name: "joint/*/damping"}
+  - {name: "object/puck/position/x", low: -1.0, high: 1.0, source: "for scenarios"}
+  - {name: "object/puck/position/y", low: -1.0, high: 1.0, source: "for scenarios"}
 """
 
 PLACES = """

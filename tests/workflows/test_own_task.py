@@ -1,6 +1,7 @@
 """A user's own twin and task travel with dataset, policy and scenario, and are used from there without flags."""
 
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -148,6 +149,7 @@ def test_the_policy_runs_in_ones_own_simulator(moved, capsys):
     starts = [reader.frames_table(i, [tracked])[tracked][0].as_py()[1] for i in range(2)]
     assert starts == pytest.approx([0.0, 0.005])  # episodes 4 and 5
     assert [reader.provenance(i).success for i in range(2)] == [True, True]
+    assert "200 to 200 mm/s, links" in capsys.readouterr().out
 
 
 def test_a_dataset_of_an_earlier_version_still_gives_the_kind_of_commands_and_the_name_of_a_task(moved):
@@ -182,6 +184,12 @@ def test_an_outcome_that_the_simulator_does_not_know_is_not_a_failure(moved, cap
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["judged"], result["successes"]) == (0, 0)
     assert DatasetReader(moved / "driven").provenance(0).success is None
+    shutil.rmtree(moved / "policy")  # the recording keeps its twin and task
+    assert main(["scenario", "from-failure", "driven:0", "--name", "kept", "--tries", "2", "--json"]) in (0, 1)
+    names = re.findall(
+        "^t(?:win|ask): sources/.*/(.*)$", (moved / "scenarios/kept/scenario.yaml").read_text(), re.MULTILINE
+    )
+    assert names == ["pusher.yaml", "push.py:Push"]
 
 
 def test_a_kept_task_is_marked_as_foreign_wherever_its_folder_is(tmp_path):

@@ -178,7 +178,7 @@ def read_root_config(reader: DatasetReader, config_hash: str = "") -> dict[str, 
     config: Any = mark_references(dict(reader.spec.config), reader.path / SPEC)
     while "parent" in config or RUNS in config:
         config = config["parent"] if "parent" in config else _find_run(reader, config[RUNS], config_hash)
-    if "assignment" in config:
+    if "assignment" in config and "generate" in config:
         kept = Assignment.from_json(config["assignment"], where=str(reader.path / SPEC))
         twin, task = kept.references(reader.path / OWN)
         config = {**config, "generate": {**config["generate"], "twin": twin, "task": task}}

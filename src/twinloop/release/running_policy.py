@@ -128,15 +128,21 @@ def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int
         InputError: If the reference is not a folder and there is no registry, or if the policy is damaged.
         UnknownNameError: If the registry has no such version.
     """
+    folder, name = find_saved(reference, registry)
+    return open_local(folder, name=name, run_seed=run_seed)
+
+
+def find_saved(reference: str, registry: PolicyRegistry | None) -> tuple[Path, str]:
+    """Return the folder and the name of a saved policy; arguments and errors are those of `open_saved`."""
     if Path(reference).is_dir():
-        return open_local(Path(reference), run_seed=run_seed)
+        return Path(reference), reference
     if registry is None:
         raise InputError(
             f"{reference!r} is neither a folder of a policy nor the address of a server, and there is no workspace "
             "here to find it by name. Give a folder, http://HOST:PORT, or work in a workspace."
         )
     version = registry.version(reference)
-    return open_local(registry.folder(version.reference), name=version.reference, run_seed=run_seed)
+    return registry.folder(version.reference), version.reference
 
 
 # Share of the envelope's speed limit: 0.5 rad/s for the SO-101, slow enough for a person to step back.

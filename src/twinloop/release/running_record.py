@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.assignment import Assignment
 from twinloop.core.contract import ENVIRONMENT, IMAGES, Contract
 from twinloop.core.records import Episode, Provenance, SimEpisode, Source
 from twinloop.dataset.lerobot.writer import DatasetWriter
@@ -41,6 +42,8 @@ class RunFacts:
         is_success_known: whether the success of the task is known at each step.
         success_version: version of the definition of success.
         config: settings of the run.
+        assignment: twin and task for which the policy was trained; None if they are unknown.
+        sources: files of this twin and task, by their path in a folder.
     """
 
     origin: str
@@ -52,6 +55,8 @@ class RunFacts:
     is_success_known: bool = False
     success_version: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
+    assignment: Assignment | None = None
+    sources: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
 
 class RunWriter:
@@ -119,6 +124,7 @@ class RunWriter:
     def _make_spec(self) -> DatasetSpec:
         contract = self._facts.contract
         name, columns = ENVIRONMENT.removeprefix("observation."), contract.environment
+        made = self._facts.assignment
         return DatasetSpec(
             name=self.path.name,
             robot_type=contract.robot_type,
@@ -126,7 +132,11 @@ class RunWriter:
             joints=contract.action.names,
             units=contract.action,
             cameras=tuple(CameraSpec(name=name, height=h, width=w) for name, (h, w) in contract.cameras.items()),
-            config={"run": dict(self._facts.config)},
+            config={
+                "run": dict(self._facts.config),
+                **({} if made is None else {"assignment": made.to_json()}),
+            },
+            sources=self._facts.sources,
             block_size=1,
             success=self._facts.is_success_known,
             readings=(ReadingSpec(name=name, columns=columns, units=tuple(map(_infer_unit, columns))),)

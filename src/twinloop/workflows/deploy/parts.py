@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.catalog import Workspace
+from twinloop.core.assignment import Assignment, list_sources
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.hardware import open_robot
@@ -21,12 +22,13 @@ from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.registry import PolicyRegistry
 from twinloop.release.running_observers import MonitorWatcher, open_watcher
-from twinloop.release.running_policy import Decider, open_saved
+from twinloop.release.running_policy import Decider, find_saved, open_saved
 from twinloop.release.running_robot import TimedRobot, offered_contract
 from twinloop.release.serve import PolicyServer, ServeOptions, read_token
 from twinloop.release.stages import StageTracker
-from twinloop.twin import Twin, load_twin
+from twinloop.twin import Twin
 from twinloop.workflows.deploy.requests import RunRequest, ServeRequest
+from twinloop.workflows.run.twin_and_task import load_requested_twin
 
 PATIENCE_S = 30.0  # maximum wait for an answer while the time of a virtual robot is paused
 _VIRTUAL = "virtual:"
@@ -48,6 +50,8 @@ class OpenedRun:
         stages: stages of deployment; None without a registry, or if another policy than the champion is requested.
         task: task of a virtual robot, or None.
         monitor: monitor of the champion, or None.
+        assignment: twin and task for which the champion was trained; None if they are unknown.
+        sources: files of this twin and task, by their path in a folder.
     """
 
     robot: RobotDriver
@@ -60,6 +64,8 @@ class OpenedRun:
     stages: StageTracker | None
     task: Any
     monitor: MonitorWatcher | None
+    assignment: Assignment | None
+    sources: Mapping[str, Path]
 
 
 def open_run_parts(request: RunRequest, registry: PolicyRegistry | None, held: ExitStack) -> OpenedRun:
@@ -78,7 +84,9 @@ def open_run_parts(request: RunRequest, registry: PolicyRegistry | None, held: E
     robot = timed_robot.driver
     if request.first and robot.read_attribute("episode") is not None:  # of a class based on OwnRobot
         robot.call(lambda: setattr(robot.robot, "episode", request.first))
-    twin = load_twin(_twin_name(request, registry))
+    folder = None if is_address(request.policy) else find_saved(request.policy, registry)[0]
+    kept = None if folder is None else read_card(folder).assignment
+    twin = load_requested_twin(_requested_twin(request), None, None if folder is None else request.policy)
     hz = request.hz or twin.control_hz
     if request.robot.startswith(_VIRTUAL) and hz != twin.control_hz:
         raise InputError(f"{robot.origin} runs at its twin's {twin.control_hz:g} Hz. Leave --hz out.")
@@ -110,6 +118,8 @@ def open_run_parts(request: RunRequest, registry: PolicyRegistry | None, held: E
         stages=stages,
         task=task,
         monitor=monitor,
+        assignment=kept,
+        sources={} if kept is None or folder is None else list_sources(folder),
     )
 
 
@@ -153,20 +163,10 @@ def _policies_by_role(request: RunRequest, stages: StageTracker | None) -> dict[
     return arms
 
 
-def _twin_name(request: RunRequest, registry: PolicyRegistry | None) -> str:
-    if request.twin is not None:
-        return request.twin
-    if request.robot.startswith(_VIRTUAL):
+def _requested_twin(request: RunRequest) -> str | None:
+    if request.twin is None and request.robot.startswith(_VIRTUAL):
         return request.robot.removeprefix(_VIRTUAL).partition("?")[0]
-    named = None if registry is None else registry.workspace.config.get("twin")
-    if named is None and Path(request.policy).is_dir() and (kept := read_card(request.policy).assignment) is not None:
-        return kept.references(Path(request.policy))[0]
-    if named is None:
-        raise InputError(
-            f"The envelope needs a twin of {request.robot} to compute limits and clearances, and none is given. Add "
-            "--twin NAME or FILE.yaml, or name a twin in the workspace's twinloop.yaml."
-        )
-    return str(named)
+    return request.twin
 
 
 def open_registry(held: ExitStack) -> PolicyRegistry | None:

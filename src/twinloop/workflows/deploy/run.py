@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -29,6 +30,7 @@ from twinloop.release.running_observers import ShadowWatcher
 from twinloop.release.running_policy import HomingMove
 from twinloop.release.running_record import RunFacts, RunWriter
 from twinloop.release.running_robot import EpisodeRun, RunOptions
+from twinloop.twin import Twin
 from twinloop.workflows.deploy.parts import PATIENCE_S, OpenedRun, episode_steps, open_registry, open_run_parts
 from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.run.results import claim_output
@@ -326,6 +328,8 @@ def _run_facts(opened: OpenedRun, request: RunRequest) -> RunFacts:
         is_success_known=opened.judge is not None,
         success_version=str(getattr(opened.task, "success_version", "")) or "said by a person",
         config={"policies": deciders, "envelope": opened.envelope.settings.model_dump(), "robot": opened.robot.origin},
+        assignment=opened.assignment,
+        sources=opened.sources,
     )
 
 
@@ -342,14 +346,25 @@ def _latency_quantiles(seconds: NDArray[np.float64]) -> dict[str, float | None]:
 
 def _describe_run(opened: OpenedRun, request: RunRequest) -> str:
     limits, settings = opened.envelope.limits, opened.envelope.settings
-    speed = np.rad2deg(limits.speed)
     return (
         f"{opened.deciders['champion'].name} on {opened.robot.origin}: {request.episodes} × "
         f"{episode_steps(opened, request) * limits.dt:.1f} s at {opened.robot_contract.control_hz:g} Hz\n"
-        f"Envelope from the twin {opened.twin.name}: {speed.min():.0f} to {speed.max():.0f} deg/s, links at least "
+        f"Envelope from the twin {opened.twin.name}: {_format_speeds(limits.speed, opened.twin)}, links at least "
         f"{1e3 * settings.clearance_m:g} mm and the hand {1e3 * settings.hand_clearance_m:g} mm away from fixed "
         f"objects, holds after {1e3 * opened.envelope.watchdog_s:.0f} ms without a command"
     )
+
+
+def _format_speeds(speed: NDArray[np.float64], twin: Twin) -> str:
+    """Return the smallest and largest speed limit of the hinges in deg/s and of the slides in mm/s, as text.
+
+    Args:
+        speed: speed limit of each joint of the robot in rad/s or m/s.
+        twin: twin of the robot.
+    """
+    slides = np.array([twin.model.joint(name).type[0] == mujoco.mjtJoint.mjJNT_SLIDE for name in twin.robot.joints])
+    kinds = ((np.rad2deg(speed[~slides]), "deg/s"), (1e3 * speed[slides], "mm/s"))
+    return " and ".join(f"{part.min():.0f} to {part.max():.0f} {unit}" for part, unit in kinds if part.size)
 
 
 def episode_line(episode: EpisodeRun, success: bool | None) -> str:

@@ -1,4 +1,4 @@
-"""Choose the twin and the task of a command: requested, or those of a policy's training data, or of the workspace."""
+"""Choose the twin and the task of a command: requested, or those of a policy or dataset, or of the workspace."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from twinloop.catalog import Workspace
+from twinloop.core.assignment import Assignment, find_assignments
 from twinloop.core.errors import InputError
 from twinloop.core.extension import resolve_reference
+from twinloop.dataset.lerobot.layout import OWN
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.evaluate.candidates import EXPERT
 from twinloop.policies.folder import read_card
 from twinloop.tasks import Task, open_task
@@ -57,6 +60,14 @@ def _require(key: str, names: Iterable[str]) -> str:
     )
 
 
+def _kept_by(reader: DatasetReader | None) -> dict[Assignment, Path]:
+    """Return the only assignment of a dataset with the folder of its sources; empty if it has none or several."""
+    if reader is None or not reader.written_by_twinloop:
+        return {}
+    made = [one for one in find_assignments(reader.spec.config, where=str(reader.path)) if one.twin_hash]
+    return {made[0]: reader.path / OWN} if len(made) == 1 else {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TwinAndTask:
     """Twin and task of a command.
@@ -77,9 +88,17 @@ class TwinAndTask:
 
 
 def choose_twin_and_task(
-    twin_name: str | None, task_name: str | None, policies: Sequence[str], output: Path | None, console: Console
+    twin_name: str | None,
+    task_name: str | None,
+    policies: Sequence[str],
+    output: Path | None,
+    console: Console,
+    *,
+    recorded: DatasetReader | None = None,
 ) -> TwinAndTask:
     """Return the requested twin and task, by default those of the policies' training data, or of the workspace.
+
+    A dataset that keeps its twin and task comes before the policies.
 
     Args:
         twin_name: requested name or file of the twin, or None.
@@ -87,6 +106,7 @@ def choose_twin_and_task(
         policies: the policies; ``expert`` has no training data.
         output: output folder of the run, above which the workspace is searched; None for the working folder.
         console: console for a note, if a policy was trained for another version of the task.
+        recorded: reader of the dataset on which the command works, or None.
 
     Raises:
         InputError: If neither the flags, nor the policies, nor the workspace name a twin and a task, or if the policies
@@ -98,7 +118,9 @@ def choose_twin_and_task(
     if len({(made.twin_hash, made.identity) for made in kept}) > 1 and not (twin_name and task_name):
         listed = "; ".join(f"{folder}: {made.identity} on {made.twin}" for made, folder in kept.items())
         raise InputError(f"The policies were trained for different twins or tasks ({listed}). Give --twin and --task.")
-    own_twin, own_task = next((made.references(folder) for made, folder in kept.items()), ("", ""))
+    own_twin, own_task = next(
+        (made.references(folder) for made, folder in {**_kept_by(recorded), **kept}.items()), ("", "")
+    )
     twin_name = twin_name or own_twin or _workspace_default("twin", output) or _require("twin", TWINS)
     task_name = task_name or own_task or _workspace_default("task", output) or _require("task", TASKS)
     twin = load_twin(twin_name)

@@ -168,7 +168,7 @@ def rebuild_from_log(located: DatasetEpisode, request: FromFailureRequest, conso
         InputError: If the episode succeeded, has no object poses, or does not fit the twin.
     """
     policies = [request.policy] if request.policy else []
-    place = choose_twin_and_task(request.twin, request.task, policies, None, console)
+    place = choose_twin_and_task(request.twin, request.task, policies, None, console, recorded=located.reader)
     twin, task = place.twin, place.task
     distribution, said = _load_distribution(request.identified)
     world = scenario_from_log(
