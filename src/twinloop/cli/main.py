@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -173,6 +174,17 @@ def _show_crash(kind: type[BaseException], error: BaseException, trace: Tracebac
     sys.stderr.write(redact_text("".join(traceback.format_exception(kind, error, trace))))
 
 
+_shown_warnings = set[str]()
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a Python warning as one line without the place in the code, once per text; for ``warnings.showwarning``."""
+    text = " ".join(str(message).split())
+    if text not in _shown_warnings:
+        _shown_warnings.add(text)
+        _print_message(f"[bold]Warning:[/] {escape(redact_text(text))}")
+
+
 class _SafeFormatter(logging.Formatter):
     """A log formatter that removes credentials and control characters from the log lines of libraries."""
 
@@ -183,6 +195,7 @@ class _SafeFormatter(logging.Formatter):
 def run(program: Program = TWINLOOP) -> None:
     """Run a program with the words of its command line, then exit; the entry point of the command ``twinloop``."""
     sys.excepthook = _show_crash
+    warnings.showwarning = _show_warning
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_SafeFormatter())
     try:

@@ -4,10 +4,7 @@ All backends follow one protocol. The simple backend ``reference`` defines the c
 backends ``threads`` and ``warp`` must agree with it.
 """
 
-from twinloop.simulate import log
 from twinloop.simulate.protocol import Backend, Controller, InitialState, Simulation, Trajectories
 from twinloop.simulate.rollout import open_backend, rollout
 
 __all__ = ["Backend", "Controller", "InitialState", "Simulation", "Trajectories", "open_backend", "rollout"]
-
-log.install()
