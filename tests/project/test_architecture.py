@@ -103,7 +103,7 @@ def test_no_files_import_each_other_in_a_circle():
 CEILINGS = {
     "catalog": 5790,
     "checks": 960,
-    "cli": 1360,
+    "cli": 1370,
     "core": 3290,
     "curate": 5390,
     "dataset": 17440,
@@ -127,7 +127,7 @@ CEILINGS = {
     "stats": 5840,
     "tasks": 2290,
     "train": 3570,
-    "twin": 6520,
+    "twin": 6540,
     "workflows": 16710,
 }
 SLACK = 150
