@@ -173,7 +173,7 @@ def test_commanded_velocities_are_in_the_joints_unit_per_second(tmp_path):
         (("time: {column: t, unit: ms}", "time: t"), InputError, r"time is 't'; give column and unit, as in time: "),
         ((", unit: ms", ""), UnitsError, r"in which unit is the time\?"),
         (("unit: ms", "unit: rad"), UnitsError, r"time is in rad, which is not a unit of time"),
-        (("unit: deg,", ""), UnitsError, r"joints.hip has no unit. Which is it: rad, deg, m"),
+        (("unit: deg,", ""), UnitsError, r"joints.hip has no unit. Give it with --units, .*: rad, deg, m"),
         (("unit: deg,", "unit: degree,"), UnknownNameError, r"Unknown joint unit 'degree'.*Nearest existing: deg"),
         ((", velocity_unit: rpm", ""), UnitsError, r"joints.hip has no unit. Declare it as velocity_unit: rad/s"),
         (("velocity_unit: rpm", "velocity_unit: Nm"), LogError, r"joint_velocity is in N·m, which cannot become rad/s"),

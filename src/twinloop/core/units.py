@@ -186,7 +186,7 @@ def find_joint_columns(required: Sequence[str], available: Sequence[str], *, whe
     if missing:
         raise LogError(
             f"{where} has no joint {', '.join(missing)}. It has: {', '.join(available)}. "
-            "Rename the columns or choose a twin with these joints."
+            "Choose a twin with these joints, or import the log with the twin's names: import --joints NAME,…"
         )
     return [list(available).index(joint) for joint in required]
 

@@ -163,7 +163,8 @@ def _parse_joint(name: str, row: Any, command: Command, path: Path) -> dict[str,
             )
     if "unit" not in values:
         raise UnitsError(
-            f"{path}: joints.{name} has no unit. Which is it: rad, deg, m, cm, mm, range_m100_100 or range_0_100?"
+            f"{path}: joints.{name} has no unit. Give it with --units, or as `unit:` in the description of the "
+            "columns: rad, deg, m, cm, mm, range_m100_100 or range_0_100."
         )
     return values
 
