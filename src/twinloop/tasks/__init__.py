@@ -9,10 +9,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from twinloop.tasks.grasping import GraspFromAbove
+    from twinloop.tasks.own import OwnTask
     from twinloop.tasks.protocol import Task
+    from twinloop.tasks.reaching import BearingFrame, GraspFrame
     from twinloop.tasks.registry import open_task, task_names
+    from twinloop.tasks.waypoints import Waypoint, WaypointExpert, set_height
 
-__all__ = ["DEFAULT_TASK", "DEFAULT_TWIN", "Task", "open_task", "task_names"]
+__all__ = [
+    "DEFAULT_TASK",
+    "DEFAULT_TWIN",
+    "BearingFrame",
+    "GraspFrame",
+    "GraspFromAbove",
+    "OwnTask",
+    "Task",
+    "Waypoint",
+    "WaypointExpert",
+    "open_task",
+    "set_height",
+    "task_names",
+]
 
 DEFAULT_TASK = "pick_and_place"
 """Task that commands use if the user names none."""
@@ -20,7 +37,18 @@ DEFAULT_TASK = "pick_and_place"
 DEFAULT_TWIN = "so101_tabletop"
 """Twin that commands use if neither the user nor the workspace names one."""
 
-_HOMES = {"Task": "protocol", "open_task": "registry", "task_names": "registry"}
+_HOMES = {
+    "BearingFrame": "reaching",
+    "GraspFrame": "reaching",
+    "GraspFromAbove": "grasping",
+    "OwnTask": "own",
+    "Task": "protocol",
+    "Waypoint": "waypoints",
+    "WaypointExpert": "waypoints",
+    "open_task": "registry",
+    "set_height": "waypoints",
+    "task_names": "registry",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -167,6 +167,7 @@ class Arm:
         twin: the twin.
         home: ``qpos`` of the home pose.
         home_command: command of the home pose.
+        home_position: position of the tool site in the home pose, ``(3,)`` in m.
         chain: kinematic chain from the base to the tool site.
         servo: nominal servos of the chain's joints.
     """
@@ -182,6 +183,7 @@ class Arm:
         self.twin = twin
         self.home, self.home_command = twin.home()
         self.chain = Chain(twin.model, twin.robot.tcp, self.home)
+        self.home_position = self.chain.pose(self.home[None, self.chain.qpos]).position[0]
         self.servo = ServoModel.of(twin, self.chain)
 
     def make_initial_state(
@@ -221,14 +223,19 @@ class Arm:
         return (target - offset) / scale
 
 
+def mocap_rows(twin: Twin) -> dict[str, int]:
+    """Return the row in ``mocap_pos`` of every mocap body, by name."""
+    model = twin.model
+    return {model.body(b).name: int(model.body_mocapid[b]) for b in np.flatnonzero(model.body_mocapid >= 0)}
+
+
 def mocap_row(twin: Twin, name: str) -> int:
     """Return the row in ``mocap_pos`` of the mocap body with the given name.
 
     Raises:
         UnknownNameError: If no mocap body has that name.
     """
-    model = twin.model
-    rows = {model.body(b).name: int(model.body_mocapid[b]) for b in np.flatnonzero(model.body_mocapid >= 0)}
+    rows = mocap_rows(twin)
     if name not in rows:
         raise UnknownNameError("mocap body", name, rows, where=f"the twin {twin.name}")
     return rows[name]

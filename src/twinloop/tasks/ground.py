@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import mujoco
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
+from twinloop.simulate import InitialState
+from twinloop.tasks.reaching import heading
 from twinloop.twin import Twin
 from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors
 
@@ -163,6 +166,42 @@ class Ground:
         inverse = self.nominal.quaternion * [1.0, -1.0, -1.0, -1.0]
         turned = quat_multiply(quat_multiply(self.surface.quaternion, inverse), quaternion)
         return np.where(self.moved_mask[:, None], turned, quaternion)
+
+
+def place_bodies(
+    twin: Twin, params: ParamTable, initial: InitialState, *, objects: Mapping[str, int], targets: Mapping[str, int]
+) -> InitialState:
+    """Return initial states in which objects and targets are on the support of each world, as the parameters define.
+
+    The permanent objects of the twin's scene are placed, too. An object that does not stand upright in the home pose
+    stays there.
+
+    Args:
+        twin: the twin.
+        params: parameter values of the worlds.
+        initial: states of the worlds, with all bodies in the home pose.
+        objects: first index in qpos of each free body to place, by name.
+        targets: row in ``mocap_pos`` of each mocap body to place, by name.
+    """
+    qpos, position, quaternion = (getattr(initial, part).copy() for part in ("qpos", "mocap_pos", "mocap_quat"))
+    ground, scene, home = Ground.of(twin, params), twin.scene, twin.home()[0]
+    things = {
+        name: (row, float(heading(home[row + 3 : row + 7])))
+        for name, row in objects.items()
+        if not home[row + 4 : row + 6].any()
+    }
+    if scene:
+        rows = zip(scene.spec.objects, scene.qpos, strict=False)
+        things |= {thing.name: (int(row), thing.yaw) for thing, row in rows}
+    for name, (row, yaw) in things.items():
+        place_on_support(qpos, row, params, f"object/{name}", ground, yaw=yaw)
+    for name, row in targets.items():
+        for column, axis in enumerate("xy"):
+            position[:, row, column] = params.get(f"object/{name}/position/{axis}", position[:, row, column])
+        if ground:
+            position[:, row, 2] += ground.height_change(position[:, row, :2])
+            quaternion[:, row] = ground.tilt_orientation(quaternion[:, row])
+    return replace(initial, qpos=qpos, mocap_pos=position, mocap_quat=quaternion)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,7 @@ class Chain:
         qpos: indices of the joints in qpos.
         dof: indices of the joints in qvel.
         limits: ranges of the joints, ``(k, 2)`` in rad or m, infinite if unlimited.
+        hinge: whether each joint is a hinge and not a slide, ``(k,)``.
 
     Args:
         model: the model.
@@ -70,7 +71,7 @@ class Chain:
         mujoco.mj_kinematics(model, data)
         limited = model.jnt_limited[self.joints].astype(bool)[:, None]
         self.limits = np.where(limited, model.jnt_range[self.joints], [-np.inf, np.inf])
-        self._hinge = model.jnt_type[self.joints] == mujoco.mjtJoint.mjJNT_HINGE
+        self.hinge = model.jnt_type[self.joints] == mujoco.mjtJoint.mjJNT_HINGE
         frames = [_rotation_to_axis(data.xaxis[joint]) for joint in self.joints]
         origins = [data.xanchor[joint].copy() for joint in self.joints]
         tool = data.site(site)
@@ -101,7 +102,7 @@ class Chain:
                 break
             anchors.append(position)
             axes.append(columns[2])
-            if self._hinge[i]:
+            if self.hinge[i]:
                 c, s = cosine[:, i, None], sine[:, i, None]
                 columns = (c * columns[0] + s * columns[1], c * columns[1] - s * columns[0], columns[2])
             else:
@@ -115,13 +116,18 @@ class Chain:
             centres=xp.stack(centres, axis=1),
         )
 
+    def tool_position(self, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the positions of the tool site ``(…, 3)`` in m for positions ``(…, nq)`` of the model."""
+        flat = qpos[..., self.qpos].reshape(-1, self.njoint)
+        return self.pose(flat).position.reshape(*qpos.shape[:-1], 3)
+
     def jacobian(self, pose: ChainPose) -> NDArray[np.float64]:
         """Return the geometric Jacobian of the tool site in world axes: linear rows, then angular rows.
 
         Its shape is ``(nworld, 6, k)``.
         """
         arrays = ArrayLibrary.of(pose.position)
-        xp, hinge = arrays.xp, arrays.constant(self._hinge)[:, None]
+        xp, hinge = arrays.xp, arrays.constant(self.hinge)[:, None]
         linear = xp.where(hinge, cross(pose.axes, pose.position[:, None] - pose.anchors), pose.axes)
         angular = xp.where(hinge, pose.axes, 0.0 * pose.axes)
         return xp.concat([linear, angular], axis=2).swapaxes(1, 2)
@@ -139,7 +145,7 @@ class Chain:
         moment = xp.matmul(onwards, masses[:, None] * pose.centres)
         arm = moment - carried[:, None] * pose.anchors
         lift = pose.axes[..., 0] * arm[..., 1] - pose.axes[..., 1] * arm[..., 0]
-        return self._gravity * xp.where(arrays.constant(self._hinge), lift, carried * pose.axes[..., 2])
+        return self._gravity * xp.where(arrays.constant(self.hinge), lift, carried * pose.axes[..., 2])
 
 
 def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

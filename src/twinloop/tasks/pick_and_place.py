@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,13 +14,14 @@ from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, mocap_row
-from twinloop.tasks.ground import FreeBody, Ground, place_on_support
+from twinloop.tasks.ground import FreeBody, place_bodies
 from twinloop.tasks.hand import FITS, GripperHand, object_fits_constraint
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
 from twinloop.tasks.pick_and_place_events import PlacementSeries, classify_failure, find_phases
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
 from twinloop.tasks.placement import place_clutter
 from twinloop.tasks.predicates import above_plane, held_for, in_disc, occurred_before, running_maximum, slower_than
+from twinloop.tasks.reaching import heading
 from twinloop.twin import Twin
 
 
@@ -42,8 +42,8 @@ class PickAndPlace:
         """
         self.twin = twin
         self.config = config or PickAndPlaceConfig.of(twin)
-        self._arm = Arm(twin)
-        self.chain, self.servo = self._arm.chain, self._arm.servo
+        self.arm = Arm(twin)
+        self.chain, self.servo = self.arm.chain, self.arm.servo
         self.hand = GripperHand.of(twin)
         self.object = FreeBody.of(twin, self.config.object)
         self._target = mocap_row(twin, self.config.target)
@@ -57,42 +57,17 @@ class PickAndPlace:
         `Arm.make_initial_state` for the arm, whose joints deviate from home by up to ``joint_noise``.
         """
         draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
-        initial = self._arm.make_initial_state(
+        initial = self.arm.make_initial_state(
             params, self.config.joint_noise, stream=f"{self.name}/reset/joints", **draws
         )
-        qpos = initial.qpos.copy()
-        ground = Ground.of(self.twin, params)
-        self._place_objects(qpos, params, ground)
-        position, quaternion = initial.mocap_pos.copy(), initial.mocap_quat.copy()
-        for column, axis in enumerate("xy"):
-            name = f"object/{self.config.target}/position/{axis}"
-            position[:, self._target, column] = params.get(name, position[:, self._target, column])
-        if ground:
-            position[:, self._target, 2] += ground.height_change(position[:, self._target, :2])
-            quaternion[:, self._target] = ground.tilt_orientation(quaternion[:, self._target])
-        placed = dataclasses.replace(
+        placed = place_bodies(
+            self.twin,
+            params,
             initial,
-            qpos=qpos,
-            mocap_pos=position,
-            mocap_quat=quaternion,
+            objects={self.config.object: self.object.qpos},
+            targets={self.config.target: self._target},
         )
         return place_clutter(self.twin, params, placed, **draws)
-
-    def _place_objects(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
-        """Place the object and the scene's permanent objects on the table of each world, as the parameters define.
-
-        Args:
-            qpos: positions of the worlds, ``(nworld, nq)``, changed in place.
-            params: parameter values of the worlds.
-            ground: table of every world; if None, the objects keep their nominal height and are not tilted.
-        """
-        scene = self.twin.scene
-        things = {self.config.object: (self.object.qpos, 0.0)}
-        if scene:
-            rows = zip(scene.spec.objects, scene.qpos, strict=False)
-            things |= {thing.name: (int(row), thing.yaw) for thing, row in rows}
-        for name, (row, yaw) in things.items():
-            place_on_support(qpos, row, params, f"object/{name}", ground, yaw=yaw)
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return success at each recorded state, ``(nworld, nstep + 1)``; `PickAndPlaceConfig` defines success."""
@@ -138,8 +113,7 @@ class PickAndPlace:
         qpos, qvel, mocap, turn = (sound[..., state_columns(self.twin.model, kind)] for kind in _PARTS)
         centre = qpos[..., self.object.qpos : self.object.qpos + 3]
         target = mocap[..., 3 * self._target : 3 * self._target + 3]
-        tool = self.chain.pose(qpos[..., self.chain.qpos].reshape(-1, self.chain.njoint)).position
-        tool = tool.reshape(centre.shape)
+        tool = self.chain.tool_position(qpos)
         height = above_plane(centre, target, turn[..., 4 * self._target : 4 * self._target + 4])
         still = slower_than(qvel[..., self.object.qvel : self.object.qvel + 6], config.rest_speed, config.rest_spin)
         return SceneFeatures(
@@ -168,9 +142,8 @@ class PickAndPlace:
         scene = self.scene_features(states)
         row = self.object.qpos + 3
         turn = states[..., state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))][..., row : row + 4]
-        w, x, y, z = np.moveaxis(np.nan_to_num(turn), -1, 0)
-        heading = np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
-        parts = [scene.tool, scene.object, scene.target, np.cos(heading)[..., None], np.sin(heading)[..., None]]
+        yaw = heading(np.nan_to_num(turn))
+        parts = [scene.tool, scene.object, scene.target, np.cos(yaw)[..., None], np.sin(yaw)[..., None]]
         return np.concatenate(parts, axis=-1)
 
     def make_success_evaluation(self, nworld: int) -> PlacementSuccess:
@@ -246,7 +219,7 @@ class PickAndPlace:
     @property
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """``qpos`` and command of the home pose."""
-        return self._arm.home.copy(), self._arm.home_command.copy()
+        return self.arm.home.copy(), self.arm.home_command.copy()
 
     @property
     def release_distance(self) -> float:

@@ -22,7 +22,7 @@ from twinloop.simulate.arrays import HOST, ArrayLibrary
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, ServoTracker, column_order, mocap_row
 from twinloop.tasks.predicates import held_for, running_maximum
-from twinloop.tasks.reaching import joint_step
+from twinloop.tasks.reaching import joint_step, position_error
 from twinloop.twin import Twin
 
 _ARRIVAL_S = 1.5  # from home to the goal's path, along a minimum-jerk profile
@@ -77,7 +77,7 @@ class ReachMovingExpert:
         goal = self._goal(self._centre, self._turn, 0.0 * self._centre[:, 0] + time_s)
         f = min(time_s / _ARRIVAL_S, 1.0)
         position = self._start + f**3 * (10.0 + f * (6.0 * f - 15.0)) * (goal - self._start)
-        error = xp.concat([position - self._planned.position, 0.0 * position], axis=1)  # any orientation is accepted
+        error = position_error(self._planned, position)
         before = self._reference
         step = joint_step(chain.jacobian(self._planned), error, self._posture - before)
         wanted = before + xp.clip(step, -self._step_limit, self._step_limit)
@@ -178,9 +178,7 @@ class ReachMoving:
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return positions of tool and goal ``(…, 6)`` in recorded states ``(…, nstate)``, in m in the world frame."""
         sound = np.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0)
-        chain = self._arm.chain
-        qpos = sound[..., self._qpos][..., chain.qpos]
-        tool = chain.pose(qpos.reshape(-1, chain.njoint)).position.reshape(*qpos.shape[:-1], 3)
+        tool = self._arm.chain.tool_position(sound[..., self._qpos])
         centre = sound[..., self._centre][..., 3 * self._target : 3 * self._target + 3]
         turn = sound[..., self._turn][..., 4 * self._target : 4 * self._target + 4]
         return np.concatenate([tool, goal_position(centre, turn, sound[..., self._time[0]])], axis=-1)

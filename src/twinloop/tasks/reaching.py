@@ -1,9 +1,11 @@
-"""Compute a hand's orientation for a grasp from above at a position, and the joint step that reduces the tool's error.
+"""Compute a tool's orientation at a position, and the joint step that reduces the tool's error.
 
 The tool's error is the required pose of the tool site minus its actual pose.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -23,6 +25,66 @@ _POSTURE_WEIGHT = 0.001  # weight of staying near home for joints that the task 
 _ROTATION_GAIN = 0.35  # of a rotation error per control step: a wrong initial orientation is corrected smoothly
 
 
+class ToolFrame(Protocol):
+    """Orientation of a tool that follows from its position."""
+
+    def tool_axes(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
+        """Return the axes x, y, z of the tool site, each ``(nworld, 3)``, in the world frame.
+
+        Args:
+            position: position of the tool in the world frame, ``(nworld, 3)`` in m.
+            turn: additional rotation of the tool, ``(nworld,)`` in rad.
+        """
+        ...
+
+
+_UPRIGHT = 0.9  # cosine: the axis of a first joint that turns the tool's bearing
+
+
+class BearingFrame:
+    """Orientation of the home pose, rotated about the vertical together with the line from the base to the tool.
+
+    An arm of five joints cannot choose its heading freely, because its heading follows from the tool's position. This
+    orientation suits arms of five and more joints. The additional ``turn`` is about the vertical. If the first joint is
+    not a vertical hinge, the orientation is the same everywhere.
+
+    Args:
+        chain: kinematic chain of the arm.
+        home: ``qpos`` of the home pose.
+    """
+
+    def __init__(self, chain: Chain, home: NDArray[np.float64]) -> None:
+        pose = chain.pose(home[None, chain.qpos])
+        self._axes = [column[0] for column in pose.columns]
+        self._base = tuple(map(float, pose.anchors[0, 0, :2]))
+        self._follows = bool(chain.hinge[0]) and abs(float(pose.axes[0, 0, 2])) > _UPRIGHT
+        self._home = float(azimuth(pose.position, self._base)[0])
+
+    def tool_axes(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
+        """Return the axes x, y, z of the tool site; see `ToolFrame`."""
+        xp = array_namespace(position)
+        angle = turn + (azimuth(position, self._base) - self._home if self._follows else 0.0)
+        cosine, sine = xp.cos(angle), xp.sin(angle)
+        x, y, z = (
+            xp.stack([cosine * a - sine * b, sine * a + cosine * b, 0.0 * cosine + c], axis=-1)
+            for a, b, c in (map(float, axis) for axis in self._axes)
+        )
+        return x, y, z
+
+
+def azimuth(position: NDArray[np.float64], base: tuple[float, ...]) -> NDArray[np.float64]:
+    """Return the angles ``(nworld,)`` in rad, from the x axis, of the horizontal lines from a base to positions."""
+    xp = array_namespace(position)
+    return xp.atan2(position[:, 1] - base[1], position[:, 0] - base[0])
+
+
+def heading(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rotations about the vertical, ``(…)`` in rad, of quaternions wxyz ``(…, 4)``."""
+    xp = array_namespace(quaternion)
+    w, x, y, z = (quaternion[..., i] for i in range(4))
+    return xp.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+
+
 class GraspFrame:
     """Orientations of a hand that points down, and tilts outwards with increasing height if ``tilt`` is not zero.
 
@@ -33,8 +95,14 @@ class GraspFrame:
     """
 
     def __init__(
-        self, chain: Chain, hand: GripperHand, home: NDArray[np.float64], *, tilt: float, heights: tuple[float, float]
-    ):
+        self,
+        chain: Chain,
+        hand: GripperHand,
+        home: NDArray[np.float64],
+        *,
+        tilt: float = 0.0,
+        heights: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
         """Define the orientations of a hand.
 
         Args:
@@ -48,7 +116,7 @@ class GraspFrame:
         self._hand, self._tilt, self._heights = hand, tilt, heights
         self._base = tuple(map(float, pose.anchors[0, 0, :2]))
         opening = hand.opening[1] * pose.columns[hand.opening[0]][0]
-        self._bearing = float(np.arctan2(opening[1], opening[0]) - self._azimuth(pose.position)[0])
+        self._bearing = float(np.arctan2(opening[1], opening[0]) - azimuth(pose.position, self._base)[0])
 
     def alignment_turn(
         self, position: NDArray[np.float64], yaw: NDArray[np.float64], period: float
@@ -61,7 +129,7 @@ class GraspFrame:
             period: angle of the object's symmetry in rad, for example π/2 for a box.
         """
         xp = array_namespace(position)
-        angle = yaw - self._bearing - self._azimuth(position)
+        angle = yaw - self._bearing - azimuth(position, self._base)
         return angle - period * xp.round(angle / period)
 
     def opening_direction(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -74,7 +142,7 @@ class GraspFrame:
             turn: additional rotation of the hand about the vertical, ``(nworld,)`` in rad.
         """
         xp = array_namespace(position)
-        angle = self._azimuth(position) + self._bearing + turn
+        angle = azimuth(position, self._base) + self._bearing + turn
         return xp.stack([xp.cos(angle), xp.sin(angle), xp.zeros_like(angle)], axis=-1)
 
     def tool_axes(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
@@ -87,8 +155,8 @@ class GraspFrame:
             turn: additional rotation of the hand about the approach direction, ``(nworld,)`` in rad.
         """
         xp = array_namespace(position)
-        azimuth = self._azimuth(position)
-        outward = xp.stack([xp.cos(azimuth), xp.sin(azimuth), xp.zeros_like(azimuth)], axis=-1)
+        bearing = azimuth(position, self._base)
+        outward = xp.stack([xp.cos(bearing), xp.sin(bearing), xp.zeros_like(bearing)], axis=-1)
         low, high = self._heights
         angle = self._tilt * xp.clip((position[:, 2] - low) / (high - low), 0.0, 1.0)
         cosine, sine = xp.cos(angle)[:, None], xp.sin(angle)[:, None]
@@ -107,10 +175,6 @@ class GraspFrame:
         arranged = {i: x, j: y, k: third}
         return arranged[0], arranged[1], arranged[2]
 
-    def _azimuth(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
-        xp = array_namespace(position)
-        return xp.atan2(position[:, 1] - self._base[1], position[:, 0] - self._base[0])
-
 
 def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns) -> NDArray[np.float64]:
     """Return the tool's pose error ``(nworld, 6)``: translation in m, then rotation in rad about the world's axes.
@@ -126,6 +190,16 @@ def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns)
     (x, y, z), (wanted_x, wanted_y, wanted_z) = pose.columns, columns
     turn = 0.5 * (cross(x, wanted_x) + cross(y, wanted_y) + cross(z, wanted_z))
     return xp.concat([position - pose.position, turn], axis=1)
+
+
+def position_error(pose: ChainPose, position: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the tool's error ``(nworld, 6)`` if any orientation is accepted: translation in m, then zeros.
+
+    Args:
+        pose: pose of the arm's kinematic chain.
+        position: required position of the tool site, ``(nworld, 3)`` in m.
+    """
+    return array_namespace(position).concat([position - pose.position, 0.0 * position], axis=1)
 
 
 def joint_step(

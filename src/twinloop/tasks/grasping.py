@@ -1,0 +1,131 @@
+"""Compute the waypoints with which a gripper picks up an object from above and places it on a target."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.simulate import InitialState
+from twinloop.simulate.arrays import HOST, ArrayLibrary
+from twinloop.tasks.arm import Arm
+from twinloop.tasks.ground import FreeBody
+from twinloop.tasks.hand import GripperHand
+from twinloop.tasks.reaching import GraspFrame, heading
+from twinloop.tasks.waypoints import ToolState, Waypoint, set_height
+
+_SIDE_CLEARANCE = 0.010  # m between a fixed finger and the object on the way down and up
+_DROP = 0.001  # m: the object is released at this height above its resting height
+_HOVER = 0.015  # m between finger tips and the object's top before the descent
+_TIP_CLEARANCE = 0.003  # m between finger tips and table at the grasp
+_YAW_PERIOD = np.pi / 2  # a box can be grasped by either pair of sides
+
+
+class GraspFromAbove:
+    """Waypoints of a grasp from above; pass ``frame`` and the hand to `WaypointExpert`, too.
+
+    Attributes:
+        frame: orientation of the hand.
+
+    Args:
+        arm: the arm.
+        hand: its gripper.
+        thing: free body of the object.
+        initial: initial states of the worlds.
+        target: position of the target, ``(3,)`` or ``(nworld, 3)`` in m; only `place` uses its x and y.
+        grasp_height: height of the tool site above the table at the grasp, in m.
+        lift_height: height of the tool site while it carries the object, in m.
+        tilt: outward tilt of the hand at ``lift_height``, in rad.
+        ground: the table's height at the target minus that in the nominal twin, ``(nworld,)`` in m, and the table's
+            slope ``(nworld, 2)``, the rise in m per m along x and y; by default the nominal table.
+        arrays: library of the arrays, for example NumPy.
+    """
+
+    def __init__(
+        self,
+        arm: Arm,
+        hand: GripperHand,
+        thing: FreeBody,
+        initial: InitialState,
+        *,
+        target: NDArray[np.float64],
+        grasp_height: float,
+        lift_height: float,
+        tilt: float = 0.0,
+        ground: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+        arrays: ArrayLibrary = HOST,
+    ) -> None:
+        there, self._xp, self._thing = arrays.asarray, arrays.xp, thing
+        self._grasp_height = max(grasp_height, hand.tip + _TIP_CLEARANCE)
+        heights = (self._grasp_height, lift_height)
+        self.frame = GraspFrame(arm.chain, hand, arm.home, tilt=tilt, heights=heights)
+        n = initial.nworld
+        self._target = there(np.broadcast_to(target, (n, 3)))
+        rise, slope = ground or (np.zeros(n), np.zeros((n, 2)))
+        self._rise, self._slope = there(rise), there(slope)
+        centre = there(initial.qpos[:, thing.qpos : thing.qpos + 3])
+        self._rest = centre[:, 2] - self._ground_height(centre)  # height of the object's centre above the table
+        self._hover = 2.0 * self._rest + hand.tip + _HOVER
+        larger = self._rest - thing.rest_height  # a fixed finger stays clear of an object as wide as it is high
+        self._clearance = _SIDE_CLEARANCE + larger if hand.one_sided else 0.0 * larger
+        self._lift = lift_height + self._xp.maximum(self._rise, self._ground_height(centre))
+
+    def pick(self) -> list[Waypoint]:
+        """Return the waypoints that grasp the object and lift it."""
+        return [
+            Waypoint(
+                name="approach", position=self._above_object, turn=self._turn, gripper="open", seconds=0.6, patience=0.7
+            ),
+            Waypoint(name="descend", position=self._at_object, turn=self._turn, seconds=0.6),
+            Waypoint(name="close", gripper="closed", seconds=0.45, patience=0.0),
+            Waypoint(name="lift", position=lambda now: set_height(now.tool, self._lift), patience=0.1),
+        ]
+
+    def place(self) -> list[Waypoint]:
+        """Return the waypoints that carry the object to the target, release it and lift the hand."""
+        return [
+            Waypoint(name="carry", position=lambda now: set_height(self._over_target(now), self._lift), seconds=0.6),
+            Waypoint(name="lower", position=self._on_target),
+            Waypoint(name="open", gripper="open", seconds=0.35, patience=0.0),
+            Waypoint(name="retreat", position=self._retreated, patience=0.0),
+        ]
+
+    def _turn(self, now: ToolState) -> NDArray[np.float64]:
+        row = self._thing.qpos
+        return self.frame.alignment_turn(now.body(row), heading(now.qpos[:, row + 3 : row + 7]), _YAW_PERIOD)
+
+    def _at_object(self, now: ToolState) -> NDArray[np.float64]:
+        centre = now.body(self._thing.qpos)
+        height = self._grasp_height + self._ground_height(centre)
+        return set_height(centre - self._finger_offset(centre, self._turn(now)), height)
+
+    def _above_object(self, now: ToolState) -> NDArray[np.float64]:
+        return set_height(self._at_object(now), self._hover + self._ground_height(now.body(self._thing.qpos)))
+
+    def _over_target(self, now: ToolState) -> NDArray[np.float64]:
+        return now.tool + set_height(self._target - now.body(self._thing.qpos), 0.0)
+
+    def _on_target(self, now: ToolState) -> NDArray[np.float64]:
+        sink = self._rest + self._rise + _DROP - now.body(self._thing.qpos)[:, 2]
+        return set_height(self._over_target(now), now.tool[:, 2] + sink)
+
+    def _retreated(self, now: ToolState) -> NDArray[np.float64]:
+        return set_height(now.tool - self._finger_offset(now.tool, now.turn), self._lift)
+
+    def _ground_height(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the change of the table's height below positions ``(nworld, 3)``, as ``(nworld,)`` in m.
+
+        The change is relative to the nominal twin.
+        """
+        way = position - self._target
+        return self._rise + self._slope[:, 0] * way[:, 0] + self._slope[:, 1] * way[:, 1]
+
+    def _finger_offset(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the offset ``(nworld, 3)`` in m that keeps a fixed finger clear of the object.
+
+        It is zero if both fingers move.
+
+        Args:
+            position: position of the hand in the world frame, ``(nworld, 3)`` in m.
+            turn: additional rotation of the hand about the vertical, ``(nworld,)`` in rad.
+        """
+        return self._clearance[:, None] * self.frame.opening_direction(position, turn)

@@ -1,0 +1,187 @@
+"""Base class of a user's own task of an arm or of another robot with joints.
+
+`OwnTask` implements the protocol of tasks (`tasks.protocol.Task`) on top of a few members of the user. A task to push
+an object to a target::
+
+    class Push(OwnTask):
+        instruction = "Push the cube to the target."
+
+        def success(self, states):
+            return in_disc(self.position(states, "cube"), self.position(states, "target"), 0.03)
+
+        def expert(self, initial):
+            cube, target = self.start(initial, "cube"), self.start(initial, "target")
+            ...
+            return WaypointExpert(self.arm, initial, [Waypoint(name="above", position=...), ...])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import UnknownNameError
+from twinloop.core.params import ParamTable
+from twinloop.core.seeds import uniforms
+from twinloop.simulate import Controller, InitialState
+from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.arm import Arm, mocap_rows
+from twinloop.tasks.ground import FreeBody, place_bodies
+from twinloop.tasks.hand import GripperHand
+from twinloop.tasks.placement import place_clutter
+from twinloop.tasks.reaching import heading
+from twinloop.twin import Twin
+
+_TOOL = "tool"
+
+
+class OwnTask:
+    """Task of the user; see the module. It defines `success` and `expert`; all else is optional.
+
+    Initial states have the robot near its home pose and at rest. Objects are on the table, at positions and headings
+    that the twin's parameters ``object/NAME/position/x``, ``…/y`` and ``object/NAME/yaw`` draw, and targets (mocap
+    bodies) likewise. Tracked values are the positions of the tool, of objects and of targets, and the headings of
+    objects.
+
+    Attributes:
+        name: Name of the task; by default that of the class in lower case.
+        instruction: Text for language-conditioned policies.
+        seconds: Duration of an episode in s.
+        joint_noise: Largest deviation of an initial joint position from home, in rad or m; uniform.
+        version: Version of `reset`.
+        success_version: Version of `success`.
+        expert_version: Version of `expert`.
+        twin: The twin.
+        nstep: Control steps of an episode.
+        objects: Free bodies that the twin names under ``objects:``, by name.
+    """
+
+    name: str = ""
+    instruction: str = ""
+    seconds: float = 6.0
+    joint_noise: float = 0.02
+    version = success_version = expert_version = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Set the name and the versions of the class, if it does not define them."""
+        super().__init_subclass__(**options)
+        cls.name = cls.__dict__.get("name", "") or cls.__name__.lower()
+        for key, part in (("version", ""), ("success_version", ".success"), ("expert_version", ".expert")):
+            setattr(cls, key, cls.__dict__.get(key, "") or f"{cls.name}{part}/1")
+
+    def __init__(self, twin: Twin) -> None:
+        """Prepare the task for a twin.
+
+        Raises:
+            UnknownNameError: If the twin's ``objects:`` names a body that is not free.
+        """
+        self.twin, self.nstep = twin, round(self.seconds * twin.control_hz)
+        self.objects = {name: FreeBody.of(twin, name) for name in twin.spec.objects}
+        self._targets = mocap_rows(twin)
+        self._columns = {
+            kind: state_columns(twin.model, int(kind))
+            for kind in (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_MOCAP_POS)
+        }
+
+    @cached_property
+    def arm(self) -> Arm:
+        """Arm from the base to the tool site; raise InputError if the twin names no tool site or has other servos."""
+        return Arm(self.twin)
+
+    @cached_property
+    def hand(self) -> GripperHand:
+        """Gripper of the twin; raise InputError if the twin names none."""
+        return GripperHand.of(self.twin)
+
+    def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
+        """Return initial states; see the class. An own `reset` may change the result of ``super().reset(…)``."""
+        draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
+        stream = f"{self.name}/reset/joints"
+        if self._has_arm:
+            initial = self.arm.make_initial_state(params, self.joint_noise, stream=stream, **draws)
+        else:
+            chance = uniforms(run_seed, stream, episodes, size=len(self.twin.robot.joints), attempt=attempt)
+            initial = self._make_joint_state(params.nworld, chance)
+        objects = {name: body.qpos for name, body in self.objects.items()}
+        placed = place_bodies(self.twin, params, initial, objects=objects, targets=self._targets)
+        return place_clutter(self.twin, params, placed, **draws)
+
+    def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return success ``(nworld, nstep + 1)`` at each recorded state ``(nworld, nstep + 1, nstate)``."""
+        raise NotImplementedError
+
+    def expert(self, initial: InitialState) -> Controller:
+        """Return the scripted expert for worlds that start in ``initial``."""
+        raise NotImplementedError
+
+    @property
+    def bodies(self) -> tuple[str, ...]:
+        """Names that `position` takes: ``tool`` if the twin names a tool site, objects and targets."""
+        return (*((_TOOL,) if self._has_arm else ()), *self.objects, *self._targets)
+
+    def position(self, states: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+        """Return positions of the tool, an object or a target, ``(…, 3)`` in m in the world frame.
+
+        They are NaN in states that are not finite.
+
+        Args:
+            states: recorded states, ``(…, nstate)``.
+            name: one of `bodies`.
+
+        Raises:
+            UnknownNameError: If there is no such body.
+        """
+        if name not in self.bodies:
+            raise UnknownNameError("body", name, self.bodies, where=f"the task {self.name}")
+        qpos, mocap = (states[..., columns] for columns in self._columns.values())
+        if name in self._targets:
+            return mocap[..., 3 * self._targets[name] : 3 * self._targets[name] + 3]
+        if name in self.objects:
+            return qpos[..., self.objects[name].qpos : self.objects[name].qpos + 3]
+        return self.arm.chain.tool_position(np.where(np.isfinite(qpos), qpos, np.nan))
+
+    def start(self, initial: InitialState, name: str) -> NDArray[np.float64]:
+        """Return the positions of an object or a target in initial states, ``(nworld, 3)`` in m.
+
+        Raises:
+            UnknownNameError: If there is no such body.
+        """
+        if name in self._targets:
+            return initial.mocap_pos[:, self._targets[name]]
+        if name not in self.objects:
+            raise UnknownNameError("body", name, (*self.objects, *self._targets), where=f"the task {self.name}")
+        return initial.qpos[:, self.objects[name].qpos : self.objects[name].qpos + 3]
+
+    @property
+    def environment_names(self) -> tuple[str, ...]:
+        """Names of the values of `environment`."""
+        places = [f"{name}.{axis}" for name in self.bodies for axis in "xyz"]
+        return (*places, *(f"{name}.heading.{part}" for name in self.objects for part in ("cos", "sin")))
+
+    def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the tracked values ``(…, n)`` in recorded states ``(…, nstate)``: positions in m, then headings."""
+        sound = np.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0)
+        qpos = sound[..., self._columns[mujoco.mjtState.mjSTATE_QPOS]]
+        yaws = [heading(qpos[..., body.qpos + 3 : body.qpos + 7])[..., None] for body in self.objects.values()]
+        turns = [part(yaw) for yaw in yaws for part in (np.cos, np.sin)]
+        places = [self.position(sound, name) for name in self.bodies]
+        return np.concatenate([*places, *turns, np.empty((*sound.shape[:-1], 0))], axis=-1)
+
+    @property
+    def _has_arm(self) -> bool:
+        return self.twin.robot.tcp is not None and self.twin.robot.control == "position"
+
+    def _make_joint_state(self, nworld: int, chance: NDArray[np.float64]) -> InitialState:
+        twin, initial = self.twin, InitialState.home(self.twin, nworld)
+        limited = np.array([twin.model.joint(name).limited[0] for name in twin.robot.joints], dtype=bool)[:, None]
+        low, high = np.where(limited, twin.joint_ranges, [-np.inf, np.inf]).T
+        qpos = initial.qpos.copy()
+        moved = qpos[:, twin.joint_qpos] + self.joint_noise * (2.0 * chance - 1.0)
+        qpos[:, twin.joint_qpos] = np.clip(moved, low, high)
+        return replace(initial, qpos=twin.align_motors(qpos))
