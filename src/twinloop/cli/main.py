@@ -51,6 +51,7 @@ from twinloop.cli.run import RUN
 from twinloop.cli.scenario import SCENARIO
 from twinloop.cli.sensors import SENSORS
 from twinloop.cli.serve import SERVE
+from twinloop.cli.task import TASK
 from twinloop.cli.train import TRAIN
 from twinloop.cli.twin import TWIN
 from twinloop.cli.workspace import ADD, INIT
@@ -69,7 +70,7 @@ _NO_CHECKPOINT = " There is no checkpoint yet: the same command starts from the 
 STAGES: Mapping[str, tuple[Command | Group, ...]] = {
     "Start": (DEMO, DOCTOR, APPROVE, INIT),
     "Real logs": (IMPORT, RECORD),
-    "Twin": (TWIN, ROBOT, SENSORS, IDENTIFY),
+    "Twin": (TWIN, ROBOT, TASK, SENSORS, IDENTIFY),
     "Sim-to-real gap": (GAP, COVERAGE, PLAN),
     "Simulation": (GENERATE, RENDER, REPLAY),
     "Data": (ADD, QUERY, CURATE, LABEL, EDIT, DATASETS, EXPORT, PUSH, PULL, FETCH, FSCK),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twinloop.tasks.grasping import GraspFromAbove
+    from twinloop.tasks.joint_motion import JointExpert
     from twinloop.tasks.own import OwnTask
     from twinloop.tasks.protocol import Task
     from twinloop.tasks.reaching import BearingFrame, GraspFrame
@@ -22,6 +23,7 @@ __all__ = [
     "BearingFrame",
     "GraspFrame",
     "GraspFromAbove",
+    "JointExpert",
     "OwnTask",
     "Task",
     "Waypoint",
@@ -41,6 +43,7 @@ _HOMES = {
     "BearingFrame": "reaching",
     "GraspFrame": "reaching",
     "GraspFromAbove": "grasping",
+    "JointExpert": "joint_motion",
     "OwnTask": "own",
     "Task": "protocol",
     "Waypoint": "waypoints",

@@ -17,6 +17,7 @@ an object to a target::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -50,7 +51,7 @@ class OwnTask:
     objects.
 
     Attributes:
-        name: Name of the task; by default that of the class in lower case.
+        name: Name of the task; by default that of the class, as in ``push_cube`` for ``PushCube``.
         instruction: Text for language-conditioned policies.
         seconds: Duration of an episode in s.
         joint_noise: Largest deviation of an initial joint position from home, in rad or m; uniform.
@@ -71,7 +72,7 @@ class OwnTask:
     def __init_subclass__(cls, **options: Any) -> None:
         """Set the name and the versions of the class, if it does not define them."""
         super().__init_subclass__(**options)
-        cls.name = cls.__dict__.get("name", "") or cls.__name__.lower()
+        cls.name = cls.__dict__.get("name", "") or re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         for key, part in (("version", ""), ("success_version", ".success"), ("expert_version", ".expert")):
             setattr(cls, key, cls.__dict__.get(key, "") or f"{cls.name}{part}/1")
 
@@ -145,6 +146,10 @@ class OwnTask:
         if name in self.objects:
             return qpos[..., self.objects[name].qpos : self.objects[name].qpos + 3]
         return self.arm.chain.tool_position(np.where(np.isfinite(qpos), qpos, np.nan))
+
+    def joints(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return positions of the n robot joints, ``(…, n)`` in rad or m, in recorded states ``(…, nstate)``."""
+        return states[..., self._columns[mujoco.mjtState.mjSTATE_QPOS]][..., self.twin.joint_qpos]
 
     def start(self, initial: InitialState, name: str) -> NDArray[np.float64]:
         """Return the positions of an object or a target in initial states, ``(nworld, 3)`` in m.

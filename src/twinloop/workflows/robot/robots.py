@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.console import Console
 
-from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 from twinloop.hardware import check_robot, open_robot
 from twinloop.twin import load_twin
 from twinloop.workflows.robot.requests import RobotCheckRequest, RobotNewRequest
+from twinloop.workflows.run.results import require_new_class_file
 
 _CLASS = '''\
 """{what}. Check it with `twinloop robot check {file}:{name}`."""
@@ -71,16 +71,12 @@ def run_robot_new(request: RobotNewRequest, console: Console) -> dict[str, Any]:
         InputError: If the file exists, or is no Python file.
     """
     output = request.output
-    if output.suffix != ".py" or not output.stem.isidentifier():
-        raise InputError(f"{output} is not the name of a Python file. Give one such as my_robot.py.")
-    if output.exists():
-        raise InputError(f"{output} exists. Choose another name, or move it.")
+    name = require_new_class_file(output)
     joints, units = ("shoulder", "elbow"), "rad"
     if request.twin is not None:
         spec = load_twin(request.twin).robot
         joints = tuple(spec.joints)
         units = spec.units[0] if len(set(spec.units)) == 1 else tuple(spec.units)
-    name = "".join(part.capitalize() for part in output.stem.split("_"))
     is_real = request.kind == "real"
     text = _CLASS.format(
         what="A robot" if is_real else "A robot in another simulator",

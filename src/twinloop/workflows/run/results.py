@@ -62,6 +62,19 @@ def claim_output(folder: Path) -> None:
         raise InputError(f"{folder} cannot be made: {existing} is no folder to write to. Choose another --output.")
 
 
+def require_new_class_file(path: Path) -> str:
+    """Return the name of the class in a new Python file of the user: that of the file, in capitalized words.
+
+    Raises:
+        InputError: If the file exists, or its name is not that of a Python module.
+    """
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise InputError(f"{path} is not the name of a Python file. Give one such as my_robot.py or my_task.py.")
+    if path.exists():
+        raise InputError(f"{path} exists. Choose another name, or move it.")
+    return "".join(part.capitalize() for part in path.stem.split("_"))
+
+
 @contextlib.contextmanager
 def lock_run_folder(folder: Path, purpose: str = "") -> Generator[None]:
     """Return a context manager that locks a run's folder while its files are written.

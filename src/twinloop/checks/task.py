@@ -1,0 +1,114 @@
+"""Check that a task follows the protocol of tasks, and count the successes of its scripted expert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+
+from twinloop.core.errors import CheckFailedError
+from twinloop.core.params import ParamTable
+from twinloop.randomize import Plan, default_draws
+from twinloop.rollout.episodes import BatchResult, run_batch
+from twinloop.simulate import InitialState
+from twinloop.tasks.protocol import Task, has_phases, has_progress, has_tracked_values
+from twinloop.twin import Twin
+
+WorldKind = Literal["nominal", "default"]
+_BATCH = 64  # worlds that are simulated at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertTrials:
+    """Episodes of a task's scripted expert in worlds of one kind.
+
+    Attributes:
+        kind: ``nominal`` worlds differ only in the places of objects, ``default`` ones in all parameters with a default
+            range.
+        episodes: number of episodes.
+        successes: episodes that end in success.
+        invalid: episodes that diverged or could not be reset.
+    """
+
+    kind: WorldKind
+    episodes: int
+    successes: int
+    invalid: int
+
+
+def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> list[ExpertTrials]:
+    """Check a task, and return the trials of its expert in nominal and in randomized worlds.
+
+    Raises:
+        CheckFailedError: If the task violates a rule of the protocol. The message describes the rule.
+    """
+    _check_reset(task, _draw(twin, "default", range(3), seed), seed)
+    return [_try_expert(task, twin, kind, episodes, seed) for kind in ("nominal", "default")]
+
+
+def _draw(twin: Twin, kind: WorldKind, numbers: range, seed: int) -> ParamTable:
+    draws = [
+        draw
+        for draw in default_draws(twin)
+        if kind == "default" or all(twin.params[name].quantity.stage == "reset" for name in draw.names)
+    ]
+    return Plan(twin=twin, run_seed=seed, draws=tuple(draws)).draw(numbers)
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise CheckFailedError(f"This task breaks the protocol: {what}. See tasks.protocol.Task.")
+
+
+def _check_reset(task: Task, params: ParamTable, seed: int) -> None:
+    """Check that a world's initial state does not depend on the other worlds of its batch."""
+    together = task.reset(params, run_seed=seed, episodes=[0, 1, 2])
+    again = task.reset(params, run_seed=seed, episodes=[0, 1, 2])
+    alone = task.reset(params.take(np.array([1])), run_seed=seed, episodes=[1])
+    _require(_same(together, again), "reset() gives other states when it is called again")
+    _require(_same(together.take([1]), alone), "reset() gives world 1 another state alone than with other worlds")
+
+
+def _same(one: InitialState, other: InitialState) -> bool:
+    parts = [field.name for field in fields(one) if isinstance(getattr(one, field.name), np.ndarray)]
+    return all(np.array_equal(getattr(one, part), getattr(other, part)) for part in parts)
+
+
+def _try_expert(task: Task, twin: Twin, kind: WorldKind, episodes: int, seed: int) -> ExpertTrials:
+    successes = invalid = 0
+    for batch in _run(task, twin, kind, episodes, seed):
+        _check_evaluation(task, batch)
+        valid = batch.trajectories.valid
+        successes += int((batch.success_by_state[:, -1] & valid).sum())
+        invalid += int((~valid).sum())
+    return ExpertTrials(kind=kind, episodes=episodes, successes=successes, invalid=invalid)
+
+
+def _run(task: Task, twin: Twin, kind: WorldKind, episodes: int, seed: int) -> Iterator[BatchResult]:
+    for first in range(0, episodes, _BATCH):
+        numbers = range(first, min(first + _BATCH, episodes))
+        yield run_batch(twin, task, _draw(twin, kind, numbers, seed), run_seed=seed, episodes=numbers)
+
+
+def _check_evaluation(task: Task, batch: BatchResult) -> None:
+    """Check success, tracked values, progress and phases on recorded states.
+
+    Success of a world must not depend on other worlds, and tracked values must be one per name.
+    """
+    states, success = batch.trajectories.states, batch.success_by_state
+    shape = (len(states), task.nstep + 1)
+    _require(success.shape == shape and success.dtype == bool, f"success() is not a mask of shape {shape}")
+    alone = task.success(states[:1])
+    _require(np.array_equal(alone, success[:1]), "success() of world 0 depends on the other worlds")
+    if has_tracked_values(task):
+        shape, seen = (*states.shape[:2], len(task.environment_names)), task.environment(states)
+        _require(seen.shape == shape, f"environment() has the shape {seen.shape}, and not {shape}")
+    if has_progress(task):
+        progress = task.progress(states)
+        within = progress.shape == success.shape and bool(((progress >= 0.0) & (progress <= 1.0)).all())
+        _require(within, "progress() is not between 0 and 1 at each state")
+    if has_phases(task):
+        for _, begin in task.phases(states[0], batch.twin.control_hz):
+            _require(begin is None or 0 <= begin <= task.nstep, f"phases() gives {begin}, which is no index of a state")
