@@ -20,12 +20,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.records import Episode, LoggedSignal, StoredSimulation
 from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.resampling import HELD, hold, interpolate, interpolate_rotation
 from twinloop.dataset.spec import ReadingSpec
 
+_TRACKER = ENVIRONMENT.removeprefix("observation.")
 _POSE_UNITS = ("m", "m", "m", "1", "1", "1", "1")
 _MIXED = {"pose": _POSE_UNITS, "twist": ("m/s",) * 3 + ("rad/s",) * 3, "wrench": ("N",) * 3 + ("N·m",) * 3}
 
@@ -84,6 +86,11 @@ def _have_same_columns(one: LoggedSignal, other: LoggedSignal) -> bool:
     return (one.columns, one.unit) == (other.columns, other.unit)
 
 
+def tracked_unit(name: str) -> str:
+    """Return the unit of a tracked value: m for positions, 1 for cosine and sine of headings, "" if unknown."""
+    return {"x": "m", "y": "m", "z": "m", "cos": "1", "sin": "1"}.get(name.rpartition(".")[2], "")
+
+
 def column_units(name: str, signal: LoggedSignal) -> tuple[str, ...]:
     """Return the unit of each column of a signal; "" if unknown.
 
@@ -91,6 +98,8 @@ def column_units(name: str, signal: LoggedSignal) -> tuple[str, ...]:
     """
     if signal.unit:
         return (signal.unit,) * len(signal.columns)
+    if name == _TRACKER:
+        return tuple(map(tracked_unit, signal.columns))
     units = _MIXED.get(name.partition("/")[0], ())
     return units if len(units) == len(signal.columns) else ("",) * len(signal.columns)
 

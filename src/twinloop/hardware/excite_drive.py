@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from twinloop.hardware.excite import ExcitationPlan
 from twinloop.hardware.excite_guard import GuardedRobot, GuardOptions, stop_on_signals
 from twinloop.hardware.limits import ClearanceCheck
 from twinloop.hardware.protocol import Robot
-from twinloop.hardware.record import command_kind, record
+from twinloop.hardware.record import command_kind, record, record_images
 from twinloop.hardware.teleop_motion import interpolate_minimum_jerk
 
 Array = NDArray[np.float64]
@@ -34,10 +34,12 @@ class ExcitationRecording:
 
     Attributes:
         episodes: the recorded episodes; if the excitation was stopped, the last one ends at the stop.
+        images: for each episode, the images of each camera at each control step, ``(T, height, width, 3)``.
         reason: why the excitation was stopped, or "".
     """
 
     episodes: tuple[Episode, ...]
+    images: tuple[Mapping[str, NDArray[np.uint8]], ...] = ()
     reason: str = ""
 
     @property
@@ -51,6 +53,8 @@ def excite(
     plan: ExcitationPlan,
     *,
     repeat: int | None = None,
+    first: int = 0,
+    task: str = TASK,
     guard: GuardOptions | None = None,
     on_abort: OnAbort = "hold",
     clearance: ClearanceCheck | None = None,
@@ -65,6 +69,8 @@ def excite(
         robot: connected robot with the plan's joints.
         plan: the excitation plan.
         repeat: number of repetitions; by default the plan's.
+        first: number of the first episode.
+        task: task text of the episodes.
         guard: conditions for a stop; by default those of `GuardOptions`.
         on_abort: after a stop, hold the present pose or return slowly to the start.
         clearance: check of the path to the start for collisions in the twin; None to skip it.
@@ -76,22 +82,27 @@ def excite(
     """
     require_matching_robot(robot, plan)
     guarded = GuardedRobot(robot, plan, guard or GuardOptions())
-    episodes: list[Episode] = []
+    kept: list[tuple[Episode, Mapping[str, NDArray[np.uint8]]]] = []
     with stop_on_signals(guarded):
-        for number in range(plan.repeat if repeat is None else repeat):
+        for number in range(first, first + (plan.repeat if repeat is None else repeat)):
             _drive_to_start(guarded, plan, clearance)
             if guarded.reason:
                 break
-            episode = record(guarded.robot, guarded.guarded_commands(plan.commands), plan.hz, index=number, task=TASK)
-            kept = _select_episode(episode, guarded)
-            if kept is not None:
-                episodes.append(kept)
+            commands = guarded.guarded_commands(plan.commands)
+            episode, images = record_images(guarded.robot, commands, plan.hz, index=number, task=task)
+            selected = _select_episode(episode, guarded)
+            if selected is not None:
+                kept.append((selected, {name: frames[: len(selected)] for name, frames in images.items()}))
             progress(f"episode {number}: {guarded.reason or f'{episode.time[-1]:.1f} s, {len(episode)} frames'}")
             if guarded.reason:
                 break
         if guarded.reason and not guarded.lost:
             _come_to_rest(guarded, plan, on_abort)
-    return ExcitationRecording(episodes=tuple(episodes), reason=guarded.reason)
+    return ExcitationRecording(
+        episodes=tuple(episode for episode, _ in kept),
+        images=tuple(images for _, images in kept),
+        reason=guarded.reason,
+    )
 
 
 def require_matching_robot(robot: Robot, plan: ExcitationPlan) -> None:
@@ -153,7 +164,7 @@ def _select_episode(episode: Episode, guarded: GuardedRobot) -> Episode | None:
     if count < _LEAST_FRAMES:
         return None
     part = {name: getattr(episode, name)[:count] for name in ("time", "action", "state")}
-    return replace(episode, task=f"{TASK}, cut short: {guarded.reason}", **part)
+    return replace(episode, task=f"{episode.task}, cut short: {guarded.reason}", **part)
 
 
 def _come_to_rest(guarded: GuardedRobot, plan: ExcitationPlan, on_abort: OnAbort) -> None:

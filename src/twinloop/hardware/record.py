@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import InputError
-from twinloop.core.records import Episode
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.hardware.protocol import TORQUE, TRACKED_PREFIX, Robot
+
+TRACKER = ENVIRONMENT.removeprefix("observation.")  # signal with the values of a tracker
+_TOOL = tuple(f"tool.{axis}" for axis in "xyz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +77,21 @@ def record(robot: Robot, commands: Iterable[ArrayLike], hz: float, *, index: int
         InputError: If the rate is not positive, or a row does not match the robot's joints.
         LogError: If there are no commands.
     """
+    return record_images(robot, commands, hz, index=index, task=task)[0]
+
+
+def record_images(
+    robot: Robot, commands: Iterable[ArrayLike], hz: float, *, index: int = 0, task: str = ""
+) -> tuple[Episode, dict[str, NDArray[np.uint8]]]:
+    """Drive a connected robot and record one episode and the images of its cameras; see `record`.
+
+    Returns:
+        The episode, and for each camera its image at each control step, ``(T, height, width, 3)``, RGB.
+    """
     spoken = _DrivableRobot(robot)
     rows = (_check_row(row, robot) for row in commands)
-    return make_episodes(drive(spoken, rows, hz), robot, [index], task=task)[0]
+    episode = make_episodes(drive(spoken, rows, hz), robot, [index], task=task)[0]
+    return spoken.add_signals(episode), spoken.stack_images()
 
 
 def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) -> DriveRecording:
@@ -128,6 +144,23 @@ def command_kind(robot: Robot) -> Literal["position", "torque"]:
     return "torque" if all(key.endswith(f".{TORQUE}") for key in robot.action_features) else "position"
 
 
+def add_tool_position(episode: Episode, site: str | None) -> Episode:
+    """Return an episode with the tracked position of the tool also as the signal ``place/SITE``, if it is tracked.
+
+    Replays compare this signal with the twin's tool site, see `core.records.Episode`.
+
+    Args:
+        episode: the episode, with the tracker's values as the signal ``environment_state``.
+        site: name of the twin's tool site, or None.
+    """
+    tracked = episode.signals.get(TRACKER)
+    if site is None or tracked is None or not set(_TOOL) <= set(tracked.columns):
+        return episode
+    values = tracked.values[:, [tracked.columns.index(name) for name in _TOOL]]
+    signal = LoggedSignal(time=tracked.time, values=values, columns=("x", "y", "z"), unit="m")
+    return replace(episode, signals={**episode.signals, f"place/{site}": signal})
+
+
 class _DrivableRobot:
     """Adapter from the robot protocol to `Drivable`, the interface of what `drive` can record.
 
@@ -136,9 +169,13 @@ class _DrivableRobot:
 
     def __init__(self, robot: Robot) -> None:
         self._robot, self._clock = robot, robot.clock
-        numbers = [key for key, kind in robot.observation_features.items() if kind is float]  # and no images
+        features = robot.observation_features
+        numbers = [key for key, kind in features.items() if kind is float]
         self._reads = [key for key in numbers if not key.startswith(TRACKED_PREFIX)]
+        self._tracked = [key for key in numbers if key.startswith(TRACKED_PREFIX)]
+        self._cameras = [key for key, kind in features.items() if isinstance(kind, tuple)]
         self._acts = list(robot.action_features)
+        self._others: list[tuple[list[float], list[NDArray[np.uint8]]]] = []
 
     def now(self) -> NDArray[np.float64]:
         return np.array([self._clock.now()])
@@ -147,8 +184,26 @@ class _DrivableRobot:
         self._clock.wait_until(moment)
 
     def observe(self) -> NDArray[np.float64]:
-        reading = self._robot.get_observation()
+        reading: Mapping[str, Any] = self._robot.get_observation()
+        self._others.append(
+            ([reading[key] for key in self._tracked], [np.array(reading[key]) for key in self._cameras])
+        )
         return np.array([[reading[key] for key in self._reads]])
+
+    def add_signals(self, episode: Episode) -> Episode:
+        """Return the episode with the values of the robot's tracker as the signal ``environment_state``."""
+        if not self._tracked:
+            return episode
+        names = tuple(key.removeprefix(TRACKED_PREFIX) for key in self._tracked)
+        values = np.array([tracked for tracked, _ in self._others])
+        signal = LoggedSignal(time=episode.time, values=values, columns=names, unit="")
+        return replace(episode, signals={**episode.signals, TRACKER: signal})
+
+    def stack_images(self) -> dict[str, NDArray[np.uint8]]:
+        """Return the images of each camera at each reading, ``(T, height, width, 3)``."""
+        return {
+            name: np.stack([images[column] for _, images in self._others]) for column, name in enumerate(self._cameras)
+        }
 
     def command(self, action: ArrayLike) -> NDArray[np.float64]:
         values = np.asarray(action, dtype=np.float64)[0]

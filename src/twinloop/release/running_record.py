@@ -21,6 +21,7 @@ from twinloop.core.contract import ENVIRONMENT, IMAGES, Contract
 from twinloop.core.records import Episode, Provenance, SimEpisode, Source
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import SideTable
+from twinloop.dataset.signals import tracked_unit
 from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
 from twinloop.release.running_robot import EpisodeRun
 
@@ -139,7 +140,7 @@ class RunWriter:
             sources=self._facts.sources,
             block_size=1,
             success=self._facts.is_success_known,
-            readings=(ReadingSpec(name=name, columns=columns, units=tuple(map(_infer_unit, columns))),)
+            readings=(ReadingSpec(name=name, columns=columns, units=tuple(map(tracked_unit, columns))),)
             if columns
             else (),
         )
@@ -210,11 +211,6 @@ def _fill_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
     good = np.isfinite(values)
     last = np.maximum.accumulate(np.where(good, np.arange(len(values))[:, None], 0), axis=0)
     return np.nan_to_num(np.take_along_axis(values, last, axis=0), nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _infer_unit(name: str) -> str:
-    """Return the unit of a tracker's column: m for positions, 1 for cosine and sine of headings, "" if unknown."""
-    return {"x": "m", "y": "m", "z": "m", "cos": "1", "sin": "1"}.get(name.rpartition(".")[2], "")
 
 
 def _make_side_tables(number: int, record: EpisodeRun, joints: tuple[str, ...]) -> dict[str, SideTable]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode, Provenance, SimEpisode
@@ -16,7 +18,7 @@ from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import SideTable
 from twinloop.dataset.signals import SIMULATION_TABLE as SIMULATION
 from twinloop.dataset.signals import TABLE, compute_readings, find_shared_signals, signals_table, simulation_table
-from twinloop.dataset.spec import DatasetSpec, ReadingSpec
+from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
 
 _COMMANDED = {**COMMANDED, "none": "nothing"}
 _NO_STATES = np.empty((0, 0))
@@ -71,17 +73,7 @@ def write_log_dataset(
             "'twinloop identify' and 'twinloop gap' read such a log without conversion."
         )
     shared = find_shared_signals(episodes)
-    spec = DatasetSpec(
-        name=name or path.name,
-        robot_type=first.robot_type or "unknown",
-        fps=_median_rate(episodes),
-        joints=first.joints,
-        units=first.units,
-        block_size=block_size,
-        success=False,
-        licence=licence,
-        readings=tuple(shared.values()),
-    )
+    spec = replace(_make_spec(episodes, shared, name=name or path.name), block_size=block_size, licence=licence)
     with DatasetWriter.open(path, spec) as writer:
         for block in range(-(-len(episodes) // block_size)):
             numbers = [number for number in writer.attempt_numbers(block) if number < len(episodes)]
@@ -93,6 +85,69 @@ def write_log_dataset(
             writer.commit_block(block, rows, logs=chosen, outcome={"recorded": len(rows)}, tables=tables)
         writer.finish()
     return path
+
+
+class LogDatasetWriter:
+    """Writer of a log dataset to which one recorded episode at a time is added; each is complete on the disk.
+
+    Args:
+        path: Folder that is missing or empty; it is created with the first episode.
+        cameras: Height and width in px of the images of each camera, by name.
+
+    Raises:
+        InputError: If a camera's images cannot be stored; see `CameraSpec`.
+    """
+
+    def __init__(self, path: Path, *, cameras: Mapping[str, tuple[int, int]]) -> None:
+        self._path = path
+        self._cameras = tuple(CameraSpec(name=name, height=size[0], width=size[1]) for name, size in cameras.items())
+        self._shared: Mapping[str, ReadingSpec] = {}
+        self._writer: DatasetWriter | None = None
+
+    def add(self, episode: Episode, images: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Write an episode; its signals are those of the first one.
+
+        Args:
+            episode: Episode of T frames.
+            images: Images of each camera, ``(T, height, width, 3)``, RGB.
+
+        Raises:
+            DatasetError: If the folder is not empty, or the disk is full.
+        """
+        if self._writer is None:
+            self._shared = find_shared_signals([episode])
+            spec = replace(_make_spec([episode], self._shared, name=self._path.name), block_size=1)
+            self._writer = DatasetWriter.open(self._path, replace(spec, cameras=self._cameras))
+        number = self._writer.next_block
+        row = _to_sim_episode(number, episode, "", self._shared)
+        self._writer.commit_block(
+            number,
+            [row],
+            frames=[images] if self._cameras else None,
+            logs=[episode],
+            outcome={"recorded": 1},
+            tables=_build_side_tables([episode], [number], [episode]),
+        )
+
+    def close(self) -> None:
+        """Complete the statistics of the dataset, and release it."""
+        if self._writer is not None:
+            self._writer.finish()
+            self._writer.close()
+
+
+def _make_spec(episodes: Sequence[Episode], shared: Mapping[str, ReadingSpec], *, name: str) -> DatasetSpec:
+    """Return the specification of a log's dataset without cameras; ``shared`` are its signals by name."""
+    first = episodes[0]
+    return DatasetSpec(
+        name=name,
+        robot_type=first.robot_type or "unknown",
+        fps=_median_rate(episodes),
+        joints=first.joints,
+        units=first.units,
+        success=False,
+        readings=tuple(shared.values()),
+    )
 
 
 def _build_side_tables(

@@ -115,22 +115,32 @@ class ExportRequest(Request):
 
 @request
 class RecordRequest(Request):
-    """Move a robot through an excitation within its limits, and record the log as a LeRobot v3.0 dataset."""
+    """Move a robot within its limits, and record joints, tracker and cameras as a LeRobot v3.0 dataset."""
 
     robot: str
     """virtual:TWIN?seed=N, or your own class as path/to/file.py:Class?option=value."""
-    excitation: Path
-    """The excitation plan: a file from identify --plan --excitation."""
+    excitation: Path | None = None
+    """An excitation plan: a file from identify --plan --excitation."""
+    motion: str | None = None
+    """Instead of a plan: reach (the tool moves to random places), pick (it picks up the twin's first object and puts it
+    down aside), random (random poses of the joints), or a CSV file with the columns time and one per joint.
+    """
+    twin: str | None = None
+    """Twin of the robot, which gives the limits of a motion; by default that of the address virtual:TWIN."""
+    seconds: float = 10.0
+    """Duration of the motions reach and random."""
+    seed: int = 0
+    """Seed of the motions."""
     output: Path | None = None
     """Folder of the new dataset. Required unless --dry-run is given."""
     repeat: int | None = None
-    """Number of repetitions, each recorded as one episode; by default the number in the plan."""
+    """Number of episodes: repetitions of a plan, by default the number in it, or different motions, by default 1."""
     dry_run: bool = False
     """Print duration, range and peak speed per joint; the robot does not move."""
     on_abort: Literal["hold", "return"] = "hold"
     """What the robot does after a fault or Ctrl-C: hold its pose, or return slowly to the start."""
     max_lag: float = 0.15
-    """Stop if a joint lags behind its command by more than 1.5 times the lag in the plan plus this value, in rad or m.
+    """Stop if a joint lags behind its command by more than 1.5 times the expected lag plus this value, in rad or m.
     """
     temperature: float = 60.0
     """Stop at this temperature of a drive, in degrees Celsius, if the robot measures it."""

@@ -333,12 +333,26 @@ def identify_log(
     twin = load_twin(request.twin)
     claim_output(output)
     _check_analyses(log, analyses, holdout)
+    if request.fitting.fit is None:
+        config = compare_tracked_tool(config, twin, log.episodes, console)
     found = fit(twin, log, holdout, config, calibration=analyses.calibrate)
     found = _run_analyses(found, analyses, holdout, console)
     console.print(f"Data: {log.label}")
     console.print(found.text(), soft_wrap=True)
     page = ReportPage(f"Identification of {found.twin.name}", log.label)
     return write_run(output, found.metrics(), page, found.page, console)
+
+
+def compare_tracked_tool(config: FitConfig, twin: Twin, episodes: Sequence[Episode], console: Console) -> FitConfig:
+    """Return a configuration that also compares the tracked position of the tool, if all episodes have it.
+
+    Joint readings alone hardly determine encoder zeros, because a wrong zero shifts reading and command together.
+    """
+    signal = f"place/{twin.spec.robot.tcp}" if twin.spec.robot else ""
+    if not all(signal in episode.signals for episode in episodes):
+        return config
+    console.print(f"The fit compares the tracked position of the tool ({signal}), too, which determines encoder zeros.")
+    return replace(config, replay=replace(config.replay, compare=(*config.replay.compare, signal)))
 
 
 def _check_analyses(log: LogEpisodes, analyses: PostFitAnalyses, holdout: str | None) -> None:
