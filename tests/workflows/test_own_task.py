@@ -211,3 +211,26 @@ def test_a_path_out_of_the_folder_is_refused(moved, key, capsys):
     (moved / "x.py").write_text("raise SystemExit")
     assert main(["evaluate", "policy", "--episodes", "2"]) == 2
     assert "which is not in its sources" in capsys.readouterr().err
+
+
+def test_a_policy_names_the_objects_that_it_sees(moved, tmp_path, capsys):
+    shutil.copytree(moved / "data", tmp_path / "seen")
+    info = tmp_path / "seen/meta/info.json"
+    value = json.loads(info.read_text())
+    value["features"]["observation.environment_state"]["names"] = ["tool.x", "puck.y"]
+    info.write_text(json.dumps(value))
+    episodes = [SimpleNamespace(folder=tmp_path / "seen")]
+    source = SimpleNamespace(config=SimpleNamespace(units=None), episodes=episodes)
+    readers = {tmp_path / "seen": DatasetReader(tmp_path / "seen")}
+    seen = {
+        inputs: find_common_features([source], readers, inputs=inputs).contract.environment
+        for inputs in (("environment/puck",), ("environment/puck", "environment/tool"), ("environment",))
+    }
+    assert list(seen.values()) == [("puck.y",), ("tool.x", "puck.y"), ("tool.x", "puck.y")]
+    (moved / "train.yaml").write_text(
+        "sources: [{data: data}]\npolicy: mlp\nsteps: 2\nkeep_failures: true\ninputs: [state, environment/cube]\n"
+    )
+    assert main(["train", "train.yaml", "--output", "blind"]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "Unknown object 'cube'" in message
+    assert "puck" in message

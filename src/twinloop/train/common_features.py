@@ -171,6 +171,7 @@ def has_equal_units(mine: UnitMap, theirs: UnitMap) -> bool:
 
 
 _INPUTS = {"state": STATE, "environment": ENVIRONMENT}
+OBJECT_INPUT = "environment/"  # prefix of an object as an input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +258,7 @@ def find_common_features(
             f"Give them with --units ({KNOWN})"
         )
     reader = next(iter(readers.values()))
-    environment = tuple(reader.feature_names(ENVIRONMENT)) if ENVIRONMENT in keys else ()
+    environment = _select_columns(reader, inputs or ()) if ENVIRONMENT in keys else ()
     assignments = _list_assignments(readers)
     contract = Contract(
         robot_type=str(reader.info.get("robot_type") or ""),
@@ -292,12 +293,12 @@ def _choose_inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] 
     """Return the keys of the features that the policy observes, and notes for the user about this choice."""
     present = {folder: list(reader.info["features"]) for folder, reader in readers.items()}
     if wanted is not None:
-        keys = [_INPUTS.get(name, name if name.startswith(IMAGES) else IMAGES + name) for name in wanted]
+        keys = [_feature_key(name) for name in wanted]
         for folder, features in present.items():
             for name, key in zip(wanted, keys, strict=True):
                 if key not in features:
                     raise UnknownNameError("input", name, _short_names(features), where=str(folder))
-        return keys, []
+        return list(dict.fromkeys(keys)), []
     common = [key for key in next(iter(present.values())) if all(key in features for features in present.values())]
     cameras = [key for key in common if key.startswith(IMAGES)]
     keys = [key for key in (STATE, ENVIRONMENT) if key in common]
@@ -318,6 +319,37 @@ def _choose_inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] 
             f"{STATE}, {ENVIRONMENT} or {IMAGES}NAME."
         )
     return keys, notes
+
+
+def _feature_key(name: str) -> str:
+    """Return the key of the feature that an input of `config.TrainConfig` names."""
+    if name.startswith(OBJECT_INPUT):
+        return ENVIRONMENT
+    return _INPUTS.get(name, name if name.startswith(IMAGES) else IMAGES + name)
+
+
+def _select_columns(reader: DatasetReader, inputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the tracked values of the objects among the inputs, in the dataset's order.
+
+    Without an object among the inputs, all tracked values are returned.
+
+    Raises:
+        UnknownNameError: If the dataset has no such object. The message lists its objects.
+    """
+    names = reader.feature_names(ENVIRONMENT)
+    wanted = [name.removeprefix(OBJECT_INPUT) for name in inputs if name.startswith(OBJECT_INPUT)]
+    objects = list_objects(names)
+    for name in wanted:
+        if name not in objects:
+            raise UnknownNameError("object", name, objects, where=f"{ENVIRONMENT} of {reader.path}")
+    if not wanted or "environment" in inputs:
+        return tuple(names)
+    return tuple(name for name in names if name.partition(".")[0] in wanted)
+
+
+def list_objects(names: Sequence[str]) -> list[str]:
+    """Return the objects whose values have the given names, such as ``cube`` of ``cube.x``, in order."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 def _short_names(features: Sequence[str]) -> list[str]:

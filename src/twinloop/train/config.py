@@ -138,9 +138,9 @@ class TrainConfig(_Strict):
         settings: settings of the policy.
         sources: data to train on.
         sim_fraction: share of all simulated sources in every batch; None to use the sources' weights.
-        inputs: ``state`` (joint positions), ``environment`` (``observation.environment_state``, such as object poses)
-            or camera names; by default the state, and the environment if every source has it, else all cameras that
-            every source has.
+        inputs: ``state`` (joint positions), ``environment`` (``observation.environment_state``, such as object poses),
+            ``environment/NAME`` (only the values of the object NAME) or camera names; by default the state, and the
+            environment if every source has it, else all cameras that every source has.
         task: name of the task, for the policy's contract.
         steps: steps of the optimizer; 0 for the value in the policy kind's recipe (`preparation.RECIPES`).
         batch: samples per step; 0 for the value in the recipe.

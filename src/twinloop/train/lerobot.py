@@ -29,7 +29,7 @@ from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.edit.source import EditSource as Opened
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.folder import PolicyCard
-from twinloop.train.common_features import CommonFeatures, find_common_features
+from twinloop.train.common_features import OBJECT_INPUT, CommonFeatures, find_common_features
 from twinloop.train.config import TrainConfig
 from twinloop.train.lerobot_mixture import MaterializedDataset, materialize
 from twinloop.train.lerobot_policy import SIDE, require_lerobot, save_lerobot
@@ -235,7 +235,13 @@ def _find_features(sources: Sequence[TrainingSource], config: TrainConfig) -> Co
     """Return the features common to all sources, with the policy's contract.
 
     `find_common_features` also makes the contract of twinloop's built-in policy kinds.
+
+    Raises:
+        InputError: If an input is an object, because LeRobot reads all values of a feature.
     """
+    objects = [name for name in config.inputs or () if name.startswith(OBJECT_INPUT)]
+    if objects:
+        raise InputError(f"LeRobot reads all tracked values, and not only {objects[0]}. Give `environment` instead.")
     folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
     readers = {folder: DatasetReader(folder) for folder in folders}
     return find_common_features(sources, readers, inputs=config.inputs, task=config.task)

@@ -17,6 +17,7 @@ from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.policies.folder import CONFIG, RESTORE, read_config
 from twinloop.policies.settings import read_settings
+from twinloop.train.common_features import list_objects
 from twinloop.train.config import AdaptConfig, TrainConfig
 from twinloop.train.data import Ints, TrainingFrames, load_frames
 from twinloop.train.holdout import split
@@ -125,8 +126,9 @@ def _require_same(config: TrainConfig, folder: Path, kind: str, settings: Mappin
 
 def _input_names(contract: Contract) -> tuple[str, ...]:
     """Return the policy's inputs, named as in `config.TrainConfig`."""
-    rows = (("state", contract.state is not None), ("environment", bool(contract.environment)))
-    return (*(name for name, there in rows if there), *contract.cameras)
+    state = ("state",) if contract.state is not None else ()
+    objects = (f"environment/{name}" for name in list_objects(contract.environment))
+    return (*state, *objects, *contract.cameras)
 
 
 @dataclass(frozen=True, kw_only=True)

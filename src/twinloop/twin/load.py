@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import mujoco
 
-from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.errors import InputError, MissingDependencyError, TwinloopError, UnknownNameError
 from twinloop.core.files import absolute_path, sha256_file, sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
@@ -53,6 +55,9 @@ def builtin_names() -> list[str]:
 def load_twin(reference: str | Path) -> Twin:
     """Load and compile a twin, given by its name or file.
 
+    A twin is compiled once per process, until the content of one of its files changes. Each call returns a copy, which
+    the caller may change.
+
     Args:
         reference: Name of a built-in twin or of a twin in an installed package, path of a twin YAML, an MJCF or a URDF
             file, ``package:NAME/PATH`` for such a file in an installed Python package, or ``menagerie:NAME`` for a
@@ -68,10 +73,85 @@ def load_twin(reference: str | Path) -> Twin:
     path = _find_installed_file(text) if text.startswith(_INSTALLED) else Path(text)
     if text in TWINS.builtin or not path.is_file():
         path = _find_registered_file(text)
-    if path.suffix in MODEL_SUFFIXES:
+    key = (text, str(path), str(Path.cwd()))
+    loaded = _LOADED.pop(key, None)
+    if loaded is None or any(_hash_file(file) != digest for file, digest in loaded.files.items()):
+        loaded = _load_files(text, path)
+    _LOADED[key] = loaded  # at the end, because the oldest is removed
+    while len(_LOADED) > _MOST_LOADED:
+        del _LOADED[next(iter(_LOADED))]
+    return _copy_twin(loaded.twin)
+
+
+@dataclass(frozen=True)
+class _LoadedTwin:
+    """A compiled twin, and the hash of each file from which it was made; None for a file that did not exist."""
+
+    twin: Twin
+    files: Mapping[Path, str | None]
+
+
+_MOST_LOADED = 8
+_LOADED: dict[tuple[str, str, str], _LoadedTwin] = {}  # by reference, file and current folder; the newest last
+
+
+def _load_files(text: str, path: Path) -> _LoadedTwin:
+    is_model = path.suffix in MODEL_SUFFIXES
+    try:
+        files = {file: _hash_file(file) for file in ([path] if is_model else _list_sources(path))}
+        models = [path] if is_model else [file for file in files if file.suffix in MODEL_SUFFIXES]
+        files |= {file: _hash_file(file) for model in models for file in list_model_files(model)}
+    except TwinloopError:  # the same error, or one that describes it better, is raised below
+        files = {path: None}
+    if is_model:
         name = text.removeprefix(MENAGERIE) if text.startswith(MENAGERIE) else path.stem
-        return compile_twin(_describe_model(path, name), path, where=str(path))
-    return _load_yaml_twin(path)
+        return _LoadedTwin(compile_twin(_describe_model(path, name), path, where=str(path)), files)
+    return _LoadedTwin(_load_yaml_twin(path), files)
+
+
+def _hash_file(file: Path) -> str | None:
+    return sha256_file(file) if file.is_file() else None
+
+
+def _list_sources(path: Path) -> list[Path]:
+    """Return the files that a twin YAML names, built-in ones included, and those that would replace a built-in one.
+
+    The files that the model names are left out.
+    """
+    files, own = [path], path
+    while own.suffix not in MODEL_SUFFIXES and isinstance(value := load_yaml(own), dict) and "base" in value:
+        base = str(value["base"])
+        files.append(own.parent / base)
+        own = _find_base(base, own)
+        if own in files[:-1]:
+            break
+        files.append(own)
+    merged, folder = _merge_base(load_yaml(path), path)
+    if not isinstance(merged, dict):
+        return files
+    spec = parse_spec({"params": [], **merged}, where=str(path))
+    shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
+    named = [file for shape in shapes for file in shape.files]
+    named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
+    return [*files, _find_model(spec, folder), *(path.parent / name for name in named)]
+
+
+def _find_model(spec: TwinSpec, folder: Path) -> Path:
+    return _find_installed_file(spec.model) if spec.model.startswith(_INSTALLED) else folder / spec.model
+
+
+def _copy_twin(twin: Twin) -> Twin:
+    """Return a twin of which nothing that can be changed is shared with the given one."""
+    model = copy.copy(twin.model)
+    return replace(
+        twin,
+        spec=twin.spec.model_copy(deep=True),
+        model=model,
+        params=dict(twin.params),
+        mjspec=twin.mjspec.copy(),
+        scene=replace(twin.scene, model=model) if twin.scene else None,
+        devices=dict(twin.devices),
+    )
 
 
 def list_twin_files(reference: str | Path) -> list[Path]:
@@ -126,8 +206,7 @@ def _load_yaml_twin(path: Path) -> Twin:
     if isinstance(value, dict) and "params" not in value:
         value = {**value, "params": generic_params()}
     spec = parse_spec(value, where=str(path))
-    model = _find_installed_file(spec.model) if spec.model.startswith(_INSTALLED) else folder / spec.model
-    return compile_twin(spec, model, where=str(path), folder=path.parent)
+    return compile_twin(spec, _find_model(spec, folder), where=str(path), folder=path.parent)
 
 
 def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
@@ -148,10 +227,7 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         return value, path.parent
     own = {key: item for key, item in value.items() if key != "base"}
     base = str(value["base"])
-    neighbour = path.parent / base
-    file = _find_installed_file(base) if base.startswith(_INSTALLED) else neighbour
-    if base in TWINS.builtin or not file.is_file():
-        file = _find_registered_file(base, where=f"{path}: base, and no file in its folder has that name")
+    file = _find_base(base, path)
     above = (*above, path.resolve())
     if file.resolve() in above:
         raise InputError(
@@ -174,6 +250,14 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         together = {**(below.get("sensors") or {}), **own["sensors"]}
         merged["sensors"] = {name: sensor for name, sensor in together.items() if sensor is not None}
     return merged, path.parent if "model" in own else folder
+
+
+def _find_base(base: str, path: Path) -> Path:
+    """Return the file that a twin YAML names as its ``base``; ``path`` is that YAML."""
+    file = _find_installed_file(base) if base.startswith(_INSTALLED) else path.parent / base
+    if base in TWINS.builtin or not file.is_file():
+        file = _find_registered_file(base, where=f"{path}: base, and no file in its folder has that name")
+    return file
 
 
 def _find_installed_file(reference: str) -> Path:
