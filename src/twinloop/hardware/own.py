@@ -53,7 +53,9 @@ from twinloop.hardware.protocol import (
 class OwnRobot:
     """Robot or simulator of the user; see the module. It defines `read`, and `step` or `send`; all else is optional.
 
-    A method ``success()``, if the class has it, returns whether the task is done, or None if that is not known.
+    Optional members that ``twinloop run`` uses: a method ``success()`` returns whether the task is done now, or None if
+    that is not known; an attribute ``task`` has the name, length and instruction of the task. See
+    `hardware.protocol.Robot`.
 
     Attributes:
         joints: Names of the joints, in the order of all arrays.

@@ -55,14 +55,28 @@ class Robot(Protocol):
 
     Observations and actions are dictionaries of floats: ``<joint>.pos`` in the units that ``units`` maps to rad or m,
     ``<joint>.torque`` in N·m for the actions of a torque-controlled robot. With a scene tracker, observations also have
-    ``environment.NAME``: positions in m, headings as cosine and sine.
+    ``environment.NAME``: positions in m, headings as cosine and sine. With cameras, they have images by camera name,
+    ``(height, width, 3)``, RGB, uint8; their shape is the value in `observation_features`.
+
+    Members that a robot may have in addition, and that ``twinloop run`` uses (`OwnRobot` describes them, too):
+
+    - ``success()``: whether the task is done now, called after every control step; None if that is not known. A robot
+      without this method does not determine outcomes, and they are unknown unless a person or a file gives them.
+    - ``task``: object with ``name`` (compared with the policy's contract), ``nstep`` (control steps of an episode),
+      ``instruction`` and ``success_version``, such as a `tasks.protocol.Task`. Without it, an episode has 20 s.
+    - ``episode``: number of the next episode, set before a run that does not begin with episode 0. A robot whose
+      ``source`` is ``sim`` is disconnected and connected between episodes, and makes the scene of the next number.
+    - ``get_vitals()``: temperatures and torques of the drives, see `excite_guard.DriveHealth`.
+
+    Attributes:
+        name: LeRobot's name of the robot, stored in datasets and compared with the policy's contract.
     """
 
     name: str
 
     @property
     def observation_features(self) -> Mapping[str, type]:
-        """Keys and types of an observation: joints in the order of ``units``, then tracked objects."""
+        """Keys and types of an observation: joints in the order of ``units``, tracked objects, image shapes."""
         ...
 
     @property
