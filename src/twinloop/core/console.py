@@ -1,4 +1,4 @@
-"""Print untrusted text safely on the console and in Markdown, remove credentials from it, and show progress bars.
+"""Print untrusted text safely on the console and in Markdown, and remove credentials from it.
 
 Names and tasks in a dataset may come from another person. When a Markdown dataset card (README.md) is shown as a page,
 for example by the Hugging Face Hub, such a text must not insert a link, an image, HTML, a heading or a table column.
@@ -7,13 +7,9 @@ for example by the Hugging Face Hub, such a text must not insert a link, an imag
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from twinloop.core.redaction import redact_text
@@ -113,38 +109,3 @@ def markdown_block(text: str, language: str = "") -> str:
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in re.findall("`+", text)), default=0)
-
-
-T = TypeVar("T")
-
-
-def track(items: Iterable[T], *, label: str, total: int | None = None) -> Iterator[T]:
-    """Yield ``items`` and show a progress bar on standard error if standard error is a terminal.
-
-    Args:
-        items: Objects to iterate over.
-        label: Description in front of the bar.
-        total: Number of items, if ``items`` has no length.
-    """
-    with _create_progress() as progress:
-        yield from progress.track(items, description=escape_control(label), total=total)
-
-
-@contextmanager
-def show_progress(*, label: str, total: int) -> Generator[Callable[[int], None]]:
-    """Show a progress bar while the ``with`` block runs, if standard error is a terminal.
-
-    The context manager yields a function; call it with the number of newly finished items.
-
-    Args:
-        label: Description in front of the bar.
-        total: Number of items.
-    """
-    with _create_progress() as progress:
-        task = progress.add_task(escape_control(label), total=total)
-        yield lambda steps: progress.advance(task, steps)
-
-
-def _create_progress() -> Progress:
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.console import track
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.pool import LocalProcesses, WorkEngine, count_cores
 from twinloop.core.profile import Profile, record_spans, span
+from twinloop.core.progress import track
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.invalid_worlds import InvalidAttempt
 from twinloop.dataset.lerobot.writer import DatasetWriter

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.plain import JsonRecord
+from twinloop.core.progress import track
 from twinloop.core.records import Episode
 from twinloop.identify.assembly import FitSpace, fit_problem, fit_space
 from twinloop.identify.config import FitConfig
@@ -198,7 +199,7 @@ def detect_drift(
         checkpoint=None,
     )
     local = _GroupFits(twin, episodes, backend, narrow)
-    each = np.array([local.fit_episodes([episode.index]) for episode in episodes])
+    each = np.array([local.fit_episodes([episode.index]) for episode in track(episodes, label="drift")])
     test = group_test(each, np.asarray(groups), np.arange(len(episodes)))
     labels = sorted(set(groups), key=list(groups).index)
     members = [[e.index for e, group in zip(episodes, groups, strict=True) if group == label] for label in labels]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, Int
 from twinloop.identify.solver import FitCheckpoint
 from twinloop.identify.uncertainty import Uncertainty, choose_fit_clusters, compute_uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes
-from twinloop.identify.variants import profile_likelihood, refit_bootstrap
+from twinloop.identify.variants import ParameterProfile, profile_likelihood, refit_bootstrap
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
@@ -285,6 +286,8 @@ def identify(
     end = solution.end
     times = FrameTimes(start_times=training.start_times, dt=1.0 / training.twin.control_hz)
     clusters = choose_fit_clusters(problem, end, times=times) if config.bootstrap else None
+    report = partial(_report_stage, progress, solution.loss, optimization.worlds)
+    report("uncertainty", 0, 1)
     refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
     known = [episode for episode in episodes if episode.index in trained]
     model_error = find_model_error(backend, training, space, config, problem, end, known, optimization.step_errors)
@@ -296,7 +299,11 @@ def identify(
         nuisances=undeclared_responses(backend, training, space, config, end.point, end.local),
         effects=model_error.responses,
     )  # fmt: skip
-    profiles = [profile_likelihood(problem, end, space, uncertainty, n, checkpoint=checkpoint) for n in config.profile]
+    profiles = list[ParameterProfile]()
+    for name in config.profile:
+        report("profiles", len(profiles), len(config.profile))
+        profiles.append(profile_likelihood(problem, end, space, uncertainty, name, checkpoint=checkpoint))
+    report("predictions", 0, 1)
     if uncertainty.clusters is not None:
         end = return_undetermined(problem, end, np.array([bool(reason) for reason in uncertainty.reasons]))
         uncertainty = uncertainty.including(end.point)
@@ -331,6 +338,13 @@ def identify(
         profiles=tuple(profiles),
         optima=tuple(space.scalar_values(optimum.point) for optimum in optimization.optima),
     )
+
+
+def _report_stage(
+    progress: Callable[[FitProgress], None] | None, loss: float, replays: int, stage: str, done: int, total: int
+) -> None:
+    if progress is not None:
+        progress(FitProgress(stage=stage, iteration=done, max_iterations=total, loss=loss, replays=replays))
 
 
 def _fingerprint(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> dict[str, str]:

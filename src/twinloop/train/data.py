@@ -11,9 +11,9 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.assignment import Assignment
-from twinloop.core.console import track
 from twinloop.core.contract import ACTION, STATE, Contract
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.progress import track
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import column_to_floats, read_table
 from twinloop.dataset.lerobot.reader import DatasetReader

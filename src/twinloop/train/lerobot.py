@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from twinloop import __version__
-from twinloop.core.console import show_progress
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
 from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_json
+from twinloop.core.progress import show_progress
 from twinloop.dataset.edit.source import EditSource as Opened
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.folder import PolicyCard
@@ -297,9 +297,8 @@ def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, in
     command = [interpreter, *SIDE, "train", *words]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as run,  # noqa: S603 - see above
-        show_progress(label="lerobot-train", total=steps) as advance,
+        show_progress(label="lerobot-train", total=steps, done=first_step) as advance,
     ):
-        advance(first_step)
         try:
             for line in run.stdout or ():
                 last.append(line.rstrip())

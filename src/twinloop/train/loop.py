@@ -20,10 +20,10 @@ import safetensors.torch  # pyright: ignore[reportMissingImports]
 import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
-from twinloop.core.console import show_progress
 from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps, write_bytes
+from twinloop.core.progress import show_progress
 from twinloop.core.seeds import generator, stream_key
 from twinloop.policies.policy import DOMAIN, Policy
 from twinloop.train.additions import SOURCE, TrainingAdditions
@@ -209,8 +209,8 @@ class TrainingLoop:
         saved = began
         if not self.progress.step:
             self.save()
-        with torch.random.fork_rng(), show_progress(label="training", total=self.config.steps) as advance:
-            advance(self.progress.step)
+        shown = show_progress(label="training", total=self.config.steps, done=self.progress.step)
+        with torch.random.fork_rng(), shown as advance:
             while self.progress.step < self.config.steps and not self.progress.stopped:
                 self._step()
                 advance(1)

@@ -15,9 +15,9 @@ import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
-from twinloop.core.console import track
 from twinloop.core.contract import ACTION, IMAGES, STATE
 from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.progress import track
 from twinloop.dataset.media.image_sources import open_images
 from twinloop.policies.policy import IS_PAD
 from twinloop.policies.statistics import LAST_COMMAND

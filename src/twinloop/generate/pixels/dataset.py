@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.console import show_progress
 from twinloop.core.errors import MissingDependencyError, TwinloopError
 from twinloop.core.files import sha256_json
 from twinloop.core.pool import CrashedItem, map_crash_tolerant
+from twinloop.core.progress import show_progress
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.annotations import DOCUMENT
 from twinloop.dataset.lerobot.writer import DatasetWriter

@@ -14,9 +14,9 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.episode_lookup import MAX_SELECTED_EPISODES, resolve_episodes
 from twinloop.catalog.label_checks import YES
 from twinloop.catalog.schema import SCORES
-from twinloop.core.console import show_progress
 from twinloop.core.errors import InputError
 from twinloop.core.pool import LocalProcesses, count_cores
+from twinloop.core.progress import show_progress
 from twinloop.curate.check import VERDICTS, CheckScore, EpisodeCheck
 from twinloop.curate.recording import RecordedEpisode, open_recordings
 from twinloop.curate.registry import add_readable_check, open_checks

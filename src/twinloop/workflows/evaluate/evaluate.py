@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.core.console import show_progress
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
+from twinloop.core.progress import show_progress
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.evaluate.candidates import EXPERT, Candidate, make_candidate

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.progress import show_counter
 from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap import GapReport, measure_gap
@@ -235,23 +236,29 @@ def fit(
     numbers = tuple(episode.index for episode in held)
     spec = HoldoutSpec(kind="list", numbers=numbers) if held else HoldoutSpec(kind="none")
     fitted = [episode for episode in log.episodes if episode not in widening]
-    result = identify(twin, fitted, backend=backend, holdout=spec, config=config)
     gap = ranges = None
-    if held:
-        gap = measure_gap(
-            twin, held, backend=backend, params=result.distribution, options=config.replay, training=training
-        )
-    if any(result.distribution.determined):
-        reused = calibration is None and len(held) >= min_clip_count(LEVEL)
-        ranges = calibrate(
-            twin,
-            result.distribution,
-            backend=backend,
-            training=training,
-            calibration=held if reused else widening,
-            test=[] if reused else held,
-            config=config,
-        )
+    with show_counter("identify", 0) as counter:
+        result = identify(
+            twin, fitted, backend=backend, holdout=spec, config=config,
+            progress=lambda now: counter.update(now.stage, now.iteration, now.max_iterations),
+        )  # fmt: skip
+        if held:
+            counter.update("gap", 0, 1)
+            gap = measure_gap(
+                twin, held, backend=backend, params=result.distribution, options=config.replay, training=training
+            )
+        if any(result.distribution.determined):
+            counter.update("ranges", 0, 1)
+            reused = calibration is None and len(held) >= min_clip_count(LEVEL)
+            ranges = calibrate(
+                twin,
+                result.distribution,
+                backend=backend,
+                training=training,
+                calibration=held if reused else widening,
+                test=[] if reused else held,
+                config=config,
+            )
     return IdentifyOutcome(
         twin=twin,
         log=log,
@@ -389,5 +396,6 @@ def _run_analyses(
     posterior = None
     if analyses.posterior is not None:
         console.print("Simulating to learn a posterior")
-        posterior = sample_posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
+        with show_counter("posterior", 0):
+            posterior = sample_posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
     return replace(found, structures=structures, drift=drift, posterior=posterior)

@@ -8,8 +8,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from twinloop.core.console import track
 from twinloop.core.headline import HeadlineMetric
+from twinloop.core.progress import track
 from twinloop.generate.config import GenerateConfig, load_plan, read_config
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.scenario import plot_failure_map

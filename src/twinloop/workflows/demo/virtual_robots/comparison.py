@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy import stats as distributions
 
-from twinloop.core.console import track
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.core.pool import LocalProcesses, count_cores
+from twinloop.core.progress import track
 from twinloop.policies.factory import require_torch
 from twinloop.workflows.demo.virtual_robots.parts import (
     StudyPart,
