@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 FIRST_LINE_S = 10.0  # s; work that ends earlier prints no line
 LINE_EVERY_S = 20.0  # s; time between two lines
+LONG_S = 60.0  # s; work that is expected to take longer is announced
 
 
 def format_duration(seconds: float) -> str:
@@ -29,6 +30,23 @@ def format_duration(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minutes}:{second:02d}"
+
+
+def announce_duration(label: str, seconds: float) -> None:
+    """Print a warning on standard error before work that is expected to take more than a minute.
+
+    Args:
+        label: Description of the work.
+        seconds: Expected time in s.
+    """
+    if seconds > LONG_S:
+        _make_console().print(
+            f"{escape_control(label)}: this takes about {format_duration(seconds)} (a first estimate)"
+        )
+
+
+def _make_console() -> SafeConsole:
+    return SafeConsole(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 
 class ProgressCounter:
@@ -106,7 +124,7 @@ def show_counter(label: str, total: int, *, done: int = 0) -> Generator[Progress
         done: Number of items that an earlier run has finished.
     """
     counter, label = ProgressCounter(total, done=done), escape_control(label)
-    console = SafeConsole(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    console = _make_console()
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), _CounterColumn(counter))
         with Progress(*columns, console=console, transient=True) as bar:

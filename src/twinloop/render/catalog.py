@@ -18,6 +18,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_json, write_json
 from twinloop.core.registry import Registry, load_object
+from twinloop.render.light_meshes import cache_folder
 from twinloop.render.protocol import Renderer
 
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ class RendererEntry:
         quality: location of the dataclass of the renderer's settings, which the class takes as its argument
             ``quality``; empty if the renderer has no settings.
         seconds: approximate time in s for an image of 640×480 on two cores.
+        triangle_seconds: approximate additional time in s for each mesh triangle of an image, on one core.
         automatic: whether the renderer name ``auto`` may choose this renderer.
         environment: location, as ``module:function``, of a function without arguments that returns a text about the
             detected hardware and libraries; empty if the renderer has none.
         optional: packages that change the renderer's images if they are installed.
+        changes: location, as ``module:function``, of a function from a compiled model and the renderer's settings (or
+            None) to a dictionary that describes how the renderer changes the model's shapes; empty if it never does.
         imported: the class itself, if it is already imported.
     """
 
@@ -50,9 +54,11 @@ class RendererEntry:
     remedy: str
     quality: str = ""
     seconds: float = 0.01
+    triangle_seconds: float = 0.0
     automatic: bool = True
     environment: str = ""
     optional: tuple[str, ...] = ()
+    changes: str = ""
     imported: Callable[..., Renderer] | None = None
 
     def load(self) -> Callable[..., Renderer]:
@@ -65,6 +71,10 @@ class RendererEntry:
     def describe_environment(self) -> str:
         """Return a text about a working renderer's environment, such as Mitsuba's variants; may be empty."""
         return load_object(self.environment)() if self.environment else ""
+
+    def describe_changes(self, model: mujoco.MjModel, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return how the renderer, with the given settings, changes the shapes of a model; empty if it does not."""
+        return load_object(self.changes)(model, self.make_settings(given)) if self.changes else {}
 
     def make_settings(self, given: Mapping[str, Any]) -> Any:
         """Return the renderer's settings object with the given values; None if ``given`` is empty.
@@ -107,6 +117,8 @@ _BUILTIN = {
         packages=("mujoco",),
         remedy="apt-get install --no-install-recommends libegl1 libgl1",
         quality="twinloop.render.gl:GlQuality",
+        triangle_seconds=4e-7,
+        changes="twinloop.render.gl:describe_simplified_meshes",
     ),
     "warp": RendererEntry(
         location="twinloop.render.warp:WarpRenderer",
@@ -317,9 +329,8 @@ def result_path(title: str, *facts: object) -> Path:
         title: readable first part of the file name.
         facts: values on which the result depends, such as versions and settings.
     """
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     key = sha256_json([*facts, sys.executable, sys.version, platform.node()])
-    return Path(root) / "twinloop" / "renderers" / f"{title}-{key[:16]}.json"
+    return cache_folder() / "renderers" / f"{title}-{key[:16]}.json"
 
 
 def _has_success(record: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from twinloop.core.errors import MissingDependencyError, TwinloopError
 from twinloop.core.files import sha256_json
 from twinloop.core.pool import CrashedItem, map_crash_tolerant
-from twinloop.core.progress import show_progress
+from twinloop.core.progress import announce_duration, show_progress
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.annotations import DOCUMENT
 from twinloop.dataset.lerobot.writer import DatasetWriter
@@ -28,6 +28,7 @@ from twinloop.generate.render_settings import RenderConfig
 from twinloop.render import choose_renderer, probe_renderer
 from twinloop.render.annotate import annotations_document
 from twinloop.render.catalog import renderer_entry, renderer_versions
+from twinloop.render.light_meshes import count_triangles
 from twinloop.render.protocol import check_channels
 from twinloop.twin import Twin
 
@@ -133,6 +134,19 @@ class _RenderPass:
         )
         return renderer_entry(self.renderer).seconds * pixels / _PIXELS
 
+    @cached_property
+    def simplified_meshes(self) -> dict[str, Any]:
+        """How the renderer simplifies the model's meshes: tolerance and triangles; empty if it draws them as they are."""
+        model = visual_model(self.source.reader.path)
+        return renderer_entry(self.renderer).describe_changes(model, self.settings.settings)
+
+    def estimate_seconds(self, steps: int, workers: int) -> float:
+        """Return the estimated time in s to render control steps with all cameras, without sensors and annotations."""
+        model = visual_model(self.source.reader.path)
+        triangles = self.simplified_meshes.get("triangles", count_triangles(model))
+        drawing = len(self.cameras) * triangles * renderer_entry(self.renderer).triangle_seconds
+        return steps * (self.seconds + drawing) / max(1, workers)
+
     @property
     def block_size(self) -> int:
         """Number of episodes per block, which one process renders into one file per camera; at most 8."""
@@ -157,6 +171,7 @@ class _RenderPass:
             "versions": renderer_versions(self.renderer),
             "quality": self.settings.settings,
             "found": renderer_entry(self.renderer).describe_environment(),
+            **({"meshes": self.simplified_meshes} if self.simplified_meshes else {}),
         }
         order = {camera.name: camera for camera in (*parent.cameras, *self.cameras)}  # replaced in their position
         return replace(
@@ -205,6 +220,7 @@ class _RenderPass:
         for camera in self.cameras:
             how = {"renderer": self.renderer_text, "width": camera.width, "height": camera.height}
             how |= self._describe_sensor(index, camera)
+            how |= {"meshes": self.simplified_meshes} if self.simplified_meshes else {}
             images[camera.name] = {**how, "quality": self.settings.settings, "parent": parent.content_hash}
         provenance = replace(
             parent,
@@ -253,6 +269,7 @@ class _RenderPass:
             "renderer": self.renderer,
             "sensors": dict(self.sensor_choice.sensors),
             "tables": sorted(side_table_names(writer.path)),
+            "meshes": self.simplified_meshes,
             "parent": self.source.reader.spec.name,
             "parent_content": self.source.content,
         }
@@ -263,14 +280,14 @@ def _render_blocks(work: _RenderPass, writer: DatasetWriter, folder: Path, worke
     lengths = work.source.reader.lengths
     total = int(sum(lengths[list(job.indices)].sum() for job in jobs))
     lost: list[tuple[RenderBlock, CrashedItem]] = []
+    workers = min(workers, len(jobs))
+    announce_duration("render", work.estimate_seconds(total, workers))
     with show_progress(label="render", total=total) as advance:
 
         def report_progress(reached: RenderProgress) -> None:
             advance(reached.steps)
 
-        for job, made in map_crash_tolerant(
-            render_block, jobs, workers=min(workers, len(jobs)), progress=report_progress
-        ):
+        for job, made in map_crash_tolerant(render_block, jobs, workers=workers, progress=report_progress):
             if isinstance(made, CrashedItem):
                 lost.append((job, made))
                 if len(lost) == _MOST_LOST:

@@ -267,7 +267,17 @@ def format_rendering(metrics: Mapping[str, Any]) -> str:
     return (
         f"{metrics['episodes']} episodes rendered by {metrics['renderer']}: {_format_views(metrics)}; "
         f"{metrics['images_per_second']:.3g} images/s ({metrics['frames_per_second']:.3g} frames/s): "
-        f"{metrics['output']}"
+        f"{metrics['output']}{_format_meshes(metrics['meshes'])}"
+    )
+
+
+def _format_meshes(meshes: Mapping[str, Any]) -> str:
+    """Return a sentence on simplified meshes; empty if the renderer drew the meshes as they are."""
+    if not meshes:
+        return ""
+    return (
+        f"\nMeshes were drawn with {meshes['triangles']:,} instead of {meshes['original_triangles']:,} triangles, "
+        f"within {1e3 * meshes['tolerance_m']:g} mm; --quality mesh_tolerance=0 draws all."
     )
 
 
