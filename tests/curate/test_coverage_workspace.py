@@ -7,6 +7,8 @@ import json
 import re
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -81,6 +83,29 @@ def _likes(cell, capsys) -> None:
     code, _, said = run(capsys, "coverage", "--nearest", "real:3:60")
     assert code == 2
     assert "has clips from frame 0 to 59, none at frame 60" in said
+
+
+@pytest.mark.parametrize("side", ["real", "sim"])
+def test_an_episode_that_cannot_be_read_is_named_and_the_others_are_compared(side, tmp_path, capsys):
+    for name, seed in (("real", 1), ("sim", 2)):
+        write_generated(tmp_path / name, generate_file(), episodes=8, seed=seed)
+    clean = run(capsys, "coverage", "--real", tmp_path / "real", "--sim", tmp_path / "sim")[1]
+    file = next((tmp_path / side / "data").rglob("*.parquet"))
+    table = pq.read_table(file)
+    values = np.array(table["observation.state"].to_pylist(), dtype=np.float32)
+    values[table["episode_index"].to_numpy() == 0] = np.nan  # the first one, which also stands for its folder
+    column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
+    pq.write_table(table.set_column(table.column_names.index("observation.state"), "observation.state", column), file)
+    code, found, said = run(capsys, "coverage", "--real", tmp_path / "real", "--sim", tmp_path / "sim")
+    assert code == 0
+    assert f"episode 0 of {side} was left out, because it cannot be read: " in said
+    assert (found[side]["episodes"], clean[side]["episodes"]) == (7, 8)
+    values[:] = np.nan
+    column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
+    pq.write_table(table.set_column(table.column_names.index("observation.state"), "observation.state", column), file)
+    code, _, said = run(capsys, "coverage", "--real", tmp_path / "real", "--sim", tmp_path / "sim")
+    assert code == 2
+    assert "can be read." in said
 
 
 def test_outside_of_a_workspace_something_must_be_named(tmp_path, capsys, monkeypatch):

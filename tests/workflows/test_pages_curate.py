@@ -83,7 +83,7 @@ def test_what_was_found_is_counted_by_check_and_episodes_come_worst_first():
     )
     assert [metric[:2] for metric in page.shown_metrics] == [("bad", 1), ("suspect", 1), ("good", 1), ("unknown", 1)]
     assert page.tones_of_metrics == {"bad": "bad", "suspect": None, "good": None, "unknown": None}
-    found, episodes, checks = page.tables
+    found, episodes, checks, unknown = page.tables
     assert found == {
         "check": ["physics/speed", "recording/still"],
         "bad": [1, 0],
@@ -101,12 +101,14 @@ def test_what_was_found_is_counted_by_check_and_episodes_come_worst_first():
     }
     assert checks == {
         "check": ["physics/speed", "recording/still"],
-        "unreadable": [0, 0],
         "bad": [1, 0],
         "suspect": [1, 1],
         "good": [1, 1],
         "unknown": [1, 1],
         "detects": ["too fast", "frozen pictures"],
+    }
+    assert unknown == {
+        "check": ["physics/speed", "recording/still"],
         "reason for unknown": ["physics/speed of d is unknown", "recording/still of a is unknown"],
     }
     ((plot, _),) = page.plots

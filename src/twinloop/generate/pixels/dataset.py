@@ -136,7 +136,7 @@ class _RenderPass:
 
     @cached_property
     def simplified_meshes(self) -> dict[str, Any]:
-        """How the renderer simplifies the model's meshes: tolerance and triangles; empty if it draws them as they are."""
+        """How the renderer simplifies the model's meshes: tolerance and triangles; empty if it does not."""
         model = visual_model(self.source.reader.path)
         return renderer_entry(self.renderer).describe_changes(model, self.settings.settings)
 

@@ -35,6 +35,7 @@ from twinloop.workflows.coverage.requests import ComparedSides
 from twinloop.workflows.coverage.sides import (
     ClipSettings,
     EpisodeSide,
+    UnreadableEpisodesError,
     encode_sides,
     find_substitute_twin,
     folder_side,
@@ -119,6 +120,21 @@ def measure(options: ComparedSides, projection: Projection = "pca") -> CoverageR
 def _measure(options: ComparedSides, projection: Projection, workspace: Workspace | None) -> CoverageResult:
     real, sim = _load_sides(options, workspace)
     _require_disjoint_sides(real, sim)
+    while True:
+        try:
+            return _measure_sides(options, projection, workspace, real, sim)
+        except UnreadableEpisodesError as error:
+            real, sim = (side.exclude(error.reasons) for side in (real, sim))
+
+
+def _measure_sides(
+    options: ComparedSides, projection: Projection, workspace: Workspace | None, real: EpisodeSide, sim: EpisodeSide
+) -> CoverageResult:
+    """Measure the coverage of one side by the other.
+
+    Raises:
+        UnreadableEpisodesError: If episodes cannot be read.
+    """
     generated, why = find_generation_source(sim)
     notes = [*real.notes, *sim.notes]
     space = None

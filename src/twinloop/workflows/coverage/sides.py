@@ -5,8 +5,9 @@ Episodes come from logs, dataset folders or a workspace. A clip is a part of an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from twinloop.catalog import Workspace
 from twinloop.catalog.episode_lookup import MAX_SELECTED_EPISODES
 from twinloop.core.documents import read_json
-from twinloop.core.errors import InputError, LogError
+from twinloop.core.errors import DatasetError, InputError, LogError
+from twinloop.core.progress import track
 from twinloop.core.records import Episode
 from twinloop.curate.coverage import ClipRows
 from twinloop.curate.recording import RecordedEpisode, open_recordings
@@ -32,6 +34,27 @@ from twinloop.workflows.data.logs import open_log
 from twinloop.workflows.gap.data import apply_joint_ranges
 
 MOST_EPISODES = 20_000  # per side; of more, a random sample is used, because every pair of clips is compared
+
+
+class UnreadableEpisodesError(DatasetError):
+    """Error of episodes that cannot be read.
+
+    Attributes:
+        reasons: reason by episode id.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__(" ".join(dict.fromkeys(reasons.values())))
+        self.reasons = dict(reasons)
+
+
+@contextmanager
+def _name_unreadable(episode_id: str) -> Generator[None]:
+    """Context manager that converts an error of an episode that cannot be read to `UnreadableEpisodesError`."""
+    try:
+        yield
+    except (DatasetError, LogError) as error:
+        raise UnreadableEpisodesError({episode_id: str(error)}) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +108,26 @@ class EpisodeSide:
     def success(self) -> np.ndarray:
         """Outcomes of the episodes, shape ``(nepisode,)``: 1 for success, 0 for failure, NaN if unknown."""
         return np.array([np.nan if m.success is None else float(m.success) for m in self.members])
+
+    def exclude(self, reasons: Mapping[str, str]) -> EpisodeSide:
+        """Return the side without some episodes, with a note that names each of them and the reason.
+
+        Args:
+            reasons: why an episode cannot be read, by its id; ids of other sides have no effect.
+
+        Raises:
+            InputError: If no episode remains.
+        """
+        members = tuple(member for member in self.members if member.episode_id not in reasons)
+        if not members:
+            why = next(reasons[member.episode_id] for member in self.members)
+            raise InputError(f"No episode of {self.label} can be read. {why}")
+        notes = [
+            f"{member.title} was left out, because it cannot be read: {reasons[member.episode_id]}"
+            for member in self.members
+            if member.episode_id in reasons
+        ]
+        return replace(self, members=members, notes=(*self.notes, *notes))
 
 
 def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> EpisodeSide:
@@ -157,7 +200,8 @@ def _load_members(reference: str) -> list[SideEpisode]:
 
 def _make_member(recording: RecordedEpisode, folder: Path, params: Mapping[str, float] | None = None) -> SideEpisode:
     def load() -> Episode:
-        episode = recording.episode
+        with _name_unreadable(recording.episode_id):
+            episode = recording.episode
         recording.free_arrays()
         return episode
 
@@ -335,7 +379,12 @@ def _make_image_reader(member: SideEpisode, camera: str | None) -> Any:
     if recording is None or not recording.cameras:
         return None
     name = camera or recording.cameras[0]
-    return lambda frames: recording.read_images(name, frames)
+
+    def read(frames: Sequence[int]) -> NDArray[np.uint8]:
+        with _name_unreadable(member.episode_id):
+            return recording.read_images(name, frames)
+
+    return read
 
 
 def encode_sides(
@@ -351,12 +400,20 @@ def encode_sides(
 
     Raises:
         InputError: If no episode of a side is as long as a clip.
+        UnreadableEpisodesError: If episodes cannot be read; it names all of them.
         TwinloopError: If an episode cannot be encoded.
     """
     name = space_hash(encoder, settings.to_json())
     members = {member.episode_id: member for side in (real, sim) for member in side.members}
     known = {} if workspace is None else _load_stored_vectors(workspace, name, members)
-    made = {key: _encode_episode(member, encoder, settings) for key, member in members.items() if key not in known}
+    made, unreadable = dict[str, Encoded](), dict[str, str]()
+    for key in track([key for key in members if key not in known], label="encoding episodes"):
+        try:
+            made[key] = _encode_episode(members[key], encoder, settings)
+        except UnreadableEpisodesError as error:
+            unreadable |= error.reasons
+    if unreadable:
+        raise UnreadableEpisodesError(unreadable)
     if workspace is not None and any(len(rows) for _, _, rows in made.values()):
         _store_vectors(workspace, encoder.name, name, made)
     rows = known | made

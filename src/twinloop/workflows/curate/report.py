@@ -282,10 +282,15 @@ def _distributions(page: ReportPage, scores: Sequence[CheckScore]) -> None:
 
 
 def _checks(page: ReportPage, result: CurateResult) -> None:
-    rows = []
+    """Add a table of the checks with the number of episodes by verdict, and one of the reasons for ``unknown``."""
+    rows, reasons = [], []
+    shown = [verdict for verdict in VERDICTS if any(score.verdict == verdict for score in result.scores)]
     for check in result.checks:
         scores = result.by_check[check.name].values()
-        why = next((score.reason for score in scores if score.verdict == "unknown"), "")
-        rows.append((check.name, *count_verdicts(scores).values(), check.meaning, why))
-    page.section("Checks")
-    page.table(("check", *VERDICTS, "detects", "reason for unknown"), rows)
+        counts = count_verdicts(scores)
+        rows.append((check.name, *(counts[verdict] for verdict in shown), check.meaning))
+        reasons += [(check.name, score.reason) for score in scores if score.verdict == "unknown"][:1]
+    page.section("Checks", "Number of episodes by check and verdict.")
+    page.table(("check", *shown, "detects"), rows)
+    if reasons:
+        page.table(("check", "reason for unknown"), reasons)
