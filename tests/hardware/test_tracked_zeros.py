@@ -1,50 +1,50 @@
-"""A recording with a tracked tool determines encoder zeros; without the tracker they are not determined."""
+"""A recording with a tracked tool determines encoder zeros; joint readings alone do not."""
 
-from dataclasses import replace
+import json
 
 import pytest
 
-from twinloop.hardware import VirtualCell
-from twinloop.hardware.motions import plan_motion
-from twinloop.hardware.record import add_tool_position, record
-from twinloop.identify import FitConfig, identify
-from twinloop.simulate import open_backend
-from twinloop.simulate.replay_logs import ReplayOptions
-from twinloop.twin import load_twin
+from twinloop.cli.main import main
+from twinloop.hardware import open_robot
 
-PLANTED = {"sensor/shoulder_pan/offset": -0.08, "sensor/elbow_flex/offset": 0.1}
+ROBOT = "virtual:so101_tabletop?seed=3&task=pick_and_place"
+JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex")  # the others hardly move the tool site
 
 
 @pytest.fixture(scope="module")
-def log():
-    twin, robot = load_twin("so101_tabletop"), VirtualCell(seed=3)
-    robot.cell = replace(robot.cell, values={**robot.cell.values, **PLANTED})
-    episodes = []
-    for number in range(4):
-        plan = plan_motion(twin, "random", seconds=6.0, seed=11, episode=number)
-        robot.connect()
-        episode = record(robot, robot.units.from_si(plan.commands), plan.hz, index=number)
-        robot.disconnect()
-        episodes.append(add_tool_position(episode, twin.robot.tcp))
-    return twin, episodes
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("zeros")
+    words = ["--motion", "random", "--repeat", "6", "--seconds", "8", "--seed", "5", "--output", str(made / "data")]
+    assert main(["record", "--robot", ROBOT, *words]) == 0
+    return made
 
 
-def fitted_zeros(log, compare):
-    twin, episodes = log
-    quantities = ("offset", "kp", "damping", "frictionloss", "delay")
-    config = FitConfig(replay=ReplayOptions(compare=compare), quantities=quantities)
-    found = identify(twin, episodes, backend=open_backend(), config=config).distribution
-    determined = dict(zip(found.names, found.determined, strict=True))
-    return {name: (determined[name], found.estimate[name]) for name in PLANTED}
+def read_zeros(run):
+    """The fitted zero of each joint, as in the result of ``identify``."""
+    rows = {row["name"]: row for row in json.loads((run / "result.json").read_text())["estimates"]}
+    return {joint: rows[f"sensor/{joint}/offset"] for joint in JOINTS}
 
 
-@pytest.mark.slow
-def test_a_tracked_tool_determines_the_zeros(log):
-    for name, (determined, value) in fitted_zeros(log, ("position", "place/tcp")).items():
-        assert determined
-        assert value == pytest.approx(PLANTED[name], abs=0.02)
+def identify(folder, name, *words):
+    run = folder / name
+    command = ["identify", "--twin", "so101_tabletop", "--data", str(folder / "data"), "--output", str(run), *words]
+    assert main(command) == 0
+    return read_zeros(run)
 
 
 @pytest.mark.slow
-def test_joint_readings_alone_do_not_determine_them(log):
-    assert not any(determined for determined, _ in fitted_zeros(log, ("position",)).values())
+def test_a_tracked_tool_determines_the_zeros(folder):
+    planted = open_robot(ROBOT).cell.values
+    for joint, row in identify(folder, "tracked").items():
+        truth = planted[f"sensor/{joint}/offset"]
+        assert row["determined"]
+        assert row["low"] <= truth <= row["high"]
+        assert row["value"] == pytest.approx(truth, abs=0.015)
+
+
+@pytest.mark.slow
+def test_joint_readings_alone_do_not_determine_them(folder):
+    (folder / "fit.yaml").write_text("replay: {compare: [position]}\n")
+    zeros = identify(folder, "alone", "--fit", str(folder / "fit.yaml"))
+    assert not any(row["determined"] for row in zeros.values())
+    assert all(row["reason"] for row in zeros.values())
