@@ -115,8 +115,8 @@ class GlQuality:
             still agree between renderers.
         max_geoms: largest number of geoms in the visualized scene.
         mesh_tolerance: largest distance in m of a mesh's vertices from the simplified mesh that is drawn instead, if
-            the model's meshes have more than 20,000 triangles; 0 to draw all triangles. 0.3 mm is less than a pixel of
-            an image with 240 rows and a field of view of 45° at distances above 0.1 m.
+            the model's meshes have more than 20,000 triangles; 0 to draw all triangles. 0.5 mm is less than a pixel of
+            an image with 240 rows and a field of view of 45° at distances above 0.15 m.
     """
 
     shadow_map: int = 512
@@ -127,7 +127,7 @@ class GlQuality:
     slices: int = 20
     stacks: int = 12
     max_geoms: int = 10_000
-    mesh_tolerance: float = 3e-4
+    mesh_tolerance: float = 5e-4
 
     def __post_init__(self) -> None:
         for name, low, high in _LIMITS:
