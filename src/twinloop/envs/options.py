@@ -71,6 +71,8 @@ class EnvOptions:
         autoreset_mode: ``NextStep``, ``SameStep`` or ``Disabled`` (Gymnasium's ``AutoresetMode``).
         report_params: whether the infos of an episode's first step contain the drawn parameters.
         cameras: cameras whose images are part of ``lerobot`` observations.
+        environment_state: whether ``lerobot`` observations contain ``environment_state``, the true tracked values of
+            the task, as in datasets.
         render_mode: None, or ``rgb_array`` to return images from ``render``.
         camera: camera of ``render``; None for the first camera of the twin.
         height: height of all images, in pixels.
@@ -91,6 +93,7 @@ class EnvOptions:
     autoreset_mode: Any = "NextStep"
     report_params: bool = False
     cameras: tuple[str, ...] = ()
+    environment_state: bool = False
     render_mode: str | None = None
     camera: str | None = None
     height: int = 240
@@ -120,6 +123,8 @@ class EnvOptions:
         object.__setattr__(self, "cameras", tuple(cameras))
         if self.cameras and self.observation != "lerobot":
             raise InputError('cameras need observation="lerobot". Give that too, or leave cameras out.')
+        if self.environment_state and self.observation != "lerobot":
+            raise InputError('environment_state needs observation="lerobot". "state" has true values of the scene.')
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> EnvOptions:

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.envs.options import EnvOptions
 from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.protocol import Goal, has_tracked_values
 from twinloop.twin import Twin
 
+_ENVIRONMENT = "environment_state"  # LeRobot's name in observations of environments
 Images = dict[str, NDArray[np.uint8]]
 
 
@@ -25,11 +27,19 @@ class ObservationEncoder:
         names: name of each element of a flat observation, in order.
     """
 
-    def __init__(self, twin: Twin, truth_names: tuple[str, ...], options: EnvOptions) -> None:
-        """Create the encoder; ``truth_names`` names the true quantities of the scene in ``state`` observations."""
-        self._twin, self._kind = twin, options.observation
+    def __init__(self, twin: Twin, goal: Goal, options: EnvOptions) -> None:
+        """Create the encoder for the worlds of a goal.
+
+        Raises:
+            InputError: If ``environment_state`` is asked for, and the task has no tracked values.
+        """
+        self._twin, self._kind, self._task = twin, options.observation, None
+        if options.environment_state:
+            if not has_tracked_values(goal.task):
+                raise InputError(f"environment_state: the task {goal.task.name} has no tracked values. Leave it out.")
+            self._task = goal.task
         self._qvel = state_columns(self._twin.model, mujoco.mjtState.mjSTATE_QVEL)
-        self.names = _list_names(self._twin, options.observation, truth_names)
+        self.names = _list_names(self._twin, options.observation, goal.truth_names)
         self.space = self._make_space(options)
 
     def _make_space(self, options: EnvOptions) -> spaces.Space[Any]:
@@ -39,6 +49,8 @@ class ObservationEncoder:
         shape = (options.height, options.width, 3)
         images: dict[str, spaces.Space[Any]] = {n: spaces.Box(0, 255, shape, np.uint8) for n in options.cameras}
         parts: dict[str, spaces.Space[Any]] = {"agent_pos": flat}
+        if self._task is not None:
+            parts[_ENVIRONMENT] = spaces.Box(-np.inf, np.inf, (len(self._task.environment_names),), np.float32)
         return spaces.Dict({**parts, "pixels": spaces.Dict(images)} if images else parts)
 
     def encode_observations(
@@ -60,6 +72,8 @@ class ObservationEncoder:
         """
         if self._kind == "lerobot":
             observation: dict[str, Any] = {"agent_pos": _replace_non_finite(self._twin.units.from_si(readings))}
+            if self._task is not None:
+                observation[_ENVIRONMENT] = _replace_non_finite(self._task.environment(states))
             return {**observation, "pixels": images} if images else observation
         parts = [readings, command]
         if self._kind == "state":

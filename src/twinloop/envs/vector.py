@@ -145,7 +145,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self._limit = self.options.max_episode_steps or self.goal.nstep
         self._readings = JointReadings(self.twin, num_envs, self._limit)
         self._observer, self._commander = (
-            ObservationEncoder(self.twin, self.goal.truth_names, self.options),
+            ObservationEncoder(self.twin, self.goal, self.options),
             ActionDecoder(self.twin, self.options),
         )
         self.metadata = {**self.metadata, "autoreset_mode": self._mode, "render_fps": round(self.twin.control_hz)}

@@ -9,7 +9,7 @@ from twinloop.hardware.protocol import Clock, NotConnectedError, Robot, WallCloc
 from twinloop.hardware.record import record
 from twinloop.hardware.registry import open_robot, robot_names
 from twinloop.hardware.virtual import VirtualRobot, virtual_log
-from twinloop.hardware.virtual_cell import VirtualCell
+from twinloop.hardware.virtual_cell import TwinCell, VirtualCell
 
 __all__ = [
     "Clock",
@@ -17,6 +17,7 @@ __all__ = [
     "NotConnectedError",
     "OwnRobot",
     "Robot",
+    "TwinCell",
     "VirtualCell",
     "VirtualRobot",
     "WallClock",

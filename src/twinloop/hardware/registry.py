@@ -1,7 +1,7 @@
 """Open a robot by its address.
 
-An address is ``virtual:TWIN?seed=N``, ``lerobot:TYPE?port=PORT``, or ``path/to/file.py:Class`` for the user's own
-class.
+An address is ``virtual:TWIN?seed=N``, ``twin:TWIN``, ``lerobot:TYPE?port=PORT``, or ``path/to/file.py:Class`` for the
+user's own class.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from urllib.parse import parse_qsl
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.core.extension import describe_error
 from twinloop.core.registry import Registry
+from twinloop.hardware.cell_robot import CellCameras
 from twinloop.hardware.lerobot import lerobot_names
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
-from twinloop.hardware.virtual_cell import VirtualCell
+from twinloop.hardware.virtual_cell import TwinCell, VirtualCell
 from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin import builtin_names, load_twin
 
-_NUMBERS, _WORDS = ("seed", "session", "run_seed"), ("task", "fault")
-_OF_CELLS = ("run_seed", "fault")
+_IMAGE_SIZE = ("height", "width")
+_NUMBERS, _WORDS = ("seed", "session", "run_seed", *_IMAGE_SIZE), ("task", "fault", "cameras")
+_OF_CELLS = ("run_seed", "fault", "cameras", *_IMAGE_SIZE)
+_NUMBERS_OF_TWINS, _WORDS_OF_TWINS = ("session", "run_seed", *_IMAGE_SIZE), ("task", "identified", "cameras")
 
 
 def robot_names() -> list[str]:
@@ -31,7 +34,11 @@ def robot_names() -> list[str]:
 # Address schemes are built in; other registered classes are called with the address's options, like a user's class.
 ROBOTS: Registry[Callable[..., Robot]] = Registry(
     "robot",
-    {"virtual:": "twinloop.hardware.registry:open_virtual", "lerobot:": "twinloop.hardware.lerobot:open_lerobot"},
+    {
+        "virtual:": "twinloop.hardware.registry:open_virtual",
+        "twin:": "twinloop.hardware.registry:open_twin",
+        "lerobot:": "twinloop.hardware.lerobot:open_lerobot",
+    },
     group="twinloop.robots",
     files=True,
     listed_names=lambda: [*robot_names(), *lerobot_names()],
@@ -46,7 +53,9 @@ def open_robot(address: str) -> Robot:
 
             - ``virtual:TWIN?seed=N&session=M``, where TWIN is any argument of `load_twin` and both numbers default to
               0. With ``&task=NAME``, the robot is at that task and has a scene tracker; ``&run_seed=N&fault=NAME`` are
-              then possible (see `VirtualCell`).
+              then possible (see `VirtualCell`), and ``&cameras=front,wrist&height=240&width=320`` for images.
+            - ``twin:TWIN?task=NAME&identified=RUN``: the twin itself with nominal or identified parameters (see
+              `TwinCell`). Further options: ``session``, ``run_seed``, and those of cameras.
             - ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`).
             - ``path/to/file.py:Class?option=value`` or, for an installed package, ``NAME?option=value``. The class is
               called with the options as strings.
@@ -73,17 +82,46 @@ def open_virtual(twin: str, options: Mapping[str, str], *, origin: str) -> Robot
         options: options of the address.
         origin: the whole address, for messages.
     """
-    for key, value in options.items():
-        if key not in (*_NUMBERS, *_WORDS):
-            raise UnknownNameError("option", key, (*_NUMBERS, *_WORDS), where=origin)
-        if key in _NUMBERS and not value.isdecimal():
-            raise InputError(f"{key}={value} in {origin} is not a whole number from 0. Write for example {key}=3.")
-        if key in _OF_CELLS and "task" not in options:
-            raise InputError(f"{key}={value} in {origin} needs a robot at a task. Add task={DEFAULT_TASK}.")
-    numbers = {key: int(value) for key, value in options.items() if key in _NUMBERS}
+    numbers = _parse_numbers(options, _NUMBERS, _WORDS, origin=origin)
+    for key in _OF_CELLS:
+        if key in options and "task" not in options:
+            raise InputError(f"{key}={options[key]} in {origin} needs a robot at a task. Add task={DEFAULT_TASK}.")
     if "task" not in options:
         return VirtualRobot(twin, **numbers)
-    return VirtualCell(twin, task=options["task"], fault=options.get("fault"), **numbers)
+    cameras = _parse_cameras(options, numbers)
+    return VirtualCell(twin, task=options["task"], fault=options.get("fault"), cameras=cameras, **numbers)
+
+
+def open_twin(twin: str, options: Mapping[str, str], *, origin: str) -> Robot:
+    """Return a twin as a robot, with nominal or identified parameters; see `open_robot`.
+
+    Args:
+        twin: name or file of the twin.
+        options: options of the address.
+        origin: the whole address, for messages.
+    """
+    numbers = _parse_numbers(options, _NUMBERS_OF_TWINS, _WORDS_OF_TWINS, origin=origin)
+    cameras = _parse_cameras(options, numbers)
+    task, identified = options.get("task", DEFAULT_TASK), options.get("identified")
+    return TwinCell(twin, task=task, identified=identified, cameras=cameras, **numbers)
+
+
+def _parse_numbers(
+    options: Mapping[str, str], numbers: tuple[str, ...], words: tuple[str, ...], *, origin: str
+) -> dict[str, int]:
+    """Return the options that are whole numbers; refuse an option that is in neither list of names."""
+    for key, value in options.items():
+        if key not in (*numbers, *words):
+            raise UnknownNameError("option", key, (*numbers, *words), where=origin)
+        if key in numbers and not value.isdecimal():
+            raise InputError(f"{key}={value} in {origin} is not a whole number from 0. Write for example {key}=3.")
+    return {key: int(value) for key, value in options.items() if key in numbers}
+
+
+def _parse_cameras(options: Mapping[str, str], numbers: dict[str, int]) -> CellCameras:
+    """Return the cameras of an address; take the size of their images out of ``numbers``."""
+    size = {key: numbers.pop(key) for key in _IMAGE_SIZE if key in numbers}
+    return CellCameras(names=tuple(name for name in options.get("cameras", "").split(",") if name), **size)
 
 
 def _open_user_robot(name: str, found: Callable[..., Robot], options: dict[str, str]) -> Robot:

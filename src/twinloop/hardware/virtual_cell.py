@@ -1,114 +1,23 @@
-"""Simulate a virtual robot at its task behind the robot protocol, step by step; `hidden.HiddenCell` is its model."""
+"""Robots in a simulated scene: a virtual robot with hidden parameters, or the twin with known ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from twinloop.core.contract import ENVIRONMENT, STATE
-from twinloop.core.errors import InputError
+from twinloop.core.distribution import ParamDistribution
+from twinloop.hardware.cell_robot import CellCameras, CellRobot
 from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
-from twinloop.hardware.protocol import POSITION, TRACKED_PREFIX, NotConnectedError, read_command
-from twinloop.hardware.virtual import TwinRobot
-from twinloop.randomize import Plan
-from twinloop.rollout.actor import EpisodeStart
-from twinloop.rollout.observing import WorldObserver
-from twinloop.simulate import Simulation, open_backend
-from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, Task, open_task
-from twinloop.tasks.protocol import has_tracked_values
+from twinloop.randomize import read_identified
+from twinloop.rollout.observing import PERFECT
+from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, open_task
 from twinloop.twin import load_twin
 
-_LONGEST_S = 300.0  # longest session in s; all past states are kept in memory, because readings depend on them
-_ROUND_OFF = 1e-6
 
+class VirtualCell(CellRobot):
+    """Virtual robot at a task; see `CellRobot`. Its true parameter values are hidden from the user.
 
-class CellClock:
-    """Clock of a `VirtualCell`: the simulated time of its running episode, in whole control steps.
-
-    Jitter of the control loop (`timing/control/jitter`) is simulated, but the times of this clock do not include it.
-    """
-
-    def __init__(self, session: Callable[[], CellSession]) -> None:
-        self._session = session
-
-    def now(self) -> float:
-        """Return the time since the episode began, in s."""
-        return self._session().now
-
-    def wait_until(self, moment: float) -> None:
-        """Simulate control steps under the last command until the time ``moment``, in s."""
-        self._session().wait_until(moment)
-
-
-class CellSession:
-    """One simulated episode of a virtual robot at its task; the episode's number determines the objects' poses.
-
-    `wait_until` simulates control steps under the command of the last `send`. A session needs no closing.
-
-    Args:
-        cell: the robot cell: virtual robot and scene, with their true parameter values.
-        task: the task.
-        plan: randomization plan that draws the objects' poses.
-        number: number of the episode.
-    """
-
-    def __init__(self, cell: HiddenCell, task: Task, plan: Plan, number: int) -> None:
-        self._hz, self._task = cell.twin.control_hz, task
-        params = cell.table(plan.draw([number]))
-        initial = task.reset(params, run_seed=plan.run_seed, episodes=[number])
-        worlds = EpisodeStart(numbers=np.array([number]), params=params, initial=initial, run_seed=plan.run_seed)
-        self._longest = round(_LONGEST_S * self._hz)
-        self._observer = WorldObserver(cell.twin, task, worlds, tracker=cell.tracker, nstep=self._longest)
-        backend = open_backend("threads", nthread=1)
-        self._simulation: Simulation = backend.start(cell.twin, params, initial, task.nstep)
-        self._command = np.array(initial.command)
-        self._states: list[NDArray[np.float64]] = []
-        self._record_reading()
-
-    @property
-    def now(self) -> float:
-        """Time since the start of the episode, in s."""
-        return (len(self._states) - 1) / self._hz
-
-    @property
-    def states(self) -> NDArray[np.float64]:
-        """Simulator states from the start to now, ``(nstep + 1, nstate)``."""
-        return np.concatenate(self._states)
-
-    def wait_until(self, moment: float) -> None:
-        """Simulate control steps until the time ``moment``, in s.
-
-        Raises:
-            InputError: If the episode would be longer than 300 s.
-        """
-        while self.now < moment - _ROUND_OFF:
-            if len(self._states) > self._longest:
-                raise InputError(f"A session of a virtual robot ends after {_LONGEST_S:g} s. Connect it again.")
-            self._simulation.advance(self._command)
-            self._record_reading()
-
-    def send(self, command: NDArray[np.float64]) -> None:
-        """Set the command ``(nu,)`` that is held from now on, in rad or the actuator's unit."""
-        self._command = command[None]
-
-    def success(self) -> bool:
-        """Return whether the task is solved now."""
-        return bool(self._task.success(self.states[None])[0, -1])
-
-    def _record_reading(self) -> None:
-        state = np.array(self._simulation.state)
-        self._states.append(state)
-        self.observation = self._observer.observe_worlds(state, len(self._states) - 1)
-
-
-class VirtualCell(TwinRobot):
-    """Virtual robot at a task; see `hardware.protocol.Robot`. Its true parameter values are hidden from the user.
-
-    Every connection starts a new episode from the home pose, in which objects have new poses. An observation holds the
-    joints and the tracked objects, as ``environment.NAME``: positions in m, headings as cosine and sine.
     `HiddenCell` is the same robot as a twin, for parallel simulation: `run_batch` with the same run seed and episode
     number has the same states.
 
@@ -119,6 +28,7 @@ class VirtualCell(TwinRobot):
         session: episode number of the first connection; each later connection adds one.
         run_seed: seed of object poses and random effects within an episode.
         fault: one of `hidden.fault_names`, or None.
+        cameras: cameras of the observations.
     """
 
     def __init__(
@@ -130,70 +40,57 @@ class VirtualCell(TwinRobot):
         session: int = 0,
         run_seed: int = 0,
         fault: str | None = None,
+        cameras: CellCameras | None = None,
     ) -> None:
-        options = {"seed": seed, "task": task, "run_seed": run_seed, "fault": fault}
-        query = "&".join(f"{key}={value}" for key, value in options.items() if value)
-        self.cell = make_hidden_cell(load_twin(twin), seed, fault=fault)
-        super().__init__(self.cell.twin, f"virtual:{twin}?{query}")
-        self.task = open_task(task, self.cell.twin)
-        self._plan, self._number = self.cell.plan(run_seed), session
-        self._session: CellSession | None = None
+        cell = make_hidden_cell(load_twin(twin), seed, fault=fault)
+        origin = _format_address("virtual", twin, cameras, seed=seed, task=task, run_seed=run_seed, fault=fault)
+        super().__init__(
+            cell, open_task(task, cell.twin), origin=origin, session=session, run_seed=run_seed, cameras=cameras
+        )
 
-    @property
-    def observation_features(self) -> Mapping[str, type]:
-        """Keys and types of an observation: joints first, then tracked objects."""
-        seen = self.task.environment_names if has_tracked_values(self.task) else ()
-        keys = [f"{joint}.{POSITION}" for joint in self.units.names] + [f"{TRACKED_PREFIX}{name}" for name in seen]
-        return dict.fromkeys(keys, float)
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether an episode is running."""
-        return self._session is not None
+class TwinCell(CellRobot):
+    """The twin itself as a robot at a task, with nominal or identified parameter values; see `CellRobot`.
 
-    def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
-        """Start the next episode. If one is already running, do nothing. ``calibrate`` is not used."""
-        if self._session is None:
-            self._session = CellSession(self.cell, self.task, self._plan, self._number)
-            self._number += 1
+    Its tracker has no errors.
 
-    def get_observation(self) -> dict[str, float]:
-        """Return the present readings of joints and tracked objects, by key."""
-        seen = self._require_session().observation
-        values = np.concatenate([seen[name][0] for name in (STATE, ENVIRONMENT) if name in seen])
-        return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
+    Args:
+        twin: a built-in twin or a twin's file.
+        task: name of the task.
+        identified: run folder of `twinloop identify`; its estimates replace the nominal values. None for nominal ones.
+        session: episode number of the first connection; each later connection adds one.
+        run_seed: seed of object poses and random effects within an episode.
+        cameras: cameras of the observations.
 
-    def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; it is held from now on, and reaches the servo with latency.
+    Raises:
+        InputError: If the folder has no identified distribution.
+        UnknownNameError: If the distribution has a parameter that the twin lacks.
+    """
 
-        Raises:
-            UnknownNameError: If the robot has no such action key.
-            InputError: If a joint is missing or its command is not finite.
-        """
-        session, keys = self._require_session(), list(self.action_features)
-        values = read_command(action, keys, origin=self.origin)
-        position = self.cell.twin.robot.control == "position"
-        session.send(self.units.to_si(values) if position else values)
-        return dict(zip(keys, values.tolist(), strict=True))
+    def __init__(
+        self,
+        twin: str | Path = DEFAULT_TWIN,
+        *,
+        task: str = DEFAULT_TASK,
+        identified: str | Path | None = None,
+        session: int = 0,
+        run_seed: int = 0,
+        cameras: CellCameras | None = None,
+    ) -> None:
+        whole = load_twin(twin)
+        values = dict[str, float]()
+        if identified is not None:
+            values = ParamDistribution.from_json(read_identified(Path(identified))["distribution"]).estimate
+            values = {whole.find_param(name).name: value for name, value in values.items()}
+        cell = HiddenCell(twin=whole, seed=0, fault="", values=MappingProxyType(values), tracker=PERFECT)
+        origin = _format_address("twin", twin, cameras, task=task, identified=identified, run_seed=run_seed)
+        super().__init__(
+            cell, open_task(task, whole), origin=origin, session=session, run_seed=run_seed, cameras=cameras
+        )
 
-    def disconnect(self) -> None:
-        """End the episode."""
-        self._session = None
 
-    @property
-    def clock(self) -> CellClock:
-        """Clock of the simulated episode."""
-        return CellClock(self._require_session)
-
-    def success(self) -> bool:
-        """Return whether the task is solved now, for evaluation; the robot cannot observe it."""
-        return self._require_session().success()
-
-    def states(self) -> NDArray[np.float64]:
-        """Return the true simulator states of this episode up to now, ``(nstep + 1, nstate)``, for evaluation."""
-        return self._require_session().states
-
-    def _require_session(self) -> CellSession:
-        if self._session is None:
-            raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
-        return self._session
+def _format_address(scheme: str, twin: str | Path, cameras: CellCameras | None, **options: Any) -> str:
+    """Return the address that opens a robot again; options without a value are left out."""
+    if cameras is not None and cameras.names:
+        options |= {"cameras": ",".join(cameras.names), "height": cameras.height, "width": cameras.width}
+    return f"{scheme}:{twin}?" + "&".join(f"{key}={value}" for key, value in options.items() if value)
