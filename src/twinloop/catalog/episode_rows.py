@@ -18,6 +18,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.content_ids import compute_content_ids
 from twinloop.dataset.lerobot.parquet import open_parquet, read_table, require_columns
 from twinloop.dataset.lerobot.validation import require_frames_within, require_whole_numbers
+from twinloop.dataset.media.depth import is_depth
 
 _PROVENANCE, _DRAWN = "provenance/", "provenance/rand."
 _PLACE = ("episode_index", "length", "tasks", "data/chunk_index", "data/file_index")
@@ -78,8 +79,9 @@ class FolderMetadata:
 
     @property
     def cameras(self) -> list[str]:
-        """Names of the cameras whose images are stored as videos or as image columns."""
-        keys = [key for key, entry in self.info["features"].items() if entry["dtype"] in ("video", "image")]
+        """Names of the cameras whose colour images are stored as videos or as image columns."""
+        features = self.info["features"].items()
+        keys = [key for key, entry in features if entry["dtype"] in ("video", "image") and not is_depth(entry)]
         return [key.removeprefix("observation.images.") for key in keys]
 
 

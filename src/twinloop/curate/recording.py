@@ -18,6 +18,7 @@ from twinloop.dataset.lerobot.parquet import column_to_floats
 from twinloop.dataset.lerobot.reader import DatasetReader, flat_names
 from twinloop.dataset.logs.importers.columns import EpisodeBuilder
 from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode
+from twinloop.dataset.media.depth import is_depth
 from twinloop.dataset.media.image_sources import open_images
 from twinloop.dataset.signals import read_generated_signals, restore_episode
 from twinloop.dataset.spec import STATE, TRUE_TIME
@@ -217,9 +218,10 @@ class RecordedEpisode:
 
     @functools.cached_property
     def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras that have a video, or images in the frame table."""
+        """Names of the cameras that have a video of colour images, or images in the frame table."""
         features = self.reader.info["features"].items()
-        found = [key for key, entry in features if key.startswith(_IMAGES) and entry["dtype"] in ("video", "image")]
+        stored = [key for key, entry in features if entry["dtype"] in ("video", "image") and not is_depth(entry)]
+        found = [key for key in stored if key.startswith(_IMAGES)]
         return tuple(key.removeprefix(_IMAGES) for key in found)
 
     def read_images(self, camera: str, frames: Sequence[int] | None = None) -> Images:

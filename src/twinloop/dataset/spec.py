@@ -13,6 +13,18 @@ from twinloop.dataset.lerobot import layout
 
 STATE, TRUE_TIME = "observation.state", "observation.time"
 RUNS = "runs"  # key in DatasetSpec.config of edited datasets: run configurations by the config_hash of the provenance
+# Settings of the encoder of `media.video`, by LeRobot's names (lerobot 0.6.1, `configs/video.py`). Speed and size were
+# measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/speed/writer.py), encoding alone,
+# in steps/s and MB per 1000 steps: ultrafast 1300-1900 and 7.6, superfast 680-1070 and 7.6, veryfast 430-890 and 3.6,
+# faster 410-750 and 3.0, all within 0.7 dB. Rendering needs the same cores, so speed counts more than size here.
+ENCODER: Mapping[str, Any] = {
+    "g": 2,
+    "crf": 23,
+    "preset": "ultrafast",
+    "fast_decode": 0,
+    "video_backend": "pyav",
+    "extra_options": {"bf": 0},
+}
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
@@ -221,10 +233,11 @@ def _video_feature(camera: CameraSpec, fps: int) -> dict[str, Any]:
             "video.width": camera.width,
             "video.codec": "h264",  # the stream's codec; the encoder's name breaks LeRobot's own tools
             "video.pix_fmt": "yuv420p",
-            "video.is_depth_map": False,
+            "is_depth_map": False,
             "video.fps": fps,
             "video.channels": 3,
             "has_audio": False,
+            **{f"video.{name}": value for name, value in ENCODER.items()},
         },
     }
 

@@ -167,8 +167,8 @@ class CellRobot(TwinRobot):
         self.cell, self.task, self._cameras = cell, task, cameras or CellCameras()
         self._plan, self._number = cell.plan(run_seed), session
         self._session: CellSession | None = None
-        names, size = self._cameras.names, {"height": self._cameras.height, "width": self._cameras.width}
-        self._camera = WorldCamera(cell.twin, names, **size, run_seed=run_seed)
+        shown = self._cameras
+        self._camera = WorldCamera(cell.twin, shown.names, height=shown.height, width=shown.width, run_seed=run_seed)
 
     @property
     def observation_features(self) -> Mapping[str, Any]:

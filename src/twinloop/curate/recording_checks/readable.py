@@ -16,7 +16,7 @@ from twinloop.dataset.lerobot.parquet import column_to_floats
 from twinloop.dataset.media.video import require_frames
 from twinloop.dataset.spec import INDEX_FEATURES
 
-_NO_NUMBERS = ("video", "image", "string")  # dtypes of features
+_NO_NUMBERS = ("video", "image", "string", "language")  # dtypes of features
 _IMAGES = "observation.images."
 
 

@@ -15,6 +15,7 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import flat_names
+from twinloop.dataset.media.depth import is_depth
 from twinloop.dataset.spec import INDEX_FEATURES
 
 _SAME_UNITS = "--same-units"
@@ -99,7 +100,7 @@ def _compare_features(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> lis
     names = flat_names(mine.get("names")), flat_names(theirs.get("names"))
     if names[0] != names[1] and mine.get("dtype") not in ("video", "image"):
         lines.append(f"names {', '.join(names[0]) or 'none'} and {', '.join(names[1]) or 'none'}")
-    depth = [bool((entry.get("info") or {}).get("video.is_depth_map")) for entry in (mine, theirs)]
+    depth = [is_depth(entry) for entry in (mine, theirs)]
     if depth[0] != depth[1]:
         lines.append(f"is_depth_map {depth[0]} and {depth[1]}")
     return lines

@@ -22,20 +22,12 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.metadata import format_card
 from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.tables import tasks_table
-from twinloop.dataset.media.video_copy import CodecParameters
-from twinloop.dataset.spec import RUNS, TRUE_TIME, CameraSpec, DatasetSpec
+from twinloop.dataset.media.video_copy import CODEC_NAMES, CodecParameters
+from twinloop.dataset.spec import ENCODER, RUNS, TRUE_TIME, CameraSpec, DatasetSpec
 from twinloop.dataset.storage.snapshot import replace_bytes
 
 EDIT = "twinloop/edit.json"
-_CODECS = {"h264": "H.264", "hevc": "HEVC", "av1": "AV1"}
-_ENCODER_KEYS = (
-    "video.g",
-    "video.crf",
-    "video.preset",
-    "video.fast_decode",
-    "video.video_backend",
-    "video.extra_options",
-)
+_ENCODER_KEYS = tuple(f"video.{name}" for name in ENCODER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +258,7 @@ def _card(stage: Path, result: EditMetadata) -> str:
 def _video_codecs(result: EditMetadata) -> dict[str, str]:
     videos = {key: entry for key, entry in result.features.items() if entry["dtype"] == "video"}
     codecs = {key: str(entry["info"]["video.codec"]) for key, entry in videos.items()}
-    return {key: _CODECS.get(codec, codec) for key, codec in codecs.items()}
+    return {key: CODEC_NAMES.get(codec, codec) for key, codec in codecs.items()}
 
 
 def _write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:

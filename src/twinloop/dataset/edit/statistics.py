@@ -29,6 +29,7 @@ from twinloop.dataset.lerobot.statistics import (
     take_columns,
 )
 from twinloop.dataset.lerobot.tables import statistics_columns
+from twinloop.dataset.media.depth import DepthCoding, count_codes, decode_codes, depth_stats, is_depth
 from twinloop.dataset.media.images import decode_image
 from twinloop.dataset.media.video import open_video
 
@@ -107,11 +108,19 @@ class PooledImageStatistics:
         moments: Merged statistics of the episodes, with ``(3,)`` values for the colour channels.
         pixels: Histogram of sampled images.
         complete: Whether every episode had statistics. If not, all values come from the histogram.
+        coding: Coding of depth, whose histogram counts codes; None for colour.
     """
 
     moments: Moments | None = None
     pixels: CameraSum | None = None
     complete: bool = True
+    coding: DepthCoding | None = None
+
+    def count_stats(self, counts: CameraSum) -> dict[str, Any]:
+        """Return LeRobot's statistics of the images that a histogram counts."""
+        if self.coding is None:
+            return image_stats(counts.histogram, counts.sampled)
+        return depth_stats(counts.histogram, counts.sampled, self.coding)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the image statistics of one episode (``min``, ``max``, ``mean``, ``std`` and ``count``).
@@ -127,7 +136,7 @@ class PooledImageStatistics:
         self.moments = own if self.moments is None else self.moments.merge(own)
 
     def add_histogram(self, histogram: NDArray[np.int64], sampled: int) -> None:
-        """Add the pixel histogram of ``sampled`` images, shape ``(3, 256)``: channel and 8-bit value."""
+        """Add the pixel histogram of ``sampled`` images: ``(3, 256)`` (channel, value), of depth ``(4096,)`` (code)."""
         before = self.pixels
         self.pixels = CameraSum(
             sampled=sampled + (before.sampled if before else 0),
@@ -136,7 +145,7 @@ class PooledImageStatistics:
 
     def stats(self) -> dict[str, Any]:
         """Return the camera's entry of ``stats.json``; empty if no statistics exist."""
-        counted = image_stats(self.pixels.histogram, self.pixels.sampled) if self.pixels and self.pixels.sampled else {}
+        counted = self.count_stats(self.pixels) if self.pixels and self.pixels.sampled else {}
         if self.moments is None or not self.complete:
             return counted
         whole = column_stats(self.moments, {})
@@ -176,7 +185,7 @@ def find_stored_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraS
     return found
 
 
-def count_video_pixels(path: Path, start_s: float, length: int, fps: Fraction) -> CameraSum:
+def count_video_pixels(path: Path, start_s: float, length: int, fps: Fraction, *, depth: bool = False) -> CameraSum:
     """Compute the pixel histogram of evenly spaced images (at most 12) of one episode in a video file.
 
     Args:
@@ -184,11 +193,17 @@ def count_video_pixels(path: Path, start_s: float, length: int, fps: Fraction) -
         start_s: Time of the episode's first frame in the file, in s.
         length: Number of frames of the episode.
         fps: Frame rate in Hz.
+        depth: Whether the images are depth, whose codes are counted.
 
     Raises:
         DatasetError: If the file is damaged or has no image at one of the times.
     """
     chosen = sample_indices(length)
+    if depth:
+        codes = decode_codes(
+            path, [start_s + float(frame / fps) for frame in chosen.tolist()], tolerance_s=_NEAR / float(fps)
+        )
+        return CameraSum(sampled=len(chosen), histogram=count_codes(codes))
     histogram = np.zeros((3, 256), dtype=np.int64)
     for pixels in _decode_images(path, [start_s + float(frame / fps) for frame in chosen.tolist()], float(fps)):
         histogram = histogram + pixel_histogram(pixels[None])
@@ -268,7 +283,9 @@ class PixelCounts:
         """
         self._stage, self._cameras, self._fps = stage, cameras, fps
         self._encoded = {key: set(files.encoded) for key, files in cameras.items()}
-        self.pooled = {key: PooledImageStatistics() for key in (*cameras, *images)}
+        features, where = items[0].source.features, str(items[0].source)
+        depths = {key: DepthCoding.of(features[key], where=where) for key in cameras if is_depth(features[key])}
+        self.pooled = {key: PooledImageStatistics(coding=depths.get(key)) for key in (*cameras, *images)}
         self._counted: set[str] = set()
         for key in self.pooled:
             known = find_stored_counts(key, items) if not self._encoded.get(key) else None
@@ -299,7 +316,7 @@ class PixelCounts:
                 continue
             self.pooled[key].add_histogram(counts.histogram, counts.sampled)
             if at in self._encoded.get(key, ()):
-                stats = image_stats(counts.histogram, counts.sampled)
+                stats = self.pooled[key].count_stats(counts)
                 cells |= {f"stats/{key}/{name}": value for name, value in stats.items()}
         return cells
 
@@ -315,4 +332,5 @@ class PixelCounts:
             return count_column_pixels(frames[key], where=f"{item.where}: {key}")
         place = self._cameras[key].locations[at]
         path = self._stage / layout.block_path(layout.VIDEO_PATH, place.file, video_key=key)
-        return count_video_pixels(path, place.start_s, item.length, self._fps)
+        depth = self.pooled[key].coding is not None
+        return count_video_pixels(path, place.start_s, item.length, self._fps, depth=depth)

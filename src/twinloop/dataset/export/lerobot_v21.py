@@ -36,7 +36,6 @@ from twinloop.dataset.export.protocol import (
 from twinloop.dataset.export.source import EPISODE_FACTS, SourceV3, SourceV21, open_source
 from twinloop.dataset.export.verification import FolderReader
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.statistics import image_stats
 from twinloop.dataset.storage.snapshot import replace_bytes
 
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
@@ -72,7 +71,7 @@ def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path
             texts = [tasks[index] for index in dict.fromkeys(table["task_index"].to_pylist())]
             rows.append({"episode_index": number, "tasks": texts, "length": table.num_rows})
             row = numeric.episode_stats(numeric.matrix(table, where=f"Episode {episode} of {source.path}"))
-            row |= {key: image_stats(counts, frames) for key, (counts, frames) in images.items()}
+            row |= {camera.key: camera.stats(images[camera.key]) for camera in (*cameras, *tables)}
             stats.append({"episode_index": number, "stats": row})
             start += table.num_rows
     _write_lines(stage / EPISODES, rows)

@@ -25,6 +25,7 @@ from twinloop.dataset.export.source import VideoClip
 from twinloop.dataset.lerobot.layout import INFO, resolve_inside
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.importers.protocol import frame_times
+from twinloop.dataset.media.depth import is_depth
 from twinloop.dataset.media.image_sources import open_images
 from twinloop.dataset.media.images import EpisodeImages
 from twinloop.dataset.signals import column_units, read_generated_signals, read_stored_signals
@@ -324,10 +325,10 @@ def images_by_episode(reader: DatasetReader, camera: str) -> dict[int, EpisodeIm
 
 
 def camera_names(reader: DatasetReader) -> list[str]:
-    """Return the names of all cameras of a dataset, whether their images are videos or in the data table."""
+    """Return the names of all colour cameras of a dataset, whether their images are videos or in the data table."""
     features = reader.info["features"]
-    named = {key: entry["dtype"] for key, entry in features.items() if key.startswith(IMAGES)}
-    return [key.removeprefix(IMAGES) for key, dtype in named.items() if dtype in ("video", "image")]
+    named = {key: entry for key, entry in features.items() if key.startswith(IMAGES) and not is_depth(entry)}
+    return [key.removeprefix(IMAGES) for key, entry in named.items() if entry["dtype"] in ("video", "image")]
 
 
 def select_cameras(reader: DatasetReader, words: str | None) -> list[str]:

@@ -22,6 +22,7 @@ from twinloop.dataset.annotations import CameraAnnotations
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import column_to_floats, open_parquet, read_rows, require_columns
 from twinloop.dataset.lerobot.validation import require_frames_within, require_valid_info, require_whole_numbers
+from twinloop.dataset.media.depth import DepthCoding, decode_codes, is_depth
 from twinloop.dataset.media.video import decode
 from twinloop.dataset.side_tables import open_side_table, read_side_rows, side_table_names
 from twinloop.dataset.spec import DatasetSpec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _PLACE = ("episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index")
 _ATTEMPTS = 3
+_IMAGES = "observation.images."
 # Long texts of the episode table; `provenance` reads them from another file when needed. For 100,000 episodes they
 # would take hundreds of megabytes.
 _TEXTS = ("provenance/units", "provenance/versions", "provenance/randomization")
@@ -133,9 +135,18 @@ class DatasetReader:
 
     @property
     def cameras(self) -> list[str]:
-        """Names of the cameras whose images are stored as video."""
-        keys = [key for key, entry in self.info["features"].items() if entry["dtype"] == "video"]
-        return [key.removeprefix("observation.images.") for key in keys]
+        """Names of the cameras whose colour images are stored as video."""
+        return self._list_videos(depth=False)
+
+    @property
+    def depth_cameras(self) -> list[str]:
+        """Names of the depth features that are stored as video, such as ``front_depth``."""
+        return self._list_videos(depth=True)
+
+    def _list_videos(self, *, depth: bool) -> list[str]:
+        features = self.info["features"].items()
+        keys = [key for key, entry in features if entry["dtype"] == "video" and is_depth(entry) == depth]
+        return [key.removeprefix(_IMAGES) for key in keys]
 
     def row(self, index: int) -> dict[str, Any]:
         """Return an episode's row of the episode table, by column name.
@@ -189,9 +200,28 @@ class DatasetReader:
             camera: Name of the camera.
             frames: Frame numbers in ascending order; None decodes all frames.
         """
+        path, times = self._frame_times(index, camera, frames)
+        return decode(path, times, tolerance_s=0.25 / self.fps)
+
+    def depth(self, index: int, camera: str, frames: Sequence[int] | None = None) -> NDArray[np.float32]:
+        """Decode depth images of one episode in m, shape ``(n, height, width)``; see `media.depth` for unknown depth.
+
+        Args:
+            index: Index of the episode.
+            camera: Name of the depth feature, such as ``front_depth``.
+            frames: Frame numbers in ascending order; None decodes all frames.
+        """
+        if camera not in self.depth_cameras:
+            raise UnknownNameError("depth camera", camera, self.depth_cameras, where=str(self.path))
+        coding = DepthCoding.of(self.info["features"][f"{_IMAGES}{camera}"], where=str(self.path / layout.INFO))
+        path, times = self._frame_times(index, camera, frames)
+        return coding.decode(decode_codes(path, times, tolerance_s=0.25 / self.fps))
+
+    def _frame_times(self, index: int, camera: str, frames: Sequence[int] | None) -> tuple[Path, list[float]]:
+        """Return a camera's video file, and the times in it of an episode's frames in s."""
         path, start = self.video_location(index, camera)
         chosen = range(self.row(index)["length"]) if frames is None else frames
-        return decode(path, [start + frame / self.fps for frame in chosen], tolerance_s=0.25 / self.fps)
+        return path, [start + frame / self.fps for frame in chosen]
 
     def video_location(self, index: int, camera: str) -> tuple[Path, float]:
         """Return the video file of an episode's camera, and the time in seconds at which the episode starts in it.
@@ -200,9 +230,9 @@ class DatasetReader:
             UnknownNameError: If the dataset has no such camera.
             DatasetError: If the episode table does not give the file or the start time.
         """
-        key = f"observation.images.{camera}"
-        if camera not in self.cameras:
-            raise UnknownNameError("camera", camera, self.cameras, where=str(self.path))
+        key, existing = f"{_IMAGES}{camera}", [*self.cameras, *self.depth_cameras]
+        if camera not in existing:
+            raise UnknownNameError("camera", camera, existing, where=str(self.path))
         row = self.row(index)
         values = {name: row.get(f"videos/{key}/{name}") for name in ("chunk_index", "file_index", "from_timestamp")}
         missing = [name for name, value in values.items() if value is None]

@@ -155,13 +155,18 @@ def image_stats(histogram: NDArray[np.int64], frames: int) -> dict[str, list[Any
         histogram: Number of pixels by colour channel and 8-bit value, shape ``(3, 256)``.
         frames: Number of sampled frames; stored as ``count``.
     """
-    rows = [_channel_stats(channel) for channel in histogram]
+    rows = [level_stats(channel, np.arange(256) / 255.0) for channel in histogram]
     names = rows[0].keys()
     return {**{name: [[[row[name]]] for row in rows] for name in names}, "count": [frames]}
 
 
-def _channel_stats(counts: NDArray[np.int64]) -> dict[str, float]:
-    levels = np.arange(256) / 255.0
+def level_stats(counts: NDArray[np.int64], levels: NDArray[np.float64]) -> dict[str, float]:
+    """Return minimum, maximum, mean, standard deviation and quantiles of pixels that have one of a few values.
+
+    Args:
+        counts: Number of pixels with each value, shape ``(n,)``.
+        levels: The values in ascending order, shape ``(n,)``.
+    """
     total = int(counts.sum())
     present = np.flatnonzero(counts)
     mean = float((counts @ levels) / total)

@@ -141,7 +141,7 @@ def _impossible_value(where: Path, key: str, value: Any, wanted: str) -> Dataset
     )
 
 
-_NO_NUMBERS = ("video", "image", "string")  # dtypes of features
+_NO_NUMBERS = ("video", "image", "string", "language")  # dtypes of features
 _HEAD, _LARGE = 8, 16  # bytes of an MP4 box before its content, and of one whose size takes 64 bits
 
 

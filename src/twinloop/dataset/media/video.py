@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -22,16 +22,14 @@ from numpy.typing import NDArray
 from twinloop.core.documents import MAX_PIXELS, require_regular
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
-from twinloop.dataset.spec import CameraSpec
+from twinloop.dataset.spec import ENCODER, CameraSpec
 from twinloop.dataset.storage.snapshot import wrap_write_errors
 
-KEY_FRAME_EVERY = 2
+KEY_FRAME_EVERY = int(ENCODER["g"])
 # Self-contained formats, by the names of their demuxers in FFmpeg.
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
-# Measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/speed/writer.py), encoding alone,
-# in steps/s and MB per 1000 steps: ultrafast 1300-1900 and 7.6, superfast 680-1070 and 7.6, veryfast 430-890 and 3.6,
-# faster 410-750 and 3.0, all within 0.7 dB. Rendering needs the same cores, so speed counts more than size here.
-_OPTIONS = {"preset": "ultrafast", "crf": "23", "g": str(KEY_FRAME_EVERY), "bf": "0", "threads": "1"}
+_OPTIONS = {"threads": "1", **{name: str(ENCODER[name]) for name in ("preset", "crf", "g")}}
+_OPTIONS |= {name: str(value) for name, value in ENCODER["extra_options"].items()}
 
 Frames = Mapping[str, NDArray[np.uint8]]
 
@@ -289,14 +287,34 @@ def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -
         DatasetError: If the file cannot be read, or has no frame at a given time.
         InputError: If the times are not in ascending order.
     """
+    if not times_s:
+        return np.empty((0, 0, 0, 3), dtype=np.uint8)
+    return decode_frames(path, times_s, lambda frame: frame.to_ndarray(format="rgb24"), tolerance_s=tolerance_s)
+
+
+def decode_frames(
+    path: Path, times_s: Sequence[float], convert: Callable[[Any], NDArray[Any]], *, tolerance_s: float
+) -> NDArray[Any]:
+    """Decode the frames of a video file at one or more times, and stack them as arrays.
+
+    Args:
+        path: The video file.
+        times_s: Times in seconds, in ascending order.
+        convert: Function that converts a frame of PyAV to an array.
+        tolerance_s: Largest difference between a frame's time and the requested time in seconds.
+
+    Raises:
+        DatasetError: If the file cannot be read, or has no frame at a given time.
+        InputError: If the times are not in ascending order.
+    """
     if list(times_s) != sorted(times_s):
         raise InputError("Video frames are decoded in order: give ascending times.")
-    found: list[NDArray[np.uint8]] = []
-    for time_s, pixels in decode_from(path, times_s[0] if times_s else 0.0):
+    found: list[NDArray[Any]] = []
+    for time_s, pixels in decode_from(path, times_s[0]):
         while len(found) < len(times_s) and abs(times_s[len(found)] - time_s) <= tolerance_s:
-            found.append(pixels.to_ndarray(format="rgb24"))
+            found.append(convert(pixels))
         if len(found) == len(times_s):
-            return np.stack(found) if found else np.empty((0, 0, 0, 3), dtype=np.uint8)
+            return np.stack(found)
         if time_s > times_s[len(found)] + tolerance_s:
             break
     raise DatasetError(f"{path} has no frame at {times_s[len(found)]:.4f} s (tolerance {tolerance_s} s).")
@@ -381,7 +399,8 @@ def decode_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
 
     Args:
         path: The video file.
-        start_s: Time in seconds; the first image is the last key frame before it.
+        start_s: Time in seconds; the first image is the last key frame before it. HEVC with open groups, as LeRobot
+            writes depth, cannot decode the images next to that key frame, so it begins a second earlier.
     """
     import av
 
@@ -389,7 +408,8 @@ def decode_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
         with open_video(path) as container:
             stream = container.streams.video[0]
             base = stream.time_base or Fraction(1, 1)
-            container.seek(max(int((start_s + 1e-6) / base), 0), stream=stream, backward=True)
+            lead_s = 1.0 if stream.codec_context.name == "hevc" else 0.0
+            container.seek(max(int((start_s - lead_s + 1e-6) / base), 0), stream=stream, backward=True)
             for frame in container.decode(stream):
                 yield float((frame.pts or 0) * base), frame
     except (av.error.FFmpegError, IndexError) as error:

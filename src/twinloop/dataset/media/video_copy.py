@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.dataset.media.depth import PIXELS as DEPTH_PIXELS
+from twinloop.dataset.media.depth import reencode_codes
 from twinloop.dataset.media.video import KEY_FRAME_EVERY, decode_from, open_video
 
 _NEAR = 0.25  # most time between a frame and its nominal time, in frame periods, as in `DatasetReader.images`
@@ -213,6 +215,7 @@ _ENCODERS = {
     ),
 }
 CODECS = tuple(_ENCODERS)
+CODEC_NAMES = {"h264": "H.264", "hevc": "HEVC", "av1": "AV1"}
 PIXELS = "yuv420p"  # the written pixel format
 _READABLE = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p")  # 8-bit colour; 12- or 16-bit depth would lose bits
 
@@ -271,7 +274,7 @@ class Encoding:
 
 
 def transcode(source: Path, start_s: float, length: int, target: Path, encoding: Encoding, fps: Fraction) -> None:
-    """Decode the frames of one episode, and encode them into a new file.
+    """Decode the frames of one episode, and encode them into a new file; depth stays lossless HEVC.
 
     Args:
         source: Video file that contains the episode.
@@ -287,6 +290,9 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
     """
     import av
 
+    if _pixel_format(source) == DEPTH_PIXELS:
+        reencode_codes(source, start_s, length, target, fps)
+        return
     os.environ.setdefault("SVT_LOG", "1")  # SVT-AV1 writes its settings to standard error otherwise; 1 is errors only
     name, options = encoding.options()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -305,6 +311,11 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
             image.pict_type = av.video.frame.PictureType.I if number == 0 else av.video.frame.PictureType.NONE
             container.mux(stream.encode(image))
         container.mux(stream.encode(None))
+
+
+def _pixel_format(path: Path) -> str:
+    with open_video(path) as container:
+        return str(container.streams.video[0].codec_context.pix_fmt)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ from twinloop.core.files import write_text
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Provenance, StoredSimulation
 from twinloop.dataset.export.formats import exporter
+from twinloop.dataset.export.lerobot_language import Subtasks
+from twinloop.dataset.export.lerobot_v3 import write as export_lerobot
 from twinloop.dataset.export.mcap import export_mcap
 from twinloop.dataset.export.protocol import Exporter, ExportOptions
 from twinloop.dataset.export.rerun import export_rerun
@@ -45,6 +47,8 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.signals import SIMULATION_TABLE, read_stored_simulation
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import read_root_config
+from twinloop.label.rule import UNKNOWN, RuleEpisode
+from twinloop.label.rules_builtin import SubtasksFromStates
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.substeps import step_inputs
@@ -54,6 +58,7 @@ from twinloop.simulate.protocol import STATE_SPEC
 from twinloop.twin import Twin
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_text
 from twinloop.twin.model_text import model_text, world_model_inplace
+from twinloop.workflows.data.labels import open_episode_task
 from twinloop.workflows.data.requests import ExportRequest
 from twinloop.workflows.run.results import Outcome
 
@@ -114,6 +119,8 @@ def add_ground_truth(exporter: Exporter, source: Path) -> Exporter:
         exporter: the exporter of a format. It is returned unchanged if the format cannot store these data.
         source: folder of the dataset.
     """
+    if exporter.name == "lerobot":
+        return replace(exporter, write=partial(export_lerobot, subtasks=find_subtasks(source)))
     writer = _WRITERS.get(exporter.name)
     if writer is None:
         return exporter
@@ -121,6 +128,27 @@ def add_ground_truth(exporter: Exporter, source: Path) -> Exporter:
     truth, events = load_ground_truth(reader) or NO_GROUND_TRUTH, label_events(reader)
     truth = truth if events is None else replace(truth, events=events)
     return replace(exporter, write=partial(writer, truth=truth))
+
+
+def find_subtasks(source: Path) -> Callable[[int], Subtasks] | None:
+    """Return a function from the index of an episode to the phases of its task, with the frames at which they begin.
+
+    Returns:
+        The function; None if twinloop did not generate the dataset.
+    """
+    if not (source / layout.SPEC).is_file():
+        return None
+    reader = DatasetReader(source)
+
+    def subtasks(index: int) -> Subtasks:
+        task, reason = open_episode_task(reader, index)
+        episode = RuleEpisode(episode_id="", reader=reader, index=index, task=task, missing_reason=reason)
+        found = [one for one in SubtasksFromStates().label(episode) if one.value != UNKNOWN]
+        if not found:
+            raise InputError(f"Episode {index} of {source} has no subtasks: {reason or 'its task has no phases'}.")
+        return [(one.value, one.first_frame or 0) for one in found]
+
+    return subtasks
 
 
 def load_ground_truth(reader: DatasetReader) -> GroundTruth | None:
