@@ -248,7 +248,7 @@ class _FolderWriter:
         """
         source, gone = self.source, ("total_chunks", "total_videos")
         changed = {camera.key: camera.describe_feature(self.features[camera.key]) for camera in self.cameras}
-        features = {key: changed.get(key, feature) for key, feature in self.features.items()}
+        features = {**self.features, **changed}
         if self.model is not None:
             features = {key: self.model.describe_feature(key, feature) for key, feature in features.items()}
         return {
