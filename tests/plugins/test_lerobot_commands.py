@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -27,7 +28,7 @@ TINY_ACT = [
     *("--policy.n_heads=2", "--policy.dim_feedforward=128", "--policy.chunk_size=20", "--policy.n_action_steps=20"),
     *("--batch_size=2", "--num_workers=0", "--wandb.enable=false", "--log_freq=2", "--dataset.video_backend=pyav"),
 ]
-FAST = ["--play_sounds=false", "--fps=30"]
+PAGE = Path(__file__).parents[2] / "docs/guides/lerobot.md"
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +70,6 @@ def recorded(home):
 
 
 @pytest.fixture(scope="module")
-def policy(home, recorded):
-    words = ["--steps=4", "--save_freq=4", f"--output_dir={home / 'act'}"]
-    run("lerobot-train", *dataset("recorded", home), *TINY_ACT, *words, home=home)
-    return home / "act/checkpoints/last/pretrained_model"
-
-
-@pytest.fixture(scope="module")
 def generated(home):
     """Three episodes of ours with images and depth annotations."""
     (home / "generate.yaml").write_text(
@@ -105,51 +99,18 @@ def test_the_recorded_demonstrations_are_repeated_exactly_and_solve_the_task(rec
         robot.disconnect()
 
 
-def test_teleoperate_and_replay(home, recorded):
-    robot = ["--robot.type=twinloop", "--robot.address=virtual:so101_tabletop?seed=3&task=pick_and_place"]
-    run("lerobot-teleoperate", *robot, "--teleop.type=twinloop_expert", "--teleop_time_s=2", "--fps=30", home=home)
-    run("lerobot-replay", *robot, *dataset("recorded", home), "--dataset.episode=0", "--play_sounds=false", home=home)
-
-
-def test_rollout_runs_a_policy_on_a_hidden_robot(home, policy):
-    robot = ["--robot.type=twinloop", f"--robot.address=virtual:so101_tabletop?seed=3&task=pick_and_place&{CAMERA}"]
-    words = [f"--policy.path={policy}", "--device=cpu", *robot, *FAST]
-    run("lerobot-rollout", *words, f"--task={TASK}", "--duration=3", home=home)
-    run(
-        "lerobot-rollout",
-        "--strategy.type=episodic",
-        *words,
-        "--robot.scene_s=3",
-        *dataset("rollout_set", home),
-        "--dataset.no_stamp=true",
-        f"--dataset.single_task={TASK}",
-        "--dataset.num_episodes=2",
-        "--dataset.episode_time_s=2",
-        "--dataset.reset_time_s=1",
-        "--dataset.push_to_hub=false",
-        home=home,
-    )
-    assert len(DatasetReader(home / "rollout_set")) == 2
-
-
-def test_eval_runs_a_policy_in_one_batch_of_worlds(home, policy):
-    run(
-        "lerobot-eval",
-        f"--policy.path={policy}",
-        "--policy.device=cpu",
-        "--env.type=twinloop",
-        "--env.cameras=[front]",
-        "--env.height=96",
-        "--env.width=128",
-        "--env.episode_length=20",
-        "--eval.n_episodes=4",
-        "--eval.batch_size=4",
-        f"--output_dir={home / 'eval'}",
-        home=home,
-    )
-    found = json.loads((home / "eval/eval_info.json").read_text())["overall"]
-    assert found["n_episodes"] == 4
-    assert len(found["video_paths"]) == 4
+def test_the_commands_of_the_page_run_as_written(home):
+    """Teleoperate, record, replay, train, rollout, eval, export and merge."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    (home / "page").mkdir()
+    (home / "page.sh").write_text("set -e\ncd page\n" + "\n".join(blocks))
+    run("sh", home / "page.sh", home=home, timeout=900)
+    page = home / "page"
+    assert len(DatasetReader(page / "demo")) == 2
+    assert len(DatasetReader(page / "rollout")) == 2
+    assert len(DatasetReader(page / "merged")) == 4
+    found = json.loads((page / "eval/eval_info.json").read_text())["overall"]
+    assert (found["n_episodes"], len(found["video_paths"])) == (4, 4)
 
 
 def test_lerobots_own_evaluation_counts_the_successes_of_an_expert(home):

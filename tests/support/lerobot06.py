@@ -44,12 +44,14 @@ def _runs(python: str) -> bool:
 
 
 def run(*words: object, home: Path, timeout: float = 300) -> str:
-    """Run a program of the environment, in the folder ``home``; its output."""
+    """Run a program in the environment and the folder ``home``; its output."""
     program, *rest = map(str, words)
+    bin_ = environment() / "bin"
     variables = os.environ | _OFFLINE | {"HF_LEROBOT_HOME": str(home / "lerobot"), "HF_HOME": str(home / "hf")}
     variables.pop("PYTHONPATH", None)
+    variables["PATH"] = f"{bin_}:{variables['PATH']}"
     done = subprocess.run(
-        [str(environment() / "bin" / program), *rest],
+        [str(bin_ / program) if (bin_ / program).exists() else program, *rest],
         capture_output=True,
         text=True,
         check=False,

@@ -1,7 +1,7 @@
 """Run by the interpreter of LeRobot 0.6.1's environment; the answer is JSON on the last line.
 
 python lerobot06_side.py frames FOLDER      ten random frames as LeRobot loads them, and as twinloop stores them
-python lerobot06_side.py evaluate TASK      LeRobot's own `rollout` in ``--env.type=twinloop``: which of eight worlds succeed
+python lerobot06_side.py evaluate TASK      which of eight worlds succeed in LeRobot's own `rollout`
 python lerobot06_side.py record FOLDER      a dataset with depth and language columns, written by LeRobot
 """
 
