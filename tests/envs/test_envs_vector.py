@@ -72,6 +72,23 @@ def test_spaces_hold_what_the_environment_gives_and_takes(name, observation):
     assert flat.shape == (3, len(env.observation_names))
 
 
+def test_the_environment_state_is_what_datasets_record(twin):
+    """The task's tracked values, also in the final observation of an episode that ends within the step."""
+    options = {"observation": "lerobot", "environment_state": True, "autoreset_mode": "SameStep"}
+    env = make(twin, 2, **options, max_episode_steps=2)
+    seen, _ = env.reset(seed=SEED)
+    for _ in range(2):
+        before = env.worlds.state
+        assert seen in env.observation_space
+        np.testing.assert_allclose(seen["environment_state"], env.goal.task.environment(before), atol=1e-6)
+        seen, *_, infos = env.step(env.action_space.sample())
+    assert infos["_final_obs"].all()
+    final = infos["final_obs"][0]["environment_state"] - env.goal.task.environment(before)[0]
+    assert 0 < np.abs(final).max() < 0.2  # one step after the last state
+    with pytest.raises(InputError, match=r'environment_state needs observation="lerobot"'):
+        make(twin, 1, environment_state=True)
+
+
 @pytest.mark.parametrize("action", ["absolute", "delta", "dataset"])
 @pytest.mark.parametrize("backend", ["threads", "reference"])
 def test_a_trajectory_is_the_rollout_of_the_same_parameters_and_commands(twin, backend, action):

@@ -1,0 +1,104 @@
+"""A twin as a robot: its parameters are the nominal or the identified ones, its cameras show the running scene."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.hardware import TwinCell, VirtualCell, check_robot, open_robot
+from twinloop.randomize import Plan, default_draws
+from twinloop.render import choose_renderer
+from twinloop.rollout import run_batch
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+TWIN = load_twin("so101_tabletop")
+NAME = "joint/elbow_flex/frictionloss"
+
+
+def drive(robot, nstep):
+    """Drive a robot by the expert of its task, one control step per command; the states."""
+    robot.connect()
+    for _ in range(nstep):
+        robot.send_action(robot.expert_action())
+        robot.clock.wait_until(robot.clock.now() + 1 / TWIN.control_hz)
+    return robot.states()
+
+
+def test_it_moves_as_the_nominal_twin_under_the_expert_and_solves_the_task():
+    robot = TwinCell(session=4, run_seed=2)
+    task = open_task("pick_and_place", TWIN)
+    placed = [draw for draw in default_draws(TWIN) if TWIN.params[draw.names[0]].quantity.stage == "reset"]
+    params = Plan(twin=TWIN, run_seed=2, draws=tuple(placed)).draw([4])
+    made = run_batch(TWIN, task, params, run_seed=2, episodes=[4])
+    states = drive(robot, task.nstep)
+    # The commands pass through degrees, and the rounding grows in contacts.
+    np.testing.assert_allclose(states[:45], made.trajectories.states[0, :45], atol=1e-9)
+    assert robot.success()
+    robot.disconnect()
+    robot.connect()
+    assert np.abs(robot.states()[0] - states[0]).max() > 1e-3  # the next scene
+
+
+@pytest.fixture
+def identified(tmp_path):
+    value = 3.0 * TWIN.params[NAME].nominal
+    one = np.array([np.log(value)])
+    found = ParamDistribution(
+        names=(NAME,),
+        transforms=("log",),
+        mean=one,
+        covariance=np.array([[0.01]]),
+        low=np.array([0.0]),
+        high=np.array([np.inf]),
+        determined=(True,),
+        clusters=3,
+    )
+    (tmp_path / "result.json").write_text(json.dumps({"distribution": found.to_json()}))
+    return tmp_path, value
+
+
+def test_identified_values_replace_the_nominal_ones(identified):
+    folder, value = identified
+    robot = open_robot(f"twin:so101_tabletop?identified={folder}")
+    table = robot.cell.table(robot.cell.plan(0).draw([0]))
+    np.testing.assert_allclose(table[NAME], [value])
+    nominal = TwinCell()
+    assert not np.array_equal(drive(robot, 20), drive(nominal, 20))
+    assert open_robot(robot.origin).cell.values == robot.cell.values
+
+
+def test_an_address_with_a_wrong_option_is_refused():
+    with pytest.raises(UnknownNameError, match=r"Unknown option 'seed'"):
+        open_robot("twin:so101_tabletop?seed=3")
+    with pytest.raises(InputError, match=r"session=x .* is not a whole number"):
+        open_robot("twin:so101_tabletop?session=x")
+    with pytest.raises(InputError, match=r"cameras=front .* needs a robot at a task"):
+        open_robot("virtual:so101_tabletop?cameras=front")
+    with pytest.raises(UnknownNameError, match=r"Unknown camera 'top'.*front"):
+        open_robot("twin:so101_tabletop?cameras=top")
+    with pytest.raises(InputError, match=r"does not exist. Give the folder of a run"):
+        open_robot("twin:so101_tabletop?identified=nowhere")
+
+
+def test_cameras_show_the_present_state():
+    try:
+        choose_renderer()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    robot = open_robot("virtual:so101_tabletop?seed=3&task=pick_and_place&cameras=front,wrist&height=48&width=64")
+    assert isinstance(robot, VirtualCell)
+    check_robot(robot)
+    assert robot.observation_features["wrist"] == (48, 64, 3)
+    assert open_robot(robot.origin).observation_features == robot.observation_features
+    robot.connect()
+    before = robot.get_observation()
+    np.testing.assert_array_equal(robot.get_observation()["front"], before["front"])
+    drive(robot, 30)
+    after = robot.get_observation()
+    assert np.abs(after["front"].astype(int) - before["front"]).max() > 50
+    assert len(np.unique(before["front"])) > 20
