@@ -19,6 +19,6 @@ pip() { "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$@
 
 cpu="torch==2.11.0+cpu torchvision==0.26.0+cpu"
 pip $cpu 2>/dev/null || pip --timeout 10 --retries 0 --index-url https://download.pytorch.org/whl/cpu $cpu 2>/dev/null || true
-pip "lerobot[core-scripts,training,evaluation]==0.6.1" -e "$here[gym]" \
+pip "lerobot[core-scripts,training,evaluation,feetech]==0.6.1" -e "$here[gym]" \
     -e "$here/plugins/lerobot_robot_twinloop" -e "$here/plugins/lerobot_env_twinloop"
 echo "LeRobot $("$dir/bin/python" -c 'import importlib.metadata as m; print(m.version("lerobot"))') in $dir"
