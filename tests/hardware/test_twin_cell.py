@@ -72,6 +72,20 @@ def test_identified_values_replace_the_nominal_ones(identified):
     assert open_robot(robot.origin).cell.values == robot.cell.values
 
 
+def test_a_twin_without_a_task_starts_at_home_and_its_success_is_not_known():
+    robot = open_robot("twin:double_pendulum")
+    check_robot(robot)
+    robot.connect()
+    twin = load_twin("double_pendulum")
+    reading = [robot.get_observation()[f"{joint}.pos"] for joint in twin.robot.joints]
+    np.testing.assert_allclose(twin.units.to_si(np.array(reading)), twin.home()[0][twin.joint_qpos], atol=1e-2)
+    robot.send_action(dict.fromkeys(robot.action_features, 0.5))
+    robot.clock.wait_until(0.1)
+    assert robot.success() is None
+    with pytest.raises(InputError, match=r"has no expert. Give one: twin:double_pendulum\?task=NAME"):
+        robot.expert_action()
+
+
 def test_an_address_with_a_wrong_option_is_refused():
     with pytest.raises(UnknownNameError, match=r"Unknown option 'seed'"):
         open_robot("twin:so101_tabletop?seed=3")

@@ -35,6 +35,10 @@ class TwinloopRobot(Robot):
         if config.scene_s > _LONGEST_S:
             raise InputError(f"robot.scene_s={config.scene_s:g} is too long. Give at most {_LONGEST_S:g} s.")
         self.config, self.robot = config, open_robot(config.address)
+        if self.robot.source != "sim":
+            raise InputError(
+                f"{config.address} is a real robot, for which LeRobot has its own types. Give a simulated one."
+            )
         self.name = self.robot_type = config.robot_type or self.robot.name
         self._scene = _Scene()
 

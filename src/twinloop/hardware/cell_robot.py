@@ -229,9 +229,9 @@ class CellRobot(TwinRobot):
         """Clock of the simulated episode."""
         return CellClock(self._require_session)
 
-    def success(self) -> bool:
-        """Return whether the task is solved now, for evaluation; the robot cannot observe it."""
-        return self._require_session().success()
+    def success(self) -> bool | None:
+        """Return whether the task is solved now, or None without a task; the robot itself cannot observe it."""
+        return self._require_session().success() if self.task.name else None
 
     def states(self) -> NDArray[np.float64]:
         """Return the true simulator states of this episode up to now, ``(nstep + 1, nstate)``, for evaluation."""

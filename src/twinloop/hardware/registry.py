@@ -102,8 +102,7 @@ def open_twin(twin: str, options: Mapping[str, str], *, origin: str) -> Robot:
     """
     numbers = _parse_numbers(options, _NUMBERS_OF_TWINS, _WORDS_OF_TWINS, origin=origin)
     cameras = _parse_cameras(options, numbers)
-    task, identified = options.get("task", DEFAULT_TASK), options.get("identified")
-    return TwinCell(twin, task=task, identified=identified, cameras=cameras, **numbers)
+    return TwinCell(twin, task=options.get("task"), identified=options.get("identified"), cameras=cameras, **numbers)
 
 
 def _parse_numbers(

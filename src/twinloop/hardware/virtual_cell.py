@@ -6,13 +6,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
 from twinloop.hardware.cell_robot import CellCameras, CellRobot
 from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
 from twinloop.randomize import read_identified
 from twinloop.rollout.observing import PERFECT
+from twinloop.simulate import Controller, InitialState
 from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, open_task
-from twinloop.twin import load_twin
+from twinloop.twin import Twin, load_twin
 
 
 class VirtualCell(CellRobot):
@@ -49,6 +55,29 @@ class VirtualCell(CellRobot):
         )
 
 
+class Home:
+    """Task of a robot without a task: it starts at the twin's home, and nothing is to be done. See `tasks.Task`."""
+
+    name = instruction = version = success_version = expert_version = ""
+    nstep = 1
+
+    def __init__(self, twin: Twin) -> None:
+        self._twin = twin
+
+    def reset(self, params: ParamTable, **_: Any) -> InitialState:
+        """Return worlds at rest at the twin's home."""
+        return InitialState.home(self._twin, params.nworld)
+
+    def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return false for every state ``(nworld, nstep + 1, nstate)``."""
+        return np.zeros(states.shape[:2], dtype=bool)
+
+    def expert(self, initial: InitialState) -> Controller:
+        """Raise an error, because there is no task."""
+        del initial
+        raise InputError(f"A robot without a task has no expert. Give one: twin:{self._twin.name}?task=NAME.")
+
+
 class TwinCell(CellRobot):
     """The twin itself as a robot at a task, with nominal or identified parameter values; see `CellRobot`.
 
@@ -56,7 +85,7 @@ class TwinCell(CellRobot):
 
     Args:
         twin: a built-in twin or a twin's file.
-        task: name of the task.
+        task: name of the task; empty for none, and by default pick and place if the twin's YAML has a section for it.
         identified: run folder of `twinloop identify`; its estimates replace the nominal values. None for nominal ones.
         session: episode number of the first connection; each later connection adds one.
         run_seed: seed of object poses and random effects within an episode.
@@ -71,22 +100,22 @@ class TwinCell(CellRobot):
         self,
         twin: str | Path = DEFAULT_TWIN,
         *,
-        task: str = DEFAULT_TASK,
+        task: str | None = None,
         identified: str | Path | None = None,
         session: int = 0,
         run_seed: int = 0,
         cameras: CellCameras | None = None,
     ) -> None:
         whole = load_twin(twin)
+        name = (DEFAULT_TASK if DEFAULT_TASK in whole.spec.task else "") if task is None else task
         values = dict[str, float]()
         if identified is not None:
             values = ParamDistribution.from_json(read_identified(Path(identified))["distribution"]).estimate
             values = {whole.find_param(name).name: value for name, value in values.items()}
         cell = HiddenCell(twin=whole, seed=0, fault="", values=MappingProxyType(values), tracker=PERFECT)
-        origin = _format_address("twin", twin, cameras, task=task, identified=identified, run_seed=run_seed)
-        super().__init__(
-            cell, open_task(task, whole), origin=origin, session=session, run_seed=run_seed, cameras=cameras
-        )
+        origin = _format_address("twin", twin, cameras, task=name, identified=identified, run_seed=run_seed)
+        opened = open_task(name, whole) if name else Home(whole)
+        super().__init__(cell, opened, origin=origin, session=session, run_seed=run_seed, cameras=cameras)
 
 
 def _format_address(scheme: str, twin: str | Path, cameras: CellCameras | None, **options: Any) -> str:
