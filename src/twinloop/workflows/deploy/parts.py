@@ -22,7 +22,7 @@ from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.registry import PolicyRegistry
 from twinloop.release.running_observers import MonitorWatcher, open_watcher
-from twinloop.release.running_policy import Decider, find_saved, open_saved
+from twinloop.release.running_policy import Decider, LocalDecider, find_saved, open_saved
 from twinloop.release.running_robot import TimedRobot, offered_contract
 from twinloop.release.serve import PolicyServer, ServeOptions, read_token
 from twinloop.release.stages import StageTracker
@@ -84,9 +84,8 @@ def open_run_parts(request: RunRequest, registry: PolicyRegistry | None, held: E
     robot = timed_robot.driver
     if request.first and robot.read_attribute("episode") is not None:  # of a class based on OwnRobot
         robot.call(lambda: setattr(robot.robot, "episode", request.first))
-    folder = None if is_address(request.policy) else find_saved(request.policy, registry)[0]
-    kept = None if folder is None else read_card(folder).assignment
-    twin = load_requested_twin(_requested_twin(request), None, None if folder is None else request.policy)
+    policy = None if is_address(request.policy) else request.policy
+    twin = load_requested_twin(_requested_twin(request), None, policy)
     hz = request.hz or twin.control_hz
     if request.robot.startswith(_VIRTUAL) and hz != twin.control_hz:
         raise InputError(f"{robot.origin} runs at its twin's {twin.control_hz:g} Hz. Leave --hz out.")
@@ -102,6 +101,9 @@ def open_run_parts(request: RunRequest, registry: PolicyRegistry | None, held: E
         )
         held.callback(deciders[arm].close)
         require_compatible(deciders[arm], robot_contract, robot.origin)
+    is_local = isinstance(deciders["champion"], LocalDecider)
+    folder = find_saved(request.policy, registry)[0] if is_local else None
+    kept = None if folder is None else read_card(folder).assignment
     if robot.source == "real":
         robot.patience_s = settings.max_age_s
     monitor = None
