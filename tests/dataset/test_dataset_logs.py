@@ -170,7 +170,7 @@ def test_csv_episodes_are_whole_numbers(tmp_path, value, shown):
 
 
 def test_a_missing_joint_names_those_that_are_there(tmp_path):
-    with pytest.raises(LogError, match=r"log.csv has no joint wrist. It has: pan, gripper. Rename the columns or"):
+    with pytest.raises(LogError, match=r"log.csv has no joint wrist. It has: pan, gripper. Choose a twin with"):
         load_log(write_csv(tmp_path, CSV), joints=["pan", "wrist"])
 
 

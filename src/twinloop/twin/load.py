@@ -101,7 +101,7 @@ def _load_files(text: str, path: Path) -> _LoadedTwin:
         files = {file: _hash_file(file) for file in ([path] if is_model else _list_sources(path))}
         models = [path] if is_model else [file for file in files if file.suffix in MODEL_SUFFIXES]
         files |= {file: _hash_file(file) for model in models for file in list_model_files(model)}
-    except TwinloopError:  # the same error, or one that describes it better, is raised below
+    except (TwinloopError, OSError):  # the same error, or one that describes it better, is raised below
         files = {path: None}
     if is_model:
         name = text.removeprefix(MENAGERIE) if text.startswith(MENAGERIE) else path.stem
