@@ -105,7 +105,7 @@ def test_degrees_are_zero_in_the_middle_of_the_range_and_normalized_spans_it():
 
 def test_a_normalized_column_without_calibration_has_no_radians():
     unknown = UnitMap(joints=(JointUnit(joint="pan", unit="range_m100_100", scale=None, offset=None),), source="log")
-    with pytest.raises(UnitsError, match=r"pan are in range_m100_100 without a known conversion to radians"):
+    with pytest.raises(UnitsError, match=r"conversion to radians of pan \(range_m100_100\) is unknown"):
         unknown.to_si([1.0])
 
 

@@ -193,7 +193,7 @@ def test_calibration_gives_normalised_values_their_radians(tmp_path):
     np.testing.assert_allclose(episode.units.to_si(episode.state), truth, atol=1e-12)
     np.testing.assert_allclose(episode.units.from_si(truth), logged, atol=1e-9)
     (bare,) = load_log(path, units=units)
-    with pytest.raises(UnitsError, match=r"pan, gripper are in range_m100_100 without a known conversion"):
+    with pytest.raises(UnitsError, match=r"of pan \(range_m100_100\), gripper"):
         bare.units.to_si(bare.state)
     motors["pan"]["range_max"] = 700
     (tmp_path / "calibration.json").write_text(json.dumps(motors))

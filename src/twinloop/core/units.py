@@ -126,11 +126,11 @@ class UnitMap(JsonRecord):
         return cls(joints=tuple(JointUnit(**row) for row in value["joints"]), source=value["source"])
 
     def _coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        unknown = [u.joint for u in self.joints if not u.known]
+        unknown = [f"{u.joint} ({u.unit})" for u in self.joints if not u.known]
         if unknown:
             raise UnitsError(
-                f"The columns {', '.join(unknown)} are in {self.joints[0].unit} without a known conversion to "
-                "radians. Give LeRobot's calibration.json, or use the twin's joint ranges."
+                f"The conversion to radians of {', '.join(unknown)} is unknown. Give LeRobot's calibration.json, or use "
+                "the twin's joint ranges (in a class of your own robot: twin = NAME)."
             )
         scale = np.array([u.scale for u in self.joints], dtype=np.float64)
         return scale, np.array([u.offset for u in self.joints], dtype=np.float64)

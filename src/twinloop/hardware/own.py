@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from twinloop.hardware.protocol import (
     WallClock,
     read_command,
 )
+from twinloop.twin import load_twin
 
 
 class OwnRobot:
@@ -58,6 +60,9 @@ class OwnRobot:
     `hardware.protocol.Robot`.
 
     Attributes:
+        twin: Name or file of the robot's twin, which gives joints and units instead of ``joints`` and ``unit``. Degrees
+            and normalized values are then those of LeRobot for the joint ranges of the twin; ``self.units.to_si`` and
+            ``from_si`` convert them.
         joints: Names of the joints, in the order of all arrays.
         unit: Unit of the joints (rad, deg, m, cm, mm, range_m100_100, range_0_100): one for all, or one per joint.
         command: Whether commands are positions in the joints' units, or torques in N·m.
@@ -68,6 +73,7 @@ class OwnRobot:
         episode: Number of the next episode, which `reset` gets.
     """
 
+    twin: str = ""
     joints: Sequence[str] = ()
     unit: str | Sequence[str] = "rad"
     command: CommandKind = "position"
@@ -118,6 +124,8 @@ class OwnRobot:
     @property
     def units(self) -> UnitMap:
         """Unit of every joint."""
+        if self.twin:
+            return _read_units(self.twin)
         units = [self.unit] * len(self.joints) if isinstance(self.unit, str) else list(self.unit)
         if not self.joints or len(units) != len(self.joints):
             raise InputError(
@@ -129,14 +137,14 @@ class OwnRobot:
     @property
     def observation_features(self) -> Mapping[str, Any]:
         """Keys and types of an observation: joints, tracked values, and the shapes of images."""
-        joints = {f"{joint}.{POSITION}": float for joint in self.joints}
+        joints = {f"{joint}.{POSITION}": float for joint in self.units.names}
         images = {name: (height, width, 3) for name, (height, width) in self.cameras.items()}
         return {**joints, **{f"{TRACKED_PREFIX}{name}": float for name in self.tracked}, **images}
 
     @property
     def action_features(self) -> Mapping[str, type]:
         """Keys and types of an action."""
-        return {f"{joint}.{TORQUE if self.command == 'torque' else POSITION}": float for joint in self.joints}
+        return {f"{joint}.{TORQUE if self.command == 'torque' else POSITION}": float for joint in self.units.names}
 
     @property
     def is_connected(self) -> bool:
@@ -216,6 +224,11 @@ class OwnRobot:
         if self._session is None:
             raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
         return self._session
+
+
+@cache  # an observation needs the units, and a robot keeps them while it is open
+def _read_units(twin: str) -> UnitMap:
+    return load_twin(twin).units
 
 
 @dataclass
