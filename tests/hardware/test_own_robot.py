@@ -6,6 +6,7 @@ import pytest
 from twinloop.cli.main import main
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
 from twinloop.hardware import NotConnectedError, OwnRobot, check_robot, open_robot, record
+from twinloop.twin import load_twin
 
 
 class Cart(OwnRobot):
@@ -97,6 +98,24 @@ def test_a_real_robot_reports_the_command_as_sent_and_is_closed():
         arm.send_action({"a.pos": 0.0, "c.pos": 0.0})
     with pytest.raises(InputError, match="not finite"):
         arm.send_action({"a.pos": np.nan, "b.pos": 0.0})
+
+
+def test_a_robot_with_a_twin_has_its_joints_units_and_ranges():
+    class Follower(OwnRobot):
+        twin = "so101_tabletop"
+
+        def step(self, command, dt):
+            pass
+
+        def read(self):
+            return self.units.from_si(np.full(6, 0.5))
+
+    arm, twin = Follower(), load_twin("so101_tabletop")
+    check_robot(arm)
+    assert (arm.units, tuple(arm.action_features)) == (twin.units, tuple(f"{name}.pos" for name in twin.units.names))
+    arm.connect()
+    (low, high) = twin.model.joint("gripper").range
+    assert arm.get_observation()["gripper.pos"] == pytest.approx(100 * (0.5 - low) / (high - low))
 
 
 def test_torque_commands_begin_at_zero():

@@ -129,8 +129,8 @@ class UnitMap(JsonRecord):
         unknown = [f"{u.joint} ({u.unit})" for u in self.joints if not u.known]
         if unknown:
             raise UnitsError(
-                f"The conversion to radians of {', '.join(unknown)} is unknown. Give LeRobot's calibration.json, or use "
-                "the twin's joint ranges (in a class of your own robot: twin = NAME)."
+                f"The conversion to radians of {', '.join(unknown)} is unknown. Give LeRobot's calibration.json, or "
+                "use the twin's joint ranges (in a class of your own robot: twin = NAME)."
             )
         scale = np.array([u.scale for u in self.joints], dtype=np.float64)
         return scale, np.array([u.offset for u in self.joints], dtype=np.float64)
