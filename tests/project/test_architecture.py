@@ -112,7 +112,7 @@ CEILINGS = {
     "evaluate": 1600,
     "gap": 8050,
     "generate": 2380,
-    "hardware": 3370,
+    "hardware": 3380,
     "identify": 6170,
     "label": 860,
     "policies": 1620,
@@ -128,7 +128,7 @@ CEILINGS = {
     "tasks": 2810,
     "train": 3600,
     "twin": 6610,
-    "workflows": 17080,
+    "workflows": 17090,
 }
 SLACK = 150
 
