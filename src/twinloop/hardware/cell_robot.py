@@ -212,7 +212,7 @@ class CellRobot(TwinRobot):
         return dict(zip(keys, values.tolist(), strict=True))
 
     def expert_action(self) -> dict[str, float]:
-        """Return the next action of the task's scripted expert, which knows the true state.
+        """Return the next action of the task's scripted expert, which uses the true state.
 
         Call it once per control step, from the start of an episode.
         """

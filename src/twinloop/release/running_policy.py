@@ -70,13 +70,14 @@ class LocalDecider:
         policy: opened policy.
         name: name that is recorded with an episode.
         run_seed: seed of random draws within the policy; they depend on this seed and the episode only.
+        folder: folder in which the policy is saved, or None.
     """
 
-    def __init__(self, policy: Policy, *, name: str, run_seed: int = 0) -> None:
+    def __init__(self, policy: Policy, *, name: str, run_seed: int = 0, folder: Path | None = None) -> None:
         from twinloop.policies.policy_loop import PolicyLoop
 
         self._policy, self._run_seed, self._make = policy, run_seed, PolicyLoop
-        self.name, self.hash, self.contract = name, policy.hash, policy.contract
+        self.name, self.hash, self.contract, self.folder = name, policy.hash, policy.contract, folder
         self.acting: PolicyLoop | None = None
 
     def restart(self, episode: int) -> None:
@@ -101,7 +102,7 @@ class LocalDecider:
 
     def copy(self) -> LocalDecider:
         """Return another source of commands from the same policy, with a separate memory; both share the network."""
-        return LocalDecider(self._policy, name=self.name, run_seed=self._run_seed)
+        return LocalDecider(self._policy, name=self.name, run_seed=self._run_seed, folder=self.folder)
 
 
 def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecider:
@@ -113,7 +114,7 @@ def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecid
     """
     from twinloop.policies import open_policy
 
-    return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed)
+    return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed, folder=folder)
 
 
 def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int = 0) -> LocalDecider:
@@ -128,21 +129,15 @@ def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int
         InputError: If the reference is not a folder and there is no registry, or if the policy is damaged.
         UnknownNameError: If the registry has no such version.
     """
-    folder, name = find_saved(reference, registry)
-    return open_local(folder, name=name, run_seed=run_seed)
-
-
-def find_saved(reference: str, registry: PolicyRegistry | None) -> tuple[Path, str]:
-    """Return the folder and the name of a saved policy; arguments and errors are those of `open_saved`."""
     if Path(reference).is_dir():
-        return Path(reference), reference
+        return open_local(Path(reference), run_seed=run_seed)
     if registry is None:
         raise InputError(
             f"{reference!r} is neither a folder of a policy nor the address of a server, and there is no workspace "
             "here to find it by name. Give a folder, http://HOST:PORT, or work in a workspace."
         )
     version = registry.version(reference)
-    return registry.folder(version.reference), version.reference
+    return open_local(registry.folder(version.reference), name=version.reference, run_seed=run_seed)
 
 
 # Share of the envelope's speed limit: 0.5 rad/s for the SO-101, slow enough for a person to step back.

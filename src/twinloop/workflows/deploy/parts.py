@@ -22,7 +22,7 @@ from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.registry import PolicyRegistry
 from twinloop.release.running_observers import MonitorWatcher, open_watcher
-from twinloop.release.running_policy import Decider, LocalDecider, find_saved, open_saved
+from twinloop.release.running_policy import Decider, LocalDecider, open_saved
 from twinloop.release.running_robot import TimedRobot, offered_contract
 from twinloop.release.serve import PolicyServer, ServeOptions, read_token
 from twinloop.release.stages import StageTracker
@@ -101,8 +101,8 @@ def open_run_parts(request: RunRequest, registry: PolicyRegistry | None, held: E
         )
         held.callback(deciders[arm].close)
         require_compatible(deciders[arm], robot_contract, robot.origin)
-    is_local = isinstance(deciders["champion"], LocalDecider)
-    folder = find_saved(request.policy, registry)[0] if is_local else None
+    champion = deciders["champion"]
+    folder = champion.folder if isinstance(champion, LocalDecider) else None
     kept = None if folder is None else read_card(folder).assignment
     if robot.source == "real":
         robot.patience_s = settings.max_age_s
