@@ -58,7 +58,7 @@ def test_a_step_that_fails_changes_nothing(root, monkeypatch):
 def test_a_newer_file_is_refused_and_not_repaired(root, capfd):
     with contextlib.closing(sqlite3.connect(root / "catalog" / "state.sqlite")) as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(DatasetError, match=r"has schema 7; this version reads 1 to 3\. Upgrade twinloop\."):
+    with pytest.raises(DatasetError, match=r"has schema 7; this version reads 1 to 4\. Upgrade twinloop\."):
         Workspace.open(root)
     assert main(["fsck", "--workspace", str(root), "--repair"]) == 2
     assert "Upgrade twinloop." in " ".join(capfd.readouterr().err.split())

@@ -160,13 +160,18 @@ def test_new_classes_follow_the_protocol_and_are_not_overwritten(tmp_path, monke
     for name, kind in (("my_sim.py", "sim"), ("my_arm.py", "real")):
         assert main(["robot", "new", name, "--kind", kind, "--twin", "so101_tabletop"]) == 0
         robot = open_robot(f"{name}:{'MySim' if kind == 'sim' else 'MyArm'}?option=2")
-        assert (robot.source, len(robot.joints), robot.option) == (kind, 6, 2.0)
+        assert (robot.source, robot.name, len(robot.units.joints)) == (kind, "so101_follower", 6)
+        assert robot.option == 2.0 and robot.units.known
         assert len((tmp_path / name).read_text().splitlines()) <= 40
     assert main(["robot", "new", "my_sim.py"]) == 2
     assert main(["robot", "new", "my_sim.txt"]) == 2
     capsys.readouterr()
     assert main(["robot", "check", "my_arm.py:MyArm"]) == 0
     assert "shoulder_pan in deg" in capsys.readouterr().out.replace("\n", " ")
+    text = (tmp_path / "my_sim.py").read_text().replace("twin =", "joints, unit = ('a', 'b'), 'range_0_100' #")
+    (tmp_path / "ranges.py").write_text(text)
+    assert main(["robot", "check", "ranges.py:MySim"]) == 0
+    assert "Warning: the ranges of a, b are unknown" in capsys.readouterr().out.replace("\n", " ")
     (tmp_path / "bad.py").write_text(
         (tmp_path / "my_sim.py").read_text().replace("return self.positions", "return [float('nan')] * 6")
     )

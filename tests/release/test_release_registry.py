@@ -258,13 +258,14 @@ def test_fsck_names_what_is_wrong_with_policies(registry, tmp_path):
 
 
 def test_a_file_of_version_1_gets_the_tables(registry, tmp_path):
-    def schema(connection) -> dict[str, str]:
-        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
-        return {name: "".join(sql.split()).rstrip(";") for name, sql in rows}
+    def schema(connection) -> dict:
+        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        columns = {name: list(connection.execute(f"PRAGMA table_info({name})")) for name, _ in rows}
+        return {name: columns[name] or "".join(sql.split()).rstrip(";") for name, sql in rows}
 
     with closing(sqlite3.connect(":memory:")) as whole, closing(sqlite3.connect(":memory:")) as grown:
         whole.executescript(state_schema.create_sql())
-        for statement in RELEASE_STEP:
+        for statement in (*RELEASE_STEP, *state_schema.STEPS[3]):
             grown.execute(statement)
         made, later = schema(whole), schema(grown)
     assert later == {name: made[name] for name in later}

@@ -230,6 +230,20 @@ def test_a_canary_that_is_aborted_stays_so(told):
         assert sum(one.arm == "canary" for one in told) >= plan.episodes
 
 
+def test_an_unknown_outcome_counts_for_no_policy_but_its_violation_does(registry):
+    promote(registry)
+    stages = StageTracker(registry)
+    for number in range(2):
+        stages.record_outcome(number, None, shadow=near())
+    acted = [number for number in range(60) if stages.assign_arm(number) == "canary"]
+    for number in acted[:6]:
+        assert stages.record_outcome(number, None) == "go on"
+    judgement = stages.judge_stage()
+    assert judgement.state == "going" and judgement.metrics["unknown"] == 6
+    assert "0 of 4 episodes as canary, 6 more that nobody judged" in judgement.reason
+    assert stages.record_outcome(acted[6], None, violations=1) == "abort"
+
+
 def test_a_canary_that_is_worse_is_stopped_and_one_that_is_as_good_rarely():
     plan, random = CanaryPlan(share=0.25, episodes=10_000), np.random.default_rng(3)
 

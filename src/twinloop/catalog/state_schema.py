@@ -173,10 +173,11 @@ RELEASE_EPISODES = CatalogTable(
         column("stage", TEXT, "shadow or canary"),
         column("episode", INT, "number of the episode, which determines the draw"),
         column("arm", TEXT, "the acting policy: champion or canary"),
-        column("success", FLAG, "outcome"),
+        column("success", FLAG, "outcome; 0 if it is unknown"),
         column("violations", INT, "control steps at which a safety limit was broken"),
         column("shadow", TEXT, "? JSON: distance of the candidate's commands from the champion's"),
         column("at", TEXT, "when, ISO 8601 in UTC"),
+        column("unknown", FLAG, "? 1 if nobody judged the outcome"),
     ),
 )
 
@@ -242,7 +243,7 @@ CREATE TABLE release_audit ("seq" INTEGER NOT NULL, "at" TEXT NOT NULL, "who" TE
 RELEASE_STEP = (*_STEP.split("\n\n"), *RELEASE_TRIGGERS)
 
 
-VERSION = 3
+VERSION = 4
 # Version 3 adds digests of the rows of each table, and the files of a run's folder when the run was recorded.
 _ROW_DIGESTS = "CREATE TABLE row_digests (name TEXT PRIMARY KEY, digest INTEGER NOT NULL) WITHOUT ROWID;"
 _RUN_FILES = """
@@ -250,8 +251,9 @@ CREATE TABLE run_files (
     path TEXT PRIMARY KEY, folder TEXT NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL
 ) WITHOUT ROWID;"""
 _INTEGRITY = (_ROW_DIGESTS, _RUN_FILES)
+_UNKNOWN = 'ALTER TABLE release_episodes ADD COLUMN "unknown" INTEGER'  # version 4
 # By version: the statements that migrate a file to the next version. A released step never changes.
-STEPS: Mapping[int, tuple[str, ...]] = {1: RELEASE_STEP, 2: _INTEGRITY}
+STEPS: Mapping[int, tuple[str, ...]] = {1: RELEASE_STEP, 2: _INTEGRITY, 3: (_UNKNOWN,)}
 
 _SQL = {TEXT: "TEXT", INT: "INTEGER", FLOAT: "REAL", FLAG: "INTEGER"}
 

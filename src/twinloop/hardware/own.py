@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ class OwnRobot:
         command: Whether commands are positions in the joints' units, or torques in N·m.
         tracked: Names of the values of `track`: positions in m, headings as cosine and sine.
         cameras: Height and width in px of the images of `see`, by camera name.
-        name: LeRobot's name of the robot; by default that of the class.
+        name: LeRobot's name of the robot; by default that of the twin, or that of the class in lower case.
         origin: Address that datasets store; by default the name.
         episode: Number of the next episode, which `reset` gets.
     """
@@ -87,8 +87,10 @@ class OwnRobot:
     def __init_subclass__(cls, **options: Any) -> None:
         """Set the name and the origin of the class, if it does not define them."""
         super().__init_subclass__(**options)
-        cls.name = cls.__dict__.get("name", "") or cls.__name__.lower()
-        cls.origin = cls.__dict__.get("origin", "") or cls.name
+        own = cls.__name__.lower()
+        if "name" not in cls.__dict__:
+            cls.name = cast("str", property(lambda self: load_twin(self.twin).robot.type)) if cls.twin else own
+        cls.origin = cls.__dict__.get("origin", "") or own
 
     def read(self) -> Sequence[float] | NDArray[np.float64]:
         """Return the present reading of every joint, in the unit of the joint."""

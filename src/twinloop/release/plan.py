@@ -115,14 +115,14 @@ class EpisodeOutcome:
         episode: number of the episode.
         arm: arm of the comparison (no part of the robot), which is the policy that acted: ``canary`` (the candidate) or
             ``champion``.
-        success: whether the episode succeeded.
+        success: whether the episode succeeded; None if nobody judged it.
         violations: number of control steps at which a safety limit was broken.
         shadow: result of `ShadowLog.summary` if the candidate was in shadow, else None.
     """
 
     episode: int
     arm: Arm
-    success: bool
+    success: bool | None
     violations: int = 0
     shadow: Mapping[str, Any] | None = None
 
@@ -176,23 +176,27 @@ def judge_shadow(plan: ShadowPlan, outcomes: Sequence[EpisodeOutcome]) -> StageD
 def judge_canary(plan: CanaryPlan, outcomes: Sequence[EpisodeOutcome]) -> StageDecision:
     """Decide whether the candidate broke no safety limit and is not shown to succeed less often than the champion.
 
+    Episodes with an unknown outcome count only if they broke a safety limit.
+
     Args:
         outcomes: outcomes of the episodes of both policies so far.
     """
-    mine = [one for one in outcomes if one.arm == "canary"]
-    others = [one for one in outcomes if one.arm == "champion"]
+    acted = [one for one in outcomes if one.arm == "canary"]
+    mine = [one.success for one in acted if one.success is not None]
+    others = [one.success for one in outcomes if one.arm == "champion" and one.success is not None]
     metrics: dict[str, Any] = {
-        "canary": {"episodes": len(mine), "of": plan.episodes, "successes": sum(one.success for one in mine)},
-        "champion": {"episodes": len(others), "successes": sum(one.success for one in others)},
-        "violations": sum(one.violations > 0 for one in mine),
+        "canary": {"episodes": len(mine), "of": plan.episodes, "successes": sum(mine)},
+        "champion": {"episodes": len(others), "successes": sum(others)},
+        "unknown": sum(one.success is None for one in outcomes),
+        "violations": sum(one.violations > 0 for one in acted),
     }
-    broken = next((one for one in mine if one.violations), None)
+    broken = next((one for one in acted if one.violations), None)
     if broken is not None:
         reason = f"Episode {broken.episode}: {broken.violations} control steps beyond a safety limit."
         return StageDecision(state="abort", reason=reason, metrics=metrics)
     from twinloop.stats import decision_blocks
 
-    wealth = compute_canary_wealth(plan, [one.success for one in mine], [one.success for one in others])
+    wealth = compute_canary_wealth(plan, mine, others)
     metrics["p_worse"] = float(np.exp(-max(wealth.max(initial=0.0), 0.0)))
     if len(wealth) and int(decision_blocks(wealth, alpha=plan.alpha)):
         reason = (
@@ -202,7 +206,8 @@ def judge_canary(plan: CanaryPlan, outcomes: Sequence[EpisodeOutcome]) -> StageD
         )
         return StageDecision(state="abort", reason=reason, metrics=metrics)
     state: State = "passed" if len(mine) >= plan.episodes else "going"
-    return StageDecision(state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary.", metrics=metrics)
+    unjudged = f", {len(acted) - len(mine)} more that nobody judged" if len(acted) > len(mine) else ""
+    return StageDecision(state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary{unjudged}.", metrics=metrics)
 
 
 def compute_canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> NDArray[np.float64]:

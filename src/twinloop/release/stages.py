@@ -95,12 +95,13 @@ class StageTracker:
         return ShadowLog(names, quantile=0.95 if plan is None else plan.quantile, budget_s=budget_s)
 
     def record_outcome(
-        self, episode: int, success: bool, violations: int = 0, shadow: Mapping[str, Any] | None = None
+        self, episode: int, success: bool | None, violations: int = 0, shadow: Mapping[str, Any] | None = None
     ) -> StageReply:
         """Record the outcome of an episode, and end the stage if its rules are decided.
 
         Args:
             episode: number of the episode, as given to `assign_arm`.
+            success: whether it succeeded; None if nobody judged it, which counts for neither policy.
             violations: number of control steps at which a safety limit was broken.
             shadow: result of `ShadowLog.summary`; required if the candidate is in shadow.
 
@@ -161,18 +162,19 @@ class StageTracker:
                 "episode a new number, because an episode counts only once."
             )
         shadow = None if outcome.shadow is None else dumps(dict(outcome.shadow))
-        values = (*key, outcome.arm, outcome.success, outcome.violations, shadow, now())
-        connection.execute("INSERT INTO release_episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        unknown = outcome.success is None
+        values = (*key, outcome.arm, bool(outcome.success), outcome.violations, shadow, now(), unknown)
+        connection.execute("INSERT INTO release_episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def _judge(self, connection: sqlite3.Connection, candidate: CandidateStage) -> StageDecision:
         rows = connection.execute(
-            "SELECT episode, arm, success, violations, shadow FROM release_episodes "
+            "SELECT episode, arm, iif(unknown, NULL, success), violations, shadow FROM release_episodes "
             "WHERE deployment = ? AND policy = ? AND run_seed = ? AND stage = ? ORDER BY rowid",
             (self.registry.deployment, candidate.policy, candidate.run_seed, candidate.stage),
         ).fetchall()
         outcomes = [
             EpisodeOutcome(
-                episode=e, arm=arm, success=bool(won), violations=v, shadow=None if s is None else json.loads(s)
+                episode=e, arm=arm, success=None if won is None else bool(won), violations=v, shadow=None if s is None else json.loads(s)
             )
             for e, arm, won, v, s in rows
         ]

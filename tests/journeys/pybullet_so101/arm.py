@@ -16,7 +16,7 @@ POSES = [f"{thing}.{axis}" for thing in ("tool", "cube", "target") for axis in "
 
 
 class Arm(OwnRobot):
-    name, twin, tracked = "so101_follower", "so101_tabletop", (*POSES, "cube.heading.cos", "cube.heading.sin")
+    twin, tracked = "so101_tabletop", (*POSES, "cube.heading.cos", "cube.heading.sin")
 
     def __init__(self, gain="7", damping="0.6", friction="0.08", delay="0.05"):
         self.gain, self.damping, self.friction = float(gain), float(damping), float(friction)

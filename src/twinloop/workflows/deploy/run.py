@@ -296,14 +296,14 @@ class _Run:
             runner.close()
 
     def _report_to_stages(self, episode: EpisodeRun, success: bool | None) -> None:
-        """Count the outcome in the candidate's stage; an unknown outcome counts as a failure.
+        """Store the outcome for the candidate's stage.
 
         Episodes that a person stopped are not counted. Print a message if the stage aborts the candidate.
         """
         stages = self._opened.stages
         if stages is None or stages.current_candidate is None or episode.end_kind == "hand":
             return
-        if stages.record_outcome(episode.episode, bool(success), episode.violations, shadow=episode.shadow) == "abort":
+        if stages.record_outcome(episode.episode, success, episode.violations, shadow=episode.shadow) == "abort":
             self._console.print("The candidate was aborted: it is no longer a candidate, and the champion continues.")
 
     def _handle_trip(self, episode: EpisodeRun) -> None:

@@ -21,8 +21,7 @@ from twinloop.hardware import OwnRobot
 
 
 class {name}(OwnRobot):
-    joints = {joints!r}
-    unit = {units!r}  # rad, deg, m, range_m100_100, …: one for all joints, or one for each
+{joints}
     # command = "torque"           # commands are torques in N·m instead of positions
     # tracked = ("cube.x",)        # names of the values of track(), in m; headings as cosine and sine
     # cameras = {{"front": (240, 320)}}  # height and width of the images of see()
@@ -39,9 +38,15 @@ class {name}(OwnRobot):
     # def success(self):           # whether the task is done now; None if that is not known
     #     return None
 '''
+_JOINTS = """\
+    joints = ("shoulder", "elbow")
+    unit = "rad"  # rad, deg, m, range_m100_100, …: one for all joints, or one for each"""
+_OF_TWIN = """\
+    twin = {twin!r}  # gives name, joints, units and ranges of the robot; self.units converts to and from rad:
+    # {units}"""
 _SIMULATOR = """
     def reset(self, episode):  # start the scene with this number; the same number gives the same scene
-        self.positions = np.zeros(len(self.joints))
+        self.positions = np.zeros(len(self.units.names))
 
     def step(self, command, dt):  # simulate dt seconds with a command; replace it by your engine
         self.positions += (command - self.positions) * min(1.0, dt / 0.05)
@@ -51,7 +56,7 @@ _SIMULATOR = """
 """
 _ROBOT = """
     def reset(self, episode):  # open the connection; it is called at the beginning of every session
-        self.positions = np.zeros(len(self.joints))
+        self.positions = np.zeros(len(self.units.names))
 
     def send(self, command):  # send a command; return it as sent if the robot limits it
         self.positions = np.array(command)
@@ -72,15 +77,14 @@ def run_robot_new(request: RobotNewRequest, console: Console) -> dict[str, Any]:
     """
     output = request.output
     name = require_new_class_file(output)
-    joints, units = ("shoulder", "elbow"), "rad"
+    joints = _JOINTS
     if request.twin is not None:
-        spec = load_twin(request.twin).robot
-        joints = tuple(spec.joints)
-        units = spec.units[0] if len(set(spec.units)) == 1 else tuple(spec.units)
+        units = ", ".join(f"{unit.joint} in {unit.unit}" for unit in load_twin(request.twin).units.joints)
+        joints = _OF_TWIN.format(twin=request.twin, units=units)
     is_real = request.kind == "real"
     text = _CLASS.format(
         what="A robot" if is_real else "A robot in another simulator",
-        file=output.name, name=name, joints=joints, units=units, body=_ROBOT if is_real else _SIMULATOR,
+        file=output.name, name=name, joints=joints, body=_ROBOT if is_real else _SIMULATOR,
     )  # fmt: skip
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, text)
@@ -99,8 +103,14 @@ def run_robot_check(request: RobotCheckRequest, console: Console) -> dict[str, A
     robot = open_robot(request.robot)
     check_robot(robot)
     units = ", ".join(f"{unit.joint} in {unit.unit}" for unit in robot.units.joints)
+    unknown = [unit.joint for unit in robot.units.joints if not unit.known]
     others = [key for key in robot.observation_features if not key.endswith(".pos")]
     console.print(f"{robot.name} ({robot.source}) follows the protocol: {units}.", soft_wrap=True)
+    if unknown:
+        console.print(
+            f"Warning: the ranges of {', '.join(unknown)} are unknown, so that record and run cannot convert readings to "
+            "rad. Set `twin` in the class to the name or file of the robot's twin.", soft_wrap=True,
+        )  # fmt: skip
     console.print(f"Other readings: {', '.join(others) or 'none'}.", soft_wrap=True)
     known = callable(getattr(robot, "success", None))
     console.print(f"Outcomes of episodes: {'from the robot' if known else 'unknown; see --ask and --outcome of run'}.")
