@@ -34,7 +34,7 @@ def run(capsys, *arguments: str) -> tuple[int, dict, str]:
 def log(tmp_path_factory):
     """Four short episodes of a virtual robot, as a dataset."""
     folder = tmp_path_factory.mktemp("log") / "virtual"
-    return write_log_dataset(virtual_log(seed=2, episodes=4, seconds=3.0), folder)
+    return write_log_dataset(virtual_log(seed=2, twin="so101_tabletop", episodes=4, seconds=3.0), folder)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core import progress
-from twinloop.core.progress import ProgressCounter, format_duration, show_counter, show_progress, track
+from twinloop.core.progress import (
+    ProgressCounter,
+    announce_duration,
+    format_duration,
+    show_counter,
+    show_progress,
+    track,
+)
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.floats(0.01, 100.0), st.integers(0, 50))
@@ -63,3 +70,9 @@ def test_short_work_prints_nothing(capsys):
     with pytest.raises(ValueError, match="own"), show_counter("x", 2):
         raise ValueError("own")
     assert capsys.readouterr() == ("", "")
+
+
+def test_long_work_is_announced_and_short_work_is_not(capsys):
+    announce_duration("render", 59.0)
+    announce_duration("render [0/0]", 725.0)
+    assert capsys.readouterr().err == "render [0/0]: this takes about 12:05 (a first estimate)\n"

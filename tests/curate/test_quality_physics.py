@@ -34,7 +34,7 @@ def generated():
 
 @pytest.fixture(scope="module")
 def virtual(tmp_path_factory):
-    log = virtual_log(seed=3, episodes=9, seconds=6.0, hz=30.0, nthread=1)
+    log = virtual_log(seed=3, twin="so101_tabletop", episodes=9, seconds=6.0, hz=30.0, nthread=1)
     return Bench("virtual", open_recordings(write_log_dataset(log, tmp_path_factory.mktemp("log") / "log")), "physics")
 
 

@@ -77,7 +77,7 @@ def tumbling() -> RawEpisode:
 @pytest.fixture(scope="module")
 def arm() -> Source:
     twin = load_twin("so101_tabletop")
-    log = [raw(e) for e in virtual_log(seed=5, episodes=5, seconds=9.0, nthread=1)]
+    log = [raw(e) for e in virtual_log(seed=5, twin="so101_tabletop", episodes=5, seconds=9.0, nthread=1)]
     return Source(name="virtual", records=log, expectations=build_joint_expectations(twin))
 
 

@@ -257,7 +257,7 @@ def test_states_of_a_twin_that_was_changed_are_refused(place, tmp_path, capsys):
 
 
 def test_a_dataset_without_states_is_refused(tmp_path, capsys):
-    log = write_log_dataset(virtual_log(seed=2, episodes=1, seconds=3.0), tmp_path / "log")
+    log = write_log_dataset(virtual_log(seed=2, twin="so101_tabletop", episodes=1, seconds=3.0), tmp_path / "log")
     assert "holds no states to render" in refused(capsys, log, "--renderer", FRAGILE)[1]
     assert "is not a LeRobot dataset" in refused(capsys, tmp_path, "--renderer", FRAGILE)[1]
 

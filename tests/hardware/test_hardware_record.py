@@ -38,13 +38,15 @@ def test_a_batch_is_the_one_by_one_recording_bit_for_bit(name):
 
 
 def test_an_episode_does_not_depend_on_which_others_are_made():
-    some = virtual_log(3, episodes=[5, 1], seconds=3.0)
+    some = virtual_log(3, twin="so101_tabletop", episodes=[5, 1], seconds=3.0)
     assert [e.index for e in some] == [5, 1]
-    np.testing.assert_array_equal(some[1].state, virtual_log(3, episodes=2, seconds=3.0)[1].state)
+    np.testing.assert_array_equal(
+        some[1].state, virtual_log(3, twin="so101_tabletop", episodes=2, seconds=3.0)[1].state
+    )
 
 
 def test_a_log_says_what_it_is():
-    episode = virtual_log(3, episodes=1, seconds=3.0)[0]
+    episode = virtual_log(3, twin="so101_tabletop", episodes=1, seconds=3.0)[0]
     assert (episode.source, episode.robot_type) == ("sim", "so101_follower")
     assert episode.origin == "virtual:so101_tabletop?seed=3"
     assert episode.units == TWIN.units
@@ -58,7 +60,9 @@ def test_a_log_says_what_a_command_is(twin, command):
 
 
 def test_times_are_true_late_by_the_clock_and_never_drift():
-    late = np.concatenate([e.time - np.arange(len(e)) / 30 for e in virtual_log(3, episodes=4, seconds=5.0)])
+    late = np.concatenate(
+        [e.time - np.arange(len(e)) / 30 for e in virtual_log(3, twin="so101_tabletop", episodes=4, seconds=5.0)]
+    )
     longest = draw_hidden(TWIN, 3).clock_jitter_s
     assert late.min() >= -1e-9
     assert late.max() <= longest + TWIN.dt / 2 + 1e-9  # time goes in physics steps
@@ -67,7 +71,7 @@ def test_times_are_true_late_by_the_clock_and_never_drift():
 
 
 def test_a_log_goes_through_the_dataset_and_into_a_replay(tmp_path):
-    log = virtual_log(3, episodes=2, seconds=3.0)
+    log = virtual_log(3, twin="so101_tabletop", episodes=2, seconds=3.0)
     back = load_log(write_log_dataset(log, tmp_path / "log"))
     np.testing.assert_array_equal(back[1].state, log[1].state)
     np.testing.assert_array_equal(back[1].time, log[1].time)
@@ -79,7 +83,7 @@ def test_a_log_goes_through_the_dataset_and_into_a_replay(tmp_path):
 
 
 def test_what_cannot_be_recorded_is_named():
-    robot = VirtualRobot(seed=3)
+    robot = VirtualRobot("so101_tabletop", seed=3)
     robot.connect()
     with pytest.raises(InputError, match=r"shape \(2,\); virtual:so101_tabletop\?seed=3 has 6 joints: shoulder_pan"):
         record(robot, [[0.0, 1.0]], 30.0)
@@ -88,7 +92,7 @@ def test_what_cannot_be_recorded_is_named():
     with pytest.raises(LogError, match=r"virtual:so101_tabletop\?seed=3 is empty"):
         record(robot, [], 30.0)
     with pytest.raises(InputError, match="2 s are too short"):
-        virtual_log(3, episodes=1, seconds=2.0)
+        virtual_log(3, twin="so101_tabletop", episodes=1, seconds=2.0)
 
 
 def test_the_wall_clock_sleeps_as_long_as_it_is_told_and_not_into_the_past():
@@ -163,7 +167,7 @@ def test_no_setting_of_the_nominal_twin_explains_a_virtual_robot():
     """Even with every true parameter, and gain, damping, friction and delay fitted on top, more than noise remains."""
     seed, joints = 3, TWIN.robot.joints
     hidden = draw_hidden(TWIN, seed)
-    log = virtual_log(seed, episodes=2, seconds=8.0)
+    log = virtual_log(seed, twin="so101_tabletop", episodes=2, seconds=8.0)
     commands = teleop_commands(TWIN, seed=seed, episodes=range(2), seconds=8.0).swapaxes(0, 1)
     again = drive(VirtualArms(TWIN, hidden, seed=seed, sessions=[100, 101]), iter(commands), 30.0)
     noise = rms(again.state - np.stack([episode.state for episode in log])) / np.sqrt(2)  # of one run

@@ -24,7 +24,7 @@ COUNT_DEG = 360 / 4096
 
 
 def connected(seed=0, session=0):
-    robot = VirtualRobot(seed=seed, session=session)
+    robot = VirtualRobot("so101_tabletop", seed=seed, session=session)
     robot.connect()
     return robot
 
@@ -57,9 +57,9 @@ class TestProtocol:
                 return {key: value + 1 for key, value in super().send_action(action).items()}
 
         with pytest.raises(CheckFailedError, match="answers while it is not connected"):
-            check_robot(Silent())
+            check_robot(Silent("so101_tabletop"))
         with pytest.raises(CheckFailedError, match="changed when it is sent again"):
-            check_robot(Drifting())
+            check_robot(Drifting("so101_tabletop"))
         with pytest.raises(CheckFailedError, match=r"object lacks .*calibrate.*send_action"):
             check_robot(object())  # pyright: ignore[reportArgumentType]
 
@@ -80,7 +80,7 @@ class TestProtocol:
         assert list(sent.values())[1:] == pytest.approx(HOME[1:])
 
     def test_what_is_wrong_is_named(self):
-        robot = VirtualRobot(seed=2)
+        robot = VirtualRobot("so101_tabletop", seed=2)
         with pytest.raises(NotConnectedError, match=r"virtual:so101_tabletop\?seed=2 is not connected. Call connect"):
             robot.send_action(action(HOME))
         robot.connect()

@@ -182,13 +182,13 @@ class TestBehindTheProtocol:
             robot.get_observation()
 
     def test_a_recording_holds_joints(self):
-        robot = VirtualCell(seed=1)
+        robot = VirtualCell("so101_tabletop", seed=1)
         robot.connect()
         episode = record(robot, (wave(step)[0] for step in range(4)), TWIN.control_hz)
         assert episode.state.shape == (4, 6)
 
     def test_a_command_that_is_none(self):
-        robot = VirtualCell(seed=1)
+        robot = VirtualCell("so101_tabletop", seed=1)
         robot.connect()
         with pytest.raises(InputError, match="The command of gripper is not finite"):
             robot.send_action({**dict.fromkeys(robot.action_features, 0.0), "gripper.pos": float("nan")})
@@ -196,7 +196,7 @@ class TestBehindTheProtocol:
     def test_addresses(self):
         with pytest.raises(UnknownNameError, match="task"):
             open_robot("virtual:so101_tabletop?tasks=pick_and_place")
-        with pytest.raises(InputError, match="Add task=pick_and_place"):
+        with pytest.raises(InputError, match=r"Add task=NAME \(pick_and_place"):
             open_robot("virtual:so101_tabletop?fault=latency_80ms")
         with pytest.raises(UnknownNameError, match="latency_80ms"):
             open_robot("virtual:so101_tabletop?task=pick_and_place&fault=latency")

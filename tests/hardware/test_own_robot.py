@@ -161,7 +161,8 @@ def test_new_classes_follow_the_protocol_and_are_not_overwritten(tmp_path, monke
         assert main(["robot", "new", name, "--kind", kind, "--twin", "so101_tabletop"]) == 0
         robot = open_robot(f"{name}:{'MySim' if kind == 'sim' else 'MyArm'}?option=2")
         assert (robot.source, robot.name, len(robot.units.joints)) == (kind, "so101_follower", 6)
-        assert robot.option == 2.0 and robot.units.known
+        assert robot.option == 2.0
+        assert robot.units.known
         assert len((tmp_path / name).read_text().splitlines()) <= 40
     assert main(["robot", "new", "my_sim.py"]) == 2
     assert main(["robot", "new", "my_sim.txt"]) == 2

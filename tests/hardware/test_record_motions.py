@@ -115,7 +115,7 @@ def test_a_robot_with_torques_or_without_a_tool_gets_random_motions_only():
 
 @pytest.mark.slow
 def test_a_pick_moves_the_object_that_the_tracker_sees():
-    robot = VirtualCell(seed=2)
+    robot = VirtualCell("so101_tabletop", seed=2)
     robot.connect()
     seen = robot.get_observation()
     cube = tracked_pose(seen, "cube")

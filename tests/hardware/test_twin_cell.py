@@ -30,7 +30,7 @@ def drive(robot, nstep):
 
 
 def test_it_moves_as_the_nominal_twin_under_the_expert_and_solves_the_task():
-    robot = TwinCell(session=4, run_seed=2)
+    robot = TwinCell("so101_tabletop", session=4, run_seed=2)
     task = open_task("pick_and_place", TWIN)
     placed = [draw for draw in default_draws(TWIN) if TWIN.params[draw.names[0]].quantity.stage == "reset"]
     params = Plan(twin=TWIN, run_seed=2, draws=tuple(placed)).draw([4])
@@ -67,7 +67,7 @@ def test_identified_values_replace_the_nominal_ones(identified):
     robot = open_robot(f"twin:so101_tabletop?identified={folder}")
     table = robot.cell.table(robot.cell.plan(0).draw([0]))
     np.testing.assert_allclose(table[NAME], [value])
-    nominal = TwinCell()
+    nominal = TwinCell("so101_tabletop")
     assert not np.array_equal(drive(robot, 20), drive(nominal, 20))
     assert open_robot(robot.origin).cell.values == robot.cell.values
 

@@ -239,7 +239,8 @@ def test_an_unknown_outcome_counts_for_no_policy_but_its_violation_does(registry
     for number in acted[:6]:
         assert stages.record_outcome(number, None) == "go on"
     judgement = stages.judge_stage()
-    assert judgement.state == "going" and judgement.metrics["unknown"] == 6
+    assert judgement.state == "going"
+    assert judgement.metrics["unknown"] == 6
     assert "0 of 4 episodes as canary, 6 more that nobody judged" in judgement.reason
     assert stages.record_outcome(acted[6], None, violations=1) == "abort"
 

@@ -101,7 +101,7 @@ def test_a_policy_that_keeps_the_limits_is_sent_as_it_is():
 
 @pytest.mark.slow
 def test_an_episode_alone_is_the_same_again_bit_for_bit():
-    robots = [VirtualRobot(seed=3, session=4) for _ in range(2)]
+    robots = [VirtualRobot("so101_tabletop", seed=3, session=4) for _ in range(2)]
     first, second = (ran_with(Swaying(), robot=robot, steps=12) for robot in robots)
     for one, other in zip(first.steps, second.steps, strict=True):
         assert one.observation.reading.tobytes() == other.observation.reading.tobytes()
@@ -239,7 +239,7 @@ def test_a_robot_whose_driver_hangs_ends_the_episode():
         release.wait(20.0)
         return answer
 
-    robot = Broken(VirtualRobot(seed=3), get_observation=(9, 10**6, hang))
+    robot = Broken(VirtualRobot("so101_tabletop", seed=3), get_observation=(9, 10**6, hang))
     ran = ran_with(Swaying(), robot=robot, robot_patience_s=0.05)
     release.set()
     assert ran.end_kind == "robot"

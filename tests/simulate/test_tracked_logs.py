@@ -27,7 +27,8 @@ def twin():
 @pytest.fixture(scope="module")
 def logs():
     return [
-        virtual_log(3, episodes=1, seconds=3.0, nthread=1, tracker=TrackerNoise(offset=s)) for s in ((0, 0, 0), SHIFT)
+        virtual_log(3, twin="so101_tabletop", episodes=1, seconds=3.0, nthread=1, tracker=TrackerNoise(offset=s))
+        for s in ((0, 0, 0), SHIFT)
     ]
 
 
@@ -44,8 +45,8 @@ def test_a_tracker_sees_the_tool_where_the_true_joints_have_it(twin, logs):
 
 def test_noise_is_a_function_of_robot_episode_and_frame(twin):
     tracker = TrackerNoise(noise=0.001)
-    both = virtual_log(3, episodes=[0, 4], seconds=3.0, nthread=1, tracker=tracker)
-    (alone,) = virtual_log(3, episodes=[4], seconds=3.0, nthread=1, tracker=tracker)
+    both = virtual_log(3, twin="so101_tabletop", episodes=[0, 4], seconds=3.0, nthread=1, tracker=tracker)
+    (alone,) = virtual_log(3, twin="so101_tabletop", episodes=[4], seconds=3.0, nthread=1, tracker=tracker)
     np.testing.assert_array_equal(both[1].signals["place/tcp"].values, alone.signals["place/tcp"].values)
 
 
@@ -67,7 +68,7 @@ def test_what_is_not_there_is_named(twin, logs):
 def test_a_tracked_tool_tells_the_zeros_of_the_joints(twin):
     """The pitch of the hand, the sum of three zeros, comes back within a degree; joint readings alone leave it open."""
     cell = make_hidden_cell(twin, 100)
-    log = virtual_log(100, episodes=4, seconds=8.0, nthread=0, tracker=cell.tracker)
+    log = virtual_log(100, twin="so101_tabletop", episodes=4, seconds=8.0, nthread=0, tracker=cell.tracker)
     joints = ("shoulder_lift", "elbow_flex", "wrist_flex")
     names = [f"sensor/{joint}/offset" for joint in joints]
     found = identify(

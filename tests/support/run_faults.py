@@ -17,7 +17,7 @@ TWIN = load_twin("so101_tabletop")
 ENVELOPE = Envelope(TWIN, EnvelopeSettings(stop_after_s=0.4))
 
 
-ROBOT = VirtualRobot(seed=3)
+ROBOT = VirtualRobot("so101_tabletop", seed=3)
 
 
 CONTRACT = offered_contract(ROBOT, hz=30.0)

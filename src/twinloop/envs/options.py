@@ -14,7 +14,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.randomize import Plan, read_identified, section_plan
 from twinloop.rollout.world_camera import WorldCamera
-from twinloop.tasks import DEFAULT_TASK, Task
+from twinloop.tasks import Task
 from twinloop.twin import Twin
 
 Observation = Literal["readings", "state", "lerobot"]
@@ -51,7 +51,7 @@ class EnvOptions:
 
     Attributes:
         twin: name of a built-in twin, a file, or a `Twin`.
-        goal: name of the task, see `tasks.goals`.
+        goal: name of the task, see `tasks.goals`; by default the only task of the twin's YAML.
         randomization: ``default`` (every parameter that has a default range is drawn from it), None (nominal worlds),
             or a mapping as in the section ``randomization:`` of a generate file. The mapping
             ``{"identified": RUN, "kappa": 1.0}`` draws from the identified distribution of the run folder RUN, with its
@@ -81,7 +81,7 @@ class EnvOptions:
     """
 
     twin: str | Path | Twin
-    goal: str = DEFAULT_TASK
+    goal: str = ""
     randomization: Mapping[str, Any] | Literal["default"] | None = "default"
     observation: Observation = "state"
     action: Action = "absolute"

@@ -22,6 +22,7 @@ from twinloop.envs.options import EnvOptions, open_world_camera, require_whole_n
 from twinloop.envs.spaces import ActionDecoder, Images, ObservationEncoder
 from twinloop.rollout.sensing import JointReadings
 from twinloop.simulate import open_backend
+from twinloop.tasks import find_task_name
 from twinloop.tasks.goals import open_goal
 from twinloop.tasks.protocol import GoalState
 from twinloop.twin import Twin, load_twin
@@ -139,7 +140,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self.num_envs, self.options = num_envs, EnvOptions.of(options)
         self.twin = self.options.twin if isinstance(self.options.twin, Twin) else load_twin(self.options.twin)
         self._mode = _parse_autoreset_mode(self.options.autoreset_mode)
-        self.goal = open_goal(self.options.goal, self.twin, num_envs)
+        self.goal = open_goal(find_task_name(self.options.goal, self.twin), self.twin, num_envs)
         self._plan = self.options.plan(self.twin, self.goal.task)
         self._backend = open_backend(self.options.backend, nthread=self.options.nthread)
         self._limit = self.options.max_episode_steps or self.goal.nstep

@@ -24,7 +24,7 @@ from twinloop.evaluate.worlds import InitialWorlds, Suite, SuiteSlice, concatena
 from twinloop.hardware.limits import MotionLimits
 from twinloop.rollout import Actor, run_batch, software_versions
 from twinloop.simulate import Backend, open_backend
-from twinloop.tasks import DEFAULT_TASK, Task, open_task
+from twinloop.tasks import Task, find_task_name, open_task
 from twinloop.twin import Twin, load_twin
 
 # Worlds that are simulated together. 256 pick-and-place episodes of the SO-101 are 17 MB of states and keep 16 threads
@@ -184,7 +184,7 @@ class TrialRunner:
 def evaluate(
     policy: Any,
     twin: Twin | str,
-    task: str = DEFAULT_TASK,
+    task: str = "",
     suite: Suite | SuiteSpec | str = "nominal",
     *,
     episodes: int | None = None,
@@ -206,7 +206,7 @@ def evaluate(
         policy: ``"expert"``, a policy, an actor, or a function from twin and task to an actor; see
             `candidates.make_candidate`.
         twin: Twin or name of a twin.
-        task: Name of the task.
+        task: Name of the task; by default the only task of the twin's YAML.
         suite: Name of a built-in suite, path of a YAML file, or a suite.
         episodes: Number of trials per slice; by default that of the suite.
         run_seed: Seed of all random draws.
@@ -222,6 +222,7 @@ def evaluate(
     """
     candidate = make_candidate(policy, name=name)
     opened = load_twin(twin) if isinstance(twin, str) else twin
+    task = find_task_name(task, opened)
     if not isinstance(suite, Suite):
         spec = open_suite(suite) if isinstance(suite, str) else suite
         suite = expand_suite(spec, opened, open_task(task, opened), images=candidate.images, **places)

@@ -17,7 +17,7 @@ from twinloop.hardware.lerobot import lerobot_names
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.hardware.virtual_cell import TwinCell, VirtualCell
-from twinloop.tasks import DEFAULT_TASK
+from twinloop.tasks import task_names
 from twinloop.twin import builtin_names, load_twin
 
 _IMAGE_SIZE = ("height", "width")
@@ -85,7 +85,9 @@ def open_virtual(twin: str, options: Mapping[str, str], *, origin: str) -> Robot
     numbers = _parse_numbers(options, _NUMBERS, _WORDS, origin=origin)
     for key in _OF_CELLS:
         if key in options and "task" not in options:
-            raise InputError(f"{key}={options[key]} in {origin} needs a robot at a task. Add task={DEFAULT_TASK}.")
+            raise InputError(
+                f"{key}={options[key]} in {origin} needs a robot at a task. Add task=NAME ({', '.join(task_names())})."
+            )
     if "task" not in options:
         return VirtualRobot(twin, **numbers)
     cameras = _parse_cameras(options, numbers)

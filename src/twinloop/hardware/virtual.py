@@ -23,7 +23,6 @@ from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError, chec
 from twinloop.hardware.record import drive, make_episodes
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.rollout.observing import TrackerNoise
-from twinloop.tasks import DEFAULT_TWIN
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin, load_twin
 
@@ -92,7 +91,7 @@ class VirtualRobot(TwinRobot):
             ``seed`` and its number.
     """
 
-    def __init__(self, twin: str | Path = DEFAULT_TWIN, *, seed: int = 0, session: int = 0) -> None:
+    def __init__(self, twin: str | Path, *, seed: int = 0, session: int = 0) -> None:
         super().__init__(load_twin(twin), f"virtual:{twin}?seed={seed}")
         self._seed, self._session = seed, session
         self._hidden = draw_hidden(self._twin, seed)
@@ -156,7 +155,7 @@ TASK = "pick and place, teleoperated"
 def virtual_log(
     seed: int,
     *,
-    twin: str | Path = DEFAULT_TWIN,
+    twin: str | Path,
     episodes: int | Sequence[int] = 40,
     seconds: float = 10.0,
     hz: float | None = None,

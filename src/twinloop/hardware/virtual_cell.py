@@ -17,7 +17,7 @@ from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
 from twinloop.randomize import read_identified
 from twinloop.rollout.observing import PERFECT
 from twinloop.simulate import Controller, InitialState
-from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, open_task
+from twinloop.tasks import find_task_name, open_task
 from twinloop.twin import Twin, load_twin
 
 
@@ -30,7 +30,7 @@ class VirtualCell(CellRobot):
     Args:
         twin: type of robot and its scene: a built-in twin or a twin's file.
         seed: number of the individual robot.
-        task: name of the task.
+        task: name of the task; by default the only task of the twin's YAML.
         session: episode number of the first connection; each later connection adds one.
         run_seed: seed of object poses and random effects within an episode.
         fault: one of `hidden.fault_names`, or None.
@@ -39,16 +39,17 @@ class VirtualCell(CellRobot):
 
     def __init__(
         self,
-        twin: str | Path = DEFAULT_TWIN,
+        twin: str | Path,
         *,
         seed: int = 0,
-        task: str = DEFAULT_TASK,
+        task: str = "",
         session: int = 0,
         run_seed: int = 0,
         fault: str | None = None,
         cameras: CellCameras | None = None,
     ) -> None:
         cell = make_hidden_cell(load_twin(twin), seed, fault=fault)
+        task = find_task_name(task, cell.twin)
         origin = _format_address("virtual", twin, cameras, seed=seed, task=task, run_seed=run_seed, fault=fault)
         super().__init__(
             cell, open_task(task, cell.twin), origin=origin, session=session, run_seed=run_seed, cameras=cameras
@@ -85,7 +86,7 @@ class TwinCell(CellRobot):
 
     Args:
         twin: a built-in twin or a twin's file.
-        task: name of the task; empty for none, and by default pick and place if the twin's YAML has a section for it.
+        task: name of the task; empty for none, and by default the only task of the twin's YAML, if there is one.
         identified: run folder of `twinloop identify`; its estimates replace the nominal values. None for nominal ones.
         session: episode number of the first connection; each later connection adds one.
         run_seed: seed of object poses and random effects within an episode.
@@ -98,7 +99,7 @@ class TwinCell(CellRobot):
 
     def __init__(
         self,
-        twin: str | Path = DEFAULT_TWIN,
+        twin: str | Path,
         *,
         task: str | None = None,
         identified: str | Path | None = None,
@@ -107,7 +108,7 @@ class TwinCell(CellRobot):
         cameras: CellCameras | None = None,
     ) -> None:
         whole = load_twin(twin)
-        name = (DEFAULT_TASK if DEFAULT_TASK in whole.spec.task else "") if task is None else task
+        name = (find_task_name("", whole) if whole.spec.task else "") if task is None else task
         values = dict[str, float]()
         if identified is not None:
             values = ParamDistribution.from_json(read_identified(Path(identified))["distribution"]).estimate

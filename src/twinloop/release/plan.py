@@ -207,7 +207,9 @@ def judge_canary(plan: CanaryPlan, outcomes: Sequence[EpisodeOutcome]) -> StageD
         return StageDecision(state="abort", reason=reason, metrics=metrics)
     state: State = "passed" if len(mine) >= plan.episodes else "going"
     unjudged = f", {len(acted) - len(mine)} more that nobody judged" if len(acted) > len(mine) else ""
-    return StageDecision(state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary{unjudged}.", metrics=metrics)
+    return StageDecision(
+        state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary{unjudged}.", metrics=metrics
+    )
 
 
 def compute_canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> NDArray[np.float64]:

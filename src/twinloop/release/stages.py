@@ -174,7 +174,11 @@ class StageTracker:
         ).fetchall()
         outcomes = [
             EpisodeOutcome(
-                episode=e, arm=arm, success=None if won is None else bool(won), violations=v, shadow=None if s is None else json.loads(s)
+                episode=e,
+                arm=arm,
+                success=None if won is None else bool(won),
+                violations=v,
+                shadow=None if s is None else json.loads(s),
             )
             for e, arm, won, v, s in rows
         ]

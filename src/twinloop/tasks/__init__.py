@@ -1,6 +1,6 @@
 """Define the tasks of robots: initial states, success, and a scripted expert.
 
-Importing this package loads neither the tasks nor MuJoCo, so a command can show its default task quickly.
+Importing this package loads neither the tasks nor MuJoCo.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from twinloop.tasks.own import OwnTask
     from twinloop.tasks.protocol import Task
     from twinloop.tasks.reaching import BearingFrame, GraspFrame
-    from twinloop.tasks.registry import open_task, task_names
+    from twinloop.tasks.registry import find_task_name, open_task, task_names
     from twinloop.tasks.waypoints import Waypoint, WaypointExpert, set_height
 
 __all__ = [
-    "DEFAULT_TASK",
-    "DEFAULT_TWIN",
     "BearingFrame",
     "GraspFrame",
     "GraspFromAbove",
@@ -28,16 +26,11 @@ __all__ = [
     "Task",
     "Waypoint",
     "WaypointExpert",
+    "find_task_name",
     "open_task",
     "set_height",
     "task_names",
 ]
-
-DEFAULT_TASK = "pick_and_place"
-"""Task that commands use if the user names none."""
-
-DEFAULT_TWIN = "so101_tabletop"
-"""Twin that commands use if neither the user nor the workspace names one."""
 
 _HOMES = {
     "BearingFrame": "reaching",
@@ -48,6 +41,7 @@ _HOMES = {
     "Task": "protocol",
     "Waypoint": "waypoints",
     "WaypointExpert": "waypoints",
+    "find_task_name": "registry",
     "open_task": "registry",
     "set_height": "waypoints",
     "task_names": "registry",

@@ -26,6 +26,23 @@ def task_names() -> list[str]:
     return sorted(TASKS)
 
 
+def find_task_name(name: str, twin: Twin) -> str:
+    """Return a task's name, or the only task that the twin's YAML has a section for if the name is empty.
+
+    Raises:
+        InputError: If the name is empty, and the YAML has settings of no or of several tasks.
+    """
+    if name:
+        return name
+    if len(twin.spec.task) != 1:
+        kept = ", ".join(twin.spec.task) or "no task"
+        raise InputError(
+            f"No task is named, and the YAML of {twin.name} has settings of {kept}. Name the task: {', '.join(TASKS)}, "
+            "or FILE.py:CLASS."
+        )
+    return next(iter(twin.spec.task))
+
+
 def open_task(name: str, twin: Twin) -> Task:
     """Create a task for a twin by name.
 

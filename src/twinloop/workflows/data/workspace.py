@@ -26,7 +26,7 @@ from twinloop.catalog.run_files import accept_changes, check_run_files
 from twinloop.catalog.state import WorkspaceState
 from twinloop.catalog.workspace import STATE, Workspace
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.tasks import DEFAULT_TASK
+from twinloop.tasks import find_task_name
 from twinloop.twin import load_twin
 from twinloop.twin.robot_names import ROBOTS
 from twinloop.workflows.data.requests import AddRequest, FsckRequest, InitRequest
@@ -59,18 +59,20 @@ def run_init(request: InitRequest, console: Console) -> dict[str, Any]:
             "robot", request.robot, ROBOTS, where="the built-in twins; --twin takes a twin of your own"
         )
     reference = ROBOTS[request.robot] if request.robot else request.twin
+    task = None
     if reference is not None:
-        load_twin(reference)  # a twin that does not load is refused before any file is written
+        twin = load_twin(reference)  # a twin that does not load is refused before any file is written
+        task = find_task_name("", twin) if request.robot else None
         at = Path(reference)
         reference = str(at.resolve()) if at.is_file() else reference
     files = {".gitignore": _GITIGNORE}
     if request.robot:
-        files["generate.yaml"] = _PLAN.format(task=DEFAULT_TASK, scene=f"robot: {request.robot}", twin=reference)
+        files["generate.yaml"] = _PLAN.format(task=task, scene=f"robot: {request.robot}", twin=reference)
     made = Workspace.create(
         request.folder,
         name=request.name or request.folder.resolve().name,
         twin=reference,
-        task=DEFAULT_TASK if request.robot else None,
+        task=task,
         files=files,
     )
     made.close()

@@ -259,7 +259,7 @@ def _load_log(console: Console) -> LogEpisodes:
         log = open_public(LOG)
     except RealDataUnavailableError as error:
         console.print(f"No real log is available, a virtual robot is used instead: {error}", soft_wrap=True)
-        episodes = virtual_log(seed=1, episodes=40)
+        episodes = virtual_log(seed=1, twin=TWIN, episodes=40)
         log = LogEpisodes(
             name="virtual",
             label=f"VIRTUAL robot {episodes[0].origin}, no real log available",

@@ -108,8 +108,8 @@ def run_robot_check(request: RobotCheckRequest, console: Console) -> dict[str, A
     console.print(f"{robot.name} ({robot.source}) follows the protocol: {units}.", soft_wrap=True)
     if unknown:
         console.print(
-            f"Warning: the ranges of {', '.join(unknown)} are unknown, so that record and run cannot convert readings to "
-            "rad. Set `twin` in the class to the name or file of the robot's twin.", soft_wrap=True,
+            f"Warning: the ranges of {', '.join(unknown)} are unknown, so that record and run cannot convert readings "
+            "to rad. Set `twin` in the class to the name or file of the robot's twin.", soft_wrap=True,
         )  # fmt: skip
     console.print(f"Other readings: {', '.join(others) or 'none'}.", soft_wrap=True)
     known = callable(getattr(robot, "success", None))

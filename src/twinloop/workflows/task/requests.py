@@ -7,7 +7,6 @@ from typing import Annotated
 
 import tyro
 
-from twinloop.tasks import DEFAULT_TWIN
 from twinloop.workflows.run.request import Request, SeedOption, request
 
 
@@ -17,8 +16,9 @@ class TaskNewRequest(Request):
 
     output: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """The file to write."""
-    twin: str = DEFAULT_TWIN
-    """Twin for which the task is written: a name, a twin YAML, an MJCF or a URDF file, or package:NAME/PATH."""
+    twin: str | None = None
+    """Twin for which the task is written: a name, a twin YAML, an MJCF or a URDF file, or package:NAME/PATH; by default
+    the twin of the workspace."""
 
 
 @request
@@ -30,7 +30,8 @@ class TaskCheckRequest(Request, SeedOption):
 
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """The task: a name, or your own class as FILE.py:CLASS."""
-    twin: str = DEFAULT_TWIN
-    """Twin on which the task runs: a name, a twin YAML, an MJCF or a URDF file, or package:NAME/PATH."""
+    twin: str | None = None
+    """Twin on which the task runs: a name, a twin YAML, an MJCF or a URDF file, or package:NAME/PATH; by default the
+    twin of the workspace."""
     episodes: int = 32
     """Number of worlds of each kind."""

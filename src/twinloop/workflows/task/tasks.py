@@ -12,15 +12,16 @@ from twinloop.core.files import write_text
 from twinloop.stats.proportion import wilson
 from twinloop.tasks import OwnTask, Task, open_task
 from twinloop.tasks.protocol import has_tracked_values
-from twinloop.twin import Twin, load_twin
+from twinloop.twin import Twin
 from twinloop.workflows.run.results import require_new_class_file
+from twinloop.workflows.run.twin_and_task import load_requested_twin
 from twinloop.workflows.task.requests import TaskCheckRequest, TaskNewRequest
 
 _NEW_EPISODES = 8  # worlds of each kind in which a new task is tried
 _HEAD = '''\
 """{what}.
 
-    twinloop task check {file}:{name} --twin {twin}
+    twinloop task check {file}:{name}{twin}
 """
 
 import numpy as np
@@ -80,14 +81,14 @@ def run_task_new(request: TaskNewRequest, console: Console) -> tuple[dict[str, A
         InputError: If the file exists or is no Python file, or the twin has no robot.
         CheckFailedError: If the task violates a rule of the protocol.
     """
-    output, twin = request.output, load_twin(request.twin)
+    output, twin = request.output, load_requested_twin(request.twin, request.output)
     name = require_new_class_file(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, format_task(twin, name, file=str(output), twin_reference=request.twin))
     reference = f"{output}:{name}"
     console.print(f"{output}: the class {name}, a task for {twin.name}.", soft_wrap=True)
     found = _check(open_task(reference, twin), twin, _NEW_EPISODES, 0, console)
-    console.print(f"Next: edit it, then twinloop task check {reference} --twin {request.twin}", soft_wrap=True)
+    console.print(f"Next: edit it, then twinloop task check {reference}{_twin_flag(request.twin)}", soft_wrap=True)
     return {"schema": 1, "verb": "task", "kind": "new", "task": reference, **found}, _exit_code(found)
 
 
@@ -103,21 +104,25 @@ def run_task_check(request: TaskCheckRequest, console: Console) -> tuple[dict[st
     """
     if request.episodes < 1:
         raise InputError(f"--episodes {request.episodes} runs nothing. Give 1 or more.")
-    twin = load_twin(request.twin)
+    twin = load_requested_twin(request.twin, None)
     found = _check(open_task(request.task, twin), twin, request.episodes, request.seed, console)
     return {"schema": 1, "verb": "task", "kind": "check", "task": request.task, **found}, _exit_code(found)
 
 
-def format_task(twin: Twin, name: str, *, file: str, twin_reference: str) -> str:
+def _twin_flag(reference: str | None) -> str:
+    return "" if reference is None else f" --twin {reference}"
+
+
+def format_task(twin: Twin, name: str, *, file: str, twin_reference: str | None) -> str:
     """Return the text of a task: to reach a place with the tool, or to move the joints if the robot has no tool.
 
     Args:
         twin: The twin.
         name: Name of the class.
         file: Path of the file.
-        twin_reference: Argument of `load_twin` that gave the twin.
+        twin_reference: Argument of `load_twin` that gave the twin; None for the twin of the workspace.
     """
-    head = {"name": name, "file": file, "twin": twin_reference}
+    head = {"name": name, "file": file, "twin": _twin_flag(twin_reference)}
     robot = twin.robot
     if robot.tcp is None or robot.control != "position":
         what = "Move the joints to the home pose"
