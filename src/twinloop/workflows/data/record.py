@@ -252,10 +252,8 @@ def _describe_motion(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
 
     A watched measurement, such as the following error or temperature, stops the motion if it exceeds its limit.
     """
-    slowed = float(plan.provenance.get("slowed", 1.0))
     lines = [
-        f"{repeat} × {plan.seconds:.1f} s at {plan.hz:g} Hz on {robot.origin}, each from rest at its first pose"
-        + (f", slowed down {slowed:.1f} times to keep the speed limits" if slowed > 1 else ""),
+        f"{repeat} × {plan.seconds:.1f} s at {plan.hz:g} Hz on {robot.origin}, each from rest at its first pose",
         f"{'joint':<20}{'from':>9}{'to':>9}{'limits':>18}{'peak speed':>12}{'limit':>8}",
     ]
     for j, (joint, peak) in enumerate(plan.command_peaks().items()):
