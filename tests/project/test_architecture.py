@@ -125,7 +125,7 @@ CEILINGS = {
     "sensors": 3670,
     "simulate": 3630,
     "stats": 5840,
-    "tasks": 2810,
+    "tasks": 3160,
     "train": 3600,
     "twin": 6610,
     "workflows": 17100,

@@ -25,6 +25,9 @@ class GraspFromAbove:
 
     Attributes:
         frame: orientation of the hand.
+        rest: height of the object's centre above the table in the initial states, ``(nworld,)`` in m.
+        clearance: distance between a fixed finger and the object on the way down, ``(nworld,)`` in m; 0 without one.
+        lift: height of the tool while it carries the object, ``(nworld,)`` in m in the world frame.
 
     Args:
         arm: the arm.
@@ -63,53 +66,101 @@ class GraspFromAbove:
         rise, slope = ground or (np.zeros(n), np.zeros((n, 2)))
         self._rise, self._slope = there(rise), there(slope)
         centre = there(initial.qpos[:, thing.qpos : thing.qpos + 3])
-        self._rest = centre[:, 2] - self._ground_height(centre)  # height of the object's centre above the table
-        self._hover = 2.0 * self._rest + hand.tip + _HOVER
-        larger = self._rest - thing.rest_height  # a fixed finger stays clear of an object as wide as it is high
-        self._clearance = _SIDE_CLEARANCE + larger if hand.one_sided else 0.0 * larger
-        self._lift = lift_height + self._xp.maximum(self._rise, self._ground_height(centre))
+        self.rest = centre[:, 2] - self._ground_height(centre)  # height of the object's centre above the table
+        self._hover = 2.0 * self.rest + hand.tip + _HOVER
+        larger = self.rest - thing.rest_height  # a fixed finger stays clear of an object as wide as it is high
+        self.clearance = _SIDE_CLEARANCE + larger if hand.one_sided else 0.0 * larger
+        self.lift = lift_height + self._xp.maximum(self._rise, self._ground_height(centre))
 
     def pick(self) -> list[Waypoint]:
         """Return the waypoints that grasp the object and lift it."""
         return [
             Waypoint(
-                name="approach", position=self._above_object, turn=self._turn, gripper="open", seconds=0.6, patience=0.7
+                name="approach",
+                position=lambda now: self.above_object(now, self._turn(now)),
+                turn=self._turn,
+                gripper="open",
+                seconds=0.6,
+                patience=0.7,
             ),
-            Waypoint(name="descend", position=self._at_object, turn=self._turn, seconds=0.6),
+            Waypoint(
+                name="descend", position=lambda now: self.at_object(now, self._turn(now)), turn=self._turn, seconds=0.6
+            ),
             Waypoint(name="close", gripper="closed", seconds=0.45, patience=0.0),
-            Waypoint(name="lift", position=lambda now: set_height(now.tool, self._lift), patience=0.1),
+            Waypoint(name="lift", position=lambda now: set_height(now.tool, self.lift), patience=0.1),
         ]
 
     def place(self) -> list[Waypoint]:
         """Return the waypoints that carry the object to the target, release it and lift the hand."""
         return [
-            Waypoint(name="carry", position=lambda now: set_height(self._over_target(now), self._lift), seconds=0.6),
+            Waypoint(name="carry", position=lambda now: set_height(self._over_target(now), self.lift), seconds=0.6),
             Waypoint(name="lower", position=self._on_target),
             Waypoint(name="open", gripper="open", seconds=0.35, patience=0.0),
             Waypoint(name="retreat", position=self._retreated, patience=0.0),
         ]
 
-    def _turn(self, now: ToolState) -> NDArray[np.float64]:
-        row = self._thing.qpos
-        return self.frame.alignment_turn(now.body(row), heading(now.qpos[:, row + 3 : row + 7]), _YAW_PERIOD)
+    def centre(self, now: ToolState) -> NDArray[np.float64]:
+        """Return the centre of the object, ``(nworld, 3)`` in m."""
+        return now.body(self._thing.qpos)
 
-    def _at_object(self, now: ToolState) -> NDArray[np.float64]:
-        centre = now.body(self._thing.qpos)
+    def height(self, now: ToolState) -> NDArray[np.float64]:
+        """Return the height of the object above its resting place below it, ``(nworld,)`` in m."""
+        centre = self.centre(now)
+        return centre[:, 2] - self._ground_height(centre) - self.rest
+
+    def way_to_target(self, now: ToolState) -> NDArray[np.float64]:
+        """Return the horizontal way from the object to the target, ``(nworld, 3)`` in m."""
+        return set_height(self._target - self.centre(now), 0.0)
+
+    def offset(self, now: ToolState) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the place of the object between the jaws, as three distances ``(nworld,)`` in m.
+
+        They are the object's offset from the tool in the opening direction of the jaws, its offset across this
+        direction, and the tool's height above that of a grasp.
+        """
+        centre = self.centre(now)
+        way, along = centre - now.tool, self.frame.opening_direction(centre, now.turn)
+        inside = way[:, 0] * along[:, 0] + way[:, 1] * along[:, 1]
+        across = way[:, 0] * along[:, 1] - way[:, 1] * along[:, 0]
+        return inside, across, now.tool[:, 2] - centre[:, 2] + self.rest - self._grasp_height
+
+    def nearest_turn(self, now: ToolState) -> NDArray[np.float64]:
+        """Return the turn of the hand at which it can grasp the object, the nearest one to its present turn."""
+        return now.turn + self._align(now, now.turn)
+
+    def at_object(self, now: ToolState, turn: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the position of the tool at the grasp with a hand at ``turn``, ``(nworld, 3)`` in m."""
+        centre = self.centre(now)
         height = self._grasp_height + self._ground_height(centre)
-        return set_height(centre - self._finger_offset(centre, self._turn(now)), height)
+        return set_height(centre - self._finger_offset(centre, turn), height)
 
-    def _above_object(self, now: ToolState) -> NDArray[np.float64]:
-        return set_height(self._at_object(now), self._hover + self._ground_height(now.body(self._thing.qpos)))
+    def above_object(self, now: ToolState, turn: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the position of the tool above the grasp, before the descent, ``(nworld, 3)`` in m."""
+        return set_height(self.at_object(now, turn), self._hover + self._ground_height(self.centre(now)))
+
+    @property
+    def raised(self) -> NDArray[np.float64]:
+        """Height of the object above its resting place while it is carried, ``(nworld,)`` in m."""
+        return self.lift - self._grasp_height
+
+    def _turn(self, now: ToolState) -> NDArray[np.float64]:
+        return self._align(now, 0.0)
+
+    def _align(self, now: ToolState, turn: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """Return the smallest rotation ``(nworld,)`` in rad that aligns a hand at ``turn`` with sides of the object."""
+        row = self._thing.qpos
+        yaw = heading(now.qpos[:, row + 3 : row + 7]) - turn
+        return self.frame.alignment_turn(self.centre(now), yaw, _YAW_PERIOD)
 
     def _over_target(self, now: ToolState) -> NDArray[np.float64]:
-        return now.tool + set_height(self._target - now.body(self._thing.qpos), 0.0)
+        return now.tool + self.way_to_target(now)
 
     def _on_target(self, now: ToolState) -> NDArray[np.float64]:
-        sink = self._rest + self._rise + _DROP - now.body(self._thing.qpos)[:, 2]
+        sink = self.rest + self._rise + _DROP - now.body(self._thing.qpos)[:, 2]
         return set_height(self._over_target(now), now.tool[:, 2] + sink)
 
     def _retreated(self, now: ToolState) -> NDArray[np.float64]:
-        return set_height(now.tool - self._finger_offset(now.tool, now.turn), self._lift)
+        return set_height(now.tool - self._finger_offset(now.tool, now.turn), self.lift)
 
     def _ground_height(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the change of the table's height below positions ``(nworld, 3)``, as ``(nworld,)`` in m.
@@ -128,4 +179,4 @@ class GraspFromAbove:
             position: position of the hand in the world frame, ``(nworld, 3)`` in m.
             turn: additional rotation of the hand about the vertical, ``(nworld,)`` in rad.
         """
-        return self._clearance[:, None] * self.frame.opening_direction(position, turn)
+        return self.clearance[:, None] * self.frame.opening_direction(position, turn)

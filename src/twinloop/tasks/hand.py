@@ -28,6 +28,7 @@ class GripperHand:
         tip: length of the fingers beyond the tool site along the approach direction, in m.
         one_sided: whether only one finger moves and the other one is fixed.
         joint_qpos: index of the finger's joint in qpos.
+        joint_dof: index of the finger's joint in qvel.
         actuator: index of the finger's actuator.
         open: position of the finger's joint when the gripper is open, in rad or m.
         closed: position of the finger's joint when the gripper is closed.
@@ -38,6 +39,7 @@ class GripperHand:
     tip: float
     one_sided: bool
     joint_qpos: int
+    joint_dof: int
     actuator: int
     open: float
     closed: float
@@ -79,6 +81,7 @@ class GripperHand:
             ),
             one_sided=not _is_coupled(model, joint.id),
             joint_qpos=int(joint.qposadr[0]),
+            joint_dof=int(joint.dofadr[0]),
             actuator=robot.joints.index(robot.gripper.joint),
             open=robot.gripper.open,
             closed=robot.gripper.closed,

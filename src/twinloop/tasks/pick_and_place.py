@@ -14,6 +14,8 @@ from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, mocap_row
+from twinloop.tasks.grasp_rules import GraspRules
+from twinloop.tasks.grasping import GraspFromAbove
 from twinloop.tasks.ground import FreeBody, place_bodies
 from twinloop.tasks.hand import FITS, GripperHand, object_fits_constraint
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
@@ -22,6 +24,7 @@ from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
 from twinloop.tasks.placement import place_clutter
 from twinloop.tasks.predicates import above_plane, held_for, in_disc, occurred_before, running_maximum, slower_than
 from twinloop.tasks.reaching import heading
+from twinloop.tasks.reactive import ReactiveExpert
 from twinloop.twin import Twin
 
 
@@ -153,6 +156,33 @@ class PickAndPlace:
     def expert(self, initial: InitialState) -> Controller:
         """Return the scripted expert for worlds that start in ``initial``."""
         return PickAndPlaceExpert(self, initial)
+
+    def memoryless_expert(self, initial: InitialState, params: ParamTable) -> ReactiveExpert:
+        """Return the expert whose commands depend on the present state alone; see `tasks.reactive`."""
+        grasp = self._make_grasp(initial)
+        return ReactiveExpert(
+            self.arm,
+            params,
+            GraspRules(grasp=grasp, radius=self.config.target_radius, clear=self.release_distance).rules(),
+            frame=grasp.frame,
+            turn_of=grasp.frame.turn_of,
+            hand=self.hand,
+            command=initial.command,
+        )
+
+    def _make_grasp(self, initial: InitialState) -> GraspFromAbove:
+        config = self.config
+        return GraspFromAbove(
+            self.arm,
+            self.hand,
+            self.object,
+            initial,
+            target=self.target_position(initial),
+            grasp_height=config.grasp_height,
+            lift_height=config.lift_height,
+            tilt=config.approach_tilt,
+            ground=self.ground(initial),
+        )
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
         """Return each phase's name and the index of the state at which it begins, or None if it does not.

@@ -132,6 +132,17 @@ class GraspFrame:
         angle = yaw - self._bearing - azimuth(position, self._base)
         return angle - period * xp.round(angle / period)
 
+    def turn_of(self, position: NDArray[np.float64], columns: Columns) -> NDArray[np.float64]:
+        """Return the present additional angle of a hand about its approach direction, ``(nworld,)`` in rad.
+
+        Args:
+            position: position of the hand, ``(nworld, 3)`` in m.
+            columns: axes x, y, z of the tool site, each ``(nworld, 3)``.
+        """
+        index, sign = self._hand.opening
+        angle = azimuth(sign * columns[index], (0.0, 0.0)) - self._bearing - azimuth(position, self._base)
+        return angle - 2 * np.pi * np.round(angle / (2 * np.pi))
+
     def opening_direction(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the direction in which the gripper of a hand that points straight down opens, ``(nworld, 3)``.
 

@@ -115,12 +115,9 @@ class WaypointExpert:
 
     def _convert_settings(self) -> None:
         chain, hz, there = self._arm.chain, self._arm.twin.control_hz, self._arrays.asarray
-        posture = self._arm.home[chain.qpos]
-        home = chain.pose(posture[None])
-        self._posture = there(posture)
+        self._posture = there(self._arm.home[chain.qpos])
         self._limits, self._joints = there(chain.limits), there(chain.qpos)
-        reach = float(np.hypot(*(home.position - home.anchors[:, 0])[0, :2]))
-        self._speed = max(_PACE * reach, _LEAST_SPEED) / hz  # m per control step; below, time is in control steps
+        self._speed = tool_speed(self._arm) / hz  # m per control step; below, time is in control steps
         self._turn_step, self._joint_step = _TURN_SPEED / hz, _JOINT_SPEED / hz
         self._least, self._patience, self._pace = (
             there(np.array([getattr(waypoint, name) for waypoint in self._waypoints]) * factor)
@@ -239,6 +236,13 @@ class WaypointExpert:
         if callable(goal):
             return goal(now)
         return self._xp.zeros_like(like) + self._arrays.asarray(np.asarray(goal, dtype=np.float64))
+
+
+def tool_speed(arm: Arm) -> float:
+    """Return the usual speed of an arm's tool in m/s, with which a motion across the arm's reach takes 1.25 s."""
+    home = arm.chain.pose(arm.home[None, arm.chain.qpos])
+    reach = float(np.hypot(*(home.position - home.anchors[:, 0])[0, :2]))
+    return max(_PACE * reach, _LEAST_SPEED)
 
 
 def minimum_jerk(fraction: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,0 +1,123 @@
+"""An expert without memory solves its task from any state, and its labels depend on the present state alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from twinloop.randomize import Plan, default_draws
+from twinloop.rollout.episodes import run_batch
+from twinloop.simulate import InitialState, open_backend
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+TWIN = load_twin("so101_tabletop")
+TASK = open_task("pick_and_place", TWIN)
+
+
+class Memoryless:
+    """Actor that runs the expert without memory, after ``wrong`` steps of random motion."""
+
+    name = "memoryless"
+
+    def __init__(self, task, wrong=0):
+        self.task, self.wrong = task, wrong
+
+    def begin(self, worlds):
+        expert, random = self.task.memoryless_expert(worlds.initial, worlds.params), np.random.default_rng(0)
+        held, earlier = worlds.initial.command, worlds.initial.command
+
+        def command(simulation):
+            nonlocal held, earlier
+            chosen = expert.label(simulation, held, earlier)
+            if simulation.step_index < self.wrong:
+                chosen = held + random.uniform(-0.1, 0.1, held.shape)
+            held, earlier = chosen, held
+            return chosen
+
+        return command
+
+
+def draw(twin, seed, number):
+    return Plan(twin=twin, run_seed=seed, draws=tuple(default_draws(twin))).draw(range(number))
+
+
+def run(twin, task, seed, number, **options):
+    made = draw(twin, seed, number)
+    return run_batch(twin, task, made, run_seed=seed, episodes=range(number), actor=Memoryless(task, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["so101_tabletop", "panda_tabletop"])
+def test_nearly_all_randomized_worlds_are_solved(name):
+    twin = load_twin(name)
+    assert run(twin, open_task("pick_and_place", twin), 901, 400).success.mean() >= 0.99
+
+
+def test_worlds_are_solved_after_random_motion():
+    longer = open_task("pick_and_place", TWIN)
+    longer.nstep = 300
+    assert run(TWIN, longer, 31, 32, wrong=45).success.mean() >= 0.8
+
+
+def test_a_label_depends_on_the_present_state_alone():
+    made = draw(TWIN, 5, 4)
+    initial = TASK.reset(made, run_seed=5, episodes=range(4))
+    expert = TASK.memoryless_expert(initial, made)
+    simulation = open_backend("threads", nthread=1).start(TWIN, made, initial, 60)
+    held = earlier = initial.command
+    for step in range(60):
+        command = expert.label(simulation, held, earlier)
+        if step % 20 == 0:
+            fresh = TASK.memoryless_expert(initial, made)
+            np.testing.assert_array_equal(fresh.label(simulation, held, earlier), command)
+            alone = TASK.memoryless_expert(initial.take([2]), made.take(np.array([2])))
+            np.testing.assert_array_equal(alone.label(_Only(simulation, 2), held[[2]], earlier[[2]]), command[[2]])
+        simulation.advance(command)
+        held, earlier = command, held
+
+
+@dataclasses.dataclass
+class _Only:
+    """The state of one world of a simulation."""
+
+    simulation: object
+    world: int
+
+    def __getattr__(self, name):
+        return getattr(self.simulation, name)[[self.world]]
+
+
+def test_commands_keep_the_limits_of_speed_and_acceleration():
+    batch = run(TWIN, TASK, 7, 8)
+    hz = TWIN.control_hz
+    speed = np.diff(batch.trajectories.commands[..., :5], axis=1) * hz
+    assert np.abs(speed).max() <= 1.6 + 1e-9
+    assert np.abs(np.diff(speed, axis=1)).max() * hz <= 9.0 + 1e-6
+
+
+def test_diverged_worlds_get_finite_labels():
+    made = draw(TWIN, 5, 2)
+    initial = TASK.reset(made, run_seed=5, episodes=range(2))
+    expert = TASK.memoryless_expert(initial, made)
+    broken = _State(qpos=np.full_like(initial.qpos, np.nan), qvel=np.full_like(initial.qvel, np.inf))
+    assert np.isfinite(expert.label(broken, initial.command, initial.command)).all()
+
+
+@dataclasses.dataclass
+class _State:
+    qpos: np.ndarray
+    qvel: np.ndarray
+
+
+def test_an_object_that_begins_on_its_target_is_lifted():
+    initial = TASK.reset(draw(TWIN, 5, 8), run_seed=5, episodes=range(8))
+    qpos = initial.qpos.copy()
+    row = TASK.object.qpos
+    qpos[:, row : row + 2] = initial.mocap_pos[:, TASK._target, :2]
+    placed = dataclasses.replace(initial, qpos=qpos)
+    assert isinstance(placed, InitialState)
+    batch = run_batch(
+        TWIN, TASK, draw(TWIN, 5, 8), run_seed=5, episodes=range(8), actor=Memoryless(TASK), initial=placed
+    )
+    assert batch.success.mean() >= 0.75
