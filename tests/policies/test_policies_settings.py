@@ -138,6 +138,18 @@ def test_relative_actions_are_what_the_policy_adds_to_the_reading():
     np.testing.assert_allclose(relative_actions(chunk, seen[STATE][:, -1]), absolute.predict(seen), atol=1e-4)
 
 
+def test_actions_relative_to_the_last_command_are_added_to_it_and_need_it():
+    pytest.importorskip("torch")
+    policy = small("mlp", action_space="delta_to_command", last_command=True)
+    seen = observation(policy, 3)
+    shifted = {**seen, LAST_COMMAND: seen[LAST_COMMAND] * 0}
+    policy.network.head.weight.data.zero_()
+    moved = policy.predict(seen) - policy.predict(shifted)
+    np.testing.assert_allclose(moved, np.repeat(seen[LAST_COMMAND][:, None], moved.shape[1], axis=1), atol=1e-4)
+    with pytest.raises(InputError, match="delta_to_command needs last_command: true"):
+        read_settings("mlp", {"action_space": "delta_to_command"})
+
+
 def test_a_policy_is_made_of_what_fits_together():
     pytest.importorskip("torch")
     blind = contract(state=None, environment=0)

@@ -187,6 +187,16 @@ def test_relative_actions_are_measured_beside_the_commands_that_a_policy_sees():
     assert found[ACTION].mean.shape != found[LAST_COMMAND].mean.shape or (found[ACTION].mean != mean).any()
 
 
+def test_actions_relative_to_the_last_command_are_measured_from_the_command_before():
+    data = frames([[9] * 3])
+    settings = MlpSettings(action_space="delta_to_command", last_command=True, chunk_size=1)
+    found = measure_statistics(data, np.arange(3), [1.0], settings).columns[ACTION]
+    action, starts = data.columns[ACTION].astype(np.float64), [0, 9, 18]
+    before = np.roll(action, 1, axis=0)
+    before[starts] = data.columns[STATE][starts]
+    np.testing.assert_allclose(found.mean, (action - before).mean(axis=0), rtol=1e-4, atol=1e-5)
+
+
 def test_a_recipe_fills_in_what_nobody_said():
     made = resolve_config(TrainConfig.of({"sources": [{"data": "x"}]}))
     assert (made.steps, made.lr) == (RECIPES["mlp"].steps, RECIPES["mlp"].lr)

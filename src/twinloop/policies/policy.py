@@ -188,8 +188,8 @@ class Policy(nn.Module):
         count = len(next(iter(observation.values())))
         chunk, features = self.network.sample(inputs, self._noise(count, noise))
         action = self.normalizer.inverse(ACTION, chunk)
-        if self.settings.action_space == "delta_to_state":
-            action = action + self._present_positions(observation)[:, None]
+        if self.settings.action_space != "absolute":
+            action = action + self._base(observation)[:, None]
         return action, features
 
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -213,8 +213,8 @@ class Policy(nn.Module):
         self._check_batch(batch)
         action = batch[ACTION].to(torch.float32)
         is_pad = batch[IS_PAD].bool() if IS_PAD in batch else torch.zeros_like(action[..., 0], dtype=torch.bool)
-        if self.settings.action_space == "delta_to_state":
-            action = action - self._present_positions(batch)[:, None]
+        if self.settings.action_space != "absolute":
+            action = action - self._base(batch)[:, None]
         target = self.normalizer(ACTION, _fill_padding(action, is_pad))
         each, parts = self.network.compute_losses(self._inputs(batch, batch.get(DOMAIN)), target, is_pad, generator)
         return each.mean(), each, {name: values.detach().mean() for name, values in parts.items()}
@@ -300,8 +300,11 @@ class Policy(nn.Module):
             token = torch.as_tensor(index, dtype=torch.long, device=self._device).expand(count)
         return NetworkInputs(vectors=vectors, images=images, domain=token)
 
-    def _present_positions(self, observation: Batch) -> Tensor:
-        return observation[STATE][:, -1].to(torch.float32)
+    def _base(self, observation: Batch) -> Tensor:
+        """Return the values ``(n, k)`` to which predicted commands are relative."""
+        if self.settings.action_space == "delta_to_state":
+            return observation[STATE][:, -1].to(torch.float32)
+        return observation[LAST_COMMAND].to(torch.float32)
 
     def _noise(self, count: int, noise: Tensor | None) -> Tensor:
         if noise is None:

@@ -54,7 +54,8 @@ class CommonSettings(_Strict):
         ensemble: if set, there is a prediction at every step, and the command is the weighted mean of all predictions
             for its step. The weights are exp(-ensemble · i) with i = 0 for the oldest prediction (temporal ensembling,
             Zhao et al. 2023, who use 0.01).
-        action_space: ``absolute``, or ``delta_to_state`` to predict commands relative to the newest joint reading.
+        action_space: ``absolute``; ``delta_to_state`` to predict commands relative to the newest joint reading; or
+            ``delta_to_command`` to predict them relative to the last command, which then is an input.
         last_command: whether the last command is an input. It is off by default, because a policy with this input
             learns to repeat its last command (the copycat problem: Wen et al., "Fighting copycat agents in behavioral
             cloning from observation histories", NeurIPS 2020). Longer histories have a similar effect.
@@ -68,7 +69,7 @@ class CommonSettings(_Strict):
     chunk_size: int = Field(32, ge=1, le=1024)
     n_action_steps: int = Field(16, ge=1, le=1024)
     ensemble: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
-    action_space: Literal["absolute", "delta_to_state"] = "absolute"
+    action_space: Literal["absolute", "delta_to_state", "delta_to_command"] = "absolute"
     last_command: bool = False
     normalization: Literal["mean_std", "min_max", "quantile"] = "mean_std"
     domains: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=64)
@@ -91,6 +92,8 @@ class CommonSettings(_Strict):
     def _check(self) -> Self:
         if self.n_action_steps > self.chunk_size:
             raise ValueError(f"n_action_steps ({self.n_action_steps}) is larger than chunk_size ({self.chunk_size})")
+        if self.action_space == "delta_to_command" and not self.last_command:
+            raise ValueError("action_space delta_to_command needs last_command: true")
         if len(set(self.domains)) != len(self.domains):
             raise ValueError(f"domains has a name twice: {', '.join(self.domains)}")
         if self.default_domain and self.default_domain not in self.domains:

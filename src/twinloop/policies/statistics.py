@@ -150,14 +150,14 @@ def action_size(contract: Contract) -> int:
     return len(contract.action.joints)
 
 
-def relative_actions(action: ArrayLike, state: ArrayLike) -> NDArray[np.float64]:
-    """Return commands relative to the newest joint readings, as ``delta_to_state`` policies predict them.
+def relative_actions(action: ArrayLike, base: ArrayLike) -> NDArray[np.float64]:
+    """Return commands relative to the newest joint readings or to the last command; see ``action_space`` of policies.
 
     Args:
         action: commands ``(…, chunk_size, k)`` of k joints.
-        state: newest joint readings ``(…, k)``, in the same units.
+        base: readings or last command ``(…, k)``, in the same units.
     """
-    return np.asarray(action, dtype=np.float64) - np.asarray(state, dtype=np.float64)[..., None, :]
+    return np.asarray(action, dtype=np.float64) - np.asarray(base, dtype=np.float64)[..., None, :]
 
 
 def _measure_columns(key: str, values: NDArray) -> ColumnStatistics:

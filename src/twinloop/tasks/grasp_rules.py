@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 # All are our choice. Shares of the gripper are 0 for closed and 1 for open.
-_RELEASED, _TOLERANCE = 0.82, 0.03  # opening after a release: wider than an object, less than for an approach
+_RELEASED, _TOLERANCE = 0.8, 0.07  # opening after a release: wider than an object, less than for an approach
 _APPROACHING = 0.92  # opening that an approach needs
 _PRESSED = 0.05  # share by which an object keeps the jaws from closing
 _STILL = 0.4  # shares per second: jaws slower than this no longer close
@@ -33,8 +33,8 @@ _DROP = 0.009  # m: greatest height of a release
 _SLOW = 0.05  # m/s: greatest vertical speed of a release
 _RISING = 0.025  # m/s
 _CARRIED = 0.02  # m over which a lifted object begins to move sideways
-_AIMED, _FUNNEL = 0.003, 0.02  # m: the hand descends while its distance from above the grasp is within both
-_CENTRED = 0.005  # m
+_AIMED, _FUNNEL = 0.01, 0.02  # m: the hand descends while its distance from above the grasp is within both
+_CENTRED, _LEVEL = 0.012, 0.008  # m: greatest horizontal and vertical distance from the grasp at which it closes
 _TWIST = 0.2  # rad: a hand that is turned further away from the object's sides stays above it
 _FAST, _LOWERING = 1.6, 0.9  # paces
 
@@ -98,7 +98,7 @@ class GraspRules:
     def is_ready(self, now: PresentState) -> Mask:
         """Return where the open jaws are around the object, or are closing around it."""
         way = self.grasp.at_object(now, self.grasp.nearest_turn(now)) - now.tool
-        centred = (_norm(way[:, :2]) < _CENTRED) & (np.abs(way[:, 2]) < _CENTRED)
+        centred = (_norm(way[:, :2]) < _CENTRED) & (np.abs(way[:, 2]) < _LEVEL)
         return centred | (self._is_between(now) & (now.grip < _APPROACHING) & (now.opening < 1.0))
 
     def _distance(self, now: PresentState) -> Array:

@@ -32,8 +32,7 @@ Mask = NDArray[np.bool_]
 
 _APPROACH_RATE = 4.0  # 1/s: near its goal the tool moves at this rate times its distance
 _TURN_SPEED = 1.5  # rad/s: turning of the hand about its approach
-_JOINT_SPEED = 1.6  # rad/s, and the acceleration of commands in rad/s²: below the limits that an envelope sets by
-_COMMAND_ACCELERATION = 9.0  # default, 2 rad/s and 10 rad/s², for arms whose motors it does not know
+_JOINT_SPEED = 1.6  # rad/s; an envelope allows 2 rad/s for arms whose motors it does not know, and 3.2 for an SO-101
 _STROKE_TIME = 0.54  # s for the gripper's command from open to closed; an envelope allows a servo of an SO-101 0.53 s
 
 
@@ -156,7 +155,7 @@ class ReactiveExpert:
         target = np.clip(reference + np.clip(step, -fastest, fastest), chain.limits[:, 0], chain.limits[:, 1])
         target = target + chain.gravity_torques(chain.pose(target)) / self._stiffness
         wanted = np.clip((target - self._offset) / self._scale, servo.command_low, servo.command_high)
-        return self._limit(wanted, grip, held, earlier)
+        return self._limit(wanted, grip, held)
 
     def _find_reference(self, held: Array, pose: ChainPose) -> Array:
         """Return the joint positions ``(nworld, k)`` at which the held commands bring the arm to rest."""
@@ -191,13 +190,11 @@ class ReactiveExpert:
             "grip_rate": (held - earlier)[:, hand.actuator] * self._hz / stroke,
         }
 
-    def _limit(self, wanted: Array, grip: Array, held: Array, earlier: Array) -> Array:
-        """Return commands ``(nworld, nu)`` near the wanted ones whose speed and acceleration are limited."""
+    def _limit(self, wanted: Array, grip: Array, held: Array) -> Array:
+        """Return commands ``(nworld, nu)`` near the wanted ones with limited speeds."""
         columns, hz = self._arm.servo.actuators, self._hz
-        before, rate = held[:, columns], (held - earlier)[:, columns]
-        change = np.clip(wanted - before, rate - _COMMAND_ACCELERATION / hz**2, rate + _COMMAND_ACCELERATION / hz**2)
         command = np.array(held)
-        command[:, columns] = before + np.clip(change, -_JOINT_SPEED / hz, _JOINT_SPEED / hz)
+        command[:, columns] += np.clip(wanted - held[:, columns], -_JOINT_SPEED / hz, _JOINT_SPEED / hz)
         if self._hand is not None:
             hand, stroke = self._hand, abs(self._hand.open - self._hand.closed)
             aim = hand.closed + grip * (hand.open - hand.closed)

@@ -71,6 +71,12 @@ class TrainingFrames:
         spans = [np.arange(self.first[e], self.last[e] + 1) for e in episodes]
         return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
 
+    def held_commands(self, frames: Ints) -> Floats:
+        """Return the command of the step before each frame; at the first frame of an episode the joint readings."""
+        action, first = self.columns[ACTION], self.first[self.episode_of(frames)]
+        readings = self.columns.get(STATE, action)[frames]
+        return np.where((frames == first)[:, None], readings, action[np.maximum(frames - 1, 0)])
+
     def describe_frame(self, frame: int) -> str:
         """Return a description of a frame for messages: episode, frame within the episode, source and file."""
         episode = int(self.episode_of(np.array([frame]))[0])
@@ -252,8 +258,8 @@ def measure_statistics(
         for key, values in data.columns.items()
         if key != ACTION or settings.action_space == "absolute"
     }
-    if settings.action_space == "delta_to_state":
-        columns[ACTION] = _relative_statistics(data, frames, part, settings.chunk_size)
+    if settings.action_space != "absolute":
+        columns[ACTION] = _relative_statistics(data, frames, part, settings)
         if settings.last_command:
             columns[LAST_COMMAND] = weighted_statistics(data.columns[ACTION][frames], weight)
     return Statistics(columns=columns, source=f"frames of {shares}")
@@ -287,20 +293,22 @@ def _frame_weights(data: TrainingFrames, frames: Ints, share: NDArray[np.float64
 
 
 def _relative_statistics(
-    data: TrainingFrames, frames: Ints, share: NDArray[np.float64], chunk: int
+    data: TrainingFrames, frames: Ints, share: NDArray[np.float64], settings: Settings
 ) -> ColumnStatistics:
-    """Return statistics of the next ``chunk`` commands minus the current state, within the episode.
+    """Return statistics of the next commands minus the values they are relative to, within the episode.
 
     Args:
         data: all frames.
         frames: indices of the frames to measure; many frames are thinned evenly.
         share: share of each source in a batch; all frames of a source have the same weight.
-        chunk: number of commands.
+        settings: policy settings: number of commands, and what they are relative to.
     """
+    chunk = settings.chunk_size
     frames = frames[:: max(1, len(frames) // _MOST_CHUNKS)]
     ahead = frames[:, None] + np.arange(chunk)
     inside = ahead <= data.last[data.episode_of(frames)][:, None]
     actions = data.columns[ACTION][np.where(inside, ahead, frames[:, None])]
-    relative = relative_actions(actions, data.columns[STATE][frames])
+    base = data.columns[STATE][frames] if settings.action_space == "delta_to_state" else data.held_commands(frames)
+    relative = relative_actions(actions, base)
     weight = np.broadcast_to(_frame_weights(data, frames, share)[:, None], inside.shape)
     return weighted_statistics(relative[inside], weight[inside])
