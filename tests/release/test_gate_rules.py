@@ -428,6 +428,18 @@ def test_what_was_identified_lies_inside_what_was_drawn(tmp_path, offered, drawn
     assert re.search(reason, found.reason), found.reason
 
 
+def test_twin_and_task_are_by_default_those_that_the_candidate_keeps(tmp_path, offered):
+    twin, contract = offered
+    names = {"twin": "so101_tabletop", "twin_hash": twin.hash, "task": "pick_and_place", "task_name": "t"}
+    (tmp_path / "config.json").write_text(json.dumps({"card": {"assignment": {**names, "task_hash": ""}}}))
+    trained = TrainingRecord(episodes=9, twins=("x",), ranges={"actuator/elbow_flex/kp": (1.0, 40.0)})
+    known = GateContext(contract={**contract, "task": ""}, training=trained, folder=tmp_path, stored_scenarios=[])
+    context = {"context": {"distribution": str(distribution(tmp_path / "run", 15.0, 25.0))}}
+    assert decided(context, known=known).rule("context").verdict == "yes"
+    with pytest.raises(InputError, match=r"context: the candidate keeps no twin\. Add one in the gate file"):
+        decided(context, known=replace(known, folder=None))
+
+
 def test_a_contract_that_does_not_fit_is_named(offered):
     _, contract = offered
     other = {**contract, "control_hz": 50.0, "cameras": {"top": [240, 320]}}
@@ -474,7 +486,7 @@ def test_intervals_are_those_of_the_distribution(tmp_path):
         ({"success": {"within": 5}}, r"success.*within: Input should be less than 1"),
         ({"floor": {"waived": ""}}, r"floor"),
         ({"invariants": {"violations": 3}}, r"violations: Input should be 0"),
-        ({"context": {"task": "pick_and_place"}}, r"give twin, or both contract and distribution"),
+        ({"context": {"task": "pick_and_place"}}, r"give twin, or distribution \(the folder of an identify run\)"),
     ],
 )
 def test_a_gate_file_that_is_wrong_is_told_where(changes, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,6 +124,25 @@ def test_a_look_at_the_wrong_evidence_is_none(root, capfd):
         assert (code, text in told, "the one look is still available" in told) == (1, True, True), told
     code, told = said(capfd, "gate", str(file))
     assert (code, "YES: new@1" in told) == (0, True), told
+
+
+def test_a_refused_gate_file_registers_nothing_and_names_where_the_task_belongs(root, capfd):
+    pytest.importorskip("torch")
+    from support.policies import contract, small
+
+    file = gate_file(root, "old", 1, 0.8, None, candidate="trained/new", context={"twin": "so101_tabletop"})
+    small("mlp", replace(contract(), task="push")).save(root / "trained" / "new")
+    code, text = said(capfd, "gate", str(file))
+    assert code == 2
+    assert "the task push, of which it keeps no file and which is not built in" in text
+    assert "Add the task to `context` in the gate file: `context: {twin: TWIN, task: NAME or FILE.py:CLASS}`" in text
+    with Workspace.open(root) as ws:
+        assert [one.reference for one in PolicyRegistry(ws).versions()] == ["old@1"]
+    assert not (root / "policies" / ".evidence").exists()
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"context": OFF}))
+    assert "NO: new@1" in said(capfd, "gate", str(file))[1]  # the trials are those of another policy
+    with Workspace.open(root) as ws:
+        assert [one.reference for one in PolicyRegistry(ws).versions()] == ["old@1", "new@1"]
 
 
 def test_a_gate_works_without_a_workspace(tmp_path, capfd):

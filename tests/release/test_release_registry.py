@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -52,6 +53,27 @@ def test_a_version_is_a_copy_that_nobody_changes(registry, tmp_path):
     assert record["contract"]["robot_type"] == "so101_follower"
     assert record["normalization"] == {"how": "mean_std", "statistics": {"action": [0.0, 1.0]}}
     assert set(record["files"]) == {"config.json", "model.safetensors", "README.md"}
+
+
+def test_a_policy_beside_its_own_versions_is_the_same_policy(registry, tmp_path):
+    """`twinloop train --output policies/pick` puts the policy where the registry keeps its versions."""
+    folder = policy_folder(registry.home / "pick", 1)
+    (folder / "sources" / "1").mkdir(parents=True)
+    (folder / "sources" / "1" / "task.py").write_text("")  # a number below the first level is the policy's own
+    outside = shutil.copytree(folder, tmp_path / "pick")
+    assert registry.describe(folder, policy="a").reference == "pick@1"
+    assert registry.versions() == []
+    assert [registry.add(place, policy="a") for place in (folder, folder, outside)] == ["pick@1"] * 3
+    assert registry.version("pick@1").hash == sha256_tree(outside)
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["1", "sources"]
+    assert not list(check_release(registry.workspace.root, registry.workspace.state))  # sources is no leftover
+    (folder / "README.md").write_text("corrected")
+    assert registry.add(folder, policy="a") == "pick@2"
+    assert not (folder / "2" / "1").exists()
+    with pytest.raises(InputError, match=r"has only versions of the registry\. Give the folder"):
+        [path.unlink() for path in folder.rglob("*") if path.is_file() and path.parts[-2] not in ("1", "2")]
+        shutil.rmtree(folder / "sources")
+        registry.add(folder, policy="a")
 
 
 def test_a_version_is_found_by_every_name_it_has(registry, tmp_path):

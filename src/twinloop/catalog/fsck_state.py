@@ -7,6 +7,7 @@ that are not in the order of their commits, and recorded runs that contain crede
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import struct
 from collections.abc import Iterator, Mapping
@@ -197,7 +198,7 @@ def _check_policy_versions(root: Path, state: WorkspaceState) -> Iterator[FsckFi
                 remedy="Restore a copy of these files, or add the same policy again under its name.",
             )
     for folder in sorted((root / "policies").glob("[!.]*/*")):
-        if folder.is_dir() and folder not in known:
+        if folder.is_dir() and folder not in known and is_registry_entry(folder.name):
             where = folder.relative_to(root).as_posix()
             yield FsckFinding(
                 kind="leftover",
@@ -205,6 +206,18 @@ def _check_policy_versions(root: Path, state: WorkspaceState) -> Iterator[FsckFi
                 problem=f"{where} is in no row of the registry: a process was interrupted, or is still adding it.",
                 remedy=f"It is not needed. Remove it: rm -r {where}",
             )
+
+
+# Versions, unfinished copies with their locks, and folders that a version replaced.
+_REGISTRY_ENTRY = re.compile(r"[1-9][0-9]*|\.adding-\w+|\.\.adding-\w+\.lock|\.left-\w+")
+
+
+def is_registry_entry(name: str) -> bool:
+    """Return whether a file or folder in ``policies/NAME`` is the registry's own, such as the version ``1``.
+
+    A trained policy may be in the same folder: ``twinloop train --output policies/NAME`` puts it there.
+    """
+    return _REGISTRY_ENTRY.fullmatch(name) is not None
 
 
 def describe_changed_files(folder: Path, files: Mapping[str, str]) -> str:

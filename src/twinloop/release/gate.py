@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from twinloop.core.decision import GateDecision, RuleVerdict
@@ -30,6 +31,8 @@ class GateContext:
         candidate_hash: hash of the candidate; empty if unknown.
         champion_hash: hash of the champion; empty if unknown.
         contract: contract from the candidate's ``config.json``; None if unknown.
+        folder: folder of the candidate, whose own twin and task are used if the rule ``context`` gives none; None if
+            unknown.
         training: training data of the candidate; None if unknown.
         stored_scenarios: names of the scenarios that are stored because a policy failed in them; None if unknown.
         look_used: error message if the gate allows only one evaluation (``looks: once``), and these trials were already
@@ -39,6 +42,7 @@ class GateContext:
     candidate_hash: str = ""
     champion_hash: str = ""
     contract: Any = None
+    folder: Path | None = None
     training: TrainingRecord | None = None
     stored_scenarios: Sequence[str] | None = None
     look_used: str = ""
@@ -116,7 +120,7 @@ def _judge_rules(config: GateConfig, evidence: GateEvidence, context: GateContex
         "invariants": lambda rule: invariant_rule(rule, config, evidence),
         "regressions": lambda rule: regression_rule(rule, evidence, context.stored_scenarios, first=first),
         "latency": lambda rule: latency_rule(rule, config, evidence),
-        "context": lambda rule: context_rule(rule, context.contract, context.training),
+        "context": lambda rule: context_rule(rule, context.contract, context.training, context.folder),
     }
     for name, check in checks.items():
         rule = getattr(config, name)

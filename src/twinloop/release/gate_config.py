@@ -181,9 +181,9 @@ class ContextRule(_Section):
 
     Attributes:
         twin: name or path of the environment's twin. If no distribution is given, training data must come from this
-            twin.
-        task: name of the task, which determines the offered contract together with the twin; by default the task of the
-            candidate's contract.
+            twin; otherwise it is by default the twin that the candidate keeps.
+        task: name of the task or ``FILE.py:CLASS``, which determines the offered contract together with the twin; by
+            default the task that the candidate keeps, or that of its contract.
         contract: JSON file with the contract that the environment offers; by default computed from ``twin`` and
             ``task``.
         cameras: height and width in pixels of each camera's images, by name, for the computed contract.
@@ -202,8 +202,8 @@ class ContextRule(_Section):
 
     @model_validator(mode="after")
     def _check_environment(self) -> ContextRule:
-        if self.twin is None and (self.contract is None or self.distribution is None):
-            raise ValueError("give twin, or both contract and distribution")
+        if self.twin is None and self.distribution is None:
+            raise ValueError("give twin, or distribution (the folder of an identify run)")
         return self
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinloop.catalog import Workspace
 from twinloop.catalog import audit as log
-from twinloop.catalog.fsck_state import describe_changed_files
+from twinloop.catalog.fsck_state import describe_changed_files, is_registry_entry
 from twinloop.catalog.parts import flush_folder, ulid
 from twinloop.catalog.state import now
 from twinloop.core.decision import GateDecision
@@ -48,8 +48,12 @@ if TYPE_CHECKING:
 STAGED = ".adding-"
 
 
-def hash_files(folder: Path) -> dict[str, str]:
+def hash_files(folder: Path, *, shared: bool = False) -> dict[str, str]:
     """Return the SHA-256 hash of every file in a folder, by its path relative to the folder.
+
+    Args:
+        folder: folder of a saved policy.
+        shared: whether the registry keeps versions in the same folder. They are then no files of the policy.
 
     Raises:
         InputError: If the folder is missing or empty, a link leads out of it, or a file is a pickle.
@@ -61,6 +65,8 @@ def hash_files(folder: Path) -> dict[str, str]:
     root, found = folder.resolve(), dict[str, str]()
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
+        if shared and is_registry_entry(name.partition("/")[0]):
+            continue
         if not path.resolve().is_relative_to(root):
             raise InputError(f"{path} is a link to a file outside the policy's folder. Put the file itself there.")
         if path.suffix in PICKLE_SUFFIXES:
@@ -70,7 +76,8 @@ def hash_files(folder: Path) -> dict[str, str]:
         if path.is_file():
             found[name] = sha256_file(path)
     if not found:
-        raise InputError(f"{folder} is empty. Give the folder of a saved policy: config.json, model.safetensors.")
+        what = "has only versions of the registry" if shared else "is empty"
+        raise InputError(f"{folder} {what}. Give the folder of a saved policy: config.json, model.safetensors.")
     return found
 
 
@@ -201,26 +208,44 @@ class PolicyRegistry:
             DatasetError: If the disk is full or the workspace cannot be written. In this case nothing is added.
         """
         folder = Path(folder)
-        name = check_name(name or folder.resolve().name)
-        files = hash_files(folder)
-        digest = combine_file_hashes(files)
-        remove_leftovers(self.home / name)
-        known = self._find_same_version(name, digest)
-        if known is not None:
-            self._repair_copy(known, folder, files)
-            return known.reference
-        policy = compute_policy_hash(folder) if policy is None else policy
-        made = describe_version(folder, files, self.workspace, policy)
-        made["evaluations"] = [self.store_evaluation(one) for one in evidence]
-        with stage_copy(folder, self.home / name, files) as copy, self.open_transaction() as connection:
-            version = self._get_next_number(connection, name, digest)
+        made = self.describe(folder, name=name, policy=policy)
+        files, home = made.record["files"], self.home / made.name
+        remove_leftovers(home)
+        if made.added:
+            self._repair_copy(made, folder, files)
+            return made.reference
+        record = {**made.record, "evaluations": [self.store_evaluation(one) for one in evidence]}
+        with stage_copy(folder, home, files) as copy, self.open_transaction() as connection:
+            version = self._get_next_number(connection, made.name, made.hash)
             if version is not None:
-                self._insert_version(
-                    connection, copy, (name, version, digest, policy, format_record(made), now(), self.who)
-                )
-        found = self._find_same_version(name, digest)
+                row = (made.name, version, made.hash, made.policy, format_record(record), now(), self.who)
+                self._insert_version(connection, copy, row)
+        found = self._find_same_version(made.name, made.hash)
         assert found is not None  # noqa: S101 - it was entered, or another process had entered it
         return found.reference
+
+    def describe(self, folder: Path, *, name: str | None = None, policy: str | None = None) -> PolicyVersion:
+        """Return the version that `add` gives to a saved policy, without adding it.
+
+        Its attribute ``added`` is empty if the registry does not have these files yet. The arguments and errors are
+        those of `add`.
+        """
+        name = check_name(name or folder.resolve().name)
+        files = hash_files(folder, shared=folder.resolve().parent == self.home.resolve())
+        digest = combine_file_hashes(files)
+        known = self._find_same_version(name, digest)
+        if known is not None:
+            return known
+        policy = compute_policy_hash(folder) if policy is None else policy
+        return PolicyVersion(
+            name=name,
+            version=1 + max((one.version for one in self.versions() if one.name == name), default=0),
+            hash=digest,
+            policy=policy,
+            record=describe_version(folder, files, self.workspace, policy),
+            added="",
+            added_by="",
+        )
 
     def version(self, reference: str) -> PolicyVersion:
         """Return the record of a version.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from twinloop.core.assignment import Assignment
 from twinloop.core.contract import Contract
 from twinloop.core.decision import RuleVerdict
 from twinloop.core.distribution import ParamDistribution
@@ -20,7 +21,7 @@ from twinloop.core.errors import InputError
 from twinloop.randomize import read_identified
 from twinloop.release.evidence import EvidenceTrial, GateEvidence, select_trials
 from twinloop.release.gate_config import ContextRule, GateConfig, InvariantRule, LatencyRule, RegressionRule
-from twinloop.release.version import TrainingRecord
+from twinloop.release.version import TrainingRecord, read_config
 from twinloop.rollout.observing import offered_contract
 from twinloop.stats import clopper_pearson, min_value_count, quantile_upper
 from twinloop.tasks import open_task
@@ -30,25 +31,36 @@ from twinloop.twin import load_twin
 _SHOWN = 3
 
 
-def context_rule(rule: ContextRule, contract: Any, training: TrainingRecord | None) -> RuleVerdict:
+def context_rule(
+    rule: ContextRule, contract: Any, training: TrainingRecord | None, folder: Path | None = None
+) -> RuleVerdict:
     """Check that the candidate's contract fits the environment, and that its training data cover the environment.
 
     Args:
         rule: description of the environment.
         contract: contract from the candidate's ``config.json``; None if it has none.
         training: training data of the candidate; None if no workspace has a record of them.
+        folder: folder of the candidate, which keeps the twin and the task of its training; None if unknown.
+
+    Raises:
+        InputError: If neither the rule nor the candidate gives the twin or the task.
+        NotApprovedError: If the task is the user's own and was not approved on this machine.
     """
     requirement = "the contract fits, and the environment is within the ranges of the training data"
     verdict = partial(RuleVerdict, rule="context", requirement=requirement)
     twin = None if rule.twin is None else load_twin(rule.twin)
     if contract is None:
         return verdict(verdict="missing", reason="the candidate has no contract in its config.json")
-    unlike = _find_contract_differences(rule, contract)
+    unlike = _find_contract_differences(rule, contract, folder)
     metrics: dict[str, Any] = {"contract": unlike, "twin_hash": None if twin is None else twin.hash}
     if unlike:
         return verdict(verdict="no", reason=f"the contract does not fit: {'; '.join(unlike)}", evidence=metrics)
     if training is None or not training.episodes:
-        reason = "the workspace has no record of its simulated training episodes; train it on a dataset version"
+        reason = (
+            "the workspace has no record of its simulated training episodes. `twinloop train` records them only in a "
+            "workspace: run `twinloop init` in its folder, then train there again (the same data and seed give the "
+            "same policy)"
+        )
         return verdict(verdict="missing", reason=reason, evidence=metrics)
     if rule.distribution is not None:
         return _check_coverage(rule, rule.distribution, verdict, training, metrics)
@@ -137,24 +149,51 @@ def _format_range(ends: Sequence[float]) -> str:
     return f"[{ends[0]:.4g}, {ends[1]:.4g}]"
 
 
-def _find_contract_differences(rule: ContextRule, contract: Any) -> list[str]:
+def _find_contract_differences(rule: ContextRule, contract: Any, folder: Path | None) -> list[str]:
     """Return the differences between two contracts that prevent the candidate from running in the environment.
 
     Args:
         rule: description of the environment, from which its contract is computed.
         contract: contract of the candidate, as JSON values.
+        folder: folder of the candidate; None if unknown.
     """
     if rule.contract is not None:
         offered = Contract.from_json(read_json(rule.contract))
     else:
-        twin, name = load_twin(rule.twin or ""), rule.task or str(contract.get("task") or "")
-        if rule.task is None and name not in TASKS:
-            raise InputError(
-                f"context: the candidate is for {f'the task {name}' if name else 'no particular task'}, which is not a "
-                "registered one. Add `task: NAME` or `task: FILE.py:CLASS`."
-            )
-        offered = offered_contract(twin, open_task(name, twin), cameras=rule.cameras)
+        twin_name, task_name = _choose_twin_and_task(rule, str(contract.get("task") or ""), folder)
+        twin = load_twin(twin_name)
+        offered = offered_contract(twin, open_task(task_name, twin), cameras=rule.cameras)
     return Contract.from_json(contract).find_differences(offered)
+
+
+def _choose_twin_and_task(rule: ContextRule, named: str, folder: Path | None) -> tuple[str, str]:
+    """Return the references of the twin and the task of the environment: from the rule, else from the candidate.
+
+    Args:
+        rule: description of the environment.
+        named: name of the task in the candidate's contract; may be empty.
+        folder: folder of the candidate; None if unknown.
+
+    Raises:
+        InputError: If neither gives the twin or the task.
+    """
+    kept = None
+    if folder is not None and (rule.twin is None or rule.task is None):
+        card = read_config(folder).get("card") or {}
+        kept = card.get("assignment") and Assignment.from_json(card["assignment"], where=str(folder))
+    own_twin, own_task = kept.references(folder) if kept and folder else ("", named if named in TASKS else "")
+    twin, task = rule.twin or own_twin, rule.task or own_task
+    if not twin:
+        raise InputError("context: the candidate keeps no twin. Add one in the gate file: `context: {twin: TWIN, …}`.")
+    if not task:
+        what = (
+            f"the task {named}, of which it keeps no file and which is not built in" if named else "no particular task"
+        )
+        raise InputError(
+            f"context: the candidate is for {what}. Add the task to `context` in the gate file: "
+            "`context: {twin: TWIN, task: NAME or FILE.py:CLASS}`."
+        )
+    return twin, task
 
 
 def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:

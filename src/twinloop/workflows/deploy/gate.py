@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from twinloop.catalog import Workspace
 from twinloop.core.decision import GateDecision, RuleVerdict
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
 from twinloop.release import PolicyRegistry, PolicyVersion
@@ -129,8 +130,10 @@ def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> 
         file: path of the gate file; policy folders are relative to its folder.
         registry: registry of the workspace, or None without a workspace.
     """
-    mine = _load_policy_version(config.candidate, file, registry)
-    theirs = None if config.champion is None else _load_champion(config.champion, file, registry)
+    candidate_folder, mine = _find_policy(config.candidate, file, registry)
+    champion_folder, theirs = (
+        (None, None) if config.champion is None else _find_champion(config.champion, file, registry)
+    )
     now = None if registry is None else registry.aliases().get("champion")
     if config.champion is None and now not in (None, mine.reference):
         raise InputError(
@@ -140,9 +143,6 @@ def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> 
     evidence = config.evidence
     candidate = [] if evidence is None else [Evaluation.read(folder) for folder in evidence.candidate]
     champion = [] if evidence is None else [Evaluation.read(folder) for folder in evidence.champion]
-    if registry is not None:
-        for evaluation in (*candidate, *champion):
-            registry.store_evaluation(evaluation)
     named = config
     if registry is not None:
         update = {"candidate": mine.reference, "champion": None if theirs is None else theirs.reference}
@@ -151,25 +151,54 @@ def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> 
         candidate_hash=mine.policy or "",
         champion_hash="" if theirs is None else theirs.policy or "",
         contract=mine.record.get("contract"),
+        folder=candidate_folder,
         training=None if registry is None else read_training_record(registry.workspace, mine.policy),
         stored_scenarios=None
         if registry is None
         else [path.name for path in list_scenarios(registry.workspace.root / "scenarios")],
         look_used=""
-        if registry is None or config.looks == "any"
+        if registry is None or config.looks == "any" or not mine.added
         else _find_spent_alpha(registry, mine, [*candidate, *champion]),
     )
-    return gate(named, candidate, champion, context=known)
+    decision = gate(named, candidate, champion, context=known)
+    if registry is not None:  # after all errors: a refused file registers nothing
+        _register(registry, {candidate_folder: mine, champion_folder: theirs}, [*candidate, *champion])
+    return decision
 
 
-def _load_policy_version(reference: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
-    """Return a policy version.
+def _register(
+    registry: PolicyRegistry, policies: Mapping[Path | None, PolicyVersion | None], evidence: list[Evaluation]
+) -> None:
+    """Add the policies of a gate that were given as folders, and store the evaluations.
+
+    Args:
+        registry: registry of the workspace.
+        policies: described versions, by their folders; versions of the registry itself are not added.
+        evidence: evaluations of the gate.
+
+    Raises:
+        DatasetError: If another process has added a version of the same name in the meantime.
+    """
+    for folder, version in policies.items():
+        if folder is None or version is None or version.added:
+            continue
+        reference = registry.add(folder, policy=version.policy)
+        if reference != version.reference:
+            raise DatasetError(
+                f"{folder} was added as {reference}, because another process added {version.reference} meanwhile. "
+                "Run the gate again."
+            )
+    for evaluation in evidence:
+        registry.store_evaluation(evaluation)
+
+
+def _find_policy(reference: str, file: Path, registry: PolicyRegistry | None) -> tuple[Path, PolicyVersion]:
+    """Return the folder of a policy and its version. A policy that is not in the registry yet is not added.
 
     Args:
         reference: the policy in the gate file: a folder relative to the file, or a name in the registry.
         file: path of the gate file.
-        registry: registry, to which a folder is added first. If it is None, because there is no workspace, the policy
-            must be a folder and is not registered.
+        registry: registry; None if there is no workspace, and the policy must then be a folder.
 
     Raises:
         InputError: If the policy is not a folder, and there is no registry.
@@ -178,14 +207,16 @@ def _load_policy_version(reference: str, file: Path, registry: PolicyRegistry | 
     folder = file.parent / reference
     is_folder = (folder / "config.json").is_file()
     if registry is not None:
-        return registry.version(registry.add(folder) if is_folder else reference)
+        if is_folder:
+            return folder, registry.describe(folder)
+        return registry.folder(reference), registry.version(reference)
     if not is_folder:
         raise InputError(
             f"{reference} is not the folder of a saved policy next to {file}, and there is no workspace with a "
             "registry that may contain it. Give a folder, or --workspace."
         )
     config = read_config(folder)
-    return PolicyVersion(
+    return folder, PolicyVersion(
         name=folder.resolve().name,
         version=0,
         hash="",
@@ -196,9 +227,13 @@ def _load_policy_version(reference: str, file: Path, registry: PolicyRegistry | 
     )
 
 
-def _load_champion(reference: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
+def _find_champion(
+    reference: str | None, file: Path, registry: PolicyRegistry | None
+) -> tuple[Path | None, PolicyVersion | None]:
+    if reference is None:
+        return None, None
     try:
-        return _load_policy_version(reference, file, registry)
+        return _find_policy(reference, file, registry)
     except UnknownNameError as error:
         if reference != "champion" or registry is None:
             raise
