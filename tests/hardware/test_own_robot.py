@@ -1,11 +1,16 @@
 """A user's own robot defines a few methods; everything else of the protocol comes from the base class."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
 from twinloop.cli.main import main
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
+from twinloop.core.records import Source
 from twinloop.hardware import NotConnectedError, OwnRobot, check_robot, open_robot, record
+from twinloop.hardware.driver import RobotDriver
 from twinloop.twin import load_twin
 
 
@@ -49,6 +54,86 @@ class Arm(OwnRobot):
 
     def close(self):
         self.closed = True
+
+
+class BlockingArm(OwnRobot):
+    """A real robot whose vendor offers one call, which moves and returns after `dt`, or after `takes` of it."""
+
+    source: Source = "real"
+    joints, unit = ("a",), "rad"
+    takes = 1.0
+
+    def __init__(self):
+        self.at, self.calls, self.resets, self.threads = 0.0, [], 0, set()
+
+    def reset(self, episode):
+        self.resets += 1
+
+    def step(self, command, dt):
+        self.threads.add(threading.current_thread().name)
+        self.calls.append((float(command[0]), dt))
+        time.sleep(self.takes * dt)
+        self.at = float(command[0])
+
+    def read(self):
+        return [self.at]
+
+
+class EarlyArm(BlockingArm):
+    takes = 0.2
+
+
+@pytest.mark.parametrize("kind", [BlockingArm, EarlyArm])
+def test_a_real_robot_may_be_moved_by_a_blocking_call(kind):
+    arm = kind()
+    assert arm.source == "real"
+    check_robot(arm)
+    arm.calls, driver = [], RobotDriver(arm, patience_s=1.0)
+    driver.connect()
+    episode = record(driver, np.linspace(0.1, 0.4, 4)[:, None], 50.0)
+    driver.disconnect()
+    driver.close()
+    assert (episode.source, arm.resets) == ("real", 2)
+    assert episode.time[-1] >= 0.06  # true times by the computer's clock
+    assert [command for command, _ in arm.calls] == pytest.approx([0.1, 0.2, 0.3])
+    assert all(0.0 < dt <= 0.02 for _, dt in arm.calls)
+    assert arm.threads >= {"robot " + kind.__name__}  # the driver's own thread, which has a time limit
+
+
+def test_a_blocking_call_gets_every_command_even_if_the_loop_is_late():
+    arm = BlockingArm()
+    arm.connect()
+    start = arm.clock.now()
+    for step in (1, 2):
+        arm.send_action({"a.pos": 0.1 * step})
+        arm.clock.wait_until(start + 0.02 * step)
+    arm.clock.wait_until(start)  # no new command: nothing to do
+    time.sleep(0.03)
+    arm.send_action({"a.pos": 0.3})
+    arm.clock.wait_until(start + 0.06)
+    arm.send_action({"a.pos": 0.4})
+    arm.clock.wait_until(start)  # long passed
+    commands, times = zip(*arm.calls, strict=True)
+    assert commands == (0.1, 0.2, 0.3, 0.4)
+    assert times[2:] == pytest.approx([0.01, 0.01])  # half a period
+
+
+def test_a_vendor_call_that_never_returns_or_fails_is_a_fault_of_the_driver():
+    arm = BlockingArm()
+    driver = RobotDriver(arm, patience_s=0.1)
+    driver.connect()
+    arm.takes = 100.0
+    driver.clock.wait_until(driver.clock.now() + 0.01)
+    assert "has not answered for 0.1" in driver.clock.fault
+    driver.close()
+
+
+def test_a_source_that_does_not_fit_the_methods_is_named():
+    class Odd(Arm):
+        source = "sim"
+
+    with pytest.raises(InputError, match=r'Odd has source = "sim", but no step\(command, dt\)'):
+        Odd().connect()
 
 
 def test_a_simulator_follows_the_protocol_and_is_recorded():

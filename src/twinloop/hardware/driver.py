@@ -23,7 +23,7 @@ from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 from twinloop.hardware.call_thread import CallThread
 from twinloop.hardware.driver_answers import joint_values, to_float
-from twinloop.hardware.protocol import POSITION, TORQUE, TRACKED_PREFIX, Clock, Robot
+from twinloop.hardware.protocol import POSITION, TORQUE, TRACKED_PREFIX, Clock, Robot, WallClock
 
 _ROUND_OFF_S = 1e-6
 _FASTEST = 2.0  # largest speed of a real robot's clock relative to the computer's
@@ -95,6 +95,31 @@ class CheckedClock:
             needed = (now - self._woken[0]) / _FASTEST - (wall - self._woken[1])
             time.sleep(min(max(needed, 0.0), _LONGEST_PAUSE_S))
         self._woken = now, time.perf_counter()
+
+
+@dataclass(frozen=True)
+class _ThreadClock:
+    """Clock whose waiting may call the robot, as that of `OwnRobot.step`, and is therefore done in the driver's thread.
+
+    Attributes:
+        clock: clock of the driver.
+        wait: function that waits for a moment with this clock.
+    """
+
+    clock: Clock
+    wait: Callable[[Clock, float], None]
+
+    def now(self) -> float:
+        """Return the time of the driver's clock in s."""
+        return self.clock.now()
+
+    def wait_until(self, moment: float) -> None:
+        """Wait until the time ``moment`` in s.
+
+        Raises:
+            RobotLostError: If the driver's clock raised an error, or did not return in time.
+        """
+        self.wait(self.clock, moment)
 
 
 _FAREWELL_S = 2.0  # longest wait for a running call before disconnecting
@@ -336,7 +361,15 @@ class RobotDriver:
             )
 
     def _read_clock(self) -> CheckedClock:
-        return CheckedClock(self.robot.clock, real=self.source == "real")
+        clock, real = self.robot.clock, self.source == "real"
+        if real and not isinstance(clock, WallClock):
+            clock = _ThreadClock(clock, self._wait_for_clock)
+        return CheckedClock(clock, real=real)
+
+    def _wait_for_clock(self, clock: Clock, moment: float) -> None:
+        """Let a clock wait in the driver's thread, with the time limit of a call in addition to the time to wait."""
+        limit = max(0.0, moment - clock.now()) + self.patience_s
+        self._run_call(lambda: clock.wait_until(moment), limit, lambda error: RobotLostError(describe_error(error)))
 
     def _convert_observation(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         try:

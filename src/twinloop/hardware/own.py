@@ -24,11 +24,13 @@ units, connection, clock, and checks of commands. A simulator over any physics e
         def success(self):
             return self.engine.angle > 3.0
 
-A real robot defines ``send(command)`` instead of ``step``.
+A real robot defines ``send(command)`` instead of ``step``. If the vendor's call takes a time and returns after it, the
+class of a real robot defines ``step`` with this call, and ``source = "real"``.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -71,6 +73,8 @@ class OwnRobot:
         name: LeRobot's name of the robot; by default that of the twin, or that of the class in lower case.
         origin: Address that datasets store; by default the name.
         episode: Number of the next episode, which `reset` gets.
+        source: ``real`` or ``sim``; by default ``real`` for a class that defines `send`, else ``sim``. A class that
+            defines `step` may set ``real``: the computer's clock then gives the time, and `step` must block.
     """
 
     twin: str = ""
@@ -82,11 +86,14 @@ class OwnRobot:
     name: str = ""
     origin: str = ""
     episode: int = 0
+    source: Source = "sim"
     _session: _Session | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Set the name and the origin of the class, if it does not define them."""
+        """Set the name, the origin and the source of the class, if it does not define them."""
         super().__init_subclass__(**options)
+        if "source" not in cls.__dict__ and cls.send is not OwnRobot.send:
+            cls.source = "real"
         own = cls.__name__.lower()
         if "name" not in cls.__dict__:
             cls.name = cast("str", property(lambda self: load_twin(self.twin).robot.type)) if cls.twin else own
@@ -100,7 +107,7 @@ class OwnRobot:
         """Start an episode. A simulator makes the scene with this number; the same number gives the same scene."""
 
     def step(self, command: NDArray[np.float64], dt: float) -> None:
-        """Simulate ``dt`` seconds with a command, one value per joint."""
+        """Simulate ``dt`` seconds with a command, one value per joint. A real robot (``source``) moves in this time."""
         raise NotImplementedError
 
     def send(self, command: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -119,9 +126,8 @@ class OwnRobot:
         """Close the connection of a real robot; it is called after every episode or session."""
 
     @property
-    def source(self) -> Source:
-        """``real`` if the class defines `send`, ``sim`` if it defines `step`."""
-        return "real" if type(self).send is not OwnRobot.send else "sim"
+    def _is_stepped(self) -> bool:
+        return self.source == "sim" or type(self).send is OwnRobot.send
 
     @property
     def units(self) -> UnitMap:
@@ -171,6 +177,8 @@ class OwnRobot:
         own = type(self)
         if own.read is OwnRobot.read or (own.step is OwnRobot.step and own.send is OwnRobot.send):
             raise InputError(f"{own.__name__} must define read(), and step(command, dt) or send(command).")
+        if self.source == "sim" and own.step is OwnRobot.step:
+            raise InputError(f'{own.__name__} has source = "sim", but no step(command, dt). Define it.')
         self.reset(self.episode)
         self.episode += 1
         held = np.asarray(self.read(), dtype=np.float64)
@@ -185,7 +193,9 @@ class OwnRobot:
     @property
     def clock(self) -> Clock:
         """Clock of the robot: of the simulation since `reset`, or the computer's."""
-        return WallClock() if self.source == "real" else _SteppedClock(self.require_session, self.step)
+        if not self._is_stepped:
+            return WallClock()
+        return (_BlockingClock if self.source == "real" else _SteppedClock)(self.require_session, self.step)
 
     def get_observation(self) -> dict[str, Any]:
         """Return the present readings, tracked values and images by key."""
@@ -211,8 +221,8 @@ class OwnRobot:
         """
         session, keys = self.require_session(), list(self.action_features)
         command = read_command(action, keys, origin=self.origin)
-        if self.source == "sim":
-            session.command = command
+        if self._is_stepped:
+            session.command, session.is_new = command, True
             return dict(zip(keys, command.tolist(), strict=True))
         sent = self.send(command)
         return dict(zip(keys, (command if sent is None else np.asarray(sent)).tolist(), strict=True))
@@ -238,12 +248,16 @@ class _Session:
     """Running episode of a simulator, or session of a robot.
 
     Attributes:
-        command: Command that a simulator holds; at first the readings, or no torque.
-        now: Simulated time since the beginning in s.
+        command: Command that `OwnRobot.step` gets; at first the readings, or no torque.
+        now: Simulated time since the beginning in s; of a real robot, the last moment waited for.
+        is_new: Whether `step` has not had this command yet.
+        period: Smallest time between two moments waited for in s, of a real robot.
     """
 
     command: NDArray[np.float64]
     now: float = 0.0
+    is_new: bool = False
+    period: float = np.inf
 
 
 @dataclass(frozen=True)
@@ -268,3 +282,38 @@ class _SteppedClock:
         if moment > session.now:
             self.step(session.command, moment - session.now)
             session.now = moment
+
+
+_LONGEST_MINIMUM_S = 0.1
+
+
+@dataclass(frozen=True)
+class _BlockingClock:
+    """The computer's clock for a real robot that is moved by a blocking call: waiting calls `OwnRobot.step`.
+
+    ``step`` gets the time that is left. A new command gets at least half of the usual time between two moments waited
+    for, at most 0.1 s, even if the moment has passed. If ``step`` returns early, the clock sleeps.
+
+    Attributes:
+        session: Function that returns the running session.
+        step: Function that moves the robot, see `OwnRobot.step`.
+    """
+
+    session: Callable[[], _Session]
+    step: Callable[[NDArray[np.float64], float], None]
+
+    def now(self) -> float:
+        """Return the time of the computer's monotonic clock, in s."""
+        return time.perf_counter()
+
+    def wait_until(self, moment: float) -> None:
+        """Move the robot until a moment; return at once if it has passed and there is no new command."""
+        session = self.session()
+        if moment > session.now:
+            session.now, session.period = moment, min(session.period, moment - session.now)
+        least = min(0.5 * session.period, _LONGEST_MINIMUM_S) if session.is_new else 0.0
+        duration = max(moment - self.now(), least)
+        if duration > 0.0:
+            session.is_new = False
+            self.step(session.command, duration)
+            time.sleep(max(0.0, moment - self.now()))
