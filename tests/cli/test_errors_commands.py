@@ -20,7 +20,7 @@ from twinloop.release import PolicyRegistry, promote
 from twinloop.release.running_robot import ControlStep, EpisodeRun
 from twinloop.train.config import CHECKPOINT
 from twinloop.workflows.deploy.requests import RunRequest
-from twinloop.workflows.deploy.run import episode_line
+from twinloop.workflows.deploy.run_text import episode_line
 from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
 from twinloop.workflows.scenario.requests import AugmentRequest, RetrainRequest
 from twinloop.workflows.train.requests import TrainRequest
@@ -184,8 +184,11 @@ def test_who_stops_training_is_told_to_resume_only_what_can_be(tmp_path, monkeyp
 
 
 def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which():
-    def ran(*kinds: str) -> EpisodeRun:
-        steps = [SimpleNamespace(decision=SimpleNamespace(kind=kind), sent=True) for kind in kinds]
+    def ran(*kinds: str, cuts: tuple[str, ...] = ()) -> EpisodeRun:
+        made = [SimpleNamespace(**dict(zip(("joint", "rule"), cut.split("/"), strict=True))) for cut in cuts]
+        changes = {"limited": made}
+        decisions = [SimpleNamespace(kind=kind, changes=changes.get(kind, [])) for kind in kinds]
+        steps = [SimpleNamespace(decision=one, sent=True) for one in decisions]
         return EpisodeRun(episode=3, policy="p", steps=cast("list[ControlStep]", steps))
 
     cut, held = ran("passed", "limited", "limited"), ran("passed", "held", "limited", "stopped")
@@ -194,4 +197,9 @@ def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which(
     assert episode_line(held, False) == (
         "episode 3: failure, 4 frames, envelope: 1 clipped to the limits, 1 held, 1 stopped"
     )
+    four = tuple(f"{joint}/acceleration" for joint in "abcd")
+    assert episode_line(ran("passed", "limited", "limited", "held", cuts=four), True).endswith(
+        "envelope: 2 clipped to the limits (acceleration in 50% of commands: a, b, c, …), 1 held"
+    )
+    assert "speed in 100% of commands: b" in episode_line(ran("limited", cuts=("b/speed", *four)), True)
     assert episode_line(ran("passed"), True) == "episode 3: success, 1 frames, all passed by the envelope"

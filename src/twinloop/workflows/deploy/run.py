@@ -8,14 +8,12 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -30,9 +28,9 @@ from twinloop.release.running_observers import ShadowWatcher
 from twinloop.release.running_policy import HomingMove
 from twinloop.release.running_record import RunFacts, RunWriter
 from twinloop.release.running_robot import EpisodeRun, RunOptions
-from twinloop.twin import Twin
 from twinloop.workflows.deploy.parts import PATIENCE_S, OpenedRun, episode_steps, open_registry, open_run_parts
 from twinloop.workflows.deploy.requests import RunRequest
+from twinloop.workflows.deploy.run_text import describe_run, episode_line
 from twinloop.workflows.run.results import claim_output
 
 _WORDS = {"1": True, "true": True, "yes": True, "y": True, "0": False, "false": False, "no": False, "n": False}
@@ -122,7 +120,7 @@ def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], i
     with ExitStack() as held:
         registry = open_registry(held)
         opened = open_run_parts(request, registry, held)
-        console.print(_describe_run(opened, request), soft_wrap=True)
+        console.print(describe_run(opened, request), soft_wrap=True)
         writer = RunWriter(request.output, _run_facts(opened, request))
         held.callback(writer.close)
         run = _Run(opened, request, writer, registry, console)
@@ -342,50 +340,6 @@ def _latency_quantiles(seconds: NDArray[np.float64]) -> dict[str, float | None]:
     known = 1e3 * seconds[np.isfinite(seconds)]
     levels = {"median": 0.5, "p99": 0.99, "max": 1.0}
     return {name: float(np.quantile(known, level)) if len(known) else None for name, level in levels.items()}
-
-
-def _describe_run(opened: OpenedRun, request: RunRequest) -> str:
-    limits, settings = opened.envelope.limits, opened.envelope.settings
-    return (
-        f"{opened.deciders['champion'].name} on {opened.robot.origin}: {request.episodes} × "
-        f"{episode_steps(opened, request) * limits.dt:.1f} s at {opened.robot_contract.control_hz:g} Hz\n"
-        f"Envelope from the twin {opened.twin.name}: {_format_speeds(limits.speed, opened.twin)}, links at least "
-        f"{1e3 * settings.clearance_m:g} mm and the hand {1e3 * settings.hand_clearance_m:g} mm away from fixed "
-        f"objects, holds after {1e3 * opened.envelope.watchdog_s:.0f} ms without a command"
-    )
-
-
-def _format_speeds(speed: NDArray[np.float64], twin: Twin) -> str:
-    """Return the smallest and largest speed limit of the hinges in deg/s and of the slides in mm/s, as text.
-
-    Args:
-        speed: speed limit of each joint of the robot in rad/s or m/s.
-        twin: twin of the robot.
-    """
-    slides = np.array([twin.model.joint(name).type[0] == mujoco.mjtJoint.mjJNT_SLIDE for name in twin.robot.joints])
-    kinds = ((np.rad2deg(speed[~slides]), "deg/s"), (1e3 * speed[slides], "mm/s"))
-    return " and ".join(f"{part.min():.0f} to {part.max():.0f} {unit}" for part, unit in kinds if part.size)
-
-
-def episode_line(episode: EpisodeRun, success: bool | None) -> str:
-    """Return a line about an episode: outcome, number of frames, and how often the envelope changed or held commands.
-
-    Args:
-        episode: the episode.
-        success: its outcome; None if unknown.
-    """
-    said = "outcome unknown" if success is None else "success" if success else "failure"
-    tail = f"; {episode.reason}" if episode.end_kind else ""
-    return f"episode {episode.episode}: {said}, {len(episode.steps)} frames, {_format_envelope_actions(episode)}{tail}"
-
-
-def _format_envelope_actions(episode: EpisodeRun) -> str:
-    """Return how many commands the envelope clipped to the limits, held (did not send) or stopped, as text."""
-    kinds = Counter(episode.decision_counts)
-    told = {"limited": "clipped to the limits", "held": "held", "stopped": "stopped"}
-    done = [f"{kinds[kind]} {words}" for kind, words in told.items() if kinds[kind]]
-    done += [f"{episode.unsent_count} not taken by the robot"] if episode.unsent_count else []
-    return f"envelope: {', '.join(done)}" if done else "all passed by the envelope"
 
 
 def _print_summary(result: Mapping[str, Any], console: Console) -> None:
