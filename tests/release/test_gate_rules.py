@@ -299,6 +299,27 @@ def test_how_few_trials_on_a_robot_can_show_a_margin(within, once, ever):
         assert with_robot(0, 0, least - 1, changes).rule("robot").verdict == before
 
 
+@pytest.mark.parametrize(
+    ("rate", "floor", "once", "ever"),
+    [
+        (1.0, 0.5, 5, 7),
+        (0.9, 0.5, 8, 14),
+        (0.8, 0.5, 13, 20),
+        (0.7, 0.5, 28, 53),
+        (1.0, 0.8, 14, 20),
+        (0.9, 0.8, 63, 110),
+    ],
+)
+def test_how_many_trials_of_a_first_policy_show_a_floor(rate, floor, once, ever):
+    """The page's table; failures are spread evenly."""
+    for looks, least in (("once", once), ("any", ever)):
+        for n, passes in ((least, True), (least - 1, False)):
+            won = np.diff(np.floor(np.arange(n + 1) * rate + 1e-9)) > 0
+            changes = {"champion": None, "looks": looks, "floor": {"success": floor}}
+            config = parse_gate({**ASKED, **changes})
+            assert (gate(config, evaluation("new", won), []).rule("floor").verdict == "yes") is passes, (looks, n)
+
+
 def test_without_trials_on_a_robot_the_answer_is_that_of_simulation_and_says_so():
     found = decided()
     assert (found.passed, found.robot_trials, found.to_json()["robot_trials"]) == (True, 0, 0)

@@ -58,6 +58,7 @@ _ROBOT = """
     def reset(self, episode):  # open the connection; it is called at the beginning of every session
         self.positions = np.zeros(len(self.units.names))
 
+    # If the vendor's call blocks while the robot moves: source = "real", and step(self, command, dt) instead of send.
     def send(self, command):  # send a command; return it as sent if the robot limits it
         self.positions = np.array(command)
 
