@@ -149,7 +149,7 @@ def test_the_policy_runs_in_ones_own_simulator(moved, capsys):
     starts = [reader.frames_table(i, [tracked])[tracked][0].as_py()[1] for i in range(2)]
     assert starts == pytest.approx([0.0, 0.005])  # episodes 4 and 5
     assert [reader.provenance(i).success for i in range(2)] == [True, True]
-    assert "200 to 200 mm/s, links" in capsys.readouterr().out
+    assert "speed 200 mm/s, acceleration " in capsys.readouterr().out
 
 
 def test_a_dataset_of_an_earlier_version_still_gives_the_kind_of_commands_and_the_name_of_a_task(moved):
