@@ -101,7 +101,7 @@ def test_no_files_import_each_other_in_a_circle():
 # Maximal number of code lines of each package. Docstrings do not count, so that an explanation costs nothing. A commit
 # that raises a ceiling justifies the lines; a commit that gets SLACK lines below it lowers the ceiling.
 CEILINGS = {
-    "catalog": 5800,
+    "catalog": 5810,
     "checks": 1050,
     "cli": 1400,
     "core": 3400,
@@ -112,23 +112,23 @@ CEILINGS = {
     "evaluate": 1600,
     "gap": 8050,
     "generate": 2380,
-    "hardware": 3380,
+    "hardware": 3440,
     "identify": 6170,
     "label": 860,
     "policies": 1620,
     "randomize": 2500,
-    "release": 7330,
+    "release": 7370,
     "render": 5190,
     "report": 2250,
-    "rollout": 2630,
+    "rollout": 2720,
     "scenario": 1440,
     "sensors": 3670,
     "simulate": 3630,
     "stats": 5840,
-    "tasks": 3160,
-    "train": 3600,
+    "tasks": 3190,
+    "train": 3900,
     "twin": 6610,
-    "workflows": 17100,
+    "workflows": 17160,
 }
 SLACK = 150
 

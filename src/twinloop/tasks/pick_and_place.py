@@ -157,7 +157,7 @@ class PickAndPlace:
         """Return the scripted expert for worlds that start in ``initial``."""
         return PickAndPlaceExpert(self, initial)
 
-    def memoryless_expert(self, initial: InitialState, params: ParamTable) -> ReactiveExpert:
+    def memoryless_expert(self, initial: InitialState, params: ParamTable, *, informed: bool = True) -> ReactiveExpert:
         """Return the expert whose commands depend on the present state alone; see `tasks.reactive`."""
         grasp = self._make_grasp(initial)
         return ReactiveExpert(
@@ -168,6 +168,7 @@ class PickAndPlace:
             turn_of=grasp.frame.turn_of,
             hand=self.hand,
             command=initial.command,
+            informed=informed,
         )
 
     def _make_grasp(self, initial: InitialState) -> GraspFromAbove:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
-from twinloop.simulate import Controller, InitialState
+from twinloop.simulate import Controller, InitialState, Simulation
 
 
 @runtime_checkable
@@ -77,6 +77,42 @@ class TrackedTask(Task, Protocol):
 def has_tracked_values(task: Task) -> TypeGuard[TrackedTask]:
     """Return whether a task has tracked values, which are optional."""
     return hasattr(task, "environment_names") and hasattr(task, "environment")
+
+
+class StateExpert(Protocol):
+    """Expert whose commands depend on the present state of a world alone, see `tasks.reactive`."""
+
+    def label(
+        self, simulation: Simulation, held: NDArray[np.float64], earlier: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the commands ``(nworld, nu)`` that the expert issues in the present states.
+
+        Args:
+            simulation: the worlds.
+            held: the commands that were issued last, ``(nworld, nu)``.
+            earlier: the commands before these.
+        """
+        ...
+
+
+class LabellingTask(TrackedTask, Protocol):
+    """Task with an expert that can label every state that a policy visits."""
+
+    def memoryless_expert(self, initial: InitialState, params: ParamTable, *, informed: bool = True) -> StateExpert:
+        """Return this expert for worlds that start in ``initial``.
+
+        Args:
+            initial: initial states of the worlds.
+            params: parameters of the worlds.
+            informed: whether the expert knows errors of encoders and servos, which a policy cannot see. An expert that
+                teaches must not: a policy that cannot see why its teacher decides learns the mean of the decisions.
+        """
+        ...
+
+
+def has_labels(task: Task) -> TypeGuard[LabellingTask]:
+    """Return whether a task has an expert that can label states, which is optional."""
+    return hasattr(task, "memoryless_expert") and has_tracked_values(task)
 
 
 class ProgressTask(Task, Protocol):

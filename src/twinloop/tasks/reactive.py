@@ -26,6 +26,7 @@ from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.kinematics import ChainPose
 from twinloop.tasks.reaching import ToolFrame, joint_step, tool_error
 from twinloop.tasks.waypoints import ToolState, tool_speed
+from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -33,6 +34,7 @@ Mask = NDArray[np.bool_]
 _APPROACH_RATE = 4.0  # 1/s: near its goal the tool moves at this rate times its distance
 _TURN_SPEED = 1.5  # rad/s: turning of the hand about its approach
 _JOINT_SPEED = 1.6  # rad/s; an envelope allows 2 rad/s for arms whose motors it does not know, and 3.2 for an SO-101
+_DRIFT = 0.015  # m: greatest correction of the tool's error at rest
 _STROKE_TIME = 0.54  # s for the gripper's command from open to closed; an envelope allows a servo of an SO-101 0.53 s
 
 
@@ -105,14 +107,18 @@ class ReactiveExpert:
         turn_of: Callable[[Array, tuple[Array, Array, Array]], Array],
         hand: GripperHand | None,
         command: Array,
+        informed: bool = True,
     ) -> None:
         self._arm, self._rules, self._frame, self._turn_of, self._hand = arm, tuple(rules), frame, turn_of, hand
         hz, twin, servo = arm.twin.control_hz, arm.twin, arm.servo
         self._hz, self._speed = hz, tool_speed(arm) / hz
         self._posture = arm.home[arm.chain.qpos]
         self._offset, self._scale = (part[:, servo.actuators] for part in command_map(twin, params))
-        gain = -twin.model.actuator_biasprm[: len(twin.robot.joints), 1]
-        self._stiffness = twin.column(params, "actuator", "kp", default=gain)[:, servo.actuators]
+        self._stiffness, self._informed = servo.stiffness, informed
+        if informed:
+            stiffness = twin.column(params, "actuator", "kp", default=_nominal_stiffness(twin))
+            self._stiffness = stiffness[:, servo.actuators]
+        self._lag = float(servo.lag.mean()) / hz
         self._held = self._earlier = np.array(command)
 
     def __call__(self, simulation: Simulation) -> Array:
@@ -131,7 +137,11 @@ class ReactiveExpert:
         """
         chain, servo = self._arm.chain, self._arm.servo
         qpos, qvel = (np.nan_to_num(part, posinf=0.0, neginf=0.0) for part in (simulation.qpos, simulation.qvel))
-        measured, speed = qpos[:, chain.qpos], qvel[:, chain.dof]
+        measured, speed, held_at = qpos[:, chain.qpos], qvel[:, chain.dof], held[:, servo.actuators]
+        if self._informed:
+            held_at = self._offset + self._scale * held_at
+        else:
+            measured = (measured - self._offset) / self._scale
         pose = chain.pose(measured)
         now = PresentState(
             qpos=qpos,
@@ -140,10 +150,13 @@ class ReactiveExpert:
             velocity=np.matmul(chain.jacobian(pose)[:, :3], speed[..., None])[..., 0],
             **self._observe_gripper(qpos, qvel, held, earlier),
         )
-        reference = self._find_reference(held, pose)
+        reference = self._find_reference(held_at, pose)
         planned = chain.pose(reference)
-        goal, turn, grip, pace = self._choose(now, planned.position)
-        way = goal - planned.position
+        drift = 0.0 * now.tool
+        if not self._informed:
+            drift = np.clip(now.tool + now.velocity * self._lag - planned.position, -_DRIFT, _DRIFT)
+        goal, turn, grip, pace = self._choose(now, planned.position + drift)
+        way = goal - planned.position - drift
         distance = np.sqrt((way**2).sum(axis=1))
         reached = np.minimum(self._speed * pace, _APPROACH_RATE / self._hz * distance)
         position = planned.position + way * (reached / np.maximum(distance, 1e-9))[:, None]
@@ -154,12 +167,12 @@ class ReactiveExpert:
         step = joint_step(chain.jacobian(planned), error, self._posture - reference)
         target = np.clip(reference + np.clip(step, -fastest, fastest), chain.limits[:, 0], chain.limits[:, 1])
         target = target + chain.gravity_torques(chain.pose(target)) / self._stiffness
-        wanted = np.clip((target - self._offset) / self._scale, servo.command_low, servo.command_high)
+        wanted = (target - self._offset) / self._scale if self._informed else target
+        wanted = np.clip(wanted, servo.command_low, servo.command_high)
         return self._limit(wanted, grip, held)
 
-    def _find_reference(self, held: Array, pose: ChainPose) -> Array:
-        """Return the joint positions ``(nworld, k)`` at which the held commands bring the arm to rest."""
-        target = self._offset + self._scale * held[:, self._arm.servo.actuators]
+    def _find_reference(self, target: Array, pose: ChainPose) -> Array:
+        """Return the joint positions ``(nworld, k)`` at which held commands bring the arm to rest."""
         settled = target - self._arm.chain.gravity_torques(pose) / self._stiffness
         return target - self._arm.chain.gravity_torques(self._arm.chain.pose(settled)) / self._stiffness
 
@@ -201,3 +214,7 @@ class ReactiveExpert:
             step = stroke / (_STROKE_TIME * hz)
             command[:, hand.actuator] += np.clip(aim - held[:, hand.actuator], -step, step)
         return command
+
+
+def _nominal_stiffness(twin: Twin) -> Array:
+    return -twin.model.actuator_biasprm[: len(twin.robot.joints), 1]

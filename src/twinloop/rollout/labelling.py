@@ -1,0 +1,107 @@
+"""Let a policy act in worlds while an expert labels every state with the command that it would issue there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ENVIRONMENT, STATE, Contract
+from twinloop.policies import PolicyLoop, Predictor
+from twinloop.rollout.actor import EpisodeStart
+from twinloop.rollout.observing import WorldObserver, offered_contract
+from twinloop.simulate import Controller, Simulation
+from twinloop.tasks.protocol import LabellingTask
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class LabelledSteps:
+    """What a policy sees at each step, and the expert's command; arrays ``(nworld, nstep, k)`` in the dataset's units.
+
+    Attributes:
+        state: joint readings.
+        environment: tracked values that the policy reads.
+        held: command of the step before.
+        label: command of the expert.
+    """
+
+    state: list[Array] = field(default_factory=list[Array])
+    environment: list[Array] = field(default_factory=list[Array])
+    held: list[Array] = field(default_factory=list[Array])
+    label: list[Array] = field(default_factory=list[Array])
+
+    def stack(self) -> dict[str, NDArray[np.float32]]:
+        """Return each array by its name, ``(nworld, nstep, k)``."""
+        return {name: np.stack(rows, axis=1).astype(np.float32) for name, rows in vars(self).items() if rows}
+
+
+@dataclass(kw_only=True)
+class LabellingActor:
+    """Actor whose every step an expert labels: a policy acts in some worlds, the expert in the others.
+
+    Args:
+        task: the task, with an expert that labels states.
+        twin: twin of the worlds.
+        contract: contract of the policy, without cameras.
+        policy: the policy; None if the expert acts in all worlds.
+        by_expert: worlds in which the expert acts, ``(nworld,)``; by default none, if there is a policy.
+        steps: filled with the labelled steps of the worlds that were begun last.
+    """
+
+    task: LabellingTask
+    twin: Twin
+    contract: Contract
+    policy: Predictor | None = None
+    by_expert: Sequence[bool] | NDArray[np.bool_] | None = None
+    steps: LabelledSteps = field(default_factory=LabelledSteps)
+
+    @property
+    def name(self) -> str:
+        """Name of the labelling expert, and of the actor."""
+        return f"labelled by {self.task.expert_version}"
+
+    def begin(self, worlds: EpisodeStart) -> Controller:
+        """Return a controller that acts in these worlds and adds to ``steps``."""
+        expert = self.task.memoryless_expert(worlds.initial, worlds.params, informed=False)
+        observer = WorldObserver(self.twin, self.task, worlds)
+        units, number = self.contract.action, len(worlds.numbers)
+        names = offered_contract(self.twin, self.task).environment
+        columns = [names.index(name) for name in self.contract.environment]
+        loop = None if self.policy is None else self._open_loop(self.policy, worlds)
+        by_expert = np.zeros(number, dtype=bool) if self.by_expert is None else np.asarray(self.by_expert)
+        held = earlier = np.array(worlds.initial.command)
+        self.steps = steps = LabelledSteps()
+
+        def command(simulation: Simulation) -> Array:
+            nonlocal held, earlier
+            seen = observer.observe_worlds(simulation.state, simulation.step_index)
+            label = acted = expert.label(simulation, held, earlier)
+            if columns:
+                seen[ENVIRONMENT] = seen[ENVIRONMENT][:, columns]
+                steps.environment.append(seen[ENVIRONMENT])
+            steps.state.append(seen[STATE])
+            steps.held.append(units.from_si(held))
+            steps.label.append(units.from_si(label))
+            if loop is not None:
+                acted = np.where(by_expert[:, None], label, units.to_si(loop.act(seen)))
+                loop.set_sent_commands(units.from_si(acted))
+            held, earlier = acted, held
+            return acted
+
+        return command
+
+    def _open_loop(self, policy: Predictor, worlds: EpisodeStart) -> PolicyLoop:
+        return PolicyLoop(
+            policy,
+            len(worlds.numbers),
+            worlds.run_seed,
+            worlds.numbers,
+            attempt=worlds.attempt,
+            command=self.contract.action.from_si(worlds.initial.command),
+            on_refusal="hold",
+        )

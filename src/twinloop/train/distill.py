@@ -1,0 +1,347 @@
+"""Teach a policy on-policy: it acts in randomized worlds, and an expert labels every state that it visits.
+
+DAgger (Ross, Gordon & Bagnell, "A reduction of imitation learning and structured prediction to no-regret online
+learning", AISTATS 2011). In the first round the expert acts, in later rounds the policy, so that it learns what to do
+in the states to which its own errors lead. All rounds stay in the training data. The expert sees what the policy sees
+(`tasks.protocol.LabellingTask`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor  # pyright: ignore[reportMissingImports]
+
+from twinloop import __version__
+from twinloop.core.assignment import Assignment
+from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
+from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
+from twinloop.core.files import sha256_json, write_bytes, write_json
+from twinloop.core.progress import show_progress
+from twinloop.core.seeds import generator
+from twinloop.dataset.storage.snapshot import hold_folder_lock
+from twinloop.policies.factory import new_policy
+from twinloop.policies.folder import PolicyCard
+from twinloop.policies.policy import Policy
+from twinloop.policies.settings import read_settings
+from twinloop.policies.statistics import LAST_COMMAND, Statistics, relative_actions
+from twinloop.randomize import Plan
+from twinloop.rollout.episodes import run_batch
+from twinloop.rollout.labelling import LabellingActor
+from twinloop.rollout.observing import offered_contract
+from twinloop.simulate import open_backend
+from twinloop.tasks.protocol import LabellingTask, Task, has_labels
+from twinloop.train.config import CHECKPOINT, RESULT
+from twinloop.train.loop import learning_rate, read_checkpoint, write_checkpoint
+
+Arrays = Mapping[str, NDArray[np.float32]]
+_ROUNDS = "rounds"
+_KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "label": ACTION}
+_SETTINGS = {"chunk_size": 1, "n_action_steps": 1, "last_command": True, "action_space": "delta_to_command"}
+
+
+class DistillConfig(BaseModel):
+    """Configuration of on-policy teaching.
+
+    Attributes:
+        inputs: names of the bodies whose tracked values the policy reads; by default all but the tool, which few robots
+            have a tracker for.
+        settings: settings of the policy, of kind ``mlp``.
+        worlds: worlds of each round.
+        rounds: number of rounds; in the first one the expert acts.
+        steps: steps of the optimizer after each round but the last.
+        final_steps: steps after the last round, in which the learning rate falls to zero along a cosine.
+        expert_share: share of the worlds of later rounds in which the expert acts.
+        batch: samples per step.
+        lr: learning rate.
+        weight_decay: weight decay of the optimizer.
+        clip: largest norm of the gradient.
+        seed: run seed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    inputs: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
+    worlds: int = Field(default=96, ge=1)
+    rounds: int = Field(default=8, ge=1)
+    steps: int = Field(default=4000, ge=1)
+    final_steps: int = Field(default=12_000, ge=1)
+    expert_share: float = Field(default=0.0, ge=0, le=1)
+    batch: int = Field(default=256, ge=1)
+    lr: float = Field(default=1e-3, gt=0)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    clip: float = Field(default=1.0, gt=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+@dataclass(kw_only=True)
+class DistillRun:
+    """One run of on-policy teaching; `run` does all rounds that are not done yet.
+
+    Attributes:
+        plan: distribution of the worlds.
+        task: the task.
+        config: the configuration.
+        folder: folder of the policy, with the checkpoint during the run.
+        rows: facts about each finished round.
+    """
+
+    plan: Plan
+    task: LabellingTask
+    config: DistillConfig
+    folder: Path
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def __post_init__(self) -> None:
+        self.contract = _choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
+        settings = read_settings("mlp", {**_SETTINGS, **self.config.settings})
+        if settings.chunk_size != 1 or not settings.last_command:
+            raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
+        self.settings, self.data = settings, list[Arrays]()
+        self.facts = {"configuration": sha256_json([self.config.model_dump(mode="json"), self.plan.twin.hash])}
+
+    def run(self, *, resume: bool = False) -> tuple[Policy, list[dict[str, Any]]]:
+        """Return the taught policy, and the facts about each round.
+
+        Raises:
+            InputError: If the checkpoint belongs to another configuration.
+            CheckFailedError: If all worlds of a round are invalid, or the loss is not finite.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            policy, optimizer = self._restore() if resume else (None, None)
+            for number in range(len(self.rows), self.config.rounds):
+                row = self._collect(number, policy)
+                if policy is None or optimizer is None:
+                    policy = new_policy("mlp", self.contract, self.settings, self._measure(), seed=self.config.seed)
+                    optimizer = self._make_optimizer(policy)
+                row["loss"] = self._train(policy, optimizer, number)
+                self.rows.append(row)
+                self._save(policy, optimizer)
+        finally:
+            torch.set_num_threads(threads)
+        assert policy is not None  # noqa: S101 - there is one round or more
+        return policy, self.rows
+
+    def _collect(self, number: int, policy: Policy | None) -> dict[str, Any]:
+        """Simulate a round, add its labelled steps to the data, and return facts about it."""
+        config = self.config
+        episodes = range(number * config.worlds, (number + 1) * config.worlds)
+        count = config.worlds if policy is None else round(config.expert_share * config.worlds)
+        order = generator(config.seed, "distill/actors", number).permutation(config.worlds)
+        actor = LabellingActor(
+            task=self.task, twin=self.plan.twin, contract=self.contract, policy=policy, by_expert=order < count
+        )
+        batch = run_batch(
+            self.plan.twin, self.task, self.plan.draw(episodes), run_seed=config.seed, episodes=episodes, actor=actor,
+            backend=open_backend(),
+        )  # fmt: skip
+        valid = batch.trajectories.valid
+        if not valid.any():
+            raise CheckFailedError(
+                f"All {config.worlds} worlds of round {number} diverged or could not be reset: "
+                f"{batch.trajectories.reason[0]}. Check the twin with `twinloop twin check`, or narrow its ranges."
+            )
+        arrays = {name: values[valid] for name, values in actor.steps.stack().items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        write_bytes(self._file(number), buffer.getvalue())
+        self.data.append(arrays)
+        return {
+            "worlds": config.worlds,
+            "by_expert": count,
+            "by_policy": config.worlds - count,
+            "invalid": int((~valid).sum()),
+            "successes": int(batch.success.sum()),
+            "labelled_by": self.task.expert_version,
+            "steps": int(arrays["label"].shape[0] * arrays["label"].shape[1]),
+        }
+
+    def _train(self, policy: Policy, optimizer: torch.optim.Optimizer, number: int) -> float:
+        config, last = self.config, number == self.config.rounds - 1
+        steps = config.final_steps if last else config.steps
+        random, columns = generator(config.seed, "distill/batches", number), self._columns()
+        total = torch.zeros(())
+        policy.train()
+        with show_progress(label=f"round {number + 1} of {config.rounds}", total=steps) as advance:
+            for step in range(steps):
+                if last:
+                    rate = learning_rate(step, steps=steps, peak=config.lr, warmup=0.0)
+                    for group in optimizer.param_groups:
+                        group["lr"] = rate
+                loss, _, _ = policy.loss(self._batch(columns, random))
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(policy.parameters(), config.clip)
+                optimizer.step()
+                total += loss.detach()
+                advance(1)
+        policy.eval()
+        mean = float(total) / steps
+        if not np.isfinite(mean):
+            raise CheckFailedError(f"The loss of round {number} is not finite. Lower lr, and resume the run.")
+        return mean
+
+    def _columns(self) -> dict[str, Tensor]:
+        names = self.data[0]
+        return {_KEYS[name]: torch.from_numpy(np.concatenate([part[name] for part in self.data])) for name in names}
+
+    def _batch(self, columns: Mapping[str, Tensor], random: np.random.Generator) -> dict[str, Tensor]:
+        worlds, length = columns[ACTION].shape[:2]
+        world = torch.from_numpy(random.integers(0, worlds, self.config.batch))
+        step = torch.from_numpy(random.integers(0, length, self.config.batch))
+        past = (step[:, None] + torch.arange(1 - self.settings.n_obs_steps, 1)).clamp(min=0)
+        made = {
+            key: values[world[:, None], past] for key, values in columns.items() if key not in (ACTION, LAST_COMMAND)
+        }
+        return {
+            **made,
+            LAST_COMMAND: columns[LAST_COMMAND][world, step],
+            ACTION: columns[ACTION][world, step][:, None],
+        }
+
+    def _measure(self) -> Statistics:
+        samples: dict[str, NDArray[Any]] = {_KEYS[name]: values for name, values in self.data[0].items()}
+        base = {"delta_to_command": LAST_COMMAND, "delta_to_state": STATE}.get(self.settings.action_space)
+        if base is not None:
+            samples[ACTION] = relative_actions(samples[ACTION][..., None, :], samples[base])[..., 0, :]
+        return Statistics.measure(samples, source=f"{len(self.data[0]['label'])} worlds of the expert")
+
+    def _make_optimizer(self, policy: Policy) -> torch.optim.Optimizer:
+        config = self.config
+        return torch.optim.AdamW(policy.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
+
+    def _file(self, number: int) -> Path:
+        folder = self.folder / _ROUNDS
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{number:03d}.npz"
+
+    def _save(self, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
+        slots = optimizer.state_dict()["state"]
+        groups = {
+            "policy": policy.state_dict(),
+            "optimizer": {f"{i}/{name}": value for i, slot in slots.items() for name, value in slot.items()},
+        }
+        write_checkpoint(self.folder, groups, {**self.facts, "rows": self.rows})
+
+    def _restore(self) -> tuple[Policy, torch.optim.Optimizer]:
+        checkpoint = read_checkpoint(self.folder)
+        if checkpoint.facts.get("configuration") != self.facts["configuration"]:
+            raise InputError(
+                f"{self.folder / CHECKPOINT} belongs to a run with another configuration or twin. Resume with the same "
+                "settings, or teach into another --output."
+            )
+        self.rows = list(checkpoint.facts["rows"])
+        for number in range(len(self.rows)):
+            with np.load(self._file(number), allow_pickle=False) as stored:
+                self.data.append(dict(stored))
+        policy = new_policy("mlp", self.contract, self.settings, self._measure(), seed=self.config.seed)
+        policy.load_state_dict(checkpoint.tensor_group("policy"))
+        optimizer, slots = self._make_optimizer(policy), dict[int, dict[str, Tensor]]()
+        for name, value in checkpoint.tensor_group("optimizer").items():
+            place, _, what = name.partition("/")
+            slots.setdefault(int(place), {})[what] = value
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+        return policy, optimizer
+
+
+def distill(
+    plan: Plan,
+    task: Task,
+    config: DistillConfig,
+    output: Path | str,
+    *,
+    assignment: tuple[Assignment, Mapping[str, Path]] | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Teach a policy on-policy, and write it with ``result.json`` into a folder; return the content of this file.
+
+    The same configuration and plan give the same weights on one machine, also after an interruption.
+
+    Args:
+        plan: distribution of the worlds, with the twin.
+        task: the task, for the twin of the plan.
+        config: the configuration.
+        output: the folder. It holds a checkpoint and the labelled steps during the run.
+        assignment: twin and task that the policy keeps, with their files; see `tasks.assignment.assign`.
+        resume: continue from the checkpoint in ``output``.
+
+    Raises:
+        InputError: If the task has no expert that labels states, or the folder is in use for something else.
+        CheckFailedError: If all worlds of a round are invalid, or the loss is not finite.
+    """
+    if not has_labels(task):
+        raise InputError(
+            f"The task {task.name} has no expert that can label the states of a policy. Give it a method "
+            "memoryless_expert (see twinloop.tasks.protocol.LabellingTask), or train from demonstrations."
+        )
+    output = Path(output)
+    if (output / RESULT).exists() or ((output / CHECKPOINT).exists() and not resume):
+        raise InputError(f"{output} holds another run. Continue it with --resume, or choose another --output.")
+    with hold_folder_lock(output, "training"):
+        run = DistillRun(plan=plan, task=task, config=config, folder=output)
+        policy, rows = run.run(resume=resume)
+        metrics = _make_metrics(run, policy, rows)
+        policy.save(output, replace(_make_card(output.name, metrics), **_keep(assignment)))
+        write_json(output / RESULT, metrics)
+        (output / CHECKPOINT).unlink(missing_ok=True)
+        for file in (output / _ROUNDS).glob("*.npz"):
+            file.unlink()
+        (output / _ROUNDS).rmdir()
+    return metrics
+
+
+def _choose_inputs(offered: Contract, names: tuple[str, ...]) -> Contract:
+    bodies = list(dict.fromkeys(name.partition(".")[0] for name in offered.environment))
+    for name in names:
+        if name not in bodies:
+            raise UnknownNameError("tracked body", name, bodies, where=f"the task {offered.task}")
+    wanted = names or tuple(name for name in bodies if name != "tool")
+    kept = tuple(name for name in offered.environment if name.partition(".")[0] in wanted)
+    return replace(offered, environment=kept)
+
+
+def _make_metrics(run: DistillRun, policy: Policy, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "verb": "distill",
+        "policy": "mlp",
+        "hash": policy.hash,
+        "parameters": policy.parameter_count,
+        "config": run.config.model_dump(mode="json"),
+        "twin": run.plan.twin.name,
+        "twin_hash": run.plan.twin.hash,
+        "task": run.task.name,
+        "seed": run.config.seed,
+        "rounds": rows,
+        "versions": {"twinloop": __version__, "torch": torch.__version__, "numpy": np.__version__},
+    }
+
+
+def _make_card(name: str, metrics: Mapping[str, Any]) -> PolicyCard:
+    data = tuple(
+        {"name": f"round {number + 1}", "episodes": row["worlds"], "real": False, "frames": row["steps"]}
+        for number, row in enumerate(metrics["rounds"])
+    )
+    provenance = {
+        "code": f"twinloop {__version__}",
+        "twins": f"{metrics['twin']} {metrics['twin_hash'][:16]}",
+        "labelled_by": metrics["rounds"][0]["labelled_by"],
+        "acted": ", ".join(f"{row['by_expert']} expert + {row['by_policy']} policy" for row in metrics["rounds"]),
+        "seed": metrics["seed"],
+    }
+    return PolicyCard(name=name, data=data, provenance=provenance)
+
+
+def _keep(assignment: tuple[Assignment, Mapping[str, Path]] | None) -> dict[str, Any]:
+    return {} if assignment is None else {"assignment": assignment[0], "sources": assignment[1]}

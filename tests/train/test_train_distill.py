@@ -1,0 +1,121 @@
+"""On-policy teaching: shares, provenance, the same weights after an interruption, and clear errors."""
+
+import dataclasses
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.policies.folder import read_card
+from twinloop.randomize import Plan, default_draws
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+torch = pytest.importorskip("torch")
+
+from twinloop.policies import open_policy  # noqa: E402
+from twinloop.rollout.episodes import run_batch  # noqa: E402
+from twinloop.rollout.labelling import LabellingActor  # noqa: E402
+from twinloop.rollout.observing import offered_contract  # noqa: E402
+from twinloop.rollout.policy_actor import PolicyActor  # noqa: E402
+from twinloop.train import distill as module  # noqa: E402
+from twinloop.train.distill import DistillConfig, distill  # noqa: E402
+
+TWIN = load_twin("so101_tabletop")
+PLAN = Plan(twin=TWIN, run_seed=3, draws=tuple(default_draws(TWIN)))
+SMALL = {"worlds": 4, "rounds": 2, "steps": 4, "final_steps": 6, "batch": 8, "settings": {"width": 8, "depth": 1}}
+
+
+@pytest.fixture
+def task():
+    made = open_task("pick_and_place", TWIN)
+    made.nstep = 12
+    return made
+
+
+def test_shares_are_exact_and_the_result_says_who_acted_and_who_labelled(task, tmp_path):
+    made = distill(PLAN, task, DistillConfig(**SMALL, expert_share=0.5), tmp_path / "policy")
+    assert [(row["by_expert"], row["by_policy"]) for row in made["rounds"]] == [(4, 0), (2, 2)]
+    assert all(row["labelled_by"] == task.expert_version and row["steps"] == 48 for row in made["rounds"])
+    policy = open_policy(tmp_path / "policy")
+    assert policy.hash == made["hash"]
+    assert not any(name.startswith("tool") for name in policy.contract.environment)
+    assert read_card(tmp_path / "policy").provenance["acted"] == "4 expert + 0 policy, 2 expert + 2 policy"
+    assert sorted(path.name for path in (tmp_path / "policy").iterdir() if path.suffix in (".npz", "")) == []
+    batch = run_batch(
+        TWIN,
+        task,
+        PLAN.draw(range(2)),
+        run_seed=3,
+        episodes=range(2),
+        actor=PolicyActor(policy=policy, task=task, twin=TWIN),
+    )
+    assert batch.trajectories.valid.all()
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(task, tmp_path, monkeypatch):
+    config = DistillConfig(**SMALL)
+    whole = distill(PLAN, task, config, tmp_path / "whole")
+    train = module.DistillRun._train
+
+    def killed(self, policy, optimizer, number):
+        if number == 1:
+            raise KeyboardInterrupt
+        return train(self, policy, optimizer, number)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module.DistillRun, "_train", killed)
+        distill(PLAN, task, config, tmp_path / "cut")
+    with pytest.raises(InputError, match="--resume"):
+        distill(PLAN, task, config, tmp_path / "cut")
+    with pytest.raises(InputError, match="another configuration"):
+        distill(PLAN, task, config.model_copy(update={"lr": 0.1}), tmp_path / "cut", resume=True)
+    assert distill(PLAN, task, config, tmp_path / "cut", resume=True)["hash"] == whole["hash"]
+
+
+def test_labels_are_the_experts_commands_in_the_states_that_the_policy_visits(task):
+    params, initial = PLAN.draw(range(3)), task.reset(PLAN.draw(range(3)), run_seed=3, episodes=range(3))
+    contract = offered_contract(TWIN, task)
+
+    class Wrong:
+        """A policy that drives one joint away."""
+
+        contract = None
+        settings = module.read_settings("mlp", module._SETTINGS)
+        noise_size = 0
+        observation_keys = ("observation.state", "observation.last_command")
+
+        def predict_with_features(self, seen, noise=None, domain=None):
+            return seen["observation.last_command"][:, None] + np.eye(6)[0], np.zeros((3, 1))
+
+    policy = Wrong()
+    policy.contract = contract
+    actor = LabellingActor(
+        task=task, twin=TWIN, contract=contract, policy=cast("Any", policy), by_expert=[True, False, False]
+    )
+    batch = run_batch(TWIN, task, params, run_seed=3, episodes=range(3), actor=actor, initial=initial)
+    steps = actor.steps.stack()
+    sent = contract.action.from_si(batch.trajectories.commands)
+    np.testing.assert_allclose(steps["held"][:, 1:], sent[:, :-1], atol=1e-4)
+    np.testing.assert_allclose(sent[0], steps["label"][0], atol=1e-4)  # the expert acts in the first world
+    np.testing.assert_allclose(sent[1:, :, 0] - steps["held"][1:, :, 0], 1.0, atol=1e-4)
+    assert np.abs(steps["label"][1:] - sent[1:]).max() > 0.5
+    np.testing.assert_allclose(steps["state"], batch.observation, atol=1e-4)
+
+
+def test_what_cannot_be_taught_is_said(task, tmp_path):
+    with pytest.raises(InputError, match="no expert that can label"):
+        distill(PLAN, open_task("reach_moving", TWIN), DistillConfig(), tmp_path / "policy")
+    with pytest.raises(UnknownNameError, match="bowl"):
+        distill(PLAN, task, DistillConfig(inputs=("bowl",)), tmp_path / "policy")
+    with pytest.raises(InputError, match="chunk_size 1"):
+        distill(PLAN, task, DistillConfig(settings={"chunk_size": 4}), tmp_path / "policy")
+
+
+def test_the_policy_reads_only_the_named_bodies(task):
+    contract = module._choose_inputs(offered_contract(TWIN, task), ("cube",))
+    assert contract.environment == tuple(f"cube.{part}" for part in ("x", "y", "z", "heading.cos", "heading.sin"))
+    assert dataclasses.replace(contract, environment=()) == dataclasses.replace(
+        offered_contract(TWIN, task), environment=()
+    )
