@@ -8,10 +8,11 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import BoundsError, InputError, LogError, UnknownNameError
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.gap import measure_gap
+from twinloop.gap.dynamics.report import ChannelRow
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
-from twinloop.stats import delay_series
+from twinloop.stats import Interval, delay_series
 from twinloop.twin import load_twin
 
 
@@ -160,3 +161,12 @@ def test_a_replay_that_is_lost_is_refused_by_episode(twin, backend):
     wild = episode(9, twin.units, good[1].action, np.full_like(good[1].state, 1e14))
     with pytest.raises(InputError, match="so101_tabletop diverges in episode 9"):
         measure_gap(twin, [good[0], wild], backend=backend)
+
+
+def test_all_tables_show_a_channel_in_the_unit_of_its_row():
+    row = ChannelRow(row=1, name="elbow", unit="mrad", factor=1e3)
+    values = np.array([1.0, 2.341e-4])
+    assert row.format_value(values) == "0.234"
+    assert row.format_estimate(Interval.of(values, values / 2, values * 2, level=0.95, method="")) == (
+        "0.234 [0.117, 0.468]"
+    )

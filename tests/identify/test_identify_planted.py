@@ -124,6 +124,7 @@ def test_planted_parameters_come_back(twin, backend, coupled):
     assert found["sensor/tilt/offset"] == pytest.approx(0.06, abs=0.02)
     assert result.holdout_error.high.max() < 0.2  # degrees; the planted noise alone gives 0.08
     assert np.all(result.training_error < 0.2 * result.nominal_training_error)
+    assert result.nominal_holdout_error == pytest.approx(result.nominal_training_error, rel=0.5)
 
 
 @pytest.mark.slow

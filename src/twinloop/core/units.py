@@ -31,6 +31,25 @@ SUFFIXES: dict[str, tuple[str, float]] = {
 }
 
 
+_SMALL_UNITS = MappingProxyType({"s": "ms", "rad": "mrad", "m": "mm", "N·m": "mN·m", "kg": "g"})
+_SMALL = 0.1  # a value below it is shown in the smaller unit
+_DECIMALS = 3  # of a value from 1 on; a smaller one gets more, so that it has as many significant digits
+_MOST_DECIMALS = 9
+
+
+def choose_display_unit(unit: str, size: float) -> tuple[float, str]:
+    """Return factor and unit with which values of about a size are shown: 1000 and ms for a delay of 0.03 s."""
+    small = 0 < abs(size) < _SMALL and unit in _SMALL_UNITS
+    return (1e3, _SMALL_UNITS[unit]) if small else (1.0, unit)
+
+
+def count_decimals(value: float) -> int:
+    """Return the number of decimals that shows an error: three, or for a small one three significant digits."""
+    if not math.isfinite(value) or value == 0:
+        return _DECIMALS
+    return int(np.clip(_DECIMALS - 1 - math.floor(math.log10(abs(value))), _DECIMALS, _MOST_DECIMALS))
+
+
 # Kind of a robot's commands, with its plural for messages.
 CommandKind = Literal["position", "velocity", "torque"]
 COMMANDED: Mapping[CommandKind, str] = MappingProxyType(

@@ -129,7 +129,7 @@ class StructureComparison(JsonRecord):
             gain = row.improvement
             span = f"{gain.estimate:+.1%} [{float(gain.low):+.1%}, {float(gain.high):+.1%}]"
             lines.append(
-                f"{row.name:<20}{row.added:>6}{float(row.error.estimate):>8.3f}  {span:<28}{row.per_parameter:>+8.2%}"
+                f"{row.name:<20}{row.added:>6}{float(row.error.estimate):>8.3g}  {span:<28}{row.per_parameter:>+8.2%}"
                 f"{row.p_value:>10.4f}  {row.verdict}"
             )
         return "\n".join(lines)

@@ -18,6 +18,7 @@ from twinloop.identify.assembly import FitSpace, FreeParam, fit_space, narrow_bo
 from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.considered import find_hidden_inertias, inertia_responses, undeclared_responses
 from twinloop.identify.model_error import find_model_error
+from twinloop.identify.notes import collect_notes, note_dominant_episode, note_kept_values
 from twinloop.identify.optimization import FitProgress, optimize_fit, return_undetermined
 from twinloop.identify.problem import FitProblem
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
@@ -36,13 +37,6 @@ _QUANTUM_ERROR = 1e-4
 _LJUNG_BOX_LAGS = 10
 _PRIOR_QUANTILE = 1.96  # standard deviations around the mean contain 95 % of a normal distribution
 _NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
-# Distance from the optimum, in standard errors, above which a note is given.
-_UNFINISHED = 0.3
-_FEW_DF = 3.0
-_NO_CALIBRATION = (
-    "The log has no calibration. The twin's joint ranges are used instead; sensor offset and scale are identified."
-)
-_NOT_HELD_OUT = "Nothing was held out: all errors are training errors."
 
 
 def build_distribution(
@@ -194,46 +188,6 @@ def summarize_residuals(residual: NDArray[np.float64]) -> FitResiduals:
     )
 
 
-def collect_notes(
-    logs: ReplayLogs,
-    scales: Mapping[str, float],
-    holdout: Sequence[int],
-    names: Sequence[str],
-    uncertainty: Uncertainty,
-) -> tuple[str, ...]:
-    """Return notes for the user about limitations of the result, such as missing calibration or too few iterations.
-
-    Args:
-        logs: The windows of the log.
-        scales: Encoder scales by parameter name.
-        holdout: Numbers of the held-out episodes.
-        names: Names of the free parameters.
-        uncertainty: Uncertainty of the estimate.
-    """
-    notes = []
-    if not logs.calibrated:
-        notes.append(_NO_CALIBRATION)
-    if scales:
-        notes.append(f"Scale of {len(scales)} joints computed from the encoder steps in the log, not fitted.")
-    if not holdout:
-        notes.append(_NOT_HELD_OUT)
-    known = np.array([not reason for reason in uncertainty.reasons])
-    distance = np.where(known, np.nan_to_num(uncertainty.distance_to_optimum), 0.0)
-    if distance.max(initial=0.0) > _UNFINISHED:
-        worst = int(np.argmax(distance))
-        notes.append(
-            f"The optimization ended {distance[worst]:.1f} standard errors from its optimum in {names[worst]}. The "
-            "intervals reach to the optimum. Raise polish in the fit file to come closer."
-        )
-    weak = [
-        n for n, df, why in zip(names, uncertainty.df, uncertainty.reasons, strict=True) if not why and df < _FEW_DF
-    ]
-    if weak and uncertainty.clusters is not None and uncertainty.clusters.count > 2 * _FEW_DF:
-        many = uncertainty.clusters.count
-        notes.append(f"Only two or three of {many} clusters determine {', '.join(weak)}. Excite it in more of them.")
-    return tuple(notes)
-
-
 def identify(
     twin: Twin,
     episodes: Sequence[Episode],
@@ -309,18 +263,18 @@ def identify(
         uncertainty = uncertainty.including(end.point)
     values = space.scalar_values(end.point)
     readings = _replay_readings(backend, training, {**fixed, **values})
+    names = tuple(channel.name.removeprefix("position/") for channel in logs.channels)
+    estimates = build_estimates(space, end.point, uncertainty, scales, model_error.conditional)
     return IdentifyResult(
         distribution=build_distribution(space, end.point, uncertainty, scales, training),
-        estimates=(
-            *build_estimates(space, end.point, uncertainty, scales, model_error.conditional),
-            *map(_hidden_estimate, hidden),
-        ),
-        joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
+        estimates=(*estimates, *map(_hidden_estimate, hidden)),
+        joints=names,
         log_units=tuple(channel.unit for channel in logs.channels),
         training=tuple(trained),
         holdout=tuple(held_out),
         training_error=mae(readings, training.measured),
         nominal_training_error=mae(_replay_readings(backend, training, {}), training.measured),
+        nominal_holdout_error=mae(_replay_readings(backend, held, {}), held.measured) if len(held) else None,
         holdout_error=_holdout_error(backend, held, {**fixed, **values}, config.level),
         condition=uncertainty.condition,
         directions=uncertainty.directions,
@@ -331,7 +285,9 @@ def identify(
         seconds=time.perf_counter() - started,
         notes=(
             *collect_notes(logs, scales, held_out, space.names, uncertainty),
-            *model_error.describe([channel.name.removeprefix("position/") for channel in logs.channels]),
+            *(note_kept_values(estimates) if uncertainty.clusters is not None else ()),
+            *note_dominant_episode(training.episode_errors(readings), training.episodes, names),
+            *model_error.describe(names),
             *excluded,
             *optimization.notes,
         ),

@@ -177,7 +177,7 @@ _STEADY = 1.25  # noise that changes by less than this factor is stable
 # Changes of the readings, in Huber widths, by finite differences of the last stage: large enough for its steps to see
 # past the roughness of stiction, and small enough for its result to leave open what no data determine.
 _CHANGE, _FINEST_CHANGE = 1.0, 0.002
-_UNNOTICED = 0.005  # rise of the loss for an undetermined parameter at its prior, 0.25 % of the residuals; our choice
+UNNOTICED = 0.005  # rise of the loss for an undetermined parameter at its prior, 0.25 % of the residuals; our choice
 _STEP_DOUBT = 0.25  # part of the correction for the finite physics step that counts as uncertain; our choice
 _PART_ROUNDS = 4  # of the last stage with the windows of the main iterations
 # Largest move in standard errors, and fall of the loss, after which a round of the last stage is not repeated.
@@ -648,7 +648,7 @@ def return_undetermined(problem: FitProblem, here: Linearization, undetermined: 
     points = np.clip(here.point + np.concatenate([np.zeros((1, len(centre))), way, follow]), problem.low, problem.high)
     losses = problem.losses_at(points, np.repeat(here.local[None], len(points), axis=0)).sum(axis=1)
     alone = losses[1:].reshape(2, -1).min(axis=0)
-    returned, best, rise = list[int](), replace(here, losses=losses[:1]), 1.0 + _UNNOTICED
+    returned, best, rise = list[int](), replace(here, losses=losses[:1]), 1.0 + UNNOTICED
     for column in candidates[np.argsort(alone)][: np.sum(alone <= rise * losses[0])].tolist():
         found = fit_without([*returned, column])
         if found.losses.sum() <= rise * best.losses.sum():

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.plain import JsonRecord
+from twinloop.core.units import choose_display_unit, count_decimals
 from twinloop.identify.variants import ParameterProfile
 from twinloop.stats import Interval
-
-_SMALL, _SMALL_UNITS = 0.1, {"s": "ms", "rad": "mrad", "m": "mm", "N·m": "mN·m", "kg": "g"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +56,7 @@ class Estimate(JsonRecord):
     @property
     def scale(self) -> tuple[float, str]:
         """Factor and unit with which the values are printed: ms instead of s for a delay of 0.03 s."""
-        small = 0 < max(abs(self.value), abs(self.nominal)) < _SMALL
-        return (1e3, _SMALL_UNITS[self.unit]) if small and self.unit in _SMALL_UNITS else (1.0, self.unit)
+        return choose_display_unit(self.unit, max(abs(self.value), abs(self.nominal)))
 
     @property
     def interval(self) -> str:
@@ -184,7 +182,8 @@ class IdentifyResult(JsonRecord):
         holdout: Numbers of the held-out episodes.
         training_error: Error of the identified twin on the training episodes.
         nominal_training_error: Error of the nominal twin on the training episodes.
-        holdout_error: Error on the held-out episodes; None if no episode was held out.
+        nominal_holdout_error: Error of the nominal twin on the held-out episodes; None if no episode was held out.
+        holdout_error: Error of the identified twin on them; None if no episode was held out.
         condition: Condition number of the scaled normal matrix of each block of jointly fitted parameters; a large
             value means correlated parameters.
         directions: Combinations of parameters that the data do not determine, as text.
@@ -206,6 +205,7 @@ class IdentifyResult(JsonRecord):
     holdout: tuple[int, ...]
     training_error: NDArray[np.float64]
     nominal_training_error: NDArray[np.float64]
+    nominal_holdout_error: NDArray[np.float64] | None
     holdout_error: Interval | None
     condition: tuple[float, ...]
     directions: tuple[str, ...]
@@ -260,16 +260,32 @@ class IdentifyResult(JsonRecord):
         return "\n".join(lines)
 
     def _error_lines(self) -> list[str]:
-        lines = [f"{'mean absolute error':<24}{'unit':<18}{'nominal':>10}{'training':>10}  held-out"]
+        """Return a table of the errors of nominal and identified twin on training and held-out episodes."""
+        lines = [
+            f"{'mean absolute error':<24}{'':<18}{'training episodes':^24}  held-out episodes",
+            f"{'':<24}{'unit':<18}{'nominal':>12}{'identified':>12}  {'nominal':>12}  identified",
+        ]
         for i, joint in enumerate(self.joints):
-            held = "none"
-            if (interval := self.holdout_error) is not None:
-                bounds = f"[{interval.low[i]:.3f}, {interval.high[i]:.3f}]"
-                bounds = "(one episode, no interval)" if np.isnan(interval.low[i]) else bounds
-                held = f"{interval.estimate[i]:.3f} {bounds}"
-            before, after = self.nominal_training_error[i], self.training_error[i]
-            lines.append(f"{joint:<24}{self.log_units[i]:<18}{before:>10.3f}{after:>10.3f}  {held}")
+            factor, unit = choose_display_unit(self.log_units[i], float(self.training_error[i]))
+            before, after = (
+                _format_error(factor * each[i]) for each in (self.nominal_training_error, self.training_error)
+            )
+            held = self._held_out_columns(i, factor)
+            lines.append(f"{joint:<24}{unit:<18}{before:>12}{after:>12}  {held}")
         return lines
+
+    def _held_out_columns(self, channel: int, factor: float) -> str:
+        """Return the errors of nominal and identified twin on the held-out episodes, multiplied by ``factor``."""
+        if self.holdout_error is None or self.nominal_holdout_error is None:
+            return f"{'none':>12}"
+        error, low, high = (
+            factor * float(each[channel])
+            for each in (self.holdout_error.estimate, self.holdout_error.low, self.holdout_error.high)
+        )
+        digits = count_decimals(error)
+        bounds = "(one episode, no interval)" if np.isnan(low) else f"[{low:.{digits}f}, {high:.{digits}f}]"
+        before = _format_error(factor * self.nominal_holdout_error[channel])
+        return f"{before:>12}  {error:.{digits}f} {bounds}"
 
     def _residual_lines(self) -> list[str]:
         left = self.residuals
@@ -287,6 +303,10 @@ class IdentifyResult(JsonRecord):
         pairs = [(i, j) for i in range(len(names)) for j in range(i) if abs(table[i, j]) > _CORRELATED]
         pairs = sorted(pairs, key=lambda pair: -abs(table[pair]))[:_PAIRS]
         return [f"Correlated {table[i, j]:+.2f}: {names[j]} and {names[i]}" for i, j in pairs]
+
+
+def _format_error(value: float) -> str:
+    return f"{value:.{count_decimals(value)}f}"
 
 
 # Printed pairs: those that share more than four fifths of their variance, at most six.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.headline import Better, HeadlineMetric
 from twinloop.core.plain import JsonRecord, to_plain_value
+from twinloop.core.units import choose_display_unit, count_decimals
 from twinloop.gap.dynamics.clips import ErrorClip
 from twinloop.gap.dynamics.delay import DelayResult
 from twinloop.gap.dynamics.noise_floor import NoiseFloor
@@ -268,7 +269,10 @@ def gap_tables(report: GapReport) -> Iterator[Table]:
     """
     yield _error_table(report)
     if report.improvement is not None:
-        rows = [[name, unit, format_estimate(report.improvement, row)] for row, name, unit in _list_channels(report)]
+        rows = [
+            [channel.name, channel.unit, channel.format_estimate(report.improvement)]
+            for channel in list_channels(report)
+        ]
         yield ["mean absolute error", "unit", "identified − nominal"], rows, "Paired by episode; negative is better."
     yield _horizon_table(report)
     if report.delay is not None:
@@ -323,9 +327,11 @@ def _format_head(report: GapReport) -> str:
 def _format_summary(report: GapReport) -> str:
     judged = report.evaluated_twin
     rival = "each channel's best baseline (1 is perfect, 0 is no better)"
+    error = report.nrmse[judged]
+    scaled = format_estimate(error, digits=count_decimals(float(error.estimate)))
     lines = [
         f"skill      {format_estimate(report.overall_skill)}: the {judged} twin against {rival}",
-        f"error      {format_estimate(report.nrmse[judged])}: RMSE divided by the channel's scale, mean over channels",
+        f"error      {scaled}: RMSE divided by the channel's scale, mean over channels",
     ]
     if report.floor is None:
         lines.append(f"gap ratio  none: no repeats of one motion ({report.repeats})")
@@ -350,16 +356,16 @@ def _error_table(report: GapReport) -> Table:
     head = ["RMSE", "unit", *others, f"twin, {report.evaluated_twin}", "skill"]
     head += [] if report.floor is None else ["floor", "gap ratio"]
     rows = []
-    for row, name, unit in _list_channels(report):
-        line = [name, unit, *(_format_metric(report.rmse[other], row) for other in others)]
+    for channel in list_channels(report):
+        line = [channel.name, channel.unit, *(channel.format_value(report.rmse[other].estimate) for other in others)]
         line += [
-            format_estimate(report.rmse[report.evaluated_twin], row),
-            format_estimate(report.skills["best"], row, digits=2),
+            channel.format_estimate(report.rmse[report.evaluated_twin]),
+            format_estimate(report.skills["best"], channel.row, digits=2),
         ]
         if report.floor is not None:
             line += [
-                _format_metric(report.floor.floor, row),
-                format_estimate(report.floor.ratios[report.evaluated_twin], row, digits=2),
+                channel.format_value(report.floor.floor.estimate),
+                format_estimate(report.floor.ratios[report.evaluated_twin], channel.row, digits=2),
             ]
         rows.append(line)
     caption = "Skill is 1 − RMSE / RMSE of the best baseline. " + (
@@ -372,7 +378,10 @@ def _horizon_table(report: GapReport) -> Table:
     bins = np.unique(np.linspace(0, len(report.edges) - 1, _HORIZONS + 1).round().astype(int))[1:] - 1
     head = [f"RMSE of the {report.evaluated_twin} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
     curve = report.curves[report.evaluated_twin].estimate
-    rows = [[name, unit, *(_format_number(curve[k, row]) for k in bins)] for row, name, unit in _list_channels(report)]
+    rows = [
+        [channel.name, channel.unit, *(channel.format_value(curve[k]) for k in bins)]
+        for channel in list_channels(report)
+    ]
     return head, rows, f"Errors in the last {report.edges[1]:.3g} s before each time; times are since a window's start."
 
 
@@ -394,31 +403,69 @@ def _delay_table(report: GapReport, delays: DelayResult) -> Table:
 def _phase_table(report: GapReport) -> Table:
     head = ["RMSE by contact", "unit", *(phase.name for phase in report.phases)]
     rows = [
-        [name, unit, *(format_estimate(phase.rmse[report.evaluated_twin], row) for phase in report.phases)]
-        for row, name, unit in _list_channels(report)
+        [
+            channel.name,
+            channel.unit,
+            *(channel.format_estimate(phase.rmse[report.evaluated_twin]) for phase in report.phases),
+        ]
+        for channel in list_channels(report)
     ]
     return head, rows, "Free: no contact; contact onset: just after a first touch."
 
 
 def _worst_clip_table(report: GapReport) -> Table:
     rows = [
-        [f"episode {c.episode}", f"{c.begin:.2f} s", f"{c.length:.2f} s", c.channel, _format_number(c.error), c.unit]
+        [
+            f"episode {c.episode}",
+            f"{c.begin:.2f} s",
+            f"{c.length:.2f} s",
+            c.channel,
+            format_error(factor * c.error),
+            unit,
+        ]
         for c in report.worst
+        for factor, unit in [choose_display_unit(c.unit, c.error)]
     ]
     caption = "The worst window of each of the three worst episodes, by RMSE divided by the channel's scale."
     return ["worst clips", "from", "for", "channel", "RMSE", "unit"], rows, caption
 
 
-def _list_channels(report: GapReport) -> list[tuple[int, str, str]]:
-    """Return number, name and unit of each channel."""
+@dataclass(frozen=True, kw_only=True)
+class ChannelRow:
+    """Row of one channel in a table of errors.
+
+    Attributes:
+        row: Number of the channel.
+        name: Its name.
+        unit: Unit in which its errors are shown, such as mrad instead of rad if the twin's error is small.
+        factor: Factor from the channel's unit to ``unit``.
+    """
+
+    row: int
+    name: str
+    unit: str
+    factor: float
+
+    def format_value(self, values: Array) -> str:
+        """Format the value of this channel among ``values``, shape ``(nchannel,)``."""
+        return format_error(self.factor * float(values[self.row]))
+
+    def format_estimate(self, interval: Interval) -> str:
+        """Format the metric of this channel with its interval."""
+        digits = count_decimals(self.factor * float(interval.estimate[self.row]))
+        return format_estimate(interval, self.row, factor=self.factor, digits=digits)
+
+
+def list_channels(report: GapReport) -> list[ChannelRow]:
+    """Return the rows of all channels, each in a unit that suits the RMSE of the evaluated twin."""
+    size = report.rmse[report.evaluated_twin].estimate
+    shown = [choose_display_unit(unit, float(size[row])) for row, unit in enumerate(report.log_units)]
     return [
-        (row, name, unit) for row, (name, unit) in enumerate(zip(report.channel_labels, report.log_units, strict=True))
+        ChannelRow(row=row, name=name, unit=unit, factor=factor)
+        for row, (name, (factor, unit)) in enumerate(zip(report.channel_labels, shown, strict=True))
     ]
 
 
-def _format_metric(interval: Interval, row: int) -> str:
-    return _format_number(float(interval.estimate[row]))
-
-
-def _format_number(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.3f}"
+def format_error(value: float) -> str:
+    """Format an error with three decimals, or three significant digits if it is small; NaN is a dash."""
+    return "–" if np.isnan(value) else f"{value:.{count_decimals(value)}f}"

@@ -12,10 +12,12 @@ import numpy as np
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
+from twinloop.core.units import count_decimals
 from twinloop.gap import GapReport
-from twinloop.gap.dynamics.report import format_estimate, gap_tables
+from twinloop.gap.dynamics.report import format_estimate, gap_tables, list_channels
 from twinloop.randomize import Plan
 from twinloop.report import KeyMetric, ReportPage
+from twinloop.report.figure import format_axis_title
 from twinloop.report.plots import plot_episode_series, plot_error_by_joint, plot_parameter_draws
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
@@ -66,13 +68,18 @@ def gap_section(
         ),
         "Mean absolute error. Hold and constant velocity are in the table only: because their errors are much larger.",
     )
-    rows = [[name, *(f"{value:.3f}" for value in interval.estimate)] for name, interval in everything.items()]
-    best = gap.best
-    rows.append(["95 % interval", *(f"{low:.3f} to {high:.3f}" for low, high in zip(best.low, best.high, strict=True))])
+    best, channels = gap.best, list_channels(gap)
+    rows = [
+        [name, *(channel.format_value(interval.estimate) for channel in channels)]
+        for name, interval in everything.items()
+    ]
+    limits = ([channel.format_value(each) for channel in channels] for each in (best.low, best.high))
+    rows.append([f"{best.level:.0%} interval", *(f"{low} to {high}" for low, high in zip(*limits, strict=True))])
     if target is not None:
-        rows.append(["to beat: second-order fit", *(f"{value:.2f}" for value in target)])
+        rows.append(["to beat: second-order fit", *(channel.format_value(np.asarray(target)) for channel in channels)])
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in gap.meanings.items())
-    page.table(["mean absolute error", *gap.channel_labels], rows, caption=meanings)
+    head = [format_axis_title(channel.name, channel.unit) for channel in channels]
+    page.table(["mean absolute error", *head], rows, caption=meanings)
     if "position" in (options or ReplayOptions()).compare:
         _episode_plot(page, twin, episodes[0], params, options or ReplayOptions())
 
@@ -94,9 +101,11 @@ def _key_metrics(gap: GapReport) -> list[KeyMetric]:
         "1 is perfect, 0 is as good as the best baseline of each channel",
         "RMSE divided by the scale of each channel, mean over channels",
     )
+    nrmse = gap.nrmse[gap.evaluated_twin]
+    error = format_estimate(nrmse, digits=count_decimals(float(nrmse.estimate)))
     metrics = [
         KeyMetric(label="skill", value=format_estimate(gap.overall_skill, digits=2), source=rival),
-        KeyMetric(label="error", value=format_estimate(gap.nrmse[gap.evaluated_twin]), source=scaled),
+        KeyMetric(label="error", value=error, source=scaled),
     ]
     if gap.floor is not None:
         value, source = (

@@ -1,0 +1,48 @@
+"""Test the notes of a fit, and the units and digits in which its errors are shown."""
+
+import numpy as np
+import pytest
+
+from twinloop.core.units import choose_display_unit, count_decimals
+from twinloop.identify.notes import note_dominant_episode, note_kept_values
+from twinloop.identify.result import Estimate
+
+
+def estimate(value, reason):
+    limits = {"prior_low": 1.0, "prior_high": 3.0, "low": None, "high": None}
+    return Estimate(name=f"p{value:g}", unit="N", nominal=2.0, value=value, reason=reason, **limits)
+
+
+def test_only_undetermined_values_outside_the_prior_are_named():
+    rows = [estimate(2.0, "vague"), estimate(3.0 + 1e-12, "vague"), estimate(4.0, "vague"), estimate(5.0, "")]
+    (note,) = note_kept_values(rows)
+    assert "outside 95 % of the prior: p4. At the mean of the prior the loss would rise by more than 0.5 %" in note
+    assert note_kept_values([rows[0], rows[1], rows[3]]) == ()
+
+
+def test_an_episode_is_named_from_five_times_the_median_error_on():
+    errors = np.ones((5, 2))
+    errors[3, 1] = 4.9
+    assert note_dominant_episode(errors, [2, 3, 5, 7, 8], ["a", "b"]) == ()
+    errors[3, 1] = 6.0
+    (note,) = note_dominant_episode(errors, [2, 3, 5, 7, 8], ["a", "b"])
+    assert "error of episode 7 in b is 6.0 times" in note
+    assert "edit delete DATASET --episodes 7" in note
+    assert note_dominant_episode(errors[1:4], [3, 5, 7], ["a", "b"]) == ()  # too few for a median
+    assert note_dominant_episode(0 * errors, [2, 3, 5, 7, 8], ["a", "b"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "shown"),
+    [
+        ("rad", 0.0002481, "0.248 mrad"),
+        ("rad", 0.5, "0.500 rad"),
+        ("deg", 0.0002481, "0.000248 deg"),
+        ("rad", 0.0, "0.000 rad"),
+        ("m", 3e-7, "0.000300 mm"),
+        ("deg", 12.34567, "12.346 deg"),
+    ],
+)
+def test_a_small_error_is_shown_in_a_smaller_unit_or_with_three_digits(unit, value, shown):
+    factor, shown_unit = choose_display_unit(unit, value)
+    assert f"{factor * value:.{count_decimals(factor * value)}f} {shown_unit}" == shown
