@@ -114,6 +114,38 @@ def test_waypoints_are_reached_in_order_by_an_arm_of_six_joints(ur_arm):
     assert (distance[:, -1, 1] < 0.003).all()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            {"position": lambda now: now.tool[:, :2]},
+            r"position of .* 'up' has the shape \(3, 2\), but needs \(3, 3\)",
+        ),
+        (
+            {"turn": lambda now: now.turn[:, None]},
+            r"turn of .* 'up' has the shape \(3, 1\), but needs \(3,\)",
+        ),
+        ({"position": [0.1, 0.2]}, r"has the shape \(2,\), but needs \(3, 3\)"),
+        ({"position": lambda now: now.tool + np.zeros(7)}, r"'up' cannot be computed: operands.*now.tool \(3, 3\)"),
+    ],
+)
+def test_a_goal_of_a_wrong_shape_is_an_error_that_names_the_waypoint(ur_arm, wrong, words):
+    task = OwnTask(ur_arm)
+    params, initial = worlds(ur_arm, task, "nominal", 3)
+    expert = WaypointExpert(task.arm, initial, [Waypoint(name="up", **wrong)])
+    with pytest.raises(InputError, match=words):
+        rollout(open_backend("threads"), ur_arm, params, initial, expert, 1)
+
+
+def test_a_function_gives_one_row_per_world_or_one_for_all(ur_arm):
+    task = OwnTask(ur_arm)
+    params, initial = worlds(ur_arm, task, "nominal", 2)
+    alike = [lambda now: now.tool + np.array([0, 0, 0.05]), lambda now: now.tool[0] + np.array([0, 0, 0.05])]
+    experts = [WaypointExpert(task.arm, initial, [Waypoint(name="up", position=goal)]) for goal in alike]
+    each, first = (rollout(open_backend("threads"), ur_arm, params, initial, expert, 5).states for expert in experts)
+    np.testing.assert_array_equal(each[0], first[0])
+
+
 def test_an_expert_needs_waypoints_and_a_body_must_exist(ur_arm):
     task = OwnTask(ur_arm)
     _, initial = worlds(ur_arm, task, "nominal", 1)

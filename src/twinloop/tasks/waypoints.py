@@ -34,8 +34,11 @@ _STROKE_TIME = 0.3  # s for the hand's command from open to closed
 class ToolState:
     """Present state of all worlds when some of them begin a waypoint, from which a waypoint computes its goal.
 
+    It has a row for each world of the batch. In a world that does not begin the waypoint, the computed goal is not
+    used, but must not be an error.
+
     Attributes:
-        qpos: measured positions, ``(nworld, nq)``.
+        qpos: measured positions of all joints and free bodies, ``(nworld, nq)`` in rad or m, in MuJoCo's order.
         tool: position of the tool on its path, ``(nworld, 3)`` in m in the world frame.
         turn: additional rotation of the tool about the vertical, ``(nworld,)`` in rad.
     """
@@ -56,10 +59,15 @@ Goal = Callable[[ToolState], NDArray[np.float64]]
 class Waypoint:
     """Goal of one motion of the tool.
 
+    ``position`` and ``turn`` may be functions. A function is called when a world begins the motion, not in every
+    control step, with the present state of all worlds. It returns one row per world: ``(nworld, 3)`` for a position,
+    ``(nworld,)`` for a turn. ``lambda now: now.tool + [0, 0, 0.05]`` lifts the tool by 5 cm. A row must depend on the
+    state of its own world only.
+
     Attributes:
         name: name of the phase that ends at the waypoint.
         position: position of the tool, ``(3,)`` or ``(nworld, 3)`` in m in the world frame, or a function that computes
-            it when a world begins the motion. None: the tool stays where it is.
+            it from a `ToolState`. None: the tool stays where it is.
         turn: rotation about the vertical in addition to that of the frame, in rad: a number, ``(nworld,)`` or a
             function. None: as before.
         gripper: command of the gripper, or None for the previous one; ``home`` is the command of the home pose.
@@ -227,15 +235,37 @@ class WaypointExpert:
         for number, waypoint in enumerate(self._waypoints):
             chosen = self._phase == number
             if waypoint.position is not None:
-                goal = self._xp.where(chosen[:, None], self._evaluate(waypoint.position, now, goal), goal)
+                found = self._evaluate(waypoint, "position", now, goal)
+                goal = self._xp.where(chosen[:, None], found, goal)
             if waypoint.turn is not None:
-                turn = self._xp.where(chosen, self._evaluate(waypoint.turn, now, turn), turn)
+                turn = self._xp.where(chosen, self._evaluate(waypoint, "turn", now, turn), turn)
         return goal, turn
 
-    def _evaluate(self, goal: ArrayLike | Goal, now: ToolState, like: NDArray[np.float64]) -> NDArray[np.float64]:
-        if callable(goal):
-            return goal(now)
-        return self._xp.zeros_like(like) + self._arrays.asarray(np.asarray(goal, dtype=np.float64))
+    def _evaluate(
+        self, waypoint: Waypoint, part: Literal["position", "turn"], now: ToolState, like: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return a waypoint's position or turn in all worlds, in the shape of ``like`` or of one of its rows.
+
+        Raises:
+            InputError: If it has another shape, or its function fails with an error of shapes or indices.
+        """
+        goal, shape = getattr(waypoint, part), tuple(like.shape)
+        try:
+            found = goal(now) if callable(goal) else goal
+            if not callable(goal) or not hasattr(found, "shape"):  # else already an array of the library
+                found = self._arrays.asarray(np.asarray(found, dtype=np.float64))
+        except (ValueError, IndexError) as error:
+            raise InputError(
+                f"The {part} of the waypoint {waypoint.name!r} cannot be computed: {error}. Its function gets arrays "
+                f"with one row for each of {shape[0]} worlds (now.tool {tuple(now.tool.shape)}, now.turn "
+                f"{tuple(now.turn.shape)}, now.qpos {tuple(now.qpos.shape)}), and returns the shape {shape}."
+            ) from error
+        if tuple(found.shape) not in (shape, shape[1:]):
+            raise InputError(
+                f"The {part} of the waypoint {waypoint.name!r} has the shape {tuple(found.shape)}, but needs {shape}: "
+                f"one row for each of {shape[0]} worlds. Select columns by [:, i], not by [i]."
+            )
+        return found
 
 
 def tool_speed(arm: Arm) -> float:
