@@ -6,6 +6,7 @@ import pytest
 
 from twinloop.checks import CHECKS, CheckOutcome, CheckReport, run_checks
 from twinloop.core.errors import UnknownNameError
+from twinloop.twin import load_twin
 
 
 def test_metric_at_the_limit_passes_above_it_fails_and_no_number_fails():
@@ -63,3 +64,11 @@ def test_twin_that_does_not_load_fails_compiles_and_skips_the_rest(tmp_path):
     assert "broken.xml" in report["compiles"].detail
     assert {check.status for check in report.checks[1:]} == {"skip"}
     assert len(report.checks) == len(CHECKS)
+
+
+def test_a_skipped_grasp_names_only_what_is_missing():
+    robot = load_twin("so101_tabletop").robot
+    assert robot.missing_for_grasp == ""
+    assert robot.model_copy(update={"gripper": None}).missing_for_grasp == "a gripper (robot.gripper)"
+    none = robot.model_copy(update={"gripper": None, "tcp": None})
+    assert none.missing_for_grasp == "a tool site (robot.tcp) and a gripper (robot.gripper)"

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from twinloop.core.units import choose_display_unit, count_decimals
+from twinloop.core.console import fit_column
+from twinloop.core.units import choose_display_unit, count_decimals, drop_rounding
 from twinloop.identify.notes import note_dominant_episode, note_kept_values
 from twinloop.identify.result import Estimate
 
@@ -46,3 +47,9 @@ def test_an_episode_is_named_from_five_times_the_median_error_on():
 def test_a_small_error_is_shown_in_a_smaller_unit_or_with_three_digits(unit, value, shown):
     factor, shown_unit = choose_display_unit(unit, value)
     assert f"{factor * value:.{count_decimals(factor * value)}f} {shown_unit}" == shown
+
+
+def test_a_long_name_widens_its_column_and_a_rounding_error_is_zero():
+    assert fit_column(6, ["four", "eleven long"]) == len("eleven long") + 2
+    assert fit_column(6, ["four"]) == fit_column(6, []) == 6
+    assert (drop_rounding(-4e-16), drop_rounding(-4e-10)) == (0.0, -4e-10)

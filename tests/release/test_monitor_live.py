@@ -26,7 +26,7 @@ from twinloop.release.monitor.faults import (
     disable_contacts,
     list_hypotheses,
 )
-from twinloop.release.monitor.live import LiveMonitor
+from twinloop.release.monitor.live import Alarm, LiveMonitor
 from twinloop.release.monitor.recorded import RecordedEpisodes, monitor_recorded
 from twinloop.release.monitor.signals import CalibrationHistory
 from twinloop.release.running_observers import MonitorWatcher, OnAlarm, open_watcher
@@ -142,6 +142,28 @@ def test_planted_faults_alarm_and_are_named(fault: str, cause: str) -> None:
     assert all(one.alarms for one in told)
     assert [one.cause for one in told].count(cause) >= 2
     assert f"Points to: {told[0].alarms[0].cause}" in str(told[0].alarms[0])
+
+
+@pytest.mark.parametrize(
+    ("cause", "possible", "end"),
+    [
+        ("latency", (), "predicts. Points to: latency."),
+        ("unknown", ("latency", "friction"), "predicts. Points to: latency or friction."),
+        ("unknown", (), "predicts."),
+    ],
+)
+def test_an_alarm_names_a_cause_only_if_one_is_known(cause, possible, end) -> None:
+    alarm = Alarm(
+        world=0,
+        step=3,
+        since=2,
+        signal="drives/any",
+        excess=1.5,
+        cause=cause,
+        possible_causes=possible,
+        control_hz=10.0,
+    )
+    assert str(alarm).endswith(end)
 
 
 def test_a_moved_tracker_is_no_worn_joint() -> None:

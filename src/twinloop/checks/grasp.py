@@ -142,8 +142,8 @@ def _find_gripper(twin: Twin) -> _GripperIds | str:
     robot, model = twin.spec.robot, twin.model
     if robot is None:
         return "the twin has no robot"
-    if robot.gripper is None or robot.tcp is None:
-        return "the robot has no gripper (robot.gripper and robot.tcp in the twin's YAML)"
+    if missing := robot.missing_for_grasp:
+        return f"the twin's YAML does not name {missing}"
     if not twin.spec.objects:
         return "the twin lists no objects to hold"
     body = model.body(twin.spec.objects[0])

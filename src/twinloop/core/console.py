@@ -7,6 +7,7 @@ for example by the Hugging Face Hub, such a text must not insert a link, an imag
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +35,11 @@ class SafeConsole(Console):
             options: Keyword arguments of `rich.console.Console.render_str`.
         """
         return super().render_str(escape_control(redact_text(text)), **options)
+
+
+def fit_column(least: int, texts: Iterable[str]) -> int:
+    """Return the width of a table's column in which two spaces follow the longest text, at least ``least``."""
+    return max(least, 2 + max(map(len, texts), default=0))
 
 
 def escape_control(text: str) -> str:

@@ -35,6 +35,7 @@ _SMALL_UNITS = MappingProxyType({"s": "ms", "rad": "mrad", "m": "mm", "N·m": "m
 _SMALL = 0.1  # a value below it is shown in the smaller unit
 _DECIMALS = 3  # of a value from 1 on; a smaller one gets more, so that it has as many significant digits
 _MOST_DECIMALS = 9
+_ROUNDING = 1e-14  # smaller than any physical value in SI units that a twin has
 
 
 def choose_display_unit(unit: str, size: float) -> tuple[float, str]:
@@ -48,6 +49,11 @@ def count_decimals(value: float) -> int:
     if not math.isfinite(value) or value == 0:
         return _DECIMALS
     return int(np.clip(_DECIMALS - 1 - math.floor(math.log10(abs(value))), _DECIMALS, _MOST_DECIMALS))
+
+
+def drop_rounding(value: float) -> float:
+    """Return 0 for a value that is only a rounding error, such as an angle of 4e-16 rad, and other values unchanged."""
+    return 0.0 if abs(value) < _ROUNDING else value
 
 
 # Kind of a robot's commands, with its plural for messages.

@@ -27,6 +27,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.console import fit_column
 from twinloop.core.distribution import ParamDistribution, RangeCalibration, ResidualNoise, Status
 from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
@@ -101,6 +102,7 @@ class CalibratedRanges(JsonRecord):
         calibration, noise = self.distribution.calibration, self.distribution.noise
         assert calibration is not None  # noqa: S101 - `calibrate` has filled both in
         assert noise is not None  # noqa: S101
+        wide = fit_column(28, noise.channels)
         lines = [f"Ranges: kappa {calibration.kappa:.3g}, {calibration.label}."]
         if calibration.status == "capped":
             lines.append(
@@ -108,14 +110,14 @@ class CalibratedRanges(JsonRecord):
                 f"{self.distribution.model_error}."
             )
         lines.append(
-            f"{'residual noise':<28}{'sd':>10} {'unit':<14}{'lag-1 r':>8}{'repeats with motion':>21}"
+            f"{'residual noise':<{wide}}{'sd':>10} {'unit':<14}{'lag-1 r':>8}{'repeats with motion':>21}"
             f"{'from parameters':>17}"
         )
         for i, name in enumerate(noise.channels):
             parts = (noise.structured[i], self.parameter_share[i])
             part, share = ("not known" if math.isnan(value) else f"{value:.0%}" for value in parts)
             lines.append(
-                f"{name:<28}{noise.sd[i]:>10.3g} {noise.units[i]:<14}{noise.rho[i]:>8.3f}{part:>21}{share:>17}"
+                f"{name:<{wide}}{noise.sd[i]:>10.3g} {noise.units[i]:<14}{noise.rho[i]:>8.3f}{part:>21}{share:>17}"
             )
         if self.curve is not None:
             at = int(np.argmin(np.abs(self.curve.levels - calibration.level)))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from twinloop.core.console import fit_column
 from twinloop.core.plain import JsonRecord
 from twinloop.identify.assembly import FreeParam
 from twinloop.identify.excitation import Excitation
@@ -178,12 +179,13 @@ class IdentificationPlan(JsonRecord):
 
     def _table(self) -> list[str]:
         then = any(parameter.with_excitation for parameter in self.parameters)
-        head = f"{'parameter':<36}{'unit':<12}{'prior ±':>9}{'expected ±':>12}{'worst ±':>10}{'moves':>8}"
+        wide = fit_column(36, [row.name for row in self.parameters])
+        head = f"{'parameter':<{wide}}{'unit':<12}{'prior ±':>9}{'expected ±':>12}{'worst ±':>10}{'moves':>8}"
         lines = [head + (f"{'then ±':>10}" if then else "") + "  verdict"]
         for row in self.parameters:
             unit = "relative" if row.log else row.unit
             worst, moves = row.with_data.error[1] * row.prior, row.with_data.excitation[0]
-            line = f"{row.name:<36}{unit:<12}{row.prior:>9.3g}{row.error_in_unit(row.with_data):>12.2g}"
+            line = f"{row.name:<{wide}}{unit:<12}{row.prior:>9.3g}{row.error_in_unit(row.with_data):>12.2g}"
             line += f"{worst:>10.2g}{moves:>8.2g}"
             after = "" if row.with_excitation is None else f"{row.error_in_unit(row.with_excitation):>10.2g}"
             verdict = row.with_data.verdict
@@ -197,8 +199,9 @@ class IdentificationPlan(JsonRecord):
 
     def _noise_lines(self) -> list[str]:
         rows = zip(self.channels, self.noise.sd, self.noise.rho, self.units, self.noise.inflation, strict=True)
-        lines = [f"{'noise and missing physics':<36}{'unit':<16}{'sd':>9}{'lag-1':>9}  frames per independent one"]
-        return [*lines, *(f"{n:<36}{u:<16}{sd:>9.3g}{rho:>9.3f}  {k:.3g}" for n, sd, rho, u, k in rows)]
+        wide = fit_column(36, self.channels)
+        lines = [f"{'noise and missing physics':<{wide}}{'unit':<16}{'sd':>9}{'lag-1':>9}  frames per independent one"]
+        return [*lines, *(f"{n:<{wide}}{u:<16}{sd:>9.3g}{rho:>9.3f}  {k:.3g}" for n, sd, rho, u, k in rows)]
 
     def _condition_lines(self) -> list[str]:
         if not self.condition:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.console import fit_column
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.plain import JsonRecord
 from twinloop.core.units import choose_display_unit, count_decimals
@@ -244,11 +245,12 @@ class IdentifyResult(JsonRecord):
         """Return the result as a table for a terminal."""
         held = f"held out {len(self.holdout)}" if self.holdout else "NOTHING HELD OUT: training error only"
         lines = [f"Identified on {len(self.training)} episodes, {held}.", self.evidence.text(), ""]
-        lines.append(f"{'parameter':<36}{'unit':<12}{'nominal':>10}  {'prior':<20}{'identified':>10}  interval")
+        wide = fit_column(36, [row.name for row in self.estimates])
+        lines.append(f"{'parameter':<{wide}}{'unit':<12}{'nominal':>10}  {'prior':<20}{'identified':>10}  interval")
         for row in self.estimates:
             factor, unit = row.scale
             nominal, value = factor * row.nominal, factor * row.value
-            lines.append(f"{row.name:<36}{unit:<12}{nominal:>10.4g}  {row.prior:<20}{value:>10.4g}  {row.interval}")
+            lines.append(f"{row.name:<{wide}}{unit:<12}{nominal:>10.4g}  {row.prior:<20}{value:>10.4g}  {row.interval}")
         if any(row.prior_source == "fit file" for row in self.estimates):
             lines.append("* prior from the fit file")
         lines += ["", *(profile.text() for profile in self.profiles)] if self.profiles else []
@@ -261,9 +263,10 @@ class IdentifyResult(JsonRecord):
 
     def _error_lines(self) -> list[str]:
         """Return a table of the errors of nominal and identified twin on training and held-out episodes."""
+        wide = fit_column(24, self.joints)
         lines = [
-            f"{'mean absolute error':<24}{'':<18}{'training episodes':^24}  held-out episodes",
-            f"{'':<24}{'unit':<18}{'nominal':>12}{'identified':>12}  {'nominal':>12}  identified",
+            f"{'mean absolute error':<{wide}}{'':<18}{'training episodes':^24}  held-out episodes",
+            f"{'':<{wide}}{'unit':<18}{'nominal':>12}{'identified':>12}  {'nominal':>12}  identified",
         ]
         for i, joint in enumerate(self.joints):
             factor, unit = choose_display_unit(self.log_units[i], float(self.training_error[i]))
@@ -271,7 +274,7 @@ class IdentifyResult(JsonRecord):
                 _format_error(factor * each[i]) for each in (self.nominal_training_error, self.training_error)
             )
             held = self._held_out_columns(i, factor)
-            lines.append(f"{joint:<24}{unit:<18}{before:>12}{after:>12}  {held}")
+            lines.append(f"{joint:<{wide}}{unit:<18}{before:>12}{after:>12}  {held}")
         return lines
 
     def _held_out_columns(self, channel: int, factor: float) -> str:
@@ -289,12 +292,13 @@ class IdentifyResult(JsonRecord):
 
     def _residual_lines(self) -> list[str]:
         left = self.residuals
-        lines = [f"{'training residuals':<24}{'unit':<18}{'noise (sd)':>10}{'lag-1':>8}{'n_eff':>9}  Ljung-Box p"]
+        wide = fit_column(24, self.joints)
+        lines = [f"{'training residuals':<{wide}}{'unit':<18}{'noise (sd)':>10}{'lag-1':>8}{'n_eff':>9}  Ljung-Box p"]
         for i, joint in enumerate(self.joints):
             effective = f"{left.n_eff[i]:.0f} of {left.frames}"
             p = "too short" if np.isnan(left.p_value[i]) else f"{left.p_value[i]:.2g}"
             columns = f"{left.noise[i]:>10.3g}{left.rho[i]:>8.3f}  {effective}"
-            lines.append(f"{joint:<24}{self.log_units[i]:<18}{columns}  {p}")
+            lines.append(f"{joint:<{wide}}{self.log_units[i]:<18}{columns}  {p}")
         return lines
 
     def _correlation_lines(self) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.console import fit_column
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
@@ -136,11 +137,12 @@ class PosteriorDraws:
         failed = f"{self.failed_simulations} without readings"
         lines = [f"Posterior by simulation-based inference: {self.simulations} simulations, {failed}."]
         heads = "".join(f"{f'in {level:.0%}':>12}" for level in LEVELS)
-        lines.append(f"{'parameter':<36}{'median':>12}  {f'{self.level:.0%} of draws':<26}{heads}   ranks p")
+        wide = fit_column(36, self.names)
+        lines.append(f"{'parameter':<{wide}}{'median':>12}  {f'{self.level:.0%} of draws':<26}{heads}   ranks p")
         for i, name in enumerate(self.names):
             covered = "".join(f"{interval.estimate[i]:>12.0%}" for interval in self.ranks.coverage)
             span = f"[{self.low[i]:.4g}, {self.high[i]:.4g}]"
-            lines.append(f"{name:<36}{self.median[i]:>12.4g}  {span:<26}{covered}{self.ranks.p_values[i]:>10.2g}")
+            lines.append(f"{name:<{wide}}{self.median[i]:>12.4g}  {span:<26}{covered}{self.ranks.p_values[i]:>10.2g}")
         if not self.ranks.is_calibrated:
             lines.append("NOT CALIBRATED: true values rank unevenly among the draws. Run more simulations.")
         if self.cut_off:

@@ -53,9 +53,7 @@ class GripperHand:
         """
         robot, model = twin.robot, twin.model
         if robot.tcp is None or robot.gripper is None:
-            raise InputError(
-                f"The twin {twin.name} names no tool site or no gripper. Add `robot.tcp` and `robot.gripper`."
-            )
+            raise InputError(f"The YAML of the twin {twin.name} does not name {robot.missing_for_grasp}. Add it.")
         joint = model.joint(robot.gripper.joint)
         data = mujoco.MjData(model)
         data.qpos[:], _ = twin.home()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import warnings
 
 import mujoco
 
@@ -19,5 +20,10 @@ def _forward(message: bytes) -> None:
 
 
 def install() -> None:
-    """Route MuJoCo's warnings of every thread to the logger ``twinloop.mujoco`` at level DEBUG."""
+    """Route MuJoCo's warnings of every thread to the logger ``twinloop.mujoco`` at level DEBUG.
+
+    The Python warning that an attached specification with an empty prefix may not be saved correctly is not shown: a
+    twin is compiled from the specification, and never read back from a saved one.
+    """
     mujoco.set_mju_user_warning(_forward)
+    warnings.filterwarnings("ignore", message="Attaching a spec with an empty prefix")

@@ -89,6 +89,12 @@ class RobotSpec(_Strict):
     gripper: GripperSpec | None = None
 
     @property
+    def missing_for_grasp(self) -> str:
+        """The keys of the YAML that a grasp needs and that are not set, for messages; "" if both are."""
+        needed = {"a tool site (robot.tcp)": self.tcp, "a gripper (robot.gripper)": self.gripper}
+        return " and ".join(name for name, value in needed.items() if value is None)
+
+    @property
     def actuator_names(self) -> list[str]:
         """Name of each joint's actuator, in the order of the joints."""
         return self.actuators or self.joints

@@ -52,11 +52,15 @@ class Alarm:
 
     def __str__(self) -> str:
         """Return the alarm as a sentence for a person."""
-        doubt = f" ({' or '.join(self.possible_causes)})" if self.cause == "unknown" and self.possible_causes else ""
         return (
             f"{self.signal} at {self.excess:.2f} times its limit since {self.since / self.control_hz:.2f} s: "
-            f"{get_meaning(self.signal).words}{self.detail and f' ({self.detail})'}. Points to: {self.cause}{doubt}."
+            f"{get_meaning(self.signal).words}{self.detail and f' ({self.detail})'}.{self._format_cause()}"
         )
+
+    def _format_cause(self) -> str:
+        """Return a sentence with the cause or the possible causes; "" if nothing is known."""
+        causes = (self.cause,) if self.cause != "unknown" else self.possible_causes
+        return f" Points to: {' or '.join(causes)}." if causes else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the alarm as a JSON-compatible dictionary; the key ``message`` has the message for a person."""

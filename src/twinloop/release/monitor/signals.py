@@ -295,11 +295,12 @@ class CalibrationHistory:
         sentences = []
         for name, path in self.compute_paths().items():
             if len(path) and path[-1] >= self.threshold:
+                meaning = get_meaning(name)
+                cause = "" if meaning.cause == "unknown" else f" Points to: {meaning.cause}."
                 start = int(np.flatnonzero(np.concatenate([[0.0], path[:-1]]) <= 0.0)[-1])
                 sentences.append(
                     f"{name} has drifted since episode {start + 1} of {len(path)} (CUSUM {path[-1]:.1f}, limit "
-                    f"{self.threshold:.1f}, k = {REFERENCE:g}): {get_meaning(name).words}. Points to: "
-                    f"{get_meaning(name).cause}."
+                    f"{self.threshold:.1f}, k = {REFERENCE:g}): {meaning.words}.{cause}"
                 )
         return sentences
 

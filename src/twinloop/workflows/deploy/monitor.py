@@ -270,8 +270,9 @@ def _summarize_verdicts(verdicts: Sequence[MonitorVerdict], monitor: LiveMonitor
 def _print_verdicts(verdicts: Sequence[MonitorVerdict], result: Mapping[str, Any], console: Console) -> None:
     for one in verdicts:
         for alarm in one.alarms[:1]:
-            more = f" and {len(one.alarms) - 1} more" if len(one.alarms) > 1 else ""
-            console.print(f"{one.name}: {alarm} Likely cause: {one.cause}{more}.", soft_wrap=True)
+            cause = "" if one.cause == "unknown" else f" Likely cause: {one.cause}."
+            more = f" Further alarms: {len(one.alarms) - 1}." if len(one.alarms) > 1 else ""
+            console.print(f"{one.name}: {alarm}{cause}{more}", soft_wrap=True)
     for said in result["course"]:
         console.print(said, soft_wrap=True)
     console.print(

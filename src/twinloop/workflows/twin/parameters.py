@@ -18,6 +18,7 @@ from rich.table import Column, Table
 from twinloop.checks import run_checks
 from twinloop.core.engine_faults import ENGINE_FAULTS
 from twinloop.core.files import write_text
+from twinloop.core.units import drop_rounding
 from twinloop.twin import Param, Twin, builtin_names, load_twin
 from twinloop.twin.compiling import solver_settings
 from twinloop.twin.quantities import QUANTITIES, Quantity
@@ -38,7 +39,14 @@ def show_twin(request: TwinShowRequest, console: Console) -> dict[str, Any]:
         table.caption = f"The sources of the ranges are shown with --json, or in a window of at least {_WIDE} columns."
     for param in twin.params.values():
         bounds = f"{param.low:g} … {param.high:g}"
-        cells = (param.name, param.unit, f"{param.nominal:.4g}", bounds, _format_range(param, "g"), param.source)
+        cells = (
+            param.name,
+            param.unit,
+            f"{drop_rounding(param.nominal):.4g}",
+            bounds,
+            _format_range(param, "g"),
+            param.source,
+        )
         table.add_row(*(cells if sources else cells[:-1]))
     console.print(f"{twin.name} ({twin.hash[:12]}): {twin.spec.description}; {twin.control_hz:g} Hz × {twin.substeps}")
     settings = solver_settings(twin.model)
