@@ -31,7 +31,10 @@ from twinloop.tasks.predicates import held_for  # more conditions: in_disc, abov
 
 
 class {name}(OwnTask):
-    """{what}."""
+    """{what}.
+
+    This is an example that runs, whatever the class is called: replace the goal, success() and expert() by your own.
+    """
 
     instruction = "{what}."  # for policies that read text
     seconds = {seconds:g}  # duration of an episode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from twinloop.twin.params import Param
 from twinloop.workflows.twin.requests import TwinNewRequest
 
 _COMMENT = 44  # column of the comments
+_AROUND = 0.05  # m, half of the suggested range of a start position; our choice
+_HEADING = 0.5  # rad, half of the suggested range of a start heading; our choice
 
 
 def run_twin_new(request: TwinNewRequest, console: Console) -> dict[str, Any]:
@@ -86,12 +89,13 @@ def format_twin(twin: Twin, model: str, file: Path) -> str:
     else:
         lines.append("# robot: {type: NAME, joints: [], units: []}  # the model has no actuators on joints")
     lines += [
-        _comment("# objects: []", f"bodies that tasks move; free bodies are {', '.join(_free_bodies(twin)) or 'none'}"),
+        _comment(f"# objects: [{', '.join(_free_bodies(twin))}]", "free bodies that tasks move, such as [cube, bin]"),
         _comment("# cameras: []", f"cameras that policies use; the model has {', '.join(cameras) or 'none'}"),
         "# Parameters that may vary, with the usual ranges. Give your own as `range: [low, high]` with `op: absolute`,",
         "# `scale` or `add`, and `source: why`. Remove the lines of parameters whose values are exact.",
         "params:",
         *_param_lines(twin),
+        *_start_lines(twin),
     ]
     return "\n".join(lines) + "\n"
 
@@ -100,10 +104,26 @@ def _comment(text: str, comment: str) -> str:
     return f"{text:<{_COMMENT}}  # {comment}"
 
 
-def _free_bodies(twin: Twin) -> list[str]:
+def _free_bodies(twin: Twin) -> dict[str, int]:
+    """Return the index in qpos at which the pose of each named free body begins, by name."""
     model = twin.model
     free = [i for i in range(model.njnt) if model.jnt_type[i] == mujoco.mjtJoint.mjJNT_FREE]
-    return [model.body(int(model.jnt_bodyid[i])).name for i in free]
+    starts = {model.body(int(model.jnt_bodyid[i])).name: int(model.jnt_qposadr[i]) for i in free}
+    return {name: start for name, start in starts.items() if name}
+
+
+def _start_lines(twin: Twin) -> list[str]:
+    """Return commented declarations with which each free body starts an episode in ranges around its place at home."""
+    home, _ = twin.home()
+    lines = []
+    for name, start in _free_bodies(twin).items():
+        x, y, _, w, _, _, z = home[start : start + 7]
+        heading = math.remainder(2.0 * math.atan2(z, w), 2.0 * math.pi)
+        for key, centre, half in (("position/x", x, _AROUND), ("position/y", y, _AROUND), ("yaw", heading, _HEADING)):
+            limits = f"range: [{centre - half:.3g}, {centre + half:.3g}], op: absolute"
+            lines.append(f'  # - {{name: "object/{name}/{key}", {limits}, source: "where people put it"}}')
+    head = "  # Where objects start in an episode, in m and rad, world frame. Tasks place those that `objects:` names."
+    return [head, *lines] if lines else []
 
 
 def _param_lines(twin: Twin) -> list[str]:
