@@ -1,5 +1,7 @@
 """Folders and globs of tables are one log; the meaning of unknown columns is suggested, and used once confirmed."""
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -105,6 +107,30 @@ def test_usual_names_are_recognized(state, action, velocity):
     for joint, row in zip(JOINTS, content["joints"].values(), strict=True):
         assert (row["state"], row["action"]) == (state.format(joint), action.format(joint))
         assert (row["velocity"], row["velocity_unit"], row["unit"]) == (velocity.format(joint), "rad/s", "rad")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_numbered_joints_get_the_given_names_by_number_if_they_are_as_many(first):
+    logged = table()
+    renamed = [re.sub(r"[123]$", lambda digit: str(int(digit[0]) - 1 + first), name) for name in logged.column_names]
+    logged = logged.rename_columns(renamed).select(renamed[::-1])
+    joints = guess_description(logged, None, "rad", ["pan", "lift", "elbow"])["joints"]
+    assert {name: row["state"] for name, row in joints.items()} == {
+        "pan": f"q_{first}", "lift": f"q_{first + 1}", "elbow": f"q_{first + 2}"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "numbered", "names"),
+    [
+        ("q_{}", "q_des_{}", ["pan", "lift"], ["joint_1", "joint_2", "joint_3"]),
+        ("q_2{}", "q_des_2{}", ["pan", "lift", "elbow"], ["joint_21", "joint_22", "joint_23"]),
+        ("q_hip{}", "q_des_hip{}", ["pan", "lift", "elbow"], ["hip_1", "hip_2", "hip_3"]),
+    ],
+)
+def test_other_counts_numbers_and_names_keep_their_own(state, action, numbered, names):
+    content = guess_description(table(state=state, action=action, velocity="other_{}"), None, "rad", numbered)
+    assert list(content["joints"]) == names
 
 
 @pytest.mark.parametrize(("name", "scale", "unit"), [

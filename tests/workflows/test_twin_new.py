@@ -11,7 +11,7 @@ from twinloop.twin import load_twin
 
 MODEL = """<mujoco><worldbody>
   <geom name="floor" type="plane" size="2 2 .1"/>
-  <body name="arm" pos="0 0 .5"><joint name="swing" axis="0 0 1"/><geom type="capsule" size=".02 .15" euler="0 90 0"/></body>
+  <body name="arm" pos="0 0 .5"><joint name="swing" axis="0 0 1"/><geom type="box" size=".15 .02 .02"/></body>
   <body name="puck" pos=".4 -.2 .03"><freejoint/><geom type="box" size=".03 .03 .03"/></body>
   <body name="bin" pos=".1 .6 .03" euler="0 0 90"><freejoint/><geom type="box" size=".03 .03 .03"/></body>
 </worldbody><actuator><position name="swing" joint="swing" kp="10" kv="1"/></actuator></mujoco>"""

@@ -41,6 +41,7 @@ class LogMetadata(TypedDict, total=False):
         units: Unit of every joint, or one unit per joint (see `LogOptions`).
         calibration: LeRobot's ``calibration.json``, which converts the units ±100 and 0–100 to radians.
         joints: Names of the joint columns if the log has none; otherwise the joints to read.
+        numbered: Names for joints of which the columns have only the numbers (see `LogOptions`).
         task: Task that replaces the log's.
         robot_type: Robot type that replaces the log's.
         origin: Recorded origin of the episodes; by default the path.
@@ -52,6 +53,7 @@ class LogMetadata(TypedDict, total=False):
     units: UnitMap | str | Sequence[str] | None
     calibration: Path | str | None
     joints: Sequence[str] | None
+    numbered: Sequence[str]
     task: str
     robot_type: str
     origin: str

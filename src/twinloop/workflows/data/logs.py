@@ -160,8 +160,16 @@ def open_logs(references: Sequence[str], reading: LogReading | None = None) -> L
     )
 
 
-def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "") -> RawLog:
+def open_raw(
+    reference: str, reading: LogReading | None = None, *, task: str = "", numbered: Sequence[str] = ()
+) -> RawLog:
     """Open a log as `open_log` does, but without checks, so that its defects can be reported or repaired.
+
+    Args:
+        reference: path or public name of the log.
+        reading: facts that the log does not contain.
+        task: task sentence for the episodes, or "".
+        numbered: names for joints of which a table has only the numbers, see `guess_description`.
 
     Raises:
         InputError: If the path does not exist, or an option does not apply to this log.
@@ -173,7 +181,7 @@ def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "
     given = [f"--{name}" for name, value in vars(words).items() if value]
     if path.exists() or list_tables(path):
         return (
-            _open_path(path, words, task)
+            _open_path(path, words, task, numbered)
             if words.layout is None
             else _open_with_layout(words.layout, path, task, given)
         )
@@ -231,12 +239,13 @@ def _open_with_layout(layout: str, path: Path, task: str, given: list[str]) -> R
     return _set_task(RawLog(name=path.name, label=label, hash=sha256_tree(path), episodes=tuple(episodes)), task)
 
 
-def _open_path(path: Path, words: LogReading, task: str) -> RawLog:
+def _open_path(path: Path, words: LogReading, task: str, numbered: Sequence[str]) -> RawLog:
     units, joints = words.units, words.joints
     episodes = read_raw(
         path,
         units=units.split(",") if units and "," in units else units,
         joints=joints.split(",") if joints else None,
+        numbered=numbered,
         calibration=words.calibration,
         topics=_parse_topics(words.topics or ""),
         description=words.describe,
@@ -352,12 +361,16 @@ def run_import(request: ImportRequest, console: Console) -> Outcome:
     output, repairs = request.output, build_repairs(request.mend)
     if not request.check and output is None:
         raise InputError("Nothing to do: give --output DIR to import the log, --check to look for defects, or both.")
-    log, code = open_raw(request.log, request.reading, task=request.task), 0
+    twin, code = None if request.twin is None else load_twin(request.twin), 0
+    numbered = () if twin is None or twin.spec.robot is None else twin.spec.robot.joints
+    log = open_raw(request.log, request.reading, task=request.task, numbered=numbered)
+    if request.reading.guess and not request.reading.joints and log.episodes[0].joints == tuple(numbered):
+        console.print(f"The joints have the names of the twin's, in order: {', '.join(numbered)}.", soft_wrap=True)
     result: dict[str, Any] = {}
     if request.check:
         from twinloop.dataset.logs.checks.check import check_log  # loads scipy.signal, which takes a second
 
-        expectations = None if request.twin is None else build_joint_expectations(load_twin(request.twin))
+        expectations = None if twin is None else build_joint_expectations(twin)
         report = check_log([repairs.repair_episode(episode) for episode in log.episodes], expectations)
         console.print(f"Data: {log.label}")
         print_report(report, console)

@@ -81,7 +81,9 @@ class ImportRequest(Request):
     check: bool = False
     """Check the log for defects first. If it has errors, nothing is imported and the exit code is 1."""
     twin: str | None = None
-    """The twin of the logged robot. --check then also compares the log with its joints, ranges and inverse dynamics."""
+    """The twin of the logged robot. --check then also compares the log with its joints, ranges and inverse dynamics.
+    With --guess, columns that number the joints get the names of the twin's joints, in order, if they are as many.
+    """
     reading: LogReading = field(default_factory=LogReading)
     mend: LogCorrections = field(default_factory=LogCorrections)
     task: str = ""

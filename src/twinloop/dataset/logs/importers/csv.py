@@ -153,7 +153,7 @@ def _guess_columns(path: Path, table: pa.Table, options: LogOptions) -> TableDes
         LogError: If nothing can be guessed, or the guess must be confirmed first. The message has it as YAML.
     """
     units = "" if options.units is None or isinstance(options.units, UnitMap) else options.units
-    content = guess_description(table, options.joints, units)
+    content = guess_description(table, options.joints, units, options.numbered)
     listed = f"Its columns are: {', '.join(table.column_names)}."
     if not content:
         raise LogError(

@@ -37,13 +37,17 @@ _TIME_UNITS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SLOWEST, _FASTEST = 1.0, 5000.0
 
 
-def guess_description(table: pa.Table, joints: Sequence[str] | None, units: Sequence[str] | str) -> dict[str, Any]:
+def guess_description(
+    table: pa.Table, joints: Sequence[str] | None, units: Sequence[str] | str, numbered: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the content of a description file for a table; empty if no time or no joint is recognized.
 
     Args:
         table: Cells of the table.
         joints: Names that replace those of the joints found, in order; None to keep the names in the columns.
         units: Unit of the positions where the columns name none: one for all joints, or one per joint; may be empty.
+        numbered: Names of the joints by their numbers, if the columns have numbers 0, 1, … or 1, 2, … and no names, and
+            there are as many.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}  # by joint and role
     time, episode = {}, ""
@@ -67,7 +71,7 @@ def guess_description(table: pa.Table, joints: Sequence[str] | None, units: Sequ
     if not time or not rows:
         return {}
     command = next((kind for kind in ("position", "velocity", "torque") if _all_have(rows, f"{kind} command")), "none")
-    named = list(joints) if joints is not None and len(joints) == len(rows) else [_joint_name(key) for key in rows]
+    named = list(joints) if joints is not None and len(joints) == len(rows) else _joint_names(list(rows), numbered)
     each = [units] * len(rows) if isinstance(units, str) else [*units, *[""] * len(rows)]
     described = {
         name: _describe_joint(roles, command, unit)
@@ -114,8 +118,14 @@ def _all_have(rows: Mapping[str, Mapping[str, Any]], role: str) -> bool:
     return all(role in roles for roles in rows.values())
 
 
-def _joint_name(key: str) -> str:
-    return f"joint_{key}" if key.isdigit() else key
+def _joint_names(keys: Sequence[str], numbered: Sequence[str]) -> list[str]:
+    """Return the names of joints from the words that remain of their columns; ``numbered`` are for plain numbers."""
+    if len(keys) == len(numbered) and all(key.isdecimal() for key in keys):
+        numbers = [int(key) for key in keys]
+        first = min(numbers)
+        if first in (0, 1) and sorted(numbers) == list(range(first, first + len(keys))):
+            return [numbered[number - first] for number in numbers]
+    return [f"joint_{key}" if key.isdigit() else key for key in keys]
 
 
 def _describe_joint(roles: Mapping[str, Mapping[str, Any]], command: str, unit: str) -> dict[str, str]:

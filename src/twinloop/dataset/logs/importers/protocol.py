@@ -156,6 +156,7 @@ class LogOptions:
         units: Unit map, one unit name for all joints, or one unit name per joint (`rad`, `deg`, `m`, `cm`, `mm`,
             `range_m100_100`, `range_0_100`).
         joints: Names of the joint columns if the log has none; otherwise the joints to read, in order.
+        numbered: Names for joints of which the columns have only the numbers, such as ``q_1``, if they are as many.
         calibration: LeRobot's ``calibration.json``, which converts the normalized units to radians.
         task: Task that replaces the log's.
         robot_type: Robot type that replaces the log's.
@@ -169,6 +170,7 @@ class LogOptions:
 
     units: UnitMap | str | Sequence[str] | None = None
     joints: Sequence[str] | None = None
+    numbered: Sequence[str] = ()
     calibration: Path | None = None
     task: str = ""
     robot_type: str = ""
