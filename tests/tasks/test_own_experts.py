@@ -1,6 +1,8 @@
 """Inverse kinematics and waypoint experts serve any arm, and a user's push expert is short."""
 
 import inspect
+import textwrap
+from pathlib import Path
 
 import mujoco
 import numpy as np
@@ -163,6 +165,11 @@ def test_a_push_expert_has_at_most_30_lines():
 def ur_push():
     push = load_class("task", PUSH, [])
     return type("UrPush", (push,), {"behind": 0.09, "touch": 0.042, "low": 0.02, "high": 0.10, "jaws": 0.0})
+
+
+def test_the_guide_shows_the_push_expert_as_it_is():
+    expert = textwrap.dedent(inspect.getsource(load_class("task", PUSH, []).expert))
+    assert expert in Path("docs/guides/own_tasks.md").read_text(encoding="utf-8")
 
 
 def test_the_push_expert_pushes_with_both_arms(ur_arm):

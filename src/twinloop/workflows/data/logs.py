@@ -365,7 +365,7 @@ def run_import(request: ImportRequest, console: Console) -> Outcome:
     numbered = () if twin is None or twin.spec.robot is None else twin.spec.robot.joints
     log = open_raw(request.log, request.reading, task=request.task, numbered=numbered)
     if request.reading.guess and not request.reading.joints and log.episodes[0].joints == tuple(numbered):
-        console.print(f"The joints have the names of the twin's, in order: {', '.join(numbered)}.", soft_wrap=True)
+        console.print(f"The joints are named as in the twin, in order: {', '.join(numbered)}.", soft_wrap=True)
     result: dict[str, Any] = {}
     if request.check:
         from twinloop.dataset.logs.checks.check import check_log  # loads scipy.signal, which takes a second
