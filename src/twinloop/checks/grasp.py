@@ -142,8 +142,8 @@ def _find_gripper(twin: Twin) -> _GripperIds | str:
     robot, model = twin.spec.robot, twin.model
     if robot is None:
         return "the twin has no robot"
-    if missing := robot.missing_for_grasp:
-        return f"the twin's YAML does not name {missing}"
+    if robot.gripper is None or robot.tcp is None:
+        return f"the twin's YAML does not name {robot.missing_for_grasp}"
     if not twin.spec.objects:
         return "the twin lists no objects to hold"
     body = model.body(twin.spec.objects[0])

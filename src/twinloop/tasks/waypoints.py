@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -251,7 +251,7 @@ class WaypointExpert:
         """
         goal, shape = getattr(waypoint, part), tuple(like.shape)
         try:
-            found = goal(now) if callable(goal) else goal
+            found: Any = goal(now) if callable(goal) else goal
             if not callable(goal) or not hasattr(found, "shape"):  # else already an array of the library
                 found = self._arrays.asarray(np.asarray(found, dtype=np.float64))
         except (ValueError, IndexError) as error:
