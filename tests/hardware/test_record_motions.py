@@ -83,7 +83,7 @@ def test_a_motion_needs_a_twin_and_one_source(folder, capsys):
         ([], "--motion reach, pick, random"),
         (["--motion", "random"], "--twin TWIN"),
         (["--motion", "dance", "--twin", "robot/pusher.yaml"], "reach, pick, random"),
-        (["--motion", "pick", "--twin", "robot/pusher.yaml"], "no gripper"),
+        (["--motion", "pick", "--twin", "robot/pusher.yaml"], "name a gripper"),
         (["--motion", "robot.py", "--twin", "robot/pusher.yaml"], "columns time"),
     ):
         assert main([*words, *more]) == 2

@@ -179,6 +179,14 @@ VERBS: dict[str, Verb] = {
         again=("--resume",),
         needs=("torch",),
     ),
+    "distill": _of(
+        "distill hard.yaml --output policies/taught --worlds 1 --rounds 2 --steps 2 --final-steps 2 --set width=8 "
+        "depth=1",
+        "policies/taught/model.safetensors",
+        "policies/taught/result.json",
+        again=("--resume",),
+        needs=("torch",),
+    ),
     "evaluate": _of(
         "evaluate expert --twin double_pendulum --task swing.py:Swing --episodes 2 --output runs/tried-2", exact=False
     ),

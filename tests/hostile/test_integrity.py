@@ -421,10 +421,11 @@ def test_a_file_that_a_run_lost_is_named(root, observed):
 
 
 def made_older(root: Path) -> None:
-    """Make a workspace one of version 2: no digests, no files of runs, seals of blocks alone, videos by their ends."""
+    """Make a workspace one of version 2: without digests, files of runs, unknown outcomes, and seals but of blocks."""
     with contextlib.closing(raw_state(root)) as connection, connection:
         for table in ("row_digests", "run_files"):
             connection.execute(f"DROP TABLE {table}")
+        connection.execute("ALTER TABLE release_episodes DROP COLUMN unknown")
         connection.execute("DELETE FROM seals WHERE path NOT GLOB '*chunk-*/file-*'")
         connection.execute("PRAGMA user_version = 2")
     count_file(root / STATE).unlink()

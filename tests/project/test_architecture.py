@@ -103,7 +103,7 @@ def test_no_files_import_each_other_in_a_circle():
 CEILINGS = {
     "catalog": 5810,
     "checks": 1050,
-    "cli": 1400,
+    "cli": 1420,
     "core": 3430,
     "curate": 5390,
     "dataset": 17910,
@@ -126,9 +126,9 @@ CEILINGS = {
     "simulate": 3630,
     "stats": 5840,
     "tasks": 3210,
-    "train": 3900,
+    "train": 3910,
     "twin": 6620,
-    "workflows": 17210,
+    "workflows": 17280,
 }
 SLACK = 150
 

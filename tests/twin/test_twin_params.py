@@ -208,7 +208,7 @@ def test_a_new_twin_is_the_bare_model_with_a_commented_file(tmp_path, arm, capsy
         name: (p.nominal, p.low, p.high, p.default_range) for name, p in arm.params.items()
     }
     text = (tmp_path / "twins" / "mine.yaml").read_text()
-    assert "free bodies are ball" in text
+    assert "# objects: [ball]" in text
     assert "# 1 of nominal 0.1 N·m·s/rad, range times [0.9, 1.1]" in text
     capsys.readouterr()
     assert main(words) == 2

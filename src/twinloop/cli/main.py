@@ -27,6 +27,7 @@ from twinloop.cli.coverage import COVERAGE
 from twinloop.cli.curate import CURATE
 from twinloop.cli.datasets import DATASETS
 from twinloop.cli.demo import DEMO, DOCTOR
+from twinloop.cli.distill import DISTILL
 from twinloop.cli.edit import EDIT
 from twinloop.cli.evaluate import EVALUATE
 from twinloop.cli.evidence import EVIDENCE
@@ -74,7 +75,7 @@ STAGES: Mapping[str, tuple[Command | Group, ...]] = {
     "Sim-to-real gap": (GAP, COVERAGE, PLAN),
     "Simulation": (GENERATE, RENDER, REPLAY),
     "Data": (ADD, QUERY, CURATE, LABEL, EDIT, DATASETS, EXPORT, PUSH, PULL, FETCH, FSCK),
-    "Policies": (TRAIN, EVALUATE, COMPARE, EVIDENCE),
+    "Policies": (TRAIN, DISTILL, EVALUATE, COMPARE, EVIDENCE),
     "Release": (GATE, PROMOTE, ROLLBACK, POLICIES, RUN, SERVE, MONITOR),
     "Failures": (SCENARIO,),
 }

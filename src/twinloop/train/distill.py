@@ -12,17 +12,18 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
 from twinloop import __version__
 from twinloop.core.assignment import Assignment
 from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
+from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
 from twinloop.core.files import sha256_json, write_bytes, write_json
 from twinloop.core.progress import show_progress
@@ -41,6 +42,7 @@ from twinloop.simulate import open_backend
 from twinloop.tasks.protocol import LabellingTask, Task, has_labels
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.train.loop import learning_rate, read_checkpoint, write_checkpoint
+from twinloop.twin.spec import describe_errors
 
 Arrays = Mapping[str, NDArray[np.float32]]
 _ROUNDS = "rounds"
@@ -81,6 +83,18 @@ class DistillConfig(BaseModel):
     weight_decay: float = Field(default=1e-4, ge=0)
     clip: float = Field(default=1.0, gt=0)
     seed: int = Field(default=0, ge=0, lt=2**63)
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Self:
+        """Return the configuration made from plain values.
+
+        Raises:
+            InputError: If a key or a value is wrong. The message names it.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise InputError(describe_errors(error, where="The settings of distill", model=cls)) from error
 
 
 @dataclass(kw_only=True)
@@ -294,7 +308,20 @@ def distill(
         metrics = _make_metrics(run, policy, rows)
         policy.save(output, replace(_make_card(output.name, metrics), **_keep(assignment)))
         write_json(output / RESULT, metrics)
-        (output / CHECKPOINT).unlink(missing_ok=True)
+    return finish(output, config)
+
+
+def finish(output: Path, config: DistillConfig) -> dict[str, Any]:
+    """Delete the checkpoint and the labelled steps of a finished run, and return its result.
+
+    Raises:
+        InputError: If the run had another configuration.
+    """
+    metrics = read_json(output / RESULT)
+    if not isinstance(metrics, dict) or metrics.get("config") != config.model_dump(mode="json"):
+        raise InputError(f"{output} holds a finished run with other settings. Choose another --output.")
+    (output / CHECKPOINT).unlink(missing_ok=True)
+    if (output / _ROUNDS).is_dir():
         for file in (output / _ROUNDS).glob("*.npz"):
             file.unlink()
         (output / _ROUNDS).rmdir()

@@ -79,3 +79,41 @@ class TrainRequest(Request):
     """Folder of the workspace; by default the nearest one upwards from --output."""
     resume: bool = False
     """Continue an interrupted run; the final weights are those of an uninterrupted one."""
+
+
+@request
+class DistillRequest(Request):
+    """Teach a policy on-policy: it acts in randomized worlds, and the task's expert labels every state that it visits.
+
+    In the first round the expert acts. The task needs an expert that can label states; the built-in pick_and_place has
+    one. The policy's folder gets result.json, which says who acted and who labelled. See docs/guides/training.md.
+    """
+
+    file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
+    """The generate file, whose twin, task and randomization are used."""
+    output: Path
+    """Folder for the policy."""
+    randomize_from: Path | None = None
+    """Folder of an identification run to draw parameters from, instead of the ranges in the file."""
+    inputs: tuple[str, ...] = ()
+    """Tracked bodies that the policy reads besides the joints, such as cube; by default all but the tool."""
+    worlds: int | None = None
+    """Number of worlds of each round."""
+    rounds: int | None = None
+    """Number of rounds."""
+    steps: int | None = None
+    """Optimizer steps after each round but the last."""
+    final_steps: int | None = None
+    """Optimizer steps after the last round."""
+    expert_share: float | None = None
+    """Share of the worlds of later rounds in which the expert acts; by default 0."""
+    batch: int | None = None
+    """Number of samples per step."""
+    lr: float | None = None
+    """Maximum learning rate."""
+    set: tuple[str, ...] = ()
+    """Settings of the policy as NAME=VALUE, such as width=512 or n_obs_steps=4 (a memory of four steps)."""
+    seed: int | None = None
+    """Run seed; by default that of the file for the worlds, and 0 for the weights."""
+    resume: bool = False
+    """Continue an interrupted run from its last finished round."""

@@ -1,0 +1,59 @@
+"""Run ``twinloop distill``: teach a policy in the worlds of a generate file, while an expert labels its states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.generate.config import load_plan, read_config
+from twinloop.policies.factory import require_torch
+from twinloop.tasks import open_task
+from twinloop.tasks.assignment import assign
+from twinloop.train.config import CHECKPOINT, RESULT
+from twinloop.workflows.run.results import claim_output, write_request
+from twinloop.workflows.train.requests import DistillRequest
+from twinloop.workflows.train.train import parse_policy_settings
+
+_FIELDS = ("worlds", "rounds", "steps", "final_steps", "expert_share", "batch", "lr")
+
+
+def has_checkpoint(request: DistillRequest) -> bool:
+    """Return whether the output folder has a checkpoint that ``--resume`` can continue."""
+    return (request.output / CHECKPOINT).is_file()
+
+
+def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
+    """Teach a policy, and print who acted in each round, how often with success, and the loss.
+
+    Raises:
+        TwinloopError: If the file or a setting is wrong, or the task has no expert that labels states; see
+            `train.distill.distill`.
+    """
+    require_torch()
+    from twinloop.train.distill import DistillConfig, distill, finish
+
+    given = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
+    config = DistillConfig.of(
+        {**given, "inputs": request.inputs, "settings": parse_policy_settings(request.set), "seed": request.seed or 0}
+    )
+    worlds = config.worlds * config.rounds
+    made = read_config(request.file, episodes=worlds, seed=request.seed, randomize_from=request.randomize_from)
+    plan = load_plan(made)
+    task = open_task(made.task, plan.twin)
+    if request.resume and (request.output / RESULT).is_file():
+        metrics = finish(request.output, config)
+    else:
+        claim_output(request.output)
+        kept = assign(made.twin, made.task, plan.twin, task)
+        metrics = distill(plan, task, config, request.output, assignment=kept, resume=request.resume)
+    write_request(request.output)
+    table = Table("round", "expert acts", "policy acts", "success", "loss", box=None, pad_edge=False)
+    for number, row in enumerate(metrics["rounds"]):
+        success = f"{row['successes'] / row['worlds']:.0%}"
+        table.add_row(f"{number + 1}", f"{row['by_expert']}", f"{row['by_policy']}", success, f"{row['loss']:.4f}")
+    console.print(table)
+    console.print(f"Policy hash {metrics['hash'][:16]}: {request.output}", soft_wrap=True)
+    console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
+    return {**metrics, "output": str(request.output)}
