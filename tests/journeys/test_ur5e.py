@@ -45,7 +45,7 @@ def test_from_csv_files_to_the_scenario_of_a_failure(folder):
     assert main(["twin", "new", "cell.xml", "--output", "cell.yaml"]) == 0
     twin = folder / "cell.yaml"
     text = twin.read_text().replace("  # tcp: SITE  ", "  tcp: attachment_site  #", 1)
-    twin.write_text(text.replace("# objects: []", "objects: [puck]  #", 1) + OBJECT)
+    twin.write_text(text.replace("# objects: [puck]", "objects: [puck]", 1) + OBJECT)
     assert main(["twin", "check", "cell.yaml"]) == 0
     for file in ("push.py", "lab.py"):
         approve(folder / file)

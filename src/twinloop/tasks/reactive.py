@@ -35,7 +35,7 @@ _APPROACH_RATE = 4.0  # 1/s: near its goal the tool moves at this rate times its
 _TURN_SPEED = 1.5  # rad/s: turning of the hand about its approach
 _JOINT_SPEED = 1.6  # rad/s; an envelope allows 2 rad/s for arms whose motors it does not know, and 3.2 for an SO-101
 _DRIFT = 0.015  # m: greatest correction of the tool's error at rest
-_STROKE_TIME = 0.54  # s for the gripper's command from open to closed; an envelope allows a servo of an SO-101 0.53 s
+_STROKE_TIME = 0.6  # s for the gripper's command from open to closed; the envelope of an SO-101 allows 0.53 s
 
 
 @dataclass(frozen=True, kw_only=True)

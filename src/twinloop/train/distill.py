@@ -73,8 +73,8 @@ class DistillConfig(BaseModel):
 
     inputs: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
-    worlds: int = Field(default=96, ge=1)
-    rounds: int = Field(default=8, ge=1)
+    worlds: int = Field(default=256, ge=1)
+    rounds: int = Field(default=10, ge=1)
     steps: int = Field(default=4000, ge=1)
     final_steps: int = Field(default=12_000, ge=1)
     expert_share: float = Field(default=0.0, ge=0, le=1)
