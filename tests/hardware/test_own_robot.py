@@ -140,6 +140,11 @@ def test_a_simulator_follows_the_protocol_and_is_recorded():
     cart = Cart()
     check_robot(cart)
     assert (cart.source, cart.name, cart.origin, cart.episode) == ("sim", "cart", "cart", 1)
+
+    class Named(Cart):
+        name = "cell"
+
+    assert (Named().name, Named().origin) == ("cell", "cell")
     cart.connect()
     episode = record(cart, iter(np.full((20, 1), 50.0)), 50.0)
     cart.disconnect()

@@ -1,6 +1,7 @@
 """An expert without memory solves its task from any state, and its labels depend on the present state alone."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout.episodes import run_batch
 from twinloop.simulate import InitialState, open_backend
+from twinloop.simulate.command import command_map
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
@@ -86,6 +88,26 @@ class _Only:
 
     def __getattr__(self, name):
         return getattr(self.simulation, name)[[self.world]]
+
+
+def test_a_teacher_cannot_tell_worlds_whose_readings_are_equal():
+    made = draw(TWIN, 5, 1)
+    initial = TASK.reset(made, run_seed=5, episodes=range(1))
+    chain, columns = TASK.arm.chain, TASK.arm.servo.actuators
+    labels = {True: [], False: []}
+    offsets, scale = (part[:, columns] for part in command_map(TWIN, made))
+    read = (initial.qpos[:, chain.qpos] - offsets) / scale
+    for offset in (0.0, 0.02):
+        values = made.values.copy()
+        values[:, [made.names.index(f"sensor/{joint}/offset") for joint in TWIN.robot.joints]] = offset
+        params, qpos = replace(made, values=values), initial.qpos.copy()
+        qpos[:, chain.qpos] = offset + scale * read
+        state = _State(qpos=qpos, qvel=np.zeros_like(initial.qvel))
+        for informed, found in labels.items():
+            expert = TASK.memoryless_expert(initial, params, informed=informed)
+            found.append(expert.label(state, initial.command, initial.command)[:, :5])
+    np.testing.assert_allclose(*labels[False], atol=1e-12)
+    assert np.abs(labels[True][0] - labels[True][1]).max() > 1e-3
 
 
 def test_commands_keep_the_limit_of_speed():

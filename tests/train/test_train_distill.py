@@ -9,6 +9,7 @@ import pytest
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.policies.folder import read_card
 from twinloop.randomize import Plan, default_draws
+from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
@@ -71,6 +72,8 @@ def test_an_interrupted_run_ends_with_the_same_weights(task, tmp_path, monkeypat
         distill(PLAN, task, config, tmp_path / "cut")
     with pytest.raises(InputError, match="another configuration"):
         distill(PLAN, task, config.model_copy(update={"lr": 0.1}), tmp_path / "cut", resume=True)
+    with pytest.raises(InputError, match="another configuration, twin, task or randomization"):
+        distill(Plan(twin=TWIN, run_seed=3, draws=()), task, config, tmp_path / "cut", resume=True)
     assert distill(PLAN, task, config, tmp_path / "cut", resume=True)["hash"] == whole["hash"]
 
 
@@ -102,6 +105,10 @@ def test_labels_are_the_experts_commands_in_the_states_that_the_policy_visits(ta
     np.testing.assert_allclose(sent[1:, :, 0] - steps["held"][1:, :, 0], 1.0, atol=1e-4)
     assert np.abs(steps["label"][1:] - sent[1:]).max() > 0.5
     np.testing.assert_allclose(steps["state"], batch.observation, atol=1e-4)
+    pupil = task.memoryless_expert(initial, params, informed=False)
+    start = open_backend("threads", nthread=1).start(TWIN, params, initial, 1)
+    label = contract.action.from_si(pupil.label(start, initial.command, initial.command))
+    np.testing.assert_allclose(steps["label"][:, 0], label, atol=1e-4)
 
 
 def test_what_cannot_be_taught_is_said(task, tmp_path):

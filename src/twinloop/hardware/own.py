@@ -71,7 +71,7 @@ class OwnRobot:
         tracked: Names of the values of `track`: positions in m, headings as cosine and sine.
         cameras: Height and width in px of the images of `see`, by camera name.
         name: LeRobot's name of the robot; by default that of the twin, or that of the class in lower case.
-        origin: Address that datasets store; by default the name.
+        origin: Address that datasets store; by default the name that the class defines, or its own in lower case.
         episode: Number of the next episode, which `reset` gets.
         source: ``real`` or ``sim``; by default ``real`` for a class that defines `send`, else ``sim``. A class that
             defines `step` may set ``real``: the computer's clock then gives the time, and `step` must block.
@@ -94,9 +94,9 @@ class OwnRobot:
         super().__init_subclass__(**options)
         if "source" not in cls.__dict__ and cls.send is not OwnRobot.send:
             cls.source = "real"
-        own = cls.__name__.lower()
-        if "name" not in cls.__dict__:
-            cls.name = cast("str", property(lambda self: load_twin(self.twin).robot.type)) if cls.twin else own
+        own = cls.__dict__.get("name", "") or cls.__name__.lower()
+        of_twin = cls.twin and "name" not in cls.__dict__
+        cls.name = cast("str", property(lambda self: load_twin(self.twin).robot.type)) if of_twin else own
         cls.origin = cls.__dict__.get("origin", "") or own
 
     def read(self) -> Sequence[float] | NDArray[np.float64]:

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
-from twinloop.policies import PolicyLoop, Predictor
+from twinloop.policies import Predictor
 from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.observing import WorldObserver, offered_contract
+from twinloop.rollout.policy_actor import open_policy_loop
 from twinloop.simulate import Controller, Simulation
 from twinloop.tasks.protocol import LabellingTask
 from twinloop.twin import Twin
@@ -50,7 +51,7 @@ class LabellingActor:
         contract: contract of the policy, without cameras.
         policy: the policy; None if the expert acts in all worlds.
         by_expert: worlds in which the expert acts, ``(nworld,)``; by default none, if there is a policy.
-        steps: filled with the labelled steps of the worlds that were begun last.
+        steps: the labelled steps of the last worlds.
     """
 
     task: LabellingTask
@@ -72,7 +73,7 @@ class LabellingActor:
         units, number = self.contract.action, len(worlds.numbers)
         names = offered_contract(self.twin, self.task).environment
         columns = [names.index(name) for name in self.contract.environment]
-        loop = None if self.policy is None else self._open_loop(self.policy, worlds)
+        loop = None if self.policy is None else open_policy_loop(self.policy, worlds)
         by_expert = np.zeros(number, dtype=bool) if self.by_expert is None else np.asarray(self.by_expert)
         held = earlier = np.array(worlds.initial.command)
         self.steps = steps = LabelledSteps()
@@ -94,14 +95,3 @@ class LabellingActor:
             return acted
 
         return command
-
-    def _open_loop(self, policy: Predictor, worlds: EpisodeStart) -> PolicyLoop:
-        return PolicyLoop(
-            policy,
-            len(worlds.numbers),
-            worlds.run_seed,
-            worlds.numbers,
-            attempt=worlds.attempt,
-            command=self.contract.action.from_si(worlds.initial.command),
-            on_refusal="hold",
-        )

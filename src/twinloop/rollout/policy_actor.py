@@ -93,17 +93,7 @@ class PolicyActor:
 
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return a controller that observes these worlds and runs the policy."""
-        contract = self.policy.contract
-        acting = PolicyLoop(
-            self.policy,
-            len(worlds.numbers),
-            worlds.run_seed,
-            worlds.numbers,
-            attempt=worlds.attempt,
-            domain=self.domain,
-            command=contract.action.from_si(worlds.initial.command),
-            on_refusal="hold",
-        )
+        contract, acting = self.policy.contract, open_policy_loop(self.policy, worlds, domain=self.domain)
         observer = WorldObserver(
             self.twin,
             self.task,
@@ -129,3 +119,23 @@ class PolicyActor:
             return action.to_si(commands)
 
         return command
+
+
+def open_policy_loop(policy: Predictor, worlds: EpisodeStart, *, domain: str | None = None) -> PolicyLoop:
+    """Return the loop of a policy for simulated worlds, in which a command that is not finite is not issued.
+
+    Args:
+        policy: the policy.
+        worlds: the worlds; their motors hold the commands of the initial states.
+        domain: name of the domain that the policy receives; by default the policy's default.
+    """
+    return PolicyLoop(
+        policy,
+        len(worlds.numbers),
+        worlds.run_seed,
+        worlds.numbers,
+        attempt=worlds.attempt,
+        domain=domain,
+        command=policy.contract.action.from_si(worlds.initial.command),
+        on_refusal="hold",
+    )

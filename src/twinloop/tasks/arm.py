@@ -211,12 +211,14 @@ class Arm:
             initial, qpos=self.twin.align_motors(qpos), command=self._holding_commands(params, arm)
         )
 
+    def stiffness(self, params: ParamTable) -> NDArray[np.float64]:
+        """Return the position gains of the k servos in worlds, ``(nworld, k)`` in N·m/rad or N/m."""
+        names = [f"actuator/{self.twin.robot.actuator_names[i]}/kp" for i in self.servo.actuators]
+        pairs, ones = zip(names, self.servo.stiffness, strict=True), np.ones(params.nworld)
+        return np.stack([params.get(name, ones * nominal) for name, nominal in pairs], axis=-1)
+
     def _holding_commands(self, params: ParamTable, arm: NDArray[np.float64]) -> NDArray[np.float64]:
-        servo, columns = self.servo, self.servo.actuators
-        names = [f"actuator/{self.twin.robot.actuator_names[i]}/kp" for i in columns]
-        ones = np.ones(params.nworld)
-        pairs = zip(names, servo.stiffness, strict=True)
-        stiffness = np.stack([params.get(name, ones * nominal) for name, nominal in pairs], axis=-1)
+        columns, stiffness = self.servo.actuators, self.stiffness(params)
         offset, scale = command_map(self.twin, params)
         target = np.tile(self.home_command, (params.nworld, 1))
         target[:, columns] = arm + self.chain.gravity_torques(self.chain.pose(arm)) / stiffness

@@ -2,7 +2,7 @@
 
 What a script remembers is part of the state here. The gripper is fully open before a grasp and less open after a
 release, so that an object that begins on its target is lifted, and a placed one is left alone. A held object above the
-target goes on upwards while it moves upwards, and a gripper that has begun to open opens further.
+target continues upwards while it moves upwards, and a gripper that opens continues to open.
 """
 
 from __future__ import annotations

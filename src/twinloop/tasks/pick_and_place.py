@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.params import ParamTable
 from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
+from twinloop.simulate.arrays import HOST, ArrayLibrary
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, mocap_row
 from twinloop.tasks.grasp_rules import GraspRules
@@ -159,7 +160,7 @@ class PickAndPlace:
 
     def memoryless_expert(self, initial: InitialState, params: ParamTable, *, informed: bool = True) -> ReactiveExpert:
         """Return the expert whose commands depend on the present state alone; see `tasks.reactive`."""
-        grasp = self._make_grasp(initial)
+        grasp = self.make_grasp(initial)
         return ReactiveExpert(
             self.arm,
             params,
@@ -171,7 +172,8 @@ class PickAndPlace:
             informed=informed,
         )
 
-    def _make_grasp(self, initial: InitialState) -> GraspFromAbove:
+    def make_grasp(self, initial: InitialState, arrays: ArrayLibrary = HOST) -> GraspFromAbove:
+        """Return the grasp and the placement in worlds that start in ``initial``, for arrays of a library."""
         config = self.config
         return GraspFromAbove(
             self.arm,
@@ -183,6 +185,7 @@ class PickAndPlace:
             lift_height=config.lift_height,
             tilt=config.approach_tilt,
             ground=self.ground(initial),
+            arrays=arrays,
         )
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:

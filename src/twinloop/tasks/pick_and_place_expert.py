@@ -9,15 +9,12 @@ from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState
 from twinloop.simulate.arrays import HOST, ArrayLibrary
 from twinloop.tasks.arm import Arm
 from twinloop.tasks.grasping import GraspFromAbove
-from twinloop.tasks.ground import FreeBody
 from twinloop.tasks.hand import GripperHand
-from twinloop.tasks.pick_and_place_config import PickAndPlaceConfig
 from twinloop.tasks.waypoints import Waypoint, WaypointExpert
 
 
@@ -42,26 +39,15 @@ class ExpertScene(Protocol):
     """Properties of the task `PickAndPlace` that the scripted expert uses.
 
     Attributes:
-        config: settings of the task.
         arm: the arm.
         hand: the gripper.
-        object: free body of the object to pick up.
     """
 
-    config: PickAndPlaceConfig
     arm: Arm
     hand: GripperHand
-    object: FreeBody
 
-    def target_position(self, initial: InitialState) -> NDArray[np.float64]:
-        """Return the centre of the target disc in every world, ``(nworld, 3)`` in m in the world frame."""
-        ...
-
-    def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the table's height at the target minus the height in the nominal twin, and the table's slope.
-
-        The height difference is ``(nworld,)`` in m. The slope ``(nworld, 2)`` is the rise in m per m along x and y.
-        """
+    def make_grasp(self, initial: InitialState, arrays: ArrayLibrary) -> GraspFromAbove:
+        """Return the grasp and the placement in worlds that start in ``initial``, for arrays of a library."""
         ...
 
 
@@ -76,19 +62,7 @@ class PickAndPlaceExpert(WaypointExpert):
 
     def __init__(self, task: ExpertScene, initial: InitialState, arrays: ArrayLibrary = HOST) -> None:
         self._task, self._initial = task, initial
-        arm, config = task.arm, task.config
-        grasp = GraspFromAbove(
-            arm,
-            task.hand,
-            task.object,
-            initial,
-            target=task.target_position(initial),
-            grasp_height=config.grasp_height,
-            lift_height=config.lift_height,
-            tilt=config.approach_tilt,
-            ground=task.ground(initial),
-            arrays=arrays,
-        )
+        arm, grasp = task.arm, task.make_grasp(initial, arrays)
         home = Waypoint(name="home", position=arm.home_position, turn=0.0, gripper="home", seconds=0.8, patience=np.inf)
         waypoints = [*grasp.pick(), *grasp.place(), home]
         super().__init__(arm, initial, waypoints, frame=grasp.frame, hand=task.hand, arrays=arrays)

@@ -1,7 +1,7 @@
 """Control an arm by rules on the present state: an expert without memory.
 
-A scripted expert that follows its own clock (see `waypoints`) cannot tell what to do in a state that it has not reached
-by itself. The expert here computes a command from the present state of a world and from the commands that are still on
+A scripted expert with a clock of its own (see `waypoints`) has no command for a state that it has not reached itself.
+This expert computes a command from the present state of a world and from the commands that are still on
 their way to the motors. It can therefore label every state that a policy visits (Ross, Gordon & Bagnell, "A reduction
 of imitation learning and structured prediction to no-regret online learning", AISTATS 2011).
 
@@ -26,7 +26,6 @@ from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.kinematics import ChainPose
 from twinloop.tasks.reaching import ToolFrame, joint_step, tool_error
 from twinloop.tasks.waypoints import ToolState, tool_speed
-from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -66,7 +65,7 @@ class Rule:
     Attributes:
         name: name of the rule.
         when: condition ``(nworld,)`` on the present state.
-        position: goal of the tool ``(nworld, 3)`` in m in the world frame. None: the tool stays where it is.
+        position: goal of the tool ``(nworld, 3)`` in m in the world frame. None: the tool keeps its position.
         turn: goal of its additional rotation ``(nworld,)`` in rad, see `ToolFrame`. None: as it is.
         grip: command of the gripper, as a share: a number, ``(nworld,)``, or None for the present one.
         pace: speed relative to the usual one.
@@ -88,13 +87,15 @@ class ReactiveExpert:
 
     Args:
         arm: the arm.
-        params: parameters of the worlds. The expert knows the worlds' servos and encoders, which a policy must not.
-        rules: the rules, in order; in states without a rule the tool stays where it is.
+        params: parameters of the worlds.
+        rules: the rules, in order; in states without a rule the tool keeps its position.
         frame: orientation of the tool at a position.
         turn_of: function that returns the present additional rotation ``(nworld,)`` in rad of the tool from its
             position and its axes.
         hand: the gripper, or None.
         command: command that the motors hold at the start, ``(nworld, nu)``.
+        informed: whether the expert uses the true errors of encoders and gains of servos. If not, it reads the joints
+            as a policy does, and corrects the tool's error at rest.
     """
 
     def __init__(
@@ -114,10 +115,8 @@ class ReactiveExpert:
         self._hz, self._speed = hz, tool_speed(arm) / hz
         self._posture = arm.home[arm.chain.qpos]
         self._offset, self._scale = (part[:, servo.actuators] for part in command_map(twin, params))
-        self._stiffness, self._informed = servo.stiffness, informed
-        if informed:
-            stiffness = twin.column(params, "actuator", "kp", default=_nominal_stiffness(twin))
-            self._stiffness = stiffness[:, servo.actuators]
+        self._informed = informed
+        self._stiffness = arm.stiffness(params) if informed else servo.stiffness
         self._lag = float(servo.lag.mean()) / hz
         self._held = self._earlier = np.array(command)
 
@@ -204,7 +203,7 @@ class ReactiveExpert:
         }
 
     def _limit(self, wanted: Array, grip: Array, held: Array) -> Array:
-        """Return commands ``(nworld, nu)`` near the wanted ones with limited speeds."""
+        """Return commands ``(nworld, nu)`` near ``wanted``, with limited speeds."""
         columns, hz = self._arm.servo.actuators, self._hz
         command = np.array(held)
         command[:, columns] += np.clip(wanted - held[:, columns], -_JOINT_SPEED / hz, _JOINT_SPEED / hz)
@@ -214,7 +213,3 @@ class ReactiveExpert:
             step = stroke / (_STROKE_TIME * hz)
             command[:, hand.actuator] += np.clip(aim - held[:, hand.actuator], -step, step)
         return command
-
-
-def _nominal_stiffness(twin: Twin) -> Array:
-    return -twin.model.actuator_biasprm[: len(twin.robot.joints), 1]

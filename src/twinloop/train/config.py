@@ -28,11 +28,29 @@ RESULT = "result.json"  # in the policy's folder after the run
 _SECTIONS = {"adapt", "align", "pixels"}
 
 
-class _Strict(BaseModel):
+class StrictConfig(BaseModel):
+    """Immutable settings without unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @classmethod
+    def of(cls, value: Any, *, where: str = "The training configuration") -> Self:
+        """Return the configuration made from a dictionary of plain values, as a YAML file contains.
 
-class SourceConfig(_Strict):
+        Args:
+            value: the dictionary.
+            where: origin of the values, for error messages.
+
+        Raises:
+            InputError: If a key or value is wrong. The message names it.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise InputError(describe_errors(error, where=where, model=cls)) from error
+
+
+class SourceConfig(StrictConfig):
     """One source of training samples.
 
     Attributes:
@@ -54,7 +72,7 @@ class SourceConfig(_Strict):
     kind: Literal["real", "sim"] = "real"
 
 
-class CurriculumConfig(_Strict):
+class CurriculumConfig(StrictConfig):
     """Curriculum that starts with weakly randomized episodes and adds the strongly randomized ones step by step.
 
     The share of used episodes grows linearly (Bengio et al., "Curriculum learning", ICML 2009; Hacohen & Weinshall, "On
@@ -69,7 +87,7 @@ class CurriculumConfig(_Strict):
     until: float = Field(default=0.5, gt=0, le=1)
 
 
-class DomainConfig(_Strict):
+class DomainConfig(StrictConfig):
     """Settings of the input token that gives the policy each sample's source.
 
     Attributes:
@@ -81,7 +99,7 @@ class DomainConfig(_Strict):
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
-class AdaptConfig(_Strict):
+class AdaptConfig(StrictConfig):
     """Settings of fine-tuning; see `train.adapt`.
 
     Attributes:
@@ -101,7 +119,7 @@ class AdaptConfig(_Strict):
     l2_start: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 
-class AlignConfig(_Strict):
+class AlignConfig(StrictConfig):
     """Settings of a loss term that aligns the features of real and simulated samples; see `train.align`.
 
     Attributes:
@@ -115,7 +133,7 @@ class AlignConfig(_Strict):
     warmup: float = Field(default=0.2, ge=0, le=1)
 
 
-class PixelsConfig(_Strict):
+class PixelsConfig(StrictConfig):
     """Settings for matching the pixel statistics of simulated images to those of real images; see `train.pixels`.
 
     Attributes:
@@ -130,7 +148,7 @@ class PixelsConfig(_Strict):
     images: int = Field(default=256, ge=1, validation_alias=AliasChoices("images", "pictures"))  # the former name
 
 
-class TrainConfig(_Strict):
+class TrainConfig(StrictConfig):
     """Configuration of a training run.
 
     Attributes:
@@ -195,22 +213,6 @@ class TrainConfig(_Strict):
     adapt: AdaptConfig | None = None
     align: AlignConfig | None = None
     pixels: PixelsConfig | None = None
-
-    @classmethod
-    def of(cls, value: Any, *, where: str = "The training configuration") -> Self:
-        """Return the configuration made from a dictionary of plain values, as a YAML file contains.
-
-        Args:
-            value: the dictionary.
-            where: origin of the values, for error messages.
-
-        Raises:
-            InputError: If a key or value is wrong. The message names it.
-        """
-        try:
-            return cls.model_validate(value)
-        except ValidationError as error:
-            raise InputError(describe_errors(error, where=where, model=cls)) from error
 
     @property
     def hash(self) -> str:

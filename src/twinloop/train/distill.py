@@ -12,12 +12,12 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
 from twinloop import __version__
@@ -40,9 +40,15 @@ from twinloop.rollout.labelling import LabellingActor
 from twinloop.rollout.observing import offered_contract
 from twinloop.simulate import open_backend
 from twinloop.tasks.protocol import LabellingTask, Task, has_labels
-from twinloop.train.config import CHECKPOINT, RESULT
-from twinloop.train.loop import learning_rate, read_checkpoint, write_checkpoint
-from twinloop.twin.spec import describe_errors
+from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
+from twinloop.train.loop import (
+    collect_optimizer_tensors,
+    learning_rate,
+    load_optimizer_tensors,
+    read_checkpoint,
+    write_checkpoint,
+)
+from twinloop.train.run import use_torch_settings
 
 Arrays = Mapping[str, NDArray[np.float32]]
 _ROUNDS = "rounds"
@@ -50,7 +56,7 @@ _KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "labe
 _SETTINGS = {"chunk_size": 1, "n_action_steps": 1, "last_command": True, "action_space": "delta_to_command"}
 
 
-class DistillConfig(BaseModel):
+class DistillConfig(StrictConfig):
     """Configuration of on-policy teaching.
 
     Attributes:
@@ -69,10 +75,8 @@ class DistillConfig(BaseModel):
         seed: run seed.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     inputs: tuple[str, ...] = ()
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
     worlds: int = Field(default=256, ge=1)
     rounds: int = Field(default=10, ge=1)
     steps: int = Field(default=4000, ge=1)
@@ -83,18 +87,6 @@ class DistillConfig(BaseModel):
     weight_decay: float = Field(default=1e-4, ge=0)
     clip: float = Field(default=1.0, gt=0)
     seed: int = Field(default=0, ge=0, lt=2**63)
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Self:
-        """Return the configuration made from plain values.
-
-        Raises:
-            InputError: If a key or a value is wrong. The message names it.
-        """
-        try:
-            return cls.model_validate(value)
-        except ValidationError as error:
-            raise InputError(describe_errors(error, where="The settings of distill", model=cls)) from error
 
 
 @dataclass(kw_only=True)
@@ -121,7 +113,10 @@ class DistillRun:
         if settings.chunk_size != 1 or not settings.last_command:
             raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
         self.settings, self.data = settings, list[Arrays]()
-        self.facts = {"configuration": sha256_json([self.config.model_dump(mode="json"), self.plan.twin.hash])}
+        world = self.plan.draw(range(1)).row(0)  # differs if the distribution of the worlds or its seed does
+        task = [self.task.name, self.task.version, self.task.expert_version]
+        parts = [self.config.model_dump(mode="json"), self.plan.twin.hash, task, dict(world)]
+        self.facts = {"configuration": sha256_json(parts)}
 
     def run(self, *, resume: bool = False) -> tuple[Policy, list[dict[str, Any]]]:
         """Return the taught policy, and the facts about each round.
@@ -130,9 +125,7 @@ class DistillRun:
             InputError: If the checkpoint belongs to another configuration.
             CheckFailedError: If all worlds of a round are invalid, or the loss is not finite.
         """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with use_torch_settings("cpu"):
             policy, optimizer = self._restore() if resume else (None, None)
             for number in range(len(self.rows), self.config.rounds):
                 row = self._collect(number, policy)
@@ -142,8 +135,6 @@ class DistillRun:
                 row["loss"] = self._train(policy, optimizer, number)
                 self.rows.append(row)
                 self._save(policy, optimizer)
-        finally:
-            torch.set_num_threads(threads)
         assert policy is not None  # noqa: S101 - there is one round or more
         return policy, self.rows
 
@@ -241,19 +232,15 @@ class DistillRun:
         return folder / f"{number:03d}.npz"
 
     def _save(self, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
-        slots = optimizer.state_dict()["state"]
-        groups = {
-            "policy": policy.state_dict(),
-            "optimizer": {f"{i}/{name}": value for i, slot in slots.items() for name, value in slot.items()},
-        }
+        groups = {"policy": policy.state_dict(), "optimizer": collect_optimizer_tensors(optimizer)}
         write_checkpoint(self.folder, groups, {**self.facts, "rows": self.rows})
 
     def _restore(self) -> tuple[Policy, torch.optim.Optimizer]:
         checkpoint = read_checkpoint(self.folder)
         if checkpoint.facts.get("configuration") != self.facts["configuration"]:
             raise InputError(
-                f"{self.folder / CHECKPOINT} belongs to a run with another configuration or twin. Resume with the same "
-                "settings, or teach into another --output."
+                f"{self.folder / CHECKPOINT} belongs to a run with another configuration, twin, task or randomization. "
+                "Resume with the same settings and file, or teach into another --output."
             )
         self.rows = list(checkpoint.facts["rows"])
         for number in range(len(self.rows)):
@@ -261,11 +248,8 @@ class DistillRun:
                 self.data.append(dict(stored))
         policy = new_policy("mlp", self.contract, self.settings, self._measure(), seed=self.config.seed)
         policy.load_state_dict(checkpoint.tensor_group("policy"))
-        optimizer, slots = self._make_optimizer(policy), dict[int, dict[str, Tensor]]()
-        for name, value in checkpoint.tensor_group("optimizer").items():
-            place, _, what = name.partition("/")
-            slots.setdefault(int(place), {})[what] = value
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+        optimizer = self._make_optimizer(policy)
+        load_optimizer_tensors(optimizer, checkpoint.tensor_group("optimizer"))
         return policy, optimizer
 
 

@@ -105,6 +105,21 @@ def read_checkpoint(folder: Path) -> TrainingCheckpoint:
     return TrainingCheckpoint(tensors=tensors, facts=facts)
 
 
+def collect_optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the state of an optimizer for a checkpoint, as ``PARAMETER/NAME``."""
+    slots = optimizer.state_dict()["state"]
+    return {f"{i}/{name}": value for i, slot in slots.items() for name, value in slot.items()}
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Restore the state of an optimizer from the result of `collect_optimizer_tensors`."""
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        place, _, what = name.partition("/")
+        slots.setdefault(int(place), {})[what] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+
+
 def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float:
     """Return the learning rate of one step: a linear rise to ``peak``, then half a cosine down to zero.
 
@@ -225,12 +240,11 @@ class TrainingLoop:
 
     def save(self) -> None:
         """Write a checkpoint of the present weights, optimizer state and progress."""
-        slots = self._optimizer.state_dict()["state"]
         groups = {
             "policy": self.policy.state_dict(),
             "mean": self._mean,
             "best": self._best,
-            "optimizer": {f"{i}/{name}": value for i, slot in slots.items() for name, value in slot.items()},
+            "optimizer": collect_optimizer_tensors(self._optimizer),
             **{f"terms/{name}": term.state_dict() for name, term in self._learning.items()},
         }
         facts = {**self._facts, "progress": vars(self.progress), "mixture": self.mixture.state()}
@@ -253,11 +267,7 @@ class TrainingLoop:
         self._mean, self._best = checkpoint.tensor_group("mean"), checkpoint.tensor_group("best")
         for name, term in self._learning.items():
             term.load_state_dict(checkpoint.tensor_group(f"terms/{name}"))
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, value in checkpoint.tensor_group("optimizer").items():
-            place, _, what = name.partition("/")
-            slots.setdefault(int(place), {})[what] = value
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": slots})
+        load_optimizer_tensors(self._optimizer, checkpoint.tensor_group("optimizer"))
         progress = checkpoint.facts["progress"]
         self.progress = TrainingProgress(**{**progress, "losses": [tuple(row) for row in progress["losses"]]})
         self.mixture.restore(checkpoint.facts["mixture"])

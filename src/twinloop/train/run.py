@@ -209,7 +209,7 @@ def train(
         _check_output(output, resume=resume)  # another process may have finished in between
         config = resolve_config(config)
         base = open_policy(config.adapt.base) if base is None and config.adapt is not None else base
-        with _use_torch_settings(config):
+        with use_torch_settings(config.device, config.threads):
             prepared = prepared or prepare(config, workspace)
             policy = _make_policy(prepared, base).to(config.device)
             made = (additions or make_additions)(policy, prepared)
@@ -299,22 +299,27 @@ def _check_output(output: Path, *, resume: bool) -> None:
 
 
 @contextmanager
-def _use_torch_settings(config: TrainConfig) -> Iterator[None]:
-    """Return a context manager that sets torch's number of threads and deterministic algorithms, and restores both."""
-    kind = config.device.partition(":")[0]
+def use_torch_settings(device: str, threads: int = 0) -> Iterator[None]:
+    """Return a context manager that sets torch's number of threads and deterministic algorithms, and restores both.
+
+    Args:
+        device: torch device of the training.
+        threads: number of threads; 0 for 1.
+    """
+    kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
-        raise InputError(f"--device {config.device}: give cpu, cuda, or cuda:NUMBER.")
+        raise InputError(f"--device {device}: give cpu, cuda, or cuda:NUMBER.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise MissingDependencyError(
-            f"Torch finds no CUDA device ({config.device}). Use --device cpu instead.",
+            f"Torch finds no CUDA device ({device}). Use --device cpu instead.",
             remedy="a GPU with its driver and a torch built for it",
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it for deterministic results
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(config.threads or 1)
+    before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(threads or 1)
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(strict)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

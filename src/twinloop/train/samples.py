@@ -15,7 +15,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
-from twinloop.core.contract import ACTION, IMAGES, STATE
+from twinloop.core.contract import ACTION, IMAGES
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.progress import track
 from twinloop.dataset.media.image_sources import open_images
@@ -136,7 +136,9 @@ class SampleBatches:
         self._last = torch.from_numpy(np.repeat(data.last, lengths)).to(device)
         self._before = torch.arange(1 - n_obs_steps, 1, device=device)
         self._after = torch.arange(chunk_size, device=device)
-        self._images, self._last_command, self.device = dict(images or {}), last_command, device
+        held = data.held_commands(np.arange(data.frames)) if last_command else None
+        self._held = None if held is None else torch.from_numpy(held).to(device)
+        self._images, self.device = dict(images or {}), device
 
     def batch(self, frames: Ints) -> dict[str, Tensor]:
         """Return the samples of the given frames ``(n,)``.
@@ -154,9 +156,8 @@ class SampleBatches:
         made = {key: values[past] for key, values in self._columns.items() if key != ACTION}
         made[ACTION] = self._columns[ACTION][torch.minimum(ahead, last[:, None])]
         made[IS_PAD] = is_pad
-        if self._last_command:
-            held = self._columns.get(STATE, self._columns[ACTION])[at]
-            made[LAST_COMMAND] = torch.where((at == first)[:, None], held, self._columns[ACTION][(at - 1).clamp(min=0)])
+        if self._held is not None:
+            made[LAST_COMMAND] = self._held[at]
         for camera, cache in self._images.items():
             made[IMAGES + camera] = torch.from_numpy(cache.read(past.cpu().numpy())).to(self.device)
         return made

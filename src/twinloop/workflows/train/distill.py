@@ -36,7 +36,8 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
 
     given = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
     config = DistillConfig.of(
-        {**given, "inputs": request.inputs, "settings": parse_policy_settings(request.set), "seed": request.seed or 0}
+        {**given, "inputs": request.inputs, "settings": parse_policy_settings(request.set), "seed": request.seed or 0},
+        where="The settings of distill",
     )
     worlds = config.worlds * config.rounds
     made = read_config(request.file, episodes=worlds, seed=request.seed, randomize_from=request.randomize_from)
