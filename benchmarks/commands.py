@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from benchmarks.studies import Studies
+from benchmarks.transfer.settings import NUMBERS, Family, TransferSettings
 from twinloop.cli.commands import Command, Outcome, make_console
 from twinloop.cli.parser import Program
 from twinloop.core.errors import InputError
@@ -361,40 +361,28 @@ class BenchPolicies:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchTransfer:
-    """Measure the success of policies on virtual robots with hidden parameters, by training data (six conditions).
+    """Measure the success of policies on robots with hidden parameters, by the worlds in which they were taught.
 
-    The conditions are: 1 nominal twin, 2 hand-written randomization, 3 identified twin, 4 randomization from the
-    identified distribution, 5 condition 4 plus demonstrations on the robot, 6 these demonstrations alone. An
-    interrupted run resumes if it is started again.
+    The worlds are: 1 nominal twin, 2 hand-written ranges, 3 identified values, 4 identified distribution, 5 half of 2
+    and half of 4. An interrupted run resumes if it is started again.
     """
 
     output: Path
-    """Folder for demonstrations, policies, trials, result.json and report.html."""
-    robots: int = 5
-    """Number of virtual robots."""
-    seeds: int = 3
-    """Number of training runs per condition and robot."""
-    episodes: int = 30
+    """Folder for logs, policies, trials, result.json and report.html."""
+    family: Family = "hidden"
+    """Kind of robots: hidden (virtual robots with effects that the twin lacks)."""
+    robots: int = TransferSettings.robots
+    """Number of robots."""
+    first: int = TransferSettings.first
+    """Seed of the first robot. Lower seeds than the default were used to choose the recipe."""
+    seeds: int = TransferSettings.seeds
+    """Number of training runs per condition."""
+    episodes: int = TransferSettings.episodes
     """Number of trials of each policy on each robot."""
-    demos: int = 300
-    """Number of simulated demonstrations that are attempted per data source."""
-    real: int = 10
-    """Number of demonstrations on each virtual robot."""
-    steps: int = 2000
-    """Number of training steps."""
-    batch: int = 256
-    """Samples per training step. A sample with images costs about a hundred times as much as one without."""
-    log: int = 6
+    log: int = TransferSettings.log
     """Number of teleoperated episodes from which each robot is identified."""
-    shake: float = 0.0
-    """Standard deviation in rad of the noise added to the expert's commands during demonstrations (DART); 0 adds none.
-    """
-    sees: Literal["scene", "tool"] = "scene"
-    """What policies observe from a tracker: object poses only (scene), or also the tool pose (tool)."""
-    conditions: str = "1,2,3,4,5,6"
+    conditions: str = ",".join(map(str, NUMBERS))
     """Numbers of the conditions to run, separated by commas."""
-    images: bool = False
-    """Policies observe images of the front camera instead of tracker poses. This takes hours."""
     workers: int = 0
     """Number of processes; 0 uses every core."""
     write: Path | None = None
@@ -405,19 +393,15 @@ class BenchTransfer:
     def run(self) -> Outcome:
         """Run the study."""
         from benchmarks.transfer.run import run_bench_transfer
-        from twinloop.workflows.demo.virtual_robots.settings import TransferRecipe, TransferSettings
 
         settings = TransferSettings(
+            family=self.family,
             robots=self.robots,
+            first=self.first,
             seeds=self.seeds,
             episodes=self.episodes,
-            demos=self.demos,
-            real=self.real,
-            steps=self.steps,
             log=self.log,
             conditions=_conditions(self.conditions),
-            images=self.images,
-            recipe=TransferRecipe(shake=self.shake, sees=self.sees, batch=self.batch),
         )
         metrics = run_bench_transfer(
             make_console(json=self.json), settings, self.output, workers=self.workers, docs=self.write
@@ -436,7 +420,7 @@ def _conditions(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError as error:
-        raise InputError(f"--conditions {text}: give numbers from 1 to 6 separated by commas, such as 1,4.") from error
+        raise InputError(f"--conditions {text}: give numbers from 1 to 5 separated by commas, such as 1,4.") from error
 
 
 PROGRAM = Program(

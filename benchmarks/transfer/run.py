@@ -9,13 +9,13 @@ from rich.console import Console
 
 from benchmarks.studies import around, printed, write_between
 from benchmarks.transfer import pages
+from benchmarks.transfer.settings import TransferSettings
+from benchmarks.transfer.study import compare_on_robots
 from twinloop.policies.factory import require_torch
 from twinloop.report import ReportPage
-from twinloop.workflows.demo.virtual_robots.comparison import compare_on_robots
-from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
 from twinloop.workflows.run.results import write_report, write_result
 
-PAGE, MARK = "evidence/transfer.md", "benchmarks transfer"
+PAGE = "evidence/transfer.md"
 
 
 def run_bench_transfer(
@@ -31,16 +31,17 @@ def run_bench_transfer(
         MissingDependencyError: If torch is not installed.
     """
     require_torch()
+    mark = f"benchmarks transfer {settings.family}"
     if docs is not None:
-        around(docs / PAGE, MARK)
+        around(docs / PAGE, mark)
     result = compare_on_robots(settings, output, workers=workers, console=console)
     for table in pages.tables(result):
         console.print(printed(table))
         if table.note:
             console.print(table.note, soft_wrap=True)
-    page = ReportPage("Does the gap close?", f"{len(result.robots)} virtual robots")
+    page = ReportPage("Policies on robots with hidden parameters", f"{settings.robots} robots, {settings.family}")
     write_report(page, lambda report: pages.page(report, result), output / "report.html", console)
     metrics = write_result(output, result.to_json())
     if docs is not None:
-        write_between(docs / PAGE, MARK, "\n\n".join(table.markdown() for table in pages.tables(result)))
+        write_between(docs / PAGE, mark, "\n\n".join(table.markdown() for table in pages.tables(result)))
     return metrics

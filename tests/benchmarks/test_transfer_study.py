@@ -1,4 +1,4 @@
-"""Transfer study: data per arm of the study, order of the steps, and definitions of the metrics."""
+"""Transfer study: worlds of each condition, order of the parts, resumption, and definitions of the figures."""
 
 from __future__ import annotations
 
@@ -13,65 +13,67 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
+from benchmarks.transfer import parts
 from benchmarks.transfer.pages import difference_table, plot_success, success_table, time_table
+from benchmarks.transfer.parts import StudyPart, make
+from benchmarks.transfer.robots import cut_share
 from benchmarks.transfer.run import run_bench_transfer
+from benchmarks.transfer.settings import CONDITIONS, TransferSettings
+from benchmarks.transfer.study import TransferResult, average_over_robots, order_stages
+from benchmarks.transfer.worlds import training_plans
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.randomize import Plan
-from twinloop.rollout import run_batch
-from twinloop.simulate import open_backend
-from twinloop.tasks import open_task
+from twinloop.core.files import write_json
 from twinloop.twin import load_twin
-from twinloop.workflows.demo.virtual_robots.comparison import TransferResult, average_over_robots, order_stages
-from twinloop.workflows.demo.virtual_robots.demonstrations import (
-    DemonstrationWorlds,
-    PerturbedExpert,
-    placement_draws,
-    training_worlds,
-    write_demonstrations,
-)
-from twinloop.workflows.demo.virtual_robots.parts import StudyPart, make, read_outcomes
-from twinloop.workflows.demo.virtual_robots.settings import CONDITIONS, TransferRecipe, TransferSettings
 
 TWIN = load_twin("so101_tabletop")
-TINY = TransferSettings(robots=1, seeds=1, episodes=3, demos=6, real=2, steps=20, log=2, conditions=(1, 6))
+RECIPE = {
+    "worlds": 2,
+    "rounds": 2,
+    "steps": 2,
+    "final_steps": 2,
+    "batch": 4,
+    "settings": {"width": 8, "depth": 1},
+}
+TINY = TransferSettings(first=0, robots=1, seeds=1, episodes=2, log=2, conditions=(1, 4), recipe=RECIPE)
+KNOWN, UNKNOWN = "joint/elbow_flex/damping", "joint/wrist_roll/frictionloss"
 
 
-def shaken(numbers, recipe, nstep=12):
-    """Intended and executed commands, ``(n, nstep, nu)``."""
-    task = open_task("pick_and_place", TWIN)
-    task.nstep = nstep
-    actor, plan = (
-        PerturbedExpert(task=task, recipe=recipe),
-        Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))),
+@pytest.fixture
+def identified(tmp_path):
+    """File of a distribution that determines one parameter."""
+    mean, nominal = [TWIN.params[name].nominal for name in (KNOWN, UNKNOWN)], TWIN.params[KNOWN].nominal
+    found = ParamDistribution(
+        names=(KNOWN, UNKNOWN),
+        mean=np.array([1.1 * nominal, mean[1]]),
+        covariance=np.diag([(0.01 * nominal) ** 2, 1.0]),
+        transforms=("identity", "identity"),
+        low=np.zeros(2),
+        high=np.full(2, np.inf),
+        clusters=3,
+        determined=(True, False),
     )
-    backend = open_backend("threads", nthread=1)
-    batch = run_batch(TWIN, task, plan.draw(numbers), run_seed=3, episodes=numbers, actor=actor, backend=backend)
-    return np.stack(actor.unperturbed_commands, axis=1), batch.trajectories.commands
+    write_json(tmp_path / "found.json", found.to_json())
+    return tmp_path / "found.json"
 
 
-class TestShowing:
-    def test_arms_are_shaken_as_much_as_said_and_jaws_are_not(self):
-        recipe = TransferRecipe(shake=0.02, memory=0.5)
-        meant, done = shaken(range(40), recipe, nstep=20)
-        shake = (done - meant)[:, 6:]
-        assert np.std(shake[..., :5]) == pytest.approx(0.02, rel=0.1)
-        assert not shake[..., 5].any()
-        before, after = shake[:, :-1, :5].ravel(), shake[:, 1:, :5].ravel()
-        assert np.corrcoef(before, after)[0, 1] == pytest.approx(0.5, abs=0.06)
-
-    def test_an_episode_is_shaken_alike_alone_and_among_others(self):
-        _, alone = shaken([4], TransferRecipe(shake=0.02))
-        _, among = shaken([2, 4], TransferRecipe(shake=0.02))
-        np.testing.assert_array_equal(alone[0], among[1])
-
-    def test_randomized_worlds_differ_and_nominal_ones_do_not(self):
-        nominal, ranges = (
-            training_worlds(kind, TWIN, TransferRecipe()).draw(range(3)) for kind in ("nominal", "ranges")
-        )
-        assert np.ptp(nominal["joint/elbow_flex/damping"]) == 0
-        assert np.ptp(ranges["joint/elbow_flex/damping"]) > 0
-        assert np.ptp(nominal["object/cube/position/x"]) > 0
+def test_each_condition_draws_what_it_says(identified):
+    nominal = TWIN.params[KNOWN].nominal
+    drawn = {}
+    for condition in CONDITIONS:
+        plan, other = training_plans(condition.worlds, TWIN, identified, seed=1)
+        drawn[condition.worlds] = plan.draw(range(40))
+        assert (other is not None) is (condition.worlds == "both")
+        assert np.ptp(drawn[condition.worlds]["object/cube/position/x"]) > 0
+    assert (drawn["nominal"][KNOWN] == nominal).all()
+    assert (drawn["nominal"][UNKNOWN] == TWIN.params[UNKNOWN].nominal).all()
+    assert np.ptp(drawn["point"][KNOWN]) == 0
+    assert drawn["point"][KNOWN][0] == pytest.approx(1.1 * nominal)
+    assert (drawn["point"][UNKNOWN] == TWIN.params[UNKNOWN].nominal).all()
+    assert abs(drawn["identified"][KNOWN] / nominal - 1.1).max() < 0.05
+    assert np.ptp(drawn["identified"][UNKNOWN]) > 0
+    assert np.ptp(drawn["ranges"][KNOWN]) > 5 * np.ptp(drawn["identified"][KNOWN])
+    np.testing.assert_array_equal(drawn["both"][KNOWN], drawn["identified"][KNOWN])
 
 
 class TestOrder:
@@ -88,22 +90,15 @@ class TestOrder:
 
     def test_what_is_needed_comes_first_and_once(self, tmp_path):
         made = order_stages(self.parts(tmp_path))
-        assert [{part.kind for part in stage} for stage in made] == [{"log"}, {"demos"}, {"policy"}, {"trials"}]
-        logs, demos, policies, trials = (len(stage) for stage in made)
-        assert logs == 2
-        assert demos == 2 + 2 * 3  # two for all robots; estimate, posterior and their own of each
-        assert policies == 2 * 2 + 2 * 2 * 4  # two seeds of the shared draws, and of each robot's draws
-        assert trials == 2 * 2 * 6
+        assert [{part.kind for part in stage} for stage in made] == [{"log"}, {"policy"}, {"trials"}]
+        assert [len(stage) for stage in made] == [2, 2 * 2 + 2 * 2 * 3, 2 * 2 * 5]  # two policies are shared
 
     def test_what_is_whole_is_not_made_again_and_half_parts_are(self, tmp_path, monkeypatch):
-        from twinloop.workflows.demo.virtual_robots import parts
-
         made = []
 
         def maker(part):
             made.append(part.path.name)
-            part.path.mkdir(parents=True)
-            (part.path / "trials.json").write_text('{"success": [true]}')
+            (part.path / "trials.json").write_text('{"success": [true], "cut": 0.25}')
 
         monkeypatch.setitem(parts._MAKERS, "script", maker)
         part = StudyPart(kind="script", folder=str(tmp_path), settings=TINY, robot=100)
@@ -113,32 +108,42 @@ class TestOrder:
         assert not (part.path / "half").exists()
         assert make(part) == first
         assert made == ["robot100"]
-        assert read_outcomes(part) == [True]
+        assert part.read_trials() == ([True], 0.25)
 
     def test_another_study_is_refused(self, tmp_path):
-        (tmp_path / "study.json").write_text(json.dumps(replace(TINY, demos=7).made_of()))
-        with pytest.raises(InputError, match=r"another demos\. Use the same settings, or choose another --output"):
+        (tmp_path / "study.json").write_text(json.dumps(replace(TINY, log=7).made_of()))
+        with pytest.raises(InputError, match=r"another log\. Use the same settings, or choose another --output"):
             run_bench_transfer(Console(), TINY, tmp_path, workers=1)
 
     def test_more_robots_or_seeds_are_the_same_study(self):
         assert replace(TINY, robots=4, seeds=2, conditions=(1,)).made_of() == TINY.made_of()
 
     @pytest.mark.parametrize(
-        ("changed", "said"), [({"conditions": (1, 7)}, "--conditions 7"), ({"real": 0}, "--real 0")]
+        ("changed", "said"),
+        [({"conditions": (1, 7)}, "--conditions 7"), ({"log": 0}, "--log 0"), ({"family": "x"}, "--family x")],
     )
     def test_wrong_settings(self, changed, said):
         with pytest.raises(InputError, match=said):
             TransferSettings(**changed)
 
 
-class TestMetrics:
+def test_the_share_of_cut_commands_is_that_of_the_envelope():
+    home = TWIN.units.from_si(TWIN.home()[0][TWIN.joint_qpos])
+    still = np.tile(home, (1, 8, 1))
+    jumps = still.copy()
+    jumps[0, 4, 0] += 30.0  # degrees in one step
+    assert cut_share(TWIN, still, still) == 0.0
+    assert cut_share(TWIN, still, jumps) == pytest.approx(2 / 8, abs=1 / 8)
+
+
+class TestFigures:
     RESULT = TransferResult(
-        robots=(100, 101, 102),
-        trials=10,
-        success={1: np.array([[0.1, 0.2], [0.0, 0.0], [0.3, 0.2]]), 4: np.array([[0.9, 0.8], [0.5, 0.7], [0.6, 0.8]])},
+        settings=TransferSettings(robots=3, seeds=2, conditions=(2, 4)),
+        success={2: np.array([[0.1, 0.2], [0.0, 0.0], [0.3, 0.2]]), 4: np.array([[0.9, 0.8], [0.5, 0.7], [0.6, 0.8]])},
+        cut={n: np.array([[0.01, 0.03], [0.0, 0.0], [0.0, 0.02]]) for n in (2, 4)},
         script=np.array([1.0, 0.9, 1.0]),
         seconds={"policy": {"wall_s": 20.0, "processor_s": 12.0}},
-        made_of={},
+        asked={"commit": "abc"},
     )
 
     def test_an_interval_is_students_over_robots(self):
@@ -149,43 +154,30 @@ class TestMetrics:
         assert found.between_seeds == 0
 
     def test_differences_are_paired_by_robot(self):
-        found = self.RESULT.differences()[4, 1]
-        np.testing.assert_allclose(found.each, [0.7, 0.6, 0.45])
-        assert self.RESULT.to_json()["differences"][0]["wanted"] == 0.25
+        np.testing.assert_allclose(self.RESULT.differences()[4, 2].each, [0.7, 0.6, 0.45])
+        assert [(row["of"], row["over"]) for row in self.RESULT.to_json()["differences"]] == [(4, 2)]
 
     def test_one_robot_has_no_interval(self):
         assert np.isnan(average_over_robots(np.array([[0.5, 0.7]])).interval).all()
 
     def test_what_is_shown(self):
-        rows = success_table(self.RESULT).rows
-        assert [row[0] for row in rows] == ["(1)", "(4)", ""]
-        assert rows[1][2] == "71.7%"
-        assert difference_table(self.RESULT).rows[0][:2] == ("(4) − (1)", "+58.3")
+        table = success_table(self.RESULT)
+        assert [row[0] for row in table.rows] == ["(2)", "(4)", ""]
+        assert (table.rows[1][2], table.rows[1][5]) == ("71.7%", "60%")
+        assert table.rows[0][-1] == "1.0%, at most 2.0%"
+        assert "seeds 300 to 302" in table.note
+        assert "commit abc" in table.note
+        assert difference_table(self.RESULT).rows[0][:2] == ("(4) − (2)", "+58.3")
         assert time_table(self.RESULT).rows[-1] == ("total", "12 s", "20 s")
-        assert plot_success(self.RESULT).data[0].x[0] == pytest.approx(100 * self.RESULT.condition(1).mean)
+        assert plot_success(self.RESULT).data[0].x[0] == pytest.approx(100 * self.RESULT.condition(2).mean)
 
 
 @pytest.mark.slow
-class TestWhole:
-    @pytest.mark.parametrize("sees", ["scene", "tool"])
-    def test_demonstrations_are_a_dataset_without_failures(self, sees, tmp_path):
-        worlds = DemonstrationWorlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
-        written = write_demonstrations(worlds, tmp_path / "demos", count=4, recipe=TransferRecipe(shake=0.0, sees=sees))
-        reader = DatasetReader(tmp_path / "demos")
-        assert reader.info["total_episodes"] == written == 4
-        names = reader.info["features"]["observation.environment_state"]["names"]
-        assert {"cube.x", "target.y", "cube.heading.sin"} <= set(names)
-        assert ("tool.x" in names) is (sees == "tool")
-
-    def test_images_go_with_them(self, tmp_path):
-        worlds = DemonstrationWorlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
-        write_demonstrations(worlds, tmp_path / "demos", count=1, recipe=TransferRecipe(shake=0.0), images=True)
-        assert DatasetReader(tmp_path / "demos").info["features"]["observation.images.front"]["shape"] == [72, 96, 3]
-
-    def test_a_study_goes_on_and_says_the_same(self, tmp_path):
-        first = run_bench_transfer(Console(quiet=True), TINY, tmp_path, workers=1)
-        (tmp_path / "trials" / "robot100-real-seed0" / "seconds.json").unlink()
-        again = run_bench_transfer(Console(quiet=True), TINY, tmp_path, workers=1)
-        assert [row["success"] for row in again["conditions"]] == [row["success"] for row in first["conditions"]]
-        assert (tmp_path / "report.html").exists()
-        assert [row["number"] for row in first["conditions"]] == [1, 6]
+def test_a_study_goes_on_and_says_the_same(tmp_path):
+    first = run_bench_transfer(Console(quiet=True), TINY, tmp_path, workers=1)
+    (tmp_path / "trials" / "robot0-identified-seed0" / "seconds.json").unlink()
+    again = run_bench_transfer(Console(quiet=True), TINY, tmp_path, workers=1)
+    assert [row["success"] for row in again["conditions"]] == [row["success"] for row in first["conditions"]]
+    assert (tmp_path / "report.html").exists()
+    assert [row["number"] for row in first["conditions"]] == [1, 4]
+    assert first["script"]["mean"] == 1.0

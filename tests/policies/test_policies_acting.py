@@ -8,7 +8,10 @@ import pytest
 from support.policies import contract
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
+from twinloop.core.joint_limits import compute_window
 from twinloop.policies import LAST_COMMAND, PolicyLoop, read_settings
+from twinloop.policies.factory import new_policy
+from twinloop.policies.statistics import Statistics
 
 
 class Recorder:
@@ -197,3 +200,42 @@ def test_observations_that_do_not_fit_are_named():
         acting.act(_seen([1, 2, 3]))
     with pytest.raises(InputError, match="3 episode numbers for 2 worlds"):
         PolicyLoop(Recorder(), 2, episodes=[1, 2, 3])
+
+
+LIMITS = {"low": [-0.5, -1.0], "high": [0.5, 1.0], "speed": [2.0, 3.0], "acceleration": [30.0, 20.0]}
+
+
+def test_commands_keep_the_limits_of_the_settings_also_after_a_command_that_was_changed_on_the_way():
+    policy = Recorder(n_action_steps=1, command_limits=LIMITS)
+    hz, units = policy.contract.control_hz, policy.contract.action
+    limits, random = policy.settings.command_limits.to_joints(hz), np.random.default_rng(1)
+    acting = PolicyLoop(policy, 3, command=units.from_si(np.zeros((3, 2))))
+    before = held = np.zeros((3, 2))
+    for step in range(200):
+        sent = units.to_si(acting.act(_seen(random.normal(0, 2, 3))))
+        allowed = compute_window(held, (held - before) * hz, limits)
+        assert (sent >= allowed.low - 1e-9).all()
+        assert (sent <= allowed.high + 1e-9).all()
+        if step == 100:  # a safety envelope sends another command
+            sent = held + 0.5 * (sent - held)
+            acting.set_sent_commands(units.from_si(sent))
+        before, held = held, sent
+    assert np.abs(held).max() > 0.1
+
+
+def test_a_command_within_the_limits_is_sent_as_it_is():
+    wide = {**LIMITS, "speed": [1e4, 1e4], "acceleration": [1e7, 1e7], "low": [-1e3] * 2, "high": [1e3] * 2}
+    free, limited = (
+        PolicyLoop(Recorder(n_action_steps=1, **given), 2, command=np.zeros((2, 2)))
+        for given in ({}, {"command_limits": wide})
+    )
+    for marks in ([0.1, 0.2], [-0.3, 0.1]):
+        np.testing.assert_allclose(limited.act(_seen(marks)), free.act(_seen(marks)), rtol=1e-12)
+
+
+def test_limits_of_another_number_of_joints_are_refused():
+    with pytest.raises(InputError, match="different numbers of joints"):
+        read_settings("mlp", {"command_limits": {**LIMITS, "low": [0.0]}})
+    pytest.importorskip("torch")
+    with pytest.raises(InputError, match=r"command_limits are given for 2 joints, but action has 3"):
+        new_policy("mlp", contract(joints=3), {"command_limits": LIMITS}, Statistics(columns={}, source=""))

@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.release.envelope import Envelope, RobotMotion
-from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.envelope_space import (
+from twinloop.core.joint_limits import (
     JointLimits,
-    PoseSpace,
     compute_braking_step,
     compute_stoppable_speed,
     compute_stopping_path,
     compute_window,
 )
+from twinloop.release.envelope import Envelope, RobotMotion
+from twinloop.release.envelope_settings import EnvelopeSettings
+from twinloop.release.envelope_space import PoseSpace
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")

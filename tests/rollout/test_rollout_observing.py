@@ -79,6 +79,22 @@ def test_a_tracker_errs_by_its_offset_and_noise_alone(task):
     np.testing.assert_allclose(seen, [[wanted.get(name.rpartition(".")[2], 0.0) for name in names]] * 2)
 
 
+def test_a_drawn_offset_of_a_tracker_is_constant_in_an_episode_and_uniform_over_episodes(task):
+    params = table(task.twin, 400)
+    spy, numbers = Spy(task, TrackerNoise(offset=(0.1, 0.0, 0.0), spread=0.003)), range(400)
+    task.nstep = 2
+    batch = run_batch(task.twin, task, params, run_seed=1, episodes=numbers, actor=spy)
+    true = task.environment(batch.trajectories.states[:, :-1])
+    error = np.stack([entry[ENVIRONMENT] for entry in spy.seen], axis=1) - true
+    columns = [task.environment_names.index(f"cube.{axis}") for axis in "xyz"]
+    np.testing.assert_allclose(error[:, 0], error[:, 1], atol=1e-12)
+    drawn = error[:, 0, columns] - [0.1, 0.0, 0.0]
+    assert np.abs(drawn).max() <= 0.003
+    np.testing.assert_allclose(drawn.std(axis=0), 0.003 / 3**0.5, rtol=0.1)
+    assert np.abs(np.corrcoef(drawn.T) - np.eye(3)).max() < 0.15
+    assert not error[:, :, task.environment_names.index("cube.heading.cos")].any()
+
+
 def test_generated_frames_hold_what_a_tracker_sees(tmp_path, task):
     config = resolved({**BASE, "rollout": {**BASE["rollout"], "environment_state": True}})
     generate_states(config, tmp_path / "out")

@@ -104,7 +104,8 @@ def test_a_teacher_cannot_tell_worlds_whose_readings_are_equal():
         qpos[:, chain.qpos] = offset + scale * read
         state = _State(qpos=qpos, qvel=np.zeros_like(initial.qvel))
         for informed, found in labels.items():
-            expert = TASK.memoryless_expert(initial, params, informed=informed)
+            believed = None if informed else TWIN.table(1)
+            expert = TASK.memoryless_expert(initial, params, believed=believed)
             found.append(expert.label(state, initial.command, initial.command)[:, :5])
     np.testing.assert_allclose(*labels[False], atol=1e-12)
     assert np.abs(labels[True][0] - labels[True][1]).max() > 1e-3

@@ -16,6 +16,7 @@ from twinloop.twin import load_twin
 torch = pytest.importorskip("torch")
 
 from twinloop.policies import open_policy  # noqa: E402
+from twinloop.release.envelope import Envelope  # noqa: E402
 from twinloop.rollout.episodes import run_batch  # noqa: E402
 from twinloop.rollout.labelling import LabellingActor  # noqa: E402
 from twinloop.rollout.observing import offered_contract  # noqa: E402
@@ -95,7 +96,12 @@ def test_labels_are_the_experts_commands_in_the_states_that_the_policy_visits(ta
     policy = Wrong()
     policy.contract = contract
     actor = LabellingActor(
-        task=task, twin=TWIN, contract=contract, policy=cast("Any", policy), by_expert=[True, False, False]
+        task=task,
+        twin=TWIN,
+        contract=contract,
+        settings=policy.settings,
+        policy=cast("Any", policy),
+        by_expert=[True, False, False],
     )
     batch = run_batch(TWIN, task, params, run_seed=3, episodes=range(3), actor=actor, initial=initial)
     steps = actor.steps.stack()
@@ -105,7 +111,7 @@ def test_labels_are_the_experts_commands_in_the_states_that_the_policy_visits(ta
     np.testing.assert_allclose(sent[1:, :, 0] - steps["held"][1:, :, 0], 1.0, atol=1e-4)
     assert np.abs(steps["label"][1:] - sent[1:]).max() > 0.5
     np.testing.assert_allclose(steps["state"], batch.observation, atol=1e-4)
-    pupil = task.memoryless_expert(initial, params, informed=False)
+    pupil = task.memoryless_expert(initial, params, believed=TWIN.table(3))
     start = open_backend("threads", nthread=1).start(TWIN, params, initial, 1)
     label = contract.action.from_si(pupil.label(start, initial.command, initial.command))
     np.testing.assert_allclose(steps["label"][:, 0], label, atol=1e-4)
@@ -126,3 +132,31 @@ def test_the_policy_reads_only_the_named_bodies(task):
     assert dataclasses.replace(contract, environment=()) == dataclasses.replace(
         offered_contract(TWIN, task), environment=()
     )
+
+
+def test_exactly_a_share_of_the_worlds_is_from_the_other_distribution(task, tmp_path):
+    other = Plan(twin=TWIN, run_seed=3, draws=())
+    config = DistillConfig(**{**SMALL, "worlds": 6, "other_share": 1 / 3})
+    run = module.DistillRun(plan=PLAN, task=task, config=config, folder=tmp_path, other=other)
+    drawn = run._draw(range(6, 12))["joint/elbow_flex/damping"]
+    assert (drawn == TWIN.params["joint/elbow_flex/damping"].nominal).sum() == 2
+    alone = module.DistillRun(plan=PLAN, task=task, config=config, folder=tmp_path)
+    assert (alone._draw(range(6, 12))["joint/elbow_flex/damping"] == drawn).sum() == 4
+    assert run.facts != alone.facts
+
+
+def test_commands_of_the_expert_and_of_the_policy_pass_the_envelope(task):
+    settings = module.read_settings("mlp", {**module._SETTINGS, **module._limit_commands(TWIN)})
+    contract, envelope = offered_contract(TWIN, task), Envelope(TWIN)
+    actor = LabellingActor(task=task, twin=TWIN, contract=contract, settings=settings)
+    batch = run_batch(TWIN, task, PLAN.draw(range(4)), run_seed=3, episodes=range(4), actor=actor)
+    first = contract.action.to_si(actor.steps.stack()["held"][:, 0])
+    for readings, commands, world in zip(batch.observation, batch.action, range(4), strict=True):
+        motion = envelope.begin(readings[0])
+        motion = dataclasses.replace(motion, position=first[world])
+        kinds = []
+        for reading, command in zip(readings, commands, strict=True):
+            decision = envelope.judge(motion, command, reading)
+            motion = decision.motion
+            kinds.append(decision.kind)
+        assert set(kinds) == {"passed"}

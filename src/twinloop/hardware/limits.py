@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.joint_limits import JointLimits
 from twinloop.core.records import freeze_fields
 from twinloop.twin import Twin
 
@@ -108,6 +109,8 @@ CLEARANCE = 0.025
 # Part of each joint's half range that stays unused at either end: a calibration by hand is off by one to two degrees
 # of 100 (LeRobot's sweep), and an arm overshoots.
 RANGE_MARGIN = 0.05
+# The same for the commands of a policy, which must reach as much of the range as is safe.
+COMMAND_MARGIN = 0.02
 # Shares of the servo's capability. 0.6 of the STS3215's no-load speed (5.3 rad/s) is 3.2 rad/s, the fastest that a
 # person moved one (so101_pick_place_tape: 200 deg/s); above it the motor has no torque left to follow a command.
 SPEED_SHARE, ACCELERATION_SHARE = 0.6, 0.6
@@ -198,6 +201,40 @@ def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SP
         home = twin.home()[1]
         low, high = np.minimum(low, home), np.maximum(high, home)
     return MotionLimits(low=low, high=high, speed=fastest, acceleration=hardest, torque=TORQUE_SHARE * torque)
+
+
+def command_limits(
+    twin: Twin,
+    hz: float,
+    *,
+    margin: float = COMMAND_MARGIN,
+    speed: float = SPEED_SHARE,
+    acceleration: float = ACCELERATION_SHARE,
+) -> JointLimits:
+    """Return the limits of the position commands of a policy or an operator.
+
+    Args:
+        twin: the robot's twin.
+        hz: commands per second.
+        margin: share of each joint's half range left unused at either end. The gripper uses its full range, to close on
+            objects.
+        speed: speed limit as a share of a servo's no-load speed; other drives' limits change in proportion to it.
+        acceleration: acceleration limit as a share of torque / inertia in the home pose.
+    """
+    motion, hand, (low, high) = motion_limits(twin, margin=margin), gripper_mask(twin), twin.joint_ranges.T
+    return JointLimits(
+        low=np.where(hand, low, motion.low),
+        high=np.where(hand, high, motion.high),
+        speed=motion.speed * speed / SPEED_SHARE,
+        acceleration=motion.acceleration * (acceleration / ACCELERATION_SHARE),
+        dt=1.0 / hz,
+    )
+
+
+def gripper_mask(twin: Twin) -> NDArray[np.bool_]:
+    """Return which of the robot's joints is the gripper's, ``(n,)``."""
+    grip = twin.robot.gripper
+    return np.array([grip is not None and joint == grip.joint for joint in twin.robot.joints])
 
 
 def _drive_torques(twin: Twin) -> Array:

@@ -131,6 +131,12 @@ def _check_contract(contract: Contract, settings: Settings) -> None:
                 f"delta_to_state predicts {ACTION} relative to {STATE}, so both need the same joints: {ACTION} has "
                 f"{', '.join(contract.action.names)}, {STATE} has {', '.join(read) or 'none'}. Choose absolute."
             )
+    limits, joints = settings.command_limits, contract.action.names
+    if limits is not None and len(limits.low) != len(joints):
+        raise InputError(
+            f"command_limits are given for {len(limits.low)} joints, but {ACTION} has {len(joints)}: "
+            f"{', '.join(joints)}. Give one number for each."
+        )
     smallest = 2 ** len(settings.images.channels)
     for name, size in contract.cameras.items():
         if min(size) < smallest:

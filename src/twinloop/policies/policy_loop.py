@@ -16,6 +16,7 @@ from scipy.special import ndtri
 
 from twinloop.core.contract import STATE, Contract
 from twinloop.core.errors import InputError
+from twinloop.core.joint_limits import compute_window
 from twinloop.core.seeds import uniforms
 from twinloop.policies.settings import CommonSettings
 from twinloop.policies.statistics import LAST_COMMAND, action_size
@@ -126,6 +127,41 @@ class CommandRefusal:
     reason: str
 
 
+class CommandLimiter:
+    """Limits of the commands of a policy in ``nworld`` worlds; without `CommandLimits` in its settings, there are none.
+
+    Args:
+        contract: contract of the policy.
+        settings: settings of the policy.
+        nworld: number of worlds.
+    """
+
+    def __init__(self, contract: Contract, settings: CommonSettings, nworld: int) -> None:
+        self._units = contract.action
+        self._limits = settings.command_limits and settings.command_limits.to_joints(contract.control_hz)
+        self._before = np.full((nworld, action_size(contract)), np.nan)
+
+    def restart(self, worlds: NDArray[np.intp]) -> None:
+        """Let the commands of some worlds begin at rest."""
+        self._before[worlds] = np.nan
+
+    def limit(self, wanted: NDArray[np.float64], held: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the commands nearest to the wanted ones that keep the limits, ``(nworld, k)`` in the dataset's units.
+
+        Args:
+            wanted: wanted commands, ``(nworld, k)``.
+            held: commands that were sent last; NaN where they are unknown, and where nothing is limited.
+        """
+        if self._limits is None:
+            return wanted
+        position = self._units.to_si(held)
+        moved = position - self._units.to_si(np.where(np.isnan(self._before), held, self._before))
+        self._before = held.copy()
+        allowed = compute_window(position, moved / self._limits.dt, self._limits)
+        kept = np.clip(self._units.to_si(wanted), allowed.low, allowed.high)
+        return np.where(np.isnan(kept), wanted, self._units.from_si(kept))
+
+
 class PolicyLoop:
     """Closed loop of a policy with ``nworld`` worlds; each world may restart while the others continue.
 
@@ -185,6 +221,7 @@ class PolicyLoop:
         self.features: NDArray[np.float64] = np.empty((nworld, 0))
         self.step = np.zeros(nworld, dtype=np.int64)
         self._command = np.full((nworld, size), np.nan)
+        self._limiter = CommandLimiter(policy.contract, settings, nworld)
         self._history: dict[str, NDArray[Any]] = {}
         self._ensemble = None if settings.ensemble is None else TemporalEnsemble(self.chunk.shape, settings.ensemble)
         self.restart(np.arange(nworld), command=command)
@@ -210,6 +247,7 @@ class PolicyLoop:
         self.predicted[index] = False
         self.step[index] = 0
         self._command[index] = np.nan if command is None else command
+        self._limiter.restart(index)
         if self._ensemble is not None:
             self._ensemble.clear_worlds(index)
 
@@ -228,7 +266,7 @@ class PolicyLoop:
         self._begin_commands(observation)
         self._update_history(observation, good)
         self._predict(np.flatnonzero(good & self._due_mask()))
-        commands = self._make_commands(good)
+        commands = self._limiter.limit(self._make_commands(good), self._command)
         self._command = commands.copy()
         self.step += 1
         return commands

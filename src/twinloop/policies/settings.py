@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
+import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.joint_limits import JointLimits
 from twinloop.twin.spec import describe_errors
 
 Kind = Literal["mlp", "act", "flow"]
@@ -18,6 +20,8 @@ UNKNOWN_DOMAIN = 0  # index of the embedding of an unknown domain
 _Width = Annotated[int, Field(ge=4, le=8192)]
 _Depth = Annotated[int, Field(ge=1, le=64)]
 _Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_ROUND_OFF = 1e-6
 _Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -43,6 +47,44 @@ class ImageEncoderSettings(_Strict):
     )
 
 
+class CommandLimits(_Strict):
+    """Limits that the commands of a policy keep, one number per joint, in rad or m and s.
+
+    They act on every command, in training and on the robot, so that a robot's safety envelope with the same limits
+    sends the commands unchanged.
+
+    Attributes:
+        low: lower bounds.
+        high: upper bounds.
+        speed: largest speeds.
+        acceleration: largest accelerations.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    speed: tuple[_Positive, ...]
+    acceleration: tuple[_Positive, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len({len(self.low), len(self.high), len(self.speed), len(self.acceleration)}) != 1:
+            raise ValueError("low, high, speed and acceleration have different numbers of joints")
+        return self
+
+    @classmethod
+    def from_joints(cls, limits: JointLimits) -> Self:
+        """Return limits that are smaller than given ones by far more than the round-off of a command's unit."""
+        margin = _ROUND_OFF * (limits.high - limits.low)
+        values = {"low": limits.low + margin, "high": limits.high - margin}
+        values |= {name: (1 - _ROUND_OFF) * getattr(limits, name) for name in ("speed", "acceleration")}
+        return cls.model_validate({name: tuple(column.tolist()) for name, column in values.items()})
+
+    def to_joints(self, hz: float) -> JointLimits:
+        """Return the limits as arrays; ``hz`` is the number of commands per second."""
+        arrays = {name: np.array(values) for name, values in self.model_dump().items()}
+        return JointLimits(**arrays, dt=1.0 / hz)
+
+
 class CommonSettings(_Strict):
     """Settings that every kind of policy has.
 
@@ -62,6 +104,7 @@ class CommonSettings(_Strict):
         normalization: how inputs and outputs are normalized, see `ColumnStatistics.affine`.
         domains: names of the domains (sources of the data), each of which has a learned embedding as an input.
         default_domain: domain that is used if no domain is given; if empty, the embedding of an unknown domain is used.
+        command_limits: limits that every command keeps; None for none.
         images: settings of the image encoder; the former name ``pictures`` is also read.
     """
 
@@ -74,6 +117,7 @@ class CommonSettings(_Strict):
     normalization: Literal["mean_std", "min_max", "quantile"] = "mean_std"
     domains: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=64)
     default_domain: str = ""
+    command_limits: CommandLimits | None = Field(default=None, exclude_if=lambda limits: limits is None)
     images: ImageEncoderSettings = Field(
         default_factory=ImageEncoderSettings,
         validation_alias=AliasChoices("images", "pictures"),  # the second is the former name

@@ -19,18 +19,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, LogError, UnitsError
-from twinloop.core.records import freeze_fields
-from twinloop.core.units import UnitMap, find_joint_columns
-from twinloop.release.envelope_reports import FORGIVEN, ReportedState
-from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.envelope_space import (
+from twinloop.core.joint_limits import (
     CommandWindow,
     JointLimits,
-    PoseSpace,
     compute_braking_step,
     compute_stopping_path,
     compute_window,
 )
+from twinloop.core.records import freeze_fields
+from twinloop.core.units import UnitMap, find_joint_columns
+from twinloop.release.envelope_reports import FORGIVEN, ReportedState
+from twinloop.release.envelope_settings import EnvelopeSettings
+from twinloop.release.envelope_space import PoseSpace
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]

@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.joint_limits import JointLimits
 from twinloop.core.units import UnitMap
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.hardware.limits import CLEARANCE, motion_limits
+from twinloop.hardware.limits import (
+    ACCELERATION_SHARE,
+    CLEARANCE,
+    COMMAND_MARGIN,
+    SPEED_SHARE,
+    command_limits,
+    gripper_mask,
+    motion_limits,
+)
 from twinloop.release.envelope_reports import ReportLimits
-from twinloop.release.envelope_space import JointLimits
 from twinloop.twin import Twin
 from twinloop.twin.spec import describe_errors
 
@@ -57,9 +65,9 @@ class EnvelopeSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    range_margin: Annotated[float, Field(ge=0, lt=0.5)] = 0.02
-    speed: Share = 0.6
-    acceleration: Share = 0.6
+    range_margin: Annotated[float, Field(ge=0, lt=0.5)] = COMMAND_MARGIN
+    speed: Share = SPEED_SHARE
+    acceleration: Share = ACCELERATION_SHARE
     clearance_m: Metres = CLEARANCE
     hand_clearance_m: Metres = 0.0
     workspace: dict[str, tuple[float, float]] | None = None
@@ -123,17 +131,7 @@ class EnvelopeSettings(BaseModel):
                 f"{twin.name} is commanded by torques, but the envelope limits position commands only. Robots are not "
                 "run without an envelope; use a twin and a robot with position control."
             )
-        motion = motion_limits(twin, margin=self.range_margin)
-        hand = _make_gripper_mask(twin)
-        low, high = twin.joint_ranges.T
-        return JointLimits(
-            low=np.where(hand, low, motion.low),
-            high=np.where(hand, high, motion.high),
-            speed=motion.speed * self.speed / EnvelopeSettings.model_fields["speed"].default,
-            acceleration=motion.acceleration
-            * (self.acceleration / EnvelopeSettings.model_fields["acceleration"].default),
-            dt=1.0 / hz,
-        )
+        return command_limits(twin, hz, margin=self.range_margin, speed=self.speed, acceleration=self.acceleration)
 
     def compute_report_limits(self, twin: Twin, units: UnitMap, limits: JointLimits) -> ReportLimits:
         """Return the physical limits of a twin's joints, with which the robot's reported joint readings are checked.
@@ -149,7 +147,7 @@ class EnvelopeSettings(BaseModel):
             low=np.where(has_range, low, -np.inf),
             high=np.where(has_range, high, np.inf),
             speed=np.maximum(fastest, limits.speed),
-            arm=~_make_gripper_mask(twin),
+            arm=~gripper_mask(twin),
             units=units,
             period=limits.dt,
             longest=max(self.max_age_s, limits.dt),
@@ -170,8 +168,3 @@ class EnvelopeSettings(BaseModel):
             if joint not in joints:
                 raise UnknownNameError("joint", joint, joints, where="max_relative_target")
         return np.array([given.get(joint, np.inf) for joint in joints])
-
-
-def _make_gripper_mask(twin: Twin) -> NDArray[np.bool_]:
-    grip = twin.robot.gripper
-    return np.array([grip is not None and joint == grip.joint for joint in twin.robot.joints])

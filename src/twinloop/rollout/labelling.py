@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.policies import Predictor
+from twinloop.policies.policy_loop import CommandLimiter
+from twinloop.policies.settings import CommonSettings
 from twinloop.rollout.actor import EpisodeStart
-from twinloop.rollout.observing import WorldObserver, offered_contract
+from twinloop.rollout.observing import PERFECT, TrackerNoise, WorldObserver, offered_contract
 from twinloop.rollout.policy_actor import open_policy_loop
 from twinloop.simulate import Controller, Simulation
 from twinloop.tasks.protocol import LabellingTask
@@ -49,6 +51,9 @@ class LabellingActor:
         task: the task, with an expert that labels states.
         twin: twin of the worlds.
         contract: contract of the policy, without cameras.
+        settings: settings of the policy, whose command limits also hold for the expert.
+        believed: values of parameters that the expert takes for true, by name; the others are nominal.
+        tracker: errors of the tracker, which the expert does not have.
         policy: the policy; None if the expert acts in all worlds.
         by_expert: worlds in which the expert acts, ``(nworld,)``; by default none, if there is a policy.
         steps: the labelled steps of the last worlds.
@@ -57,6 +62,9 @@ class LabellingActor:
     task: LabellingTask
     twin: Twin
     contract: Contract
+    settings: CommonSettings
+    believed: Mapping[str, float] = field(default_factory=dict[str, float])
+    tracker: TrackerNoise = PERFECT
     policy: Predictor | None = None
     by_expert: Sequence[bool] | NDArray[np.bool_] | None = None
     steps: LabelledSteps = field(default_factory=LabelledSteps)
@@ -68,20 +76,22 @@ class LabellingActor:
 
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return a controller that acts in these worlds and adds to ``steps``."""
-        expert = self.task.memoryless_expert(worlds.initial, worlds.params, informed=False)
-        observer = WorldObserver(self.twin, self.task, worlds)
+        believed = self.twin.table(len(worlds.numbers), self.believed)
+        expert = self.task.memoryless_expert(worlds.initial, worlds.params, believed=believed)
+        observer = WorldObserver(self.twin, self.task, worlds, tracker=self.tracker)
         units, number = self.contract.action, len(worlds.numbers)
         names = offered_contract(self.twin, self.task).environment
         columns = [names.index(name) for name in self.contract.environment]
         loop = None if self.policy is None else open_policy_loop(self.policy, worlds)
         by_expert = np.zeros(number, dtype=bool) if self.by_expert is None else np.asarray(self.by_expert)
+        limiter = CommandLimiter(self.contract, self.settings, number)
         held = earlier = np.array(worlds.initial.command)
         self.steps = steps = LabelledSteps()
 
         def command(simulation: Simulation) -> Array:
             nonlocal held, earlier
             seen = observer.observe_worlds(simulation.state, simulation.step_index)
-            label = acted = expert.label(simulation, held, earlier)
+            label = wanted = expert.label(simulation, held, earlier)
             if columns:
                 seen[ENVIRONMENT] = seen[ENVIRONMENT][:, columns]
                 steps.environment.append(seen[ENVIRONMENT])
@@ -89,8 +99,11 @@ class LabellingActor:
             steps.held.append(units.from_si(held))
             steps.label.append(units.from_si(label))
             if loop is not None:
-                acted = np.where(by_expert[:, None], label, units.to_si(loop.act(seen)))
-                loop.set_sent_commands(units.from_si(acted))
+                wanted = np.where(by_expert[:, None], label, units.to_si(loop.act(seen)))
+            sent = limiter.limit(units.from_si(wanted), units.from_si(held))
+            if loop is not None:
+                loop.set_sent_commands(sent)
+            acted = units.to_si(sent)
             held, earlier = acted, held
             return acted
 

@@ -38,13 +38,25 @@ class TrackerNoise:
     Attributes:
         noise: standard deviation of each measured value per frame, in m (in rad for headings).
         offset: constant error of positions ``(3,)`` in m, because the tracker's frame is displaced from the robot's.
+        spread: half width in m of the uniform distribution of a further error of positions, which is drawn once per
+            episode and axis.
     """
 
     noise: float = 0.0
     offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    spread: float = 0.0
+
+    def draw_offset(self, worlds: EpisodeStart) -> NDArray[np.float64]:
+        """Return the error of positions in each world, ``(nworld, 3)`` in m."""
+        chance = uniforms(worlds.run_seed, "rollout/tracker/offset", worlds.numbers, size=3, attempt=worlds.attempt)
+        return np.array(self.offset) + self.spread * (2.0 * chance - 1.0)
 
     def add_errors(
-        self, true: NDArray[np.float64], names: Sequence[str], chance: NDArray[np.float64]
+        self,
+        true: NDArray[np.float64],
+        names: Sequence[str],
+        chance: NDArray[np.float64],
+        offset: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
         """Return the tracker's readings of true values, ``(k, n)``.
 
@@ -53,10 +65,12 @@ class TrackerNoise:
             names: names of the n values; those that end in ``.x``, ``.y`` or ``.z`` are positions.
             chance: uniform random numbers in (0, 1), ``(k, n)``. The inverse normal distribution function converts them
                 to normal noise.
+            offset: errors of positions in the worlds, ``(k, 3)`` in m; by default ``offset`` of the tracker.
         """
         seen = true + self.noise * ndtri(chance)
-        for axis, shift in zip("xyz", self.offset, strict=True):
-            seen[:, [name.endswith(f".{axis}") for name in names]] += shift
+        offset = np.broadcast_to(self.offset, (len(true), 3)) if offset is None else offset
+        for axis, shift in zip("xyz", offset.T, strict=True):
+            seen[:, [name.endswith(f".{axis}") for name in names]] += shift[:, None]
         return seen
 
 
@@ -96,6 +110,7 @@ class WorldObserver:
         parts: Sequence[Literal["state", "environment"]] = ("state", "environment"),
     ) -> None:
         self._task, self._worlds, self._tracker = task, worlds, tracker
+        self._offset = tracker.draw_offset(worlds)
         self._units, self._render_images = units or twin.units, render_images
         self._reads, self._tracks = "state" in parts, "environment" in parts and has_tracked_values(task)
         self._readings = JointReadings(twin, len(worlds.numbers), task.nstep if nstep is None else nstep)
@@ -132,7 +147,7 @@ class WorldObserver:
         if self._tracker.noise:
             where = {"size": true.shape[1], "attempt": worlds.attempt, "step": step}
             chance = uniforms(worlds.run_seed, "rollout/tracker", worlds.numbers, **where)
-        return self._tracker.add_errors(true, names, chance)
+        return self._tracker.add_errors(true, names, chance, self._offset)
 
 
 def offered_contract(

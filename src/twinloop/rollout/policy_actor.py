@@ -87,7 +87,8 @@ class PolicyActor:
     @property
     def name(self) -> str:
         """Hash of the policy and the settings that affect its commands, such as ``policy 3f2a…, domain real``."""
-        tracker = f"Tracker(noise={self.tracker.noise!r}, offset={self.tracker.offset!r})"  # the form in stored files
+        spread = f", spread={self.tracker.spread!r}" if self.tracker.spread else ""
+        tracker = f"Tracker(noise={self.tracker.noise!r}, offset={self.tracker.offset!r}{spread})"  # as in stored files
         more = "" if self.tracker == PERFECT else f", {tracker}"
         return f"policy {self.policy.hash}{'' if self.domain is None else f', domain {self.domain}'}{more}"
 

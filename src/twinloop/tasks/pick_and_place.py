@@ -158,7 +158,9 @@ class PickAndPlace:
         """Return the scripted expert for worlds that start in ``initial``."""
         return PickAndPlaceExpert(self, initial)
 
-    def memoryless_expert(self, initial: InitialState, params: ParamTable, *, informed: bool = True) -> ReactiveExpert:
+    def memoryless_expert(
+        self, initial: InitialState, params: ParamTable, *, believed: ParamTable | None = None
+    ) -> ReactiveExpert:
         """Return the expert whose commands depend on the present state alone; see `tasks.reactive`."""
         grasp = self.make_grasp(initial)
         return ReactiveExpert(
@@ -169,7 +171,7 @@ class PickAndPlace:
             turn_of=grasp.frame.turn_of,
             hand=self.hand,
             command=initial.command,
-            informed=informed,
+            believed=believed,
         )
 
     def make_grasp(self, initial: InitialState, arrays: ArrayLibrary = HOST) -> GraspFromAbove:

@@ -98,14 +98,17 @@ class StateExpert(Protocol):
 class LabellingTask(TrackedTask, Protocol):
     """Task with an expert that can label every state that a policy visits."""
 
-    def memoryless_expert(self, initial: InitialState, params: ParamTable, *, informed: bool = True) -> StateExpert:
+    def memoryless_expert(
+        self, initial: InitialState, params: ParamTable, *, believed: ParamTable | None = None
+    ) -> StateExpert:
         """Return this expert for worlds that start in ``initial``.
 
         Args:
             initial: initial states of the worlds.
             params: parameters of the worlds.
-            informed: whether the expert knows errors of encoders and servos, which a policy cannot see. An expert that
-                teaches must not: a policy that cannot see why its teacher decides learns the mean of the decisions.
+            believed: parameters that the expert takes for true, while it reads the joints as a policy does; None for
+                an expert that knows the true ones. An expert that teaches must not know them: a policy that cannot see
+                why its teacher decides learns the mean of the decisions.
         """
         ...
 

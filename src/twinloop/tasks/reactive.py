@@ -26,6 +26,7 @@ from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.kinematics import ChainPose
 from twinloop.tasks.reaching import ToolFrame, joint_step, tool_error
 from twinloop.tasks.waypoints import ToolState, tool_speed
+from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -94,8 +95,9 @@ class ReactiveExpert:
             position and its axes.
         hand: the gripper, or None.
         command: command that the motors hold at the start, ``(nworld, nu)``.
-        informed: whether the expert uses the true errors of encoders and gains of servos. If not, it reads the joints
-            as a policy does, and corrects the tool's error at rest.
+        believed: parameters that the expert believes in: errors of encoders and gains of servos. It reads the joints as
+            a policy does, and corrects the tool's error at rest. None: it knows the true joint positions and
+            parameters.
     """
 
     def __init__(
@@ -108,15 +110,16 @@ class ReactiveExpert:
         turn_of: Callable[[Array, tuple[Array, Array, Array]], Array],
         hand: GripperHand | None,
         command: Array,
-        informed: bool = True,
+        believed: ParamTable | None = None,
     ) -> None:
         self._arm, self._rules, self._frame, self._turn_of, self._hand = arm, tuple(rules), frame, turn_of, hand
         hz, twin, servo = arm.twin.control_hz, arm.twin, arm.servo
         self._hz, self._speed = hz, tool_speed(arm) / hz
         self._posture = arm.home[arm.chain.qpos]
-        self._offset, self._scale = (part[:, servo.actuators] for part in command_map(twin, params))
-        self._informed = informed
-        self._stiffness = arm.stiffness(params) if informed else servo.stiffness
+        known = params if believed is None else believed
+        self._sensor = _encoder_map(twin, params, servo.actuators)
+        self._offset, self._scale = _encoder_map(twin, known, servo.actuators)
+        self._informed, self._stiffness = believed is None, arm.stiffness(known)
         self._lag = float(servo.lag.mean()) / hz
         self._held = self._earlier = np.array(command)
 
@@ -137,10 +140,10 @@ class ReactiveExpert:
         chain, servo = self._arm.chain, self._arm.servo
         qpos, qvel = (np.nan_to_num(part, posinf=0.0, neginf=0.0) for part in (simulation.qpos, simulation.qvel))
         measured, speed, held_at = qpos[:, chain.qpos], qvel[:, chain.dof], held[:, servo.actuators]
-        if self._informed:
-            held_at = self._offset + self._scale * held_at
-        else:
-            measured = (measured - self._offset) / self._scale
+        held_at = self._offset + self._scale * held_at
+        if not self._informed:
+            offset, scale = self._sensor
+            measured = self._offset + self._scale * ((measured - offset) / scale)
         pose = chain.pose(measured)
         now = PresentState(
             qpos=qpos,
@@ -166,7 +169,7 @@ class ReactiveExpert:
         step = joint_step(chain.jacobian(planned), error, self._posture - reference)
         target = np.clip(reference + np.clip(step, -fastest, fastest), chain.limits[:, 0], chain.limits[:, 1])
         target = target + chain.gravity_torques(chain.pose(target)) / self._stiffness
-        wanted = (target - self._offset) / self._scale if self._informed else target
+        wanted = (target - self._offset) / self._scale
         wanted = np.clip(wanted, servo.command_low, servo.command_high)
         return self._limit(wanted, grip, held)
 
@@ -213,3 +216,9 @@ class ReactiveExpert:
             step = stroke / (_STROKE_TIME * hz)
             command[:, hand.actuator] += np.clip(aim - held[:, hand.actuator], -step, step)
         return command
+
+
+def _encoder_map(twin: Twin, params: ParamTable, columns: NDArray[np.intp]) -> tuple[Array, Array]:
+    """Return offsets and scales ``(nworld, k)`` that map readings and commands of the arm to joint positions."""
+    offset, scale = (part[:, columns] for part in command_map(twin, params))
+    return offset, scale

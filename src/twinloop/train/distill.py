@@ -2,8 +2,8 @@
 
 DAgger (Ross, Gordon & Bagnell, "A reduction of imitation learning and structured prediction to no-regret online
 learning", AISTATS 2011). In the first round the expert acts, in later rounds the policy, so that it learns what to do
-in the states to which its own errors lead. All rounds stay in the training data. The expert sees what the policy sees
-(`tasks.protocol.LabellingTask`).
+in the states to which its own errors lead. All rounds stay in the training data. The expert sees what the policy sees,
+and knows what the policy can learn: the median of each parameter over the worlds (`tasks.protocol.LabellingTask`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
 from twinloop.core.files import sha256_json, write_bytes, write_json
+from twinloop.core.params import ParamTable
 from twinloop.core.progress import show_progress
 from twinloop.core.seeds import generator
 from twinloop.dataset.storage.snapshot import hold_folder_lock
+from twinloop.hardware.limits import command_limits
 from twinloop.policies.factory import new_policy
 from twinloop.policies.folder import PolicyCard
 from twinloop.policies.policy import Policy
-from twinloop.policies.settings import read_settings
+from twinloop.policies.settings import CommandLimits, read_settings
 from twinloop.policies.statistics import LAST_COMMAND, Statistics, relative_actions
 from twinloop.randomize import Plan
 from twinloop.rollout.episodes import run_batch
 from twinloop.rollout.labelling import LabellingActor
-from twinloop.rollout.observing import offered_contract
+from twinloop.rollout.observing import TrackerNoise, offered_contract
 from twinloop.simulate import open_backend
 from twinloop.tasks.protocol import LabellingTask, Task, has_labels
 from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
@@ -49,9 +51,11 @@ from twinloop.train.loop import (
     write_checkpoint,
 )
 from twinloop.train.run import use_torch_settings
+from twinloop.twin import Twin
 
 Arrays = Mapping[str, NDArray[np.float32]]
 _ROUNDS = "rounds"
+_MEDIAN_OF = 1001  # worlds; the standard error of a median is then 4 % of the standard deviation of a normal parameter
 _KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "label": ACTION}
 _SETTINGS = {"chunk_size": 1, "n_action_steps": 1, "last_command": True, "action_space": "delta_to_command"}
 
@@ -67,6 +71,11 @@ class DistillConfig(StrictConfig):
         rounds: number of rounds; in the first one the expert acts.
         steps: steps of the optimizer after each round but the last.
         final_steps: steps after the last round, in which the learning rate falls to zero along a cosine.
+        tracker_noise: standard deviation of each tracked value per step, in m (in rad for headings). A tag half a metre
+            from a camera is measured to 0.5 to 1 mm.
+        tracker_offset: largest constant error of tracked positions in an episode, in m, per axis. Hand-eye calibration
+            with a printed board is off by 1 to 3 mm.
+        other_share: share of the worlds from the other distribution, if two are given.
         expert_share: share of the worlds of later rounds in which the expert acts.
         batch: samples per step.
         lr: learning rate.
@@ -81,6 +90,9 @@ class DistillConfig(StrictConfig):
     rounds: int = Field(default=10, ge=1)
     steps: int = Field(default=4000, ge=1)
     final_steps: int = Field(default=12_000, ge=1)
+    tracker_noise: float = Field(default=0.0, ge=0, le=0.1)
+    tracker_offset: float = Field(default=0.0, ge=0, le=0.1)
+    other_share: float = Field(default=0.5, ge=0, le=1)
     expert_share: float = Field(default=0.0, ge=0, le=1)
     batch: int = Field(default=256, ge=1)
     lr: float = Field(default=1e-3, gt=0)
@@ -98,6 +110,7 @@ class DistillRun:
         task: the task.
         config: the configuration.
         folder: folder of the policy, with the checkpoint during the run.
+        other: distribution of the share ``other_share`` of the worlds; None if all come from ``plan``.
         rows: facts about each finished round.
     """
 
@@ -105,17 +118,19 @@ class DistillRun:
     task: LabellingTask
     config: DistillConfig
     folder: Path
+    other: Plan | None = None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def __post_init__(self) -> None:
         self.contract = _choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
-        settings = read_settings("mlp", {**_SETTINGS, **self.config.settings})
+        settings = read_settings("mlp", {**_SETTINGS, **_limit_commands(self.plan.twin), **self.config.settings})
         if settings.chunk_size != 1 or not settings.last_command:
             raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
         self.settings, self.data = settings, list[Arrays]()
-        world = self.plan.draw(range(1)).row(0)  # differs if the distribution of the worlds or its seed does
+        plans = [self.plan.hash, self.plan.twin.hash, None if self.other is None else self.other.hash]
         task = [self.task.name, self.task.version, self.task.expert_version]
-        parts = [self.config.model_dump(mode="json"), self.plan.twin.hash, task, dict(world)]
+        parts = [self.config.model_dump(mode="json"), task, plans]
+        self.believed = _median_values(self.plan)
         self.facts = {"configuration": sha256_json(parts)}
 
     def run(self, *, resume: bool = False) -> tuple[Policy, list[dict[str, Any]]]:
@@ -145,10 +160,12 @@ class DistillRun:
         count = config.worlds if policy is None else round(config.expert_share * config.worlds)
         order = generator(config.seed, "distill/actors", number).permutation(config.worlds)
         actor = LabellingActor(
-            task=self.task, twin=self.plan.twin, contract=self.contract, policy=policy, by_expert=order < count
-        )
+            task=self.task, twin=self.plan.twin, contract=self.contract, settings=self.settings, policy=policy,
+            by_expert=order < count, believed=self.believed,
+            tracker=TrackerNoise(noise=config.tracker_noise, spread=config.tracker_offset),
+        )  # fmt: skip
         batch = run_batch(
-            self.plan.twin, self.task, self.plan.draw(episodes), run_seed=config.seed, episodes=episodes, actor=actor,
+            self.plan.twin, self.task, self._draw(episodes), run_seed=config.seed, episodes=episodes, actor=actor,
             backend=open_backend(),
         )  # fmt: skip
         valid = batch.trajectories.valid
@@ -171,6 +188,15 @@ class DistillRun:
             "labelled_by": self.task.expert_version,
             "steps": int(arrays["label"].shape[0] * arrays["label"].shape[1]),
         }
+
+    def _draw(self, episodes: range) -> ParamTable:
+        """Return the worlds of a round, of which exactly the share ``other_share`` is from the other plan."""
+        table, share = self.plan.draw(episodes), self.config.other_share
+        if self.other is None:
+            return table
+        edges = np.floor(share * np.arange(len(episodes) + 1) + 0.5)
+        worlds = np.flatnonzero(np.diff(edges))
+        return table.replace_worlds(worlds, self.other.draw([episodes[world] for world in worlds]))
 
     def _train(self, policy: Policy, optimizer: torch.optim.Optimizer, number: int) -> float:
         config, last = self.config, number == self.config.rounds - 1
@@ -259,6 +285,7 @@ def distill(
     config: DistillConfig,
     output: Path | str,
     *,
+    other: Plan | None = None,
     assignment: tuple[Assignment, Mapping[str, Path]] | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
@@ -270,6 +297,7 @@ def distill(
         plan: distribution of the worlds, with the twin.
         task: the task, for the twin of the plan.
         config: the configuration.
+        other: distribution of a share of the worlds (`DistillConfig.other_share`), for the same twin; None for none.
         output: the folder. It holds a checkpoint and the labelled steps during the run.
         assignment: twin and task that the policy keeps, with their files; see `tasks.assignment.assign`.
         resume: continue from the checkpoint in ``output``.
@@ -287,7 +315,7 @@ def distill(
     if (output / RESULT).exists() or ((output / CHECKPOINT).exists() and not resume):
         raise InputError(f"{output} holds another run. Continue it with --resume, or choose another --output.")
     with hold_folder_lock(output, "training"):
-        run = DistillRun(plan=plan, task=task, config=config, folder=output)
+        run = DistillRun(plan=plan, task=task, config=config, folder=output, other=other)
         policy, rows = run.run(resume=resume)
         metrics = _make_metrics(run, policy, rows)
         policy.save(output, replace(_make_card(output.name, metrics), **_keep(assignment)))
@@ -320,6 +348,19 @@ def _choose_inputs(offered: Contract, names: tuple[str, ...]) -> Contract:
     wanted = names or tuple(name for name in bodies if name != "tool")
     kept = tuple(name for name in offered.environment if name.partition(".")[0] in wanted)
     return replace(offered, environment=kept)
+
+
+def _median_values(plan: Plan) -> dict[str, float]:
+    """Return the median of each parameter over the worlds of a plan: what an expert may know about one of them."""
+    drawn = plan.draw(range(_MEDIAN_OF))
+    return dict(zip(drawn.names, np.median(drawn.values, axis=0).tolist(), strict=True))
+
+
+def _limit_commands(twin: Twin) -> dict[str, Any]:
+    """Return the setting of command limits for a robot that takes positions, as its safety envelope has them."""
+    if twin.robot.control != "position":
+        return {}
+    return {"command_limits": CommandLimits.from_joints(command_limits(twin, twin.control_hz))}
 
 
 def _make_metrics(run: DistillRun, policy: Policy, rows: list[dict[str, Any]]) -> dict[str, Any]:

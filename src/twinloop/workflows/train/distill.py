@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from twinloop.core.errors import InputError
 from twinloop.generate.config import load_plan, read_config
 from twinloop.policies.factory import require_torch
 from twinloop.tasks import open_task
@@ -16,7 +17,7 @@ from twinloop.workflows.run.results import claim_output, write_request
 from twinloop.workflows.train.requests import DistillRequest
 from twinloop.workflows.train.train import parse_policy_settings
 
-_FIELDS = ("worlds", "rounds", "steps", "final_steps", "expert_share", "batch", "lr")
+_FIELDS = ("worlds", "rounds", "steps", "final_steps", "tracker_noise", "tracker_offset", "expert_share", "batch", "lr")
 
 
 def has_checkpoint(request: DistillRequest) -> bool:
@@ -35,20 +36,32 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
     from twinloop.train.distill import DistillConfig, distill, finish
 
     given = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
+    share = request.randomize_share
+    if share != 1.0 and request.randomize_from is None:
+        raise InputError(
+            f"--randomize-share {share:g} needs --randomize-from with the folder of an identification run."
+        )
     config = DistillConfig.of(
-        {**given, "inputs": request.inputs, "settings": parse_policy_settings(request.set), "seed": request.seed or 0},
+        {
+            **given,
+            "other_share": 1.0 - share,
+            "inputs": request.inputs,
+            "settings": parse_policy_settings(request.set),
+            "seed": request.seed or 0,
+        },
         where="The settings of distill",
     )
     worlds = config.worlds * config.rounds
     made = read_config(request.file, episodes=worlds, seed=request.seed, randomize_from=request.randomize_from)
     plan = load_plan(made)
+    other = load_plan(read_config(request.file, episodes=worlds, seed=request.seed)) if share < 1.0 else None
     task = open_task(made.task, plan.twin)
     if request.resume and (request.output / RESULT).is_file():
         metrics = finish(request.output, config)
     else:
         claim_output(request.output)
         kept = assign(made.twin, made.task, plan.twin, task)
-        metrics = distill(plan, task, config, request.output, assignment=kept, resume=request.resume)
+        metrics = distill(plan, task, config, request.output, other=other, assignment=kept, resume=request.resume)
     write_request(request.output)
     table = Table("round", "expert acts", "policy acts", "success", "loss", box=None, pad_edge=False)
     for number, row in enumerate(metrics["rounds"]):

@@ -95,6 +95,8 @@ class DistillRequest(Request):
     """Folder for the policy."""
     randomize_from: Path | None = None
     """Folder of an identification run to draw parameters from, instead of the ranges in the file."""
+    randomize_share: float = 1.0
+    """Share of the worlds that are drawn from --randomize-from; the others are drawn from the ranges in the file."""
     inputs: tuple[str, ...] = ()
     """Tracked bodies that the policy reads besides the joints, such as cube; by default all but the tool."""
     worlds: int | None = None
@@ -105,6 +107,10 @@ class DistillRequest(Request):
     """Optimizer steps after each round but the last."""
     final_steps: int | None = None
     """Optimizer steps after the last round."""
+    tracker_noise: float | None = None
+    """Standard deviation of each tracked value per step, in m; by default 0."""
+    tracker_offset: float | None = None
+    """Largest constant error of tracked positions in an episode, in m; by default 0."""
     expert_share: float | None = None
     """Share of the worlds of later rounds in which the expert acts; by default 0."""
     batch: int | None = None

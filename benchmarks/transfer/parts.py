@@ -1,0 +1,128 @@
+"""Make the parts of a transfer study: logs, policies, and trials.
+
+Each part is made once, in a folder of its name, so that an interrupted study can be continued.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.transfer.robots import RobotFamily, open_family
+from benchmarks.transfer.settings import NUMBERS, TransferSettings
+from benchmarks.transfer.worlds import training_plans
+from twinloop.core.documents import read_json
+from twinloop.core.files import write_json
+from twinloop.tasks import open_task
+from twinloop.train.distill import DistillConfig, distill
+
+Kind = Literal["log", "policy", "trials", "script"]
+_DONE, _DISTRIBUTION, _TRIALS = "seconds.json", "distribution.json", "trials.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPart:
+    """One part of a study, whose files are in one folder.
+
+    Attributes:
+        kind: ``log`` (log of a robot and identification from it), ``policy`` (training), ``trials`` (trials of a policy
+            on a robot), or ``script`` (trials of the scripted expert).
+        folder: folder of the study.
+        settings: settings of the study.
+        robot: seed of the robot; -1 for a policy that all robots share.
+        seed: seed of the training run.
+        condition: number of the training condition; 0 for none.
+    """
+
+    kind: Kind
+    folder: str
+    settings: TransferSettings
+    robot: int = -1
+    seed: int = 0
+    condition: int = 0
+
+    @property
+    def path(self) -> Path:
+        """Folder of the part."""
+        robot = "shared" if self.robot < 0 else f"robot{self.robot}"
+        policy = f"-{NUMBERS[self.condition].worlds}-seed{self.seed}" if self.condition else ""
+        return Path(self.folder) / self.kind / f"{robot}{policy}"
+
+    @property
+    def done(self) -> bool:
+        """True if the part is complete."""
+        return (self.path / _DONE).is_file()
+
+    @property
+    def family(self) -> RobotFamily:
+        """The robots of the study."""
+        return open_family(self.settings.family)
+
+    @property
+    def needs(self) -> tuple[StudyPart, ...]:
+        """Parts that must be complete before this one can be made."""
+        if self.kind == "trials":
+            return (self.policy,)
+        return (self.log,) if self.kind == "policy" and NUMBERS[self.condition].per_robot else ()
+
+    @property
+    def policy(self) -> StudyPart:
+        """The part that trains the policy of these trials."""
+        robot = self.robot if NUMBERS[self.condition].per_robot else -1
+        return replace(self, kind="policy", robot=robot)
+
+    @property
+    def log(self) -> StudyPart:
+        """The part that logs and identifies the robot."""
+        return replace(self, kind="log", seed=0, condition=0)
+
+    def read_trials(self) -> tuple[list[bool], float]:
+        """Return the outcomes of the trials in the order of their numbers, and the share of commands that were cut."""
+        stored = read_json(self.path / _TRIALS)
+        return stored["success"], stored["cut"]
+
+
+def make(part: StudyPart) -> dict[str, float]:
+    """Make a part unless it is complete; return its duration in s of real time (``wall_s``) and ``processor_s``.
+
+    An incomplete part of an interrupted study is deleted first.
+    """
+    if part.done:
+        return read_json(part.path / _DONE)
+    shutil.rmtree(part.path, ignore_errors=True)
+    part.path.mkdir(parents=True)
+    wall, processor = time.perf_counter(), time.process_time()
+    _MAKERS[part.kind](part)
+    took = {"wall_s": time.perf_counter() - wall, "processor_s": time.process_time() - processor}
+    write_json(part.path / _DONE, took)
+    return took
+
+
+def _log(part: StudyPart) -> None:
+    part.family.identify(part.robot, part.settings.log, part.path / _DISTRIBUTION)
+
+
+def _policy(part: StudyPart) -> None:
+    twin = part.family.twin
+    identified = part.log.path / _DISTRIBUTION
+    plan, other = training_plans(NUMBERS[part.condition].worlds, twin, identified, part.seed)
+    config = DistillConfig(**{**part.settings.recipe, "seed": part.seed})
+    distill(plan, open_task(part.family.task, twin), config, part.path, other=other)
+
+
+def _trials(part: StudyPart) -> None:
+    policy = None if part.kind == "script" else part.policy.path
+    done = part.family.run(part.robot, range(part.settings.episodes), policy)
+    write_json(part.path / _TRIALS, {"success": [bool(one) for one in done.success], "cut": done.cut})
+
+
+_MAKERS: dict[Kind, Callable[[StudyPart], None]] = {
+    "log": _log,
+    "policy": _policy,
+    "trials": _trials,
+    "script": _trials,
+}

@@ -1,0 +1,105 @@
+"""Define the settings of the transfer study: training conditions, robots, sizes, and the recipe of all policies."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from twinloop.core.errors import InputError
+
+Worlds = Literal["nominal", "ranges", "point", "identified", "both"]
+FIRST_ROBOT = 300  # lower seeds were used to choose the recipe
+PLACES = 77  # run seed of the initial conditions of the trials
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One kind of worlds in which policies are taught.
+
+    Attributes:
+        number: number in the tables.
+        worlds: ``nominal`` (nominal twin, only the places of objects vary), ``ranges`` (the twin's own, hand-written
+            ranges), ``point`` (the identified values), ``identified`` (the identified distribution), or ``both`` (half
+            of the worlds from the ranges, half from the identified distribution).
+        label: label in the tables.
+    """
+
+    number: int
+    worlds: Worlds
+    label: str
+
+    @property
+    def per_robot(self) -> bool:
+        """True if a separate policy is taught for each robot."""
+        return self.worlds in ("point", "identified", "both")
+
+
+CONDITIONS = (
+    Condition(number=1, worlds="nominal", label="nominal twin"),
+    Condition(number=2, worlds="ranges", label="hand-written ranges"),
+    Condition(number=3, worlds="point", label="identified values"),
+    Condition(number=4, worlds="identified", label="identified distribution"),
+    Condition(number=5, worlds="both", label="half hand-written ranges, half identified distribution"),
+)
+NUMBERS = {condition.number: condition for condition in CONDITIONS}
+DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4))
+Family = Literal["hidden"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+# `train.distill.DistillConfig` of every policy. Seven rounds take about 190 s of CPU time; chosen in the twin's own
+# randomized worlds, and on robots 0 to 9.
+RECIPE: dict[str, Any] = {"rounds": 7, "steps": 3000, "final_steps": 9000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferSettings:
+    """Settings of a study.
+
+    Attributes:
+        family: kind of robots; see `robots.open_family`.
+        robots: number of robots.
+        first: seed of the first robot; the others follow.
+        seeds: number of training runs per condition.
+        episodes: number of trials per policy and robot, from the same initial conditions for all.
+        log: number of episodes from which each robot is identified, 8 s of teleoperation each.
+        conditions: numbers of the compared `CONDITIONS`.
+        recipe: configuration of every policy, see `train.distill.DistillConfig`.
+    """
+
+    family: Family = "hidden"
+    robots: int = 10
+    first: int = FIRST_ROBOT
+    seeds: int = 3
+    episodes: int = 30
+    log: int = 4
+    conditions: tuple[int, ...] = tuple(NUMBERS)
+    recipe: dict[str, Any] = field(default_factory=lambda: dict(RECIPE))
+
+    def __post_init__(self) -> None:
+        for name in ("robots", "seeds", "episodes", "log"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} {getattr(self, name)}: a study needs at least one.")
+        if self.family not in FAMILIES:
+            raise InputError(f"--family {self.family}: there are {', '.join(FAMILIES)}.")
+        wrong = [number for number in self.conditions if number not in NUMBERS]
+        if wrong or not self.conditions:
+            raise InputError(
+                f"--conditions {wrong[0] if wrong else '(none)'}: there are {', '.join(map(str, NUMBERS))}."
+            )
+
+    @property
+    def selected_conditions(self) -> list[Condition]:
+        """The selected conditions, in order of their numbers."""
+        return [NUMBERS[number] for number in sorted(set(self.conditions))]
+
+    @property
+    def robot_seeds(self) -> list[int]:
+        """Seeds of the robots."""
+        return [self.first + n for n in range(self.robots)]
+
+    def made_of(self) -> dict[str, Any]:
+        """Return the settings that must be equal to continue a study in the same folder.
+
+        Numbers of robots and training runs and the conditions are excluded, because they may be increased later.
+        """
+        return {key: item for key, item in asdict(self).items() if key not in ("robots", "seeds", "conditions")}
