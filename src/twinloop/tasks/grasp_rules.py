@@ -59,7 +59,7 @@ class GraspRules:
         return [
             Rule(name="leave", when=self.is_left, position=self._above_here, turn=turn, grip=_RELEASED),
             Rule(name="open", when=self.is_opening, grip=_RELEASED),
-            Rule(name="rise", when=self.is_rising, position=self._above_here, turn=turn, grip=0.0),
+            Rule(name="rise", when=self.is_rising, position=self._above_here, turn=turn, grip=0.0, pace=_FAST),
             Rule(name="lower", when=self.is_over, position=self._to_target, turn=turn, grip=0.0, pace=_LOWERING),
             Rule(name="carry", when=self.is_held, position=self._to_target, turn=turn, grip=0.0, pace=_FAST),
             Rule(name="grasp", when=self.is_ready, turn=turn, grip=0.0),
