@@ -25,6 +25,16 @@ from twinloop.twin import Twin
 
 _RANGES = Path(__file__).with_name("hidden.yaml")
 _SCENE = ("object/*", "geom/*")  # parameters of the cell that the plant uses; cameras and lights do not matter
+_IN_TWIN = {  # parameters of the twin's drives that this robot has too
+    "sensor/{}/offset": "zero",
+    "sensor/{}/scale": "scale",
+    "actuator/{}/kp": "stiffness",
+    "actuator/{}/torque_limit": "torque_limit",
+    "actuator/{}/delay": "delay",
+    "joint/{}/damping": "damping",
+    "joint/{}/frictionloss": "coulomb",
+    "joint/{}/armature": "inertia",
+}
 _COUNT = 2.0 * np.pi / 4096  # rad, Feetech STS3215
 
 
@@ -90,7 +100,8 @@ class DrakeRobot:
         twin: the nominal twin.
         seed: number of the robot.
         drives: true values of the drives.
-        values: true values of the twin's parameters that the robot has too: zero and scale of the encoders, cube, table.
+        values: true values of the twin's parameters that the robot has too, by name: drives, cube and table. Resets use
+            them, because they compute the commands that hold the arm at rest.
         tracker: errors of the tracker.
     """
 
@@ -117,17 +128,18 @@ class DrakeRobot:
 
 def draw_robot(twin: Twin, seed: int) -> DrakeRobot:
     """Draw the hidden values of robot number ``seed``; ranges and sources are in ``hidden.yaml``."""
-    drives, cell, joints = _draw_drives(twin, seed), make_hidden_cell(twin, seed), twin.robot.joints
+    joints, drives, cell = twin.robot.joints, _draw_drives(twin, seed), make_hidden_cell(twin, seed)
     scene = {
         name: value
         for name, value in cell.values.items()
         if name in twin.params and any(fnmatch.fnmatchcase(name, pattern) for pattern in _SCENE)
     }
-    zeros = {f"sensor/{joint}/offset": float(drives.zero[i]) for i, joint in enumerate(joints)}
-    scales = {f"sensor/{joint}/scale": float(drives.scale[i]) for i, joint in enumerate(joints)}
-    return DrakeRobot(
-        twin=twin, seed=seed, drives=drives, values={**scene, **zeros, **scales}, tracker=cell.tracker
-    )
+    known = {
+        path.format(joint): float(getattr(drives, field)[row])
+        for path, field in _IN_TWIN.items()
+        for row, joint in enumerate(joints)
+    }
+    return DrakeRobot(twin=twin, seed=seed, drives=drives, values={**scene, **known}, tracker=cell.tracker)
 
 
 @cache

@@ -16,6 +16,7 @@ from twinloop.twin.quantities.rotation import rotate_vectors
 _MODULUS = 5e6
 _DISSIPATION = 10.0  # s/m, Hunt and Crossley; our choice: contacts of 0.1 m/s hardly rebound
 _POINT_STIFFNESS = 1e5  # N/m, for pairs without a pressure field
+_DEPTH = 0.1  # m: half the thickness of the box that replaces a plane
 _RESOLUTION = 1.0  # m: one element per side of a box
 
 
@@ -120,16 +121,18 @@ class DrakePlant:
         makers = {
             mujoco.mjtGeom.mjGEOM_BOX: lambda: drake.Box(*(2.0 * size)),
             mujoco.mjtGeom.mjGEOM_CAPSULE: lambda: drake.Capsule(size[0], 2.0 * size[1]),
-            mujoco.mjtGeom.mjGEOM_PLANE: drake.HalfSpace,
+            mujoco.mjtGeom.mjGEOM_PLANE: lambda: drake.Box(2.0 * size[0], 2.0 * size[1], 2.0 * _DEPTH),
         }
         if kind not in makers:
             raise InputError(f"The shape {name} is a {kind.name}. Boxes, capsules and planes are supported.")
         body = int(model.geom_bodyid[index])
-        properties = self._contact_properties(soft=self._is_free(body), box=kind == mujoco.mjtGeom.mjGEOM_BOX)
+        properties = self._contact_properties(soft=self._is_free(body), flat=kind != mujoco.mjtGeom.mjGEOM_CAPSULE)
         pose = self._pose(model.geom_pos[index], model.geom_quat[index])
+        if kind == mujoco.mjtGeom.mjGEOM_PLANE:
+            pose = pose @ drake.RigidTransform([0.0, 0.0, -_DEPTH])
         return self.plant.RegisterCollisionGeometry(self._bodies[body], pose, makers[kind](), name, properties)
 
-    def _contact_properties(self, *, soft: bool, box: bool) -> Any:
+    def _contact_properties(self, *, soft: bool, flat: bool) -> Any:
         """Return contact properties; friction is that of the free body in all pairs, as in the twin."""
         drake, model, properties = self.drake, self._model, self.drake.ProximityProperties()
         mine = [shape for shape in range(model.ngeom) if model.geom_bodyid[shape] in self._free_bodies]
@@ -142,7 +145,7 @@ class DrakePlant:
         )
         if soft:
             drake.AddCompliantHydroelasticProperties(_RESOLUTION, _MODULUS, properties)
-        elif box:
+        elif flat:
             drake.AddRigidHydroelasticProperties(_RESOLUTION, properties)
         return properties
 

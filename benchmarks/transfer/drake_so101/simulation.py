@@ -45,11 +45,15 @@ class DrakeBackend:
     free: bool = True
     name: str = "drake"
 
+    @property
+    def step(self) -> float:
+        """Time step of Drake in s."""
+        return 1.0 / (self.robot.twin.control_hz * self.substeps)
+
     @cached_property
     def plant(self) -> DrakePlant:
         """Plant of the robot and its scene."""
-        step = 1.0 / (self.robot.twin.control_hz * self.substeps)
-        return DrakePlant(self.robot.model(), list(self.robot.twin.robot.joints), step, free=self.free)
+        return DrakePlant(self.robot.model(), list(self.robot.twin.robot.joints), self.step, free=self.free)
 
     def start(
         self,
@@ -65,7 +69,13 @@ class DrakeBackend:
 
 
 class DrakeSimulation:
-    """Running simulation of several worlds of one robot; see `twinloop.simulate.Simulation`."""
+    """Running simulation of several worlds of one robot; see `twinloop.simulate.Simulation`.
+
+    Attributes:
+        nworld: number of worlds.
+        step_index: number of commands so far.
+        ticks: number of time steps so far.
+    """
 
     def __init__(self, backend: DrakeBackend, initial: InitialState) -> None:
         self._plant, self._robot, self._substeps = backend.plant, backend.robot, backend.substeps
@@ -75,12 +85,12 @@ class DrakeSimulation:
         load = -np.stack([world.gravity_torques() for world in self._worlds])
         self._drives = Drives(self._robot.drives, self._joint_states[0], load, self._plant.step)
         self._line = CommandLine(initial.command)
-        self.step_index = self._reads = self._ticks = 0
+        self.step_index = self._reads = self.ticks = 0
 
     @property
     def now(self) -> float:
         """Time since the start in s."""
-        return self._ticks * self._plant.step
+        return self.ticks * self._plant.step
 
     @property
     def _states(self) -> Array:
@@ -102,17 +112,17 @@ class DrakeSimulation:
         return uniforms(self._robot.seed, f"drake/{effect}", self._numbers, size=size, step=step)
 
     def send(self, command: Array) -> None:
-        """Issue a command ``(nworld, n)`` in rad; it takes effect later."""
-        drives = self._robot.drives
+        """Issue a command ``(nworld, n)`` in rad, clipped to the servos' limits; it takes effect later."""
+        drives, limits = self._robot.drives, self._robot.twin.model.actuator_ctrlrange.T
         late = drives.command_jitter * self._draw("lateness", self.step_index)
-        self._line.send(command, self.now + drives.delay + late)
+        self._line.send(np.clip(command, *limits), self.now + drives.delay + late)
         self.step_index += 1
 
     def run(self, ticks: int) -> None:
         """Run a number of time steps under the commands that have arrived."""
         for _ in range(ticks):
             torque = self._drives.advance(self._line.active_command(self.now), *self._joint_states)
-            self._ticks += 1
+            self.ticks += 1
             for world, row in zip(self._worlds, torque, strict=True):
                 world.advance(row, self.now)
 
