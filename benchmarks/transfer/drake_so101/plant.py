@@ -59,6 +59,7 @@ class DrakePlant:
         drake = self.drake
         builder = drake.DiagramBuilder()
         self.plant, self._scene = drake.AddMultibodyPlantSceneGraph(builder, step)
+        self.plant.SetUseSampledOutputPorts(False)  # no output is read, and copies of outputs cost time
         self.plant.set_contact_model(drake.ContactModel.kHydroelasticWithFallback)
         self.plant.set_discrete_contact_approximation(drake.DiscreteContactApproximation.kLagged)
         self.plant.mutable_gravity_field().set_gravity_vector(model.opt.gravity)
