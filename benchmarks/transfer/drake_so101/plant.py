@@ -72,7 +72,9 @@ class DrakePlant:
         self.plant.Finalize()
         self._exclude_pairs(shapes)
         self.diagram = builder.Build()
-        self.layout = StateLayout(model, self.plant, joints, [body for body in self._free_bodies if body in self._bodies])
+        self.layout = StateLayout(
+            model, self.plant, joints, [body for body in self._free_bodies if body in self._bodies]
+        )
 
     def start(self, qpos: NDArray[np.float64]) -> DrakeWorld:
         """Return a world at rest at MuJoCo's positions ``(nq,)``."""
@@ -165,7 +167,9 @@ class DrakePlant:
         first, second = (int(model.geom_bodyid[shape]) for shape in (one, other))
         match = kinds[one] & affinities[other] or kinds[other] & affinities[one]
         near = model.body_parentid[first] == second or model.body_parentid[second] == first
-        excluded = (first << 16) + second in model.exclude_signature or (second << 16) + first in model.exclude_signature
+        excluded = (first << 16) + second in model.exclude_signature or (
+            second << 16
+        ) + first in model.exclude_signature
         return bool(match) and first != second and not (near and first and second) and not excluded
 
     def _pose(self, position: NDArray[np.float64], quaternion: NDArray[np.float64]) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.transfer.drake_so101.hidden import DrakeRobot, draw_robot
-from benchmarks.transfer.drake_so101.simulation import DrakeBackend, DrakeSimulation
+from benchmarks.transfer.drake_so101.simulation import SUBSTEPS, DrakeBackend, DrakeSimulation
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.seeds import uniforms
@@ -19,7 +20,7 @@ from twinloop.policies import open_policy
 from twinloop.rollout import BatchResult, EpisodeStart, ExpertActor, WorldObserver, run_batch
 from twinloop.rollout.actor import Actor
 from twinloop.rollout.policy_actor import HashedPolicy, PolicyActor, open_policy_loop
-from twinloop.simulate import Controller, InitialState, Simulation
+from twinloop.simulate import Backend, Controller, InitialState, Simulation
 from twinloop.tasks import open_task
 from twinloop.tasks.pick_and_place import PickAndPlace
 from twinloop.twin import load_twin
@@ -78,9 +79,7 @@ def _record_episode(robot: DrakeRobot, number: int, commands: NDArray[np.float64
     )
 
 
-def _track_tool(
-    robot: DrakeRobot, number: int, time: NDArray[np.float64], qpos: NDArray[np.float64]
-) -> LoggedSignal:
+def _track_tool(robot: DrakeRobot, number: int, time: NDArray[np.float64], qpos: NDArray[np.float64]) -> LoggedSignal:
     chance = uniforms(robot.seed, f"drake/tracker/{number}", np.arange(len(time)), size=3)
     true = _open_task(robot).chain.tool_position(qpos)
     seen = robot.tracker.add_errors(true, ["tool.x", "tool.y", "tool.z"], chance)
@@ -165,16 +164,16 @@ def _open_task(robot: DrakeRobot) -> PickAndPlace:
     return task
 
 
-def run_actor(robot: DrakeRobot, numbers: Sequence[int], actor: Actor, *, substeps: int | None = None) -> BatchResult:
+def run_actor(robot: DrakeRobot, numbers: Sequence[int], actor: Actor, *, substeps: int = SUBSTEPS) -> BatchResult:
     """Run any actor on a robot from numbered initial conditions.
 
     Args:
         robot: the robot.
         numbers: numbers of the initial conditions.
         actor: the actor.
-        substeps: time steps of Drake per control step; by default those of the study.
+        substeps: time steps of Drake per control step.
     """
-    options = {} if substeps is None else {"substeps": substeps}
+    backend = DrakeBackend(robot=robot, numbers=numbers, substeps=substeps)
     return run_batch(
         robot.twin,
         _open_task(robot),
@@ -182,5 +181,5 @@ def run_actor(robot: DrakeRobot, numbers: Sequence[int], actor: Actor, *, subste
         run_seed=PLACES,
         episodes=numbers,
         actor=actor,
-        backend=DrakeBackend(robot=robot, numbers=numbers, **options),
+        backend=cast("Backend", backend),  # see `DrakeSimulation` for the parts that it lacks
     )

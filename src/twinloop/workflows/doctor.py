@@ -35,6 +35,7 @@ _EXTRAS = {
     "mujoco-warp": "pip install 'twinloop[warp]'",
     "mujoco-menagerie": "pip install 'twinloop[menagerie]'",
     "pybullet": "pip install 'twinloop[bullet]'",
+    "drake": "pip install 'twinloop[drake]'",
     "numba": "pip install 'twinloop[fast]'",
     "embreex": "pip install 'twinloop[rays]'",
     "pyoidn": "pip install 'twinloop[path]'",
