@@ -11,7 +11,7 @@ from benchmarks.transfer.drake_so101.drives import CommandLine, Drives
 from benchmarks.transfer.drake_so101.hidden import DriveValues
 from benchmarks.transfer.drake_so101.plant import DrakePlant
 from benchmarks.transfer.drake_so101.simulation import DrakeBackend
-from benchmarks.transfer.drake_so101.trials import _open_task, _record_episode
+from benchmarks.transfer.drake_so101.trials import _open_task, record_episode
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.rollout.observing import PERFECT
 from twinloop.simulate import InitialState
@@ -154,7 +154,7 @@ def test_planted_zero_and_play_are_found_in_a_log_and_in_a_resting_arm():
     robot = plant_values(backlash=0.02, coulomb=0.0, load_friction=0.0, zero=0.025, scale=1.0, noise=0.0)
     robot = dataclasses.replace(robot, tracker=PERFECT)
     commands = np.tile(TWIN.units.from_si(TWIN.home()[1]), (60, 1))
-    episode = _record_episode(robot, 0, commands)
+    episode = record_episode(robot, 0, commands)
     seen, nominal = episode.signals["place/tcp"].values[-1], _open_task(robot).chain.tool_position(TWIN.home()[0])
     x, y = np.array([seen, nominal])[:, :2].T
     bearing = -np.diff(np.arctan2(y[::-1], x[::-1] - TWIN.model.body("shoulder").pos[0]))[0]  # the pan axis points down
@@ -207,7 +207,7 @@ def test_the_lag_in_a_log_is_the_delay_and_the_time_constant_of_the_servo():
     for delay in (0.01, 0.05):
         robot = plant_values(delay=delay, coulomb=0.0, load_friction=0.0, backlash=1e-4)
         commands = teleop_commands(TWIN, seed=1, episodes=[0], seconds=8.0, hz=HZ)[0]
-        episode = _record_episode(robot, 0, commands)
+        episode = record_episode(robot, 0, commands)
         drives, lags = robot.drives, np.arange(0.0, 0.3, 0.002)
         held = delay + drives.command_jitter / 2 + 0.5 / HZ  # a held command is half a period old on average
         for joint in range(3):

@@ -46,13 +46,22 @@ def record_log(seed: int, episodes: int | Sequence[int], seconds: float) -> list
     """
     robot, numbers = draw_robot(load_twin(TWIN), seed), range(episodes) if isinstance(episodes, int) else episodes
     commands = teleop_commands(robot.twin, seed=seed, episodes=numbers, seconds=seconds, hz=robot.twin.control_hz)
-    return [_record_episode(robot, number, rows) for number, rows in zip(numbers, commands, strict=True)]
+    return [record_episode(robot, number, rows) for number, rows in zip(numbers, commands, strict=True)]
 
 
-def _record_episode(robot: DrakeRobot, number: int, commands: NDArray[np.float64]) -> Episode:
-    """Record one episode under commands ``(T, n)`` in the twin's units."""
+def record_episode(
+    robot: DrakeRobot, number: int, commands: NDArray[np.float64], *, substeps: int = SUBSTEPS
+) -> Episode:
+    """Record one episode under commands ``(T, n)`` in the twin's units; see `record_log`.
+
+    Args:
+        robot: the robot.
+        number: number of the episode, from which its noise is drawn.
+        commands: one row per control step.
+        substeps: time steps of Drake per control step.
+    """
     twin, home, nstep = robot.twin, InitialState.home(robot.twin, 1), len(commands)
-    backend = DrakeBackend(robot=robot, numbers=[number], free=False)
+    backend = DrakeBackend(robot=robot, numbers=[number], substeps=substeps, free=False)
     simulation = backend.start(twin, twin.table(1), home, nstep)
     simulation.run(round(_SETTLE_S / backend.step))
     begin = simulation.ticks
