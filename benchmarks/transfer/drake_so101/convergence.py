@@ -1,4 +1,4 @@
-"""Check the robots in Drake on development seeds: convergence of the time step, and success of the experts."""
+"""Check the robots in Drake on development seeds 0 to 9: convergence of the time step, and success of the experts."""
 
 from __future__ import annotations
 
