@@ -370,7 +370,7 @@ class BenchTransfer:
     output: Path
     """Folder for logs, policies, trials, result.json and report.html."""
     family: Family = "hidden"
-    """Kind of robots: hidden (virtual robots with effects that the twin lacks)."""
+    """Kind of robots: hidden (virtual robots with effects that the twin lacks), or drake (another physics engine)."""
     robots: int = TransferSettings.robots
     """Number of robots."""
     first: int = TransferSettings.first

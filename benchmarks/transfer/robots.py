@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.transfer.settings import PLACES, Family
 from twinloop.core.files import write_json
+from twinloop.core.records import Episode
 from twinloop.hardware import HiddenCell, make_hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.policies import open_policy
@@ -24,6 +25,7 @@ from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
 
+_SECONDS = 8.0  # of each episode of a log
 _JUDGED = 10  # trials of each policy whose commands the envelope judges; it takes as long as their simulation
 
 
@@ -80,12 +82,8 @@ class HiddenRobots:
         Joint readings alone do not determine the zeros of the joints, so the tracker measures the tool as well.
         """
         tracker = make_hidden_cell(self.twin, robot).tracker
-        log = virtual_log(robot, twin=self.twin_name, episodes=episodes, seconds=8.0, nthread=1, tracker=tracker)
-        options = ReplayOptions(compare=("position", f"place/{self.twin.robot.tcp}"))
-        config = FitConfig(iterations=8, polish=0, replay=options)
-        backend = open_backend("threads", nthread=1)
-        found = identify(self.twin, log, backend=backend, holdout=HoldoutSpec(kind="none"), config=config)
-        write_json(file, found.distribution.to_json())
+        log = virtual_log(robot, twin=self.twin_name, episodes=episodes, seconds=_SECONDS, nthread=1, tracker=tracker)
+        _identify(self.twin, log, file)
 
     def run(self, robot: int, numbers: Sequence[int], policy: Path | None) -> Trials:
         """Run a policy or the scripted expert on a robot; see `RobotFamily`."""
@@ -102,6 +100,38 @@ class HiddenRobots:
             backend=open_backend("threads", nthread=1),
         )
         return Trials(success=batch.success, cut=cut_share(self.twin, batch.observation, batch.action))
+
+
+@dataclass(frozen=True)
+class DrakeRobots:
+    """SO-101 robots that Drake simulates; see `drake_so101`."""
+
+    task: str = "pick_and_place"
+
+    @property
+    def twin(self) -> Twin:
+        """The nominal twin."""
+        return _load("so101_tabletop")
+
+    def identify(self, robot: int, episodes: int, file: Path) -> None:
+        """Log teleoperation with a tracked tool, and identify the twin from it; see `RobotFamily`."""
+        from benchmarks.transfer.drake_so101 import record_log
+
+        _identify(self.twin, record_log(robot, episodes, _SECONDS), file)
+
+    def run(self, robot: int, numbers: Sequence[int], policy: Path | None) -> Trials:
+        """Run a policy or the scripted expert on a robot; see `RobotFamily`."""
+        from benchmarks.transfer.drake_so101 import run_expert, run_trials
+
+        batch = run_expert(robot, numbers) if policy is None else run_trials(robot, policy, numbers)
+        return Trials(success=batch.success, cut=cut_share(self.twin, batch.observation, batch.action))
+
+
+def _identify(twin: Twin, log: Sequence[Episode], file: Path) -> None:
+    options = ReplayOptions(compare=("position", f"place/{twin.robot.tcp}"))
+    config, backend = FitConfig(replay=options), open_backend("threads", nthread=1)
+    found = identify(twin, log, backend=backend, holdout=HoldoutSpec(kind="none"), config=config)
+    write_json(file, found.distribution.to_json())
 
 
 @cache
@@ -134,4 +164,8 @@ def cut_share(twin: Twin, readings: NDArray[np.float64], commands: NDArray[np.fl
 @cache
 def open_family(name: Family) -> RobotFamily:
     """Return the robots of a family by its name."""
-    return {"hidden": HiddenRobots("so101_tabletop", "pick_and_place")}[name]
+    families: dict[Family, RobotFamily] = {
+        "hidden": HiddenRobots("so101_tabletop", "pick_and_place"),
+        "drake": DrakeRobots(),
+    }
+    return families[name]

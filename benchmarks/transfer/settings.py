@@ -43,7 +43,7 @@ CONDITIONS = (
 )
 NUMBERS = {condition.number: condition for condition in CONDITIONS}
 DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4))
-Family = Literal["hidden"]
+Family = Literal["hidden", "drake"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 # `train.distill.DistillConfig` of every policy. Seven rounds take about 190 s of CPU time; chosen in the twin's own

@@ -9,10 +9,9 @@ import numpy as np
 
 from benchmarks.transfer.drake_so101.hidden import draw_robot
 from benchmarks.transfer.drake_so101.simulation import SUBSTEPS
-from benchmarks.transfer.drake_so101.trials import record_episode, run_expert
+from benchmarks.transfer.drake_so101.trials import TWIN, record_episode, run_expert
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.twin import load_twin
-from twinloop.workflows.demo.virtual_robots.settings import TWIN
 
 _FINEST = 192  # time steps per control step
 

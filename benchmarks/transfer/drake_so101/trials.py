@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.transfer.drake_so101.hidden import DrakeRobot, draw_robot
 from benchmarks.transfer.drake_so101.simulation import SUBSTEPS, DrakeBackend, DrakeSimulation
+from benchmarks.transfer.settings import PLACES
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.seeds import uniforms
@@ -24,8 +25,8 @@ from twinloop.simulate import Backend, Controller, InitialState, Simulation
 from twinloop.tasks import open_task
 from twinloop.tasks.pick_and_place import PickAndPlace
 from twinloop.twin import load_twin
-from twinloop.workflows.demo.virtual_robots.settings import PLACES, TASK, TWIN
 
+TWIN, TASK = "so101_tabletop", "pick_and_place"
 _SETTLE_S = 1.2  # time that an arm gets to come to rest before a session begins
 _SESSIONS = "pick and place, teleoperated"
 
@@ -99,7 +100,7 @@ def run_trials(seed: int, policy: str | Path | HashedPolicy, numbers: Sequence[i
     """Run a policy on one robot from numbered initial conditions; ``.success`` ``(ntrial,)`` has the outcomes.
 
     Equal numbers give equal poses of cube and target on every robot and for every policy; they are those of
-    `virtual_robots.trials.run_trials`. The policy receives joint readings and the values of the tracker.
+    the other families of robots. The policy receives joint readings and the values of the tracker.
 
     Args:
         seed: number of the robot.
@@ -146,7 +147,8 @@ class _MemorylessActor:
 
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return the expert for these worlds."""
-        return self.task.memoryless_expert(worlds.initial, worlds.params, informed=False)
+        nominal = self.task.twin.table(len(worlds.numbers))
+        return self.task.memoryless_expert(worlds.initial, worlds.params, believed=nominal)
 
 
 class _DrakePolicyActor(PolicyActor):
