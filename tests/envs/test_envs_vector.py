@@ -282,7 +282,7 @@ def test_worlds_are_drawn_from_what_identification_found(twin, tmp_path):
     assert drawn["object/cube/mass"].std() > 0.005
     with pytest.raises(InputError, match=r"randomization\.adaptive needs a run with a known number of episodes"):
         make(twin, 1, randomization={"default": True, "adaptive": {"names": ["object/cube/mass"]}})
-    with pytest.raises(InputError, match='randomization must be "default", None or a mapping; given 3'):
+    with pytest.raises(InputError, match='randomization must be "default", None, a Plan or a mapping; given 3'):
         make(twin, 1, randomization=3)
 
 
@@ -316,7 +316,7 @@ def test_success_ends_an_episode_at_the_step_that_the_task_says(twin):
     env = make(twin, 3, action="dataset", reward="dense", autoreset_mode="Disabled", max_episode_steps=task.nstep)
     env.reset(seed=SEED)
     ends = [int(np.argmax(row)) for row in made.success_by_state]
-    returns, potential = np.zeros(3), env._potential.copy()
+    returns, potential = np.zeros(3), env.meter.potential.copy()
     for step in range(max(ends)):
         env._over[:] = False
         _, rewards, terminated, _, infos = env.step(made.action[:, step])
@@ -325,7 +325,7 @@ def test_success_ends_an_episode_at_the_step_that_the_task_says(twin):
             if step + 1 <= end:
                 assert terminated[world] == infos["is_success"][world] == (step + 1 == end)
             if step + 1 == end:
-                assert returns[world] == pytest.approx(1.0 + env._potential[world] - potential[world])
+                assert returns[world] == pytest.approx(1.0 + env.meter.potential[world] - potential[world])
                 assert returns[world] > 2.5
                 returns[world] = 0.0
 

@@ -46,6 +46,7 @@ from twinloop.cli.plan import PLAN
 from twinloop.cli.policies import POLICIES, PROMOTE, ROLLBACK
 from twinloop.cli.query import QUERY
 from twinloop.cli.recording import RECORD
+from twinloop.cli.reinforce import REINFORCE
 from twinloop.cli.render import RENDER, REPLAY
 from twinloop.cli.robot import ROBOT
 from twinloop.cli.run import RUN
@@ -75,7 +76,7 @@ STAGES: Mapping[str, tuple[Command | Group, ...]] = {
     "Sim-to-real gap": (GAP, COVERAGE, PLAN),
     "Simulation": (GENERATE, RENDER, REPLAY),
     "Data": (ADD, QUERY, CURATE, LABEL, EDIT, DATASETS, EXPORT, PUSH, PULL, FETCH, FSCK),
-    "Policies": (TRAIN, DISTILL, EVALUATE, COMPARE, EVIDENCE),
+    "Policies": (TRAIN, DISTILL, REINFORCE, EVALUATE, COMPARE, EVIDENCE),
     "Release": (GATE, PROMOTE, ROLLBACK, POLICIES, RUN, SERVE, MONITOR),
     "Failures": (SCENARIO,),
 }

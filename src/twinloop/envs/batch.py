@@ -44,9 +44,13 @@ class PlannedEpisodes:
         task: task that draws the initial states.
         run_seed: seed of all draws.
         first: number of the first episode of each environment, ``(num_envs,)``.
+        repeat: whether environments run their first episode again and again.
     """
 
-    def __init__(self, plan: Plan, task: Task, *, run_seed: int, first: NDArray[np.int64]) -> None:
+    def __init__(
+        self, plan: Plan, task: Task, *, run_seed: int, first: NDArray[np.int64], repeat: bool = False
+    ) -> None:
+        self._stride = 0 if repeat else len(first)
         self._plan, self._task, self._first = dataclasses.replace(plan, run_seed=run_seed), task, first
         self._round = np.zeros(len(first), dtype=np.int64)
         self._drawn: dict[int, EpisodeStart] = {}
@@ -70,7 +74,7 @@ class PlannedEpisodes:
         if number not in self._drawn:
             while len(self._drawn) >= _KEPT_ROUNDS:
                 del self._drawn[next(iter(self._drawn))]
-            numbers = self._first + number * len(self._first)
+            numbers = self._first + number * self._stride
             if numbers.max() >= MAX_EPISODES:
                 raise InputError(
                     f"The episode number {numbers.max()} is too large; the last one of a run is {MAX_EPISODES - 1}. "

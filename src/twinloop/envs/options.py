@@ -15,13 +15,13 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.randomize import Plan, read_identified, section_plan
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.tasks import Task
+from twinloop.tasks.rewards import read_reward
 from twinloop.twin import Twin
 
 Observation = Literal["readings", "state", "lerobot"]
 Action = Literal["absolute", "delta", "dataset"]
-Reward = Literal["dense", "sparse"]
 
-_CHOICES = {"observation": get_args(Observation), "action": get_args(Action), "reward": get_args(Reward)}
+_CHOICES = {"observation": get_args(Observation), "action": get_args(Action)}
 _WHERE = "the options of an environment"
 _OF_A_RUN = ("adaptive", "design")  # sections that need a known number of episodes
 
@@ -53,7 +53,7 @@ class EnvOptions:
         twin: name of a built-in twin, a file, or a `Twin`.
         goal: name of the task, see `tasks.goals`; by default the only task of the twin's YAML.
         randomization: ``default`` (every parameter that has a default range is drawn from it), None (nominal worlds),
-            or a mapping as in the section ``randomization:`` of a generate file. The mapping
+            a `Plan`, or a mapping as in the section ``randomization:`` of a generate file. The mapping
             ``{"identified": RUN, "kappa": 1.0}`` draws from the identified distribution of the run folder RUN, with its
             covariance multiplied by kappa.
         observation: ``readings`` (joint readings and the last command), ``state`` (also joint velocities and true
@@ -61,11 +61,13 @@ class EnvOptions:
             LeRobot, in the dataset's units).
         action: ``absolute`` or ``delta`` joint targets, scaled to [-1, 1]; or ``dataset``, targets in the dataset's
             units.
-        reward: ``dense`` or ``sparse``, see `tasks.goals`.
+        reward: ``dense``, ``sparse``, or weights of reward terms, see `tasks.rewards`.
         delta: largest change of a target per control step if ``action`` is ``delta``, as a fraction of the joint's
             range. The default is our choice: 2 % moves an SO-101 joint by up to 2.3 rad/s, below the 4 to 5 rad/s of
             its unloaded servo.
         max_episode_steps: control steps until truncation; None for the task's own limit.
+        end_at_success: whether success ends an episode. If false, only the time limit and invalid worlds do.
+        repeat_episode: whether an environment repeats its episode, instead of starting the next one.
         backend: name of the simulation backend, see `simulate.open_backend`.
         nthread: number of simulation threads; 0 for all cores.
         autoreset_mode: ``NextStep``, ``SameStep`` or ``Disabled`` (Gymnasium's ``AutoresetMode``).
@@ -82,12 +84,14 @@ class EnvOptions:
 
     twin: str | Path | Twin
     goal: str = ""
-    randomization: Mapping[str, Any] | Literal["default"] | None = "default"
+    randomization: Mapping[str, Any] | Plan | Literal["default"] | None = "default"
     observation: Observation = "state"
     action: Action = "absolute"
-    reward: Reward = "dense"
+    reward: str | Mapping[str, float] = "dense"
     delta: float = 0.02
     max_episode_steps: int | None = None
+    end_at_success: bool = True
+    repeat_episode: bool = False
     backend: str = "threads"
     nthread: int = 0
     autoreset_mode: Any = "NextStep"
@@ -117,8 +121,13 @@ class EnvOptions:
                 name, getattr(self, name), least=16, why="an image has 16 to 8192 pixels per side", most=8192
             )
         require_whole_number("nthread", self.nthread, least=0, why="0 uses every core")
-        if not isinstance(self.report_params, bool):
-            raise InputError(f"report_params = {self.report_params!r}: give True or False.")
+        for name in ("report_params", "end_at_success", "repeat_episode"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} = {getattr(self, name)!r}: give True or False.")
+        read_reward(self.reward, where=_WHERE)
+        self._check_cameras()
+
+    def _check_cameras(self) -> None:
         cameras = (self.cameras,) if isinstance(self.cameras, str) else self.cameras
         object.__setattr__(self, "cameras", tuple(cameras))
         if self.cameras and self.observation != "lerobot":
@@ -145,16 +154,18 @@ class EnvOptions:
         return cls(**options)
 
     def plan(self, twin: Twin, task: Task) -> Plan:
-        """Return the plan from which the worlds are drawn, with run seed 0.
+        """Return the plan from which the worlds are drawn; its run seed is 0 unless a plan is given.
 
         Raises:
             TwinloopError: If ``randomization`` is invalid; see `randomize.section_plan`.
         """
         section = self.randomization
+        if isinstance(section, Plan):
+            return section
         if section is None:
             return Plan(twin=twin, run_seed=0, draws=())
         if section != "default" and not isinstance(section, Mapping):
-            raise InputError(f'randomization must be "default", None or a mapping; given {section!r}.')
+            raise InputError(f'randomization must be "default", None, a Plan or a mapping; given {section!r}.')
         options = {} if section == "default" else section
         for key in _OF_A_RUN:
             if key in options:

@@ -102,7 +102,7 @@ class ActionDecoder:
 
     def __init__(self, twin: Twin, options: EnvOptions) -> None:
         self._twin, self._kind = twin, options.action
-        self._low, self._high = _find_command_limits(twin)
+        self._low, self._high = twin.find_command_limits()
         self._step = options.delta * (self._high - self._low)
         ones = np.ones(len(self._low), dtype=np.float32)
         self.space = spaces.Box(-ones, ones, dtype=np.float32)
@@ -127,27 +127,6 @@ class ActionDecoder:
         if self._kind == "delta":
             return np.clip(before + self._step * scaled, self._low, self._high)
         return self._low + 0.5 * (scaled + 1.0) * (self._high - self._low)
-
-
-def _find_command_limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the lower and the upper limit of each command, shape ``(nu,)`` each, in rad or m.
-
-    These are the ranges of the joints. If commands are torques or velocities, they are the ranges of the actuators.
-
-    Raises:
-        InputError: If a joint has no range.
-    """
-    if twin.robot.control != "position":
-        limits, limited = twin.model.actuator_ctrlrange, twin.model.actuator_ctrllimited.astype(bool)
-    else:
-        limits = twin.joint_ranges
-        limited = limits[:, 0] < limits[:, 1]
-    if not limited.all():
-        joint = twin.robot.joints[int(np.argmin(limited))]
-        raise InputError(
-            f"Actions are scaled to ranges, but {joint} of {twin.name} has no range. Add a range to the model."
-        )
-    return limits[:, 0].copy(), limits[:, 1].copy()
 
 
 def _list_names(twin: Twin, kind: str, truth: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,11 +20,13 @@ from twinloop.core.seeds import MAX_EPISODES
 from twinloop.envs.batch import PlannedEpisodes, WorldBatch
 from twinloop.envs.options import EnvOptions, open_world_camera, require_whole_number
 from twinloop.envs.spaces import ActionDecoder, Images, ObservationEncoder
+from twinloop.randomize import Plan
 from twinloop.rollout.sensing import JointReadings
 from twinloop.simulate import open_backend
 from twinloop.tasks import find_task_name
 from twinloop.tasks.goals import open_goal
 from twinloop.tasks.protocol import GoalState
+from twinloop.tasks.rewards import RewardMeter, read_reward
 from twinloop.twin import Twin, load_twin
 
 Infos = dict[str, Any]
@@ -109,16 +111,14 @@ def _make_mask(worlds: WorldBatch, envs: NDArray[np.intp]) -> NDArray[np.bool_]:
     return mask
 
 
-SUCCESS_REWARD = 1.0
-
-
 class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     """Gymnasium vector environment of ``num_envs`` randomized worlds; `EnvOptions` describes the keyword arguments.
 
     An episode depends only on run seed and episode number. ``reset(seed=s)`` starts run s, in which environment i runs
     episodes i, i + num_envs, i + 2 · num_envs, and so on. ``reset()`` starts the next episode of each environment.
 
-    An episode is ``terminated`` at success or if its world becomes invalid, and ``truncated`` at the time limit. Infos
+    An episode is ``terminated`` at success (unless ``end_at_success`` is false) or if its world becomes invalid, and
+    ``truncated`` at the time limit. Infos
     contain ``is_success``, ``episode_number``, ``elapsed_steps`` and ``invalid`` (the reason, empty for a valid world)
     of every environment. If the option ``report_params`` is true, the infos of an episode's first step also contain
     ``params`` (drawn values by name). Under same-step autoreset, infos contain ``final_obs`` and ``final_info`` of the
@@ -128,6 +128,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         twin: the twin of the worlds.
         options: the given options.
         goal: the goal, see `tasks.goals`.
+        meter: reward terms; its ``latest`` has those of the last step.
 
     Raises:
         TwinloopError: If an option is invalid, or the twin does not fit the goal.
@@ -156,7 +157,8 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._all, self._over = np.arange(num_envs), np.zeros(num_envs, dtype=bool)
-        self._potential = np.zeros(num_envs)
+        weights = read_reward(self.options.reward, where="the reward of an environment")
+        self.meter = RewardMeter(self.twin, num_envs, self._limit, weights)
         self._worlds: WorldBatch | None = None
 
     def reset(
@@ -193,6 +195,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
             worlds, begun = self._worlds, self._all if mask is None else np.flatnonzero(mask)
             worlds.restart(begun)
         verdict = self._judge(worlds, begun, begin=True)
+        self.meter.begin(begun, verdict.potential, worlds.command[begun])
         self._over[begun] = False
         if len(begun) < self.num_envs:
             return self._observe(worlds, self._all, None), self._make_infos(worlds, verdict, begun, first=begun)
@@ -219,13 +222,11 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         worlds.advance(self._commander.decode_actions(self._check_actions(actions), worlds.command))
         if len(again):
             worlds.restart(again)
-        before = self._potential.copy()
         verdict = self._judge(worlds, self._all, begin=self._over)
-        terminated = (verdict.success | ~worlds.valid) & ~self._over
+        terminated = ((verdict.success & self.options.end_at_success) | ~worlds.valid) & ~self._over
         truncated = (worlds.steps >= self._limit) & ~terminated & ~self._over
-        rewards = SUCCESS_REWARD * (verdict.success & ~self._over)
-        if self.options.reward == "dense":
-            rewards = rewards + np.where(self._over | ~worlds.valid, 0.0, self._potential - before)
+        rewards = np.where(self._over, 0.0, self.meter.pay(verdict, worlds.command, worlds.valid))
+        self.meter.begin(again, verdict.potential[again], worlds.command[again])
         self._over = terminated | truncated
         infos = self._make_infos(worlds, verdict, self._all, first=again)
         observation = self._observe(worlds, self._all, verdict)
@@ -267,6 +268,10 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         """
         return self._require_worlds(over=True)
 
+    def set_plan(self, plan: Plan) -> None:
+        """Set the plan from which worlds are drawn after the next `reset` with a seed or with episodes."""
+        self._plan = plan
+
     @property
     def observation_names(self) -> tuple[str, ...]:
         """Name of each element of a flat observation, such as ``elbow_flex/reading``."""
@@ -294,7 +299,9 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
                 f"Episodes are {self.num_envs} whole numbers from 0, one per environment; given {episodes!r}."
             )
         first = given.astype(np.int64)
-        source = PlannedEpisodes(self._plan, self.goal.task, run_seed=run_seed, first=first)
+        source = PlannedEpisodes(
+            self._plan, self.goal.task, run_seed=run_seed, first=first, repeat=self.options.repeat_episode
+        )
         self._photographer.begin(run_seed)
         self._worlds = WorldBatch(self.twin, self._backend, source, self.num_envs, self._limit)
         return self._worlds
@@ -320,9 +327,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
 
     def _judge(self, worlds: WorldBatch, envs: NDArray[np.intp], *, begin: Any) -> GoalState:
         states = worlds.state if len(envs) == self.num_envs else worlds.state[envs]
-        verdict = self.goal.evaluate_states(states, envs, begin=begin)
-        self._potential[envs] = verdict.potential
-        return verdict
+        return self.goal.evaluate_states(states, envs, begin=begin)
 
     def _observe(self, worlds: WorldBatch, envs: NDArray[np.intp], verdict: GoalState | None) -> Any:
         states, params = worlds.state, worlds.params
@@ -344,6 +349,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         final = collect_final_rows(observation, ended, self.num_envs)
         worlds.restart(ended)
         verdict = self._judge(worlds, ended, begin=True)
+        self.meter.begin(ended, verdict.potential, worlds.command[ended])
         replace_rows(observation, ended, self._observe(worlds, ended, verdict))
         self._over = np.zeros(self.num_envs, dtype=bool)
         return merge_final_infos(self._make_infos(worlds, verdict, ended, first=ended), infos, final, ended)

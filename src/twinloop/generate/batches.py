@@ -28,7 +28,7 @@ from twinloop.dataset.invalid_worlds import InvalidAttempt
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.readings import SensorSamples, add_environment, add_readings
 from twinloop.randomize import AdaptiveDraw, Plan, run_rounds
-from twinloop.randomize.adaptive import AdaptiveRound, Counts, Ranges
+from twinloop.randomize.adaptive import AdaptiveRound, Counts, Ranges, count_at_boundaries, describe_rounds
 from twinloop.rollout import BatchResult, BodySensors, run_batch, software_versions
 from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
@@ -85,12 +85,12 @@ def count_boundaries(plan: Plan, numbers: Sequence[int], success: NDArray[np.boo
     draw = plan.adaptive
     if draw is None:
         return {}
-    boundary = draw.find_boundary(plan.run_seed, np.asarray(numbers, dtype=np.int64))
     counts: dict[str, int] = {}
-    for index in np.unique(boundary[boundary >= 0]):
-        chosen = boundary == index
-        counts[f"{_PREFIX}{index}:attempted"] = int(chosen.sum())
-        counts[f"{_PREFIX}{index}:success"] = int(success[chosen].sum())
+    for index, pair in enumerate(
+        count_at_boundaries(draw, plan.run_seed, np.asarray(numbers, dtype=np.int64), success)
+    ):
+        if pair[0]:
+            counts[f"{_PREFIX}{index}:attempted"], counts[f"{_PREFIX}{index}:success"] = pair
     return counts
 
 
@@ -111,17 +111,7 @@ def adaptive_history(
     draw = plan.adaptive
     if draw is None:
         return None
-    rounds, ranges = _complete_rounds(config, draw, outcomes)
-    return {
-        "schema": 1,
-        "names": list(draw.names),
-        "units": [plan.twin.params[name].unit for name in draw.names],
-        "limits": {name: list(pair) for name, pair in zip(draw.names, draw.limits, strict=True)},
-        "thresholds": list(draw.thresholds),
-        "every": draw.every,
-        "rounds": [item.to_json(draw) for item in rounds],
-        "ranges": {name: list(pair) for name, pair in zip(draw.names, ranges, strict=True)},
-    }
+    return describe_rounds(draw, plan.twin, *_complete_rounds(config, draw, outcomes))
 
 
 def read_known_rounds(record: Mapping[str, Any]) -> Rounds:

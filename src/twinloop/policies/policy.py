@@ -187,10 +187,16 @@ class Policy(nn.Module):
         inputs = self._inputs(observation, domain)
         count = len(next(iter(observation.values())))
         chunk, features = self.network.sample(inputs, self._noise(count, noise))
+        return self.decode(chunk, observation), features
+
+    def encode(self, observation: Batch) -> NetworkInputs:
+        """Return the normalized inputs of the network for n observations, in the policy's default domain."""
+        return self._inputs(observation, None)
+
+    def decode(self, chunk: Tensor, observation: Batch) -> Tensor:
+        """Return commands in the dataset's units from normalized ones, both ``(n, chunk_size, k)``."""
         action = self.normalizer.inverse(ACTION, chunk)
-        if self.settings.action_space != "absolute":
-            action = action + self._base(observation)[:, None]
-        return action, features
+        return action if self.settings.action_space == "absolute" else action + self._base(observation)[:, None]
 
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the training loss of a batch of n samples.

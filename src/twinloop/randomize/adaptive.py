@@ -234,6 +234,44 @@ def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[Ada
     return rounds, ranges
 
 
+def count_at_boundaries(
+    draw: AdaptiveDraw, run_seed: int, episodes: NDArray[np.int64], success: NDArray[np.bool_]
+) -> Counts:
+    """Return attempts and successes of n episodes at each boundary, which is an end of a parameter's range.
+
+    Args:
+        draw: The adaptive draw.
+        run_seed: Seed of the run.
+        episodes: Episode numbers, ``(n,)``.
+        success: Whether each episode succeeded, ``(n,)``.
+    """
+    boundary = draw.find_boundary(run_seed, episodes)
+    chosen = boundary[:, None] == np.arange(2 * draw.size)
+    pairs = zip(chosen.sum(axis=0).tolist(), (chosen & success[:, None]).sum(axis=0).tolist(), strict=True)
+    return tuple((attempted, succeeded) for attempted, succeeded in pairs)
+
+
+def describe_rounds(draw: AdaptiveDraw, twin: Twin, rounds: Sequence[AdaptiveRound], ranges: Ranges) -> dict[str, Any]:
+    """Return the history of adaptive ranges as a JSON-compatible dictionary.
+
+    Args:
+        draw: The adaptive draw.
+        twin: The twin, which gives the units.
+        rounds: The completed rounds.
+        ranges: Ranges of the next round.
+    """
+    return {
+        "schema": 1,
+        "names": list(draw.names),
+        "units": [twin.params[name].unit for name in draw.names],
+        "limits": {name: list(pair) for name, pair in zip(draw.names, draw.limits, strict=True)},
+        "thresholds": list(draw.thresholds),
+        "every": draw.every,
+        "rounds": [item.to_json(draw) for item in rounds],
+        "ranges": {name: list(pair) for name, pair in zip(draw.names, ranges, strict=True)},
+    }
+
+
 def _move_boundaries(
     draw: AdaptiveDraw, ranges: Ranges, buffers: Sequence[tuple[int, int]]
 ) -> tuple[Ranges, tuple[str, ...]]:

@@ -111,6 +111,26 @@ def plot_loss_curve(steps: Sequence[int], losses: Sequence[float]) -> Figure:
     return figure
 
 
+def plot_learning_curves(lines: Mapping[str, Sequence[float]], *, title: str) -> Figure:
+    """Plot values over the iterations of a training by reinforcement, a line per name.
+
+    Args:
+        lines: Values of the iterations, by name.
+        title: Title of the vertical axis.
+    """
+    figure = new_figure()
+    for place, (name, values) in enumerate(lines.items()):
+        figure.add_scatter(
+            x=list(range(1, len(values) + 1)), y=list(values), mode="lines", name=name, showlegend=len(lines) > 1,
+            line={"color": (INK, *_COLOURS)[place % (1 + len(_COLOURS))], "width": 1.6},
+            hovertemplate=f"{name}, iteration %{{x}}: %{{y:.3g}}<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title="iteration")
+    figure.update_yaxes(title=title)
+    set_layout(figure, height=_HEIGHT)
+    return figure
+
+
 def plot_error_curves(
     steps: Sequence[int], errors: Mapping[str, Sequence[float]], *, unit: str, policy_step: int | None
 ) -> Figure:

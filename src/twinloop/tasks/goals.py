@@ -17,6 +17,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.pick_and_place import PickAndPlace, SceneFeatures
 from twinloop.tasks.protocol import Goal, GoalState, Task, has_progress, has_tracked_values
+from twinloop.tasks.reach_moving import TOLERANCE_M, ReachMoving
 from twinloop.tasks.registry import open_task, task_names
 from twinloop.twin import Twin
 
@@ -41,13 +42,16 @@ class TaskGoal:
     values. Each evaluation reads all states of the episode again, so its cost is proportional to the episode's length.
     """
 
+    _past: NDArray[np.float64]
+
     def __init__(self, task: Task, num_envs: int) -> None:
         if not has_tracked_values(task):
             raise InputError(f"The task {task.name} has no method environment(states), which observations need.")
         self.task, self.nstep, self.instruction = task, task.nstep, task.instruction
         self.truth_names = tuple(name.replace(".", "/") for name in task.environment_names)
         self.truth = task.environment
-        self._past: list[list[NDArray[np.float64]]] = [[] for _ in range(num_envs)]
+        self._past = np.empty((num_envs, 0, 0))
+        self._length = np.zeros(num_envs, dtype=np.int64)
 
     def evaluate_states(
         self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
@@ -61,15 +65,52 @@ class TaskGoal:
             envs: indices of the worlds, ``(k,)``.
             begin: whether this is the first state of an episode, scalar or ``(k,)``.
         """
-        for env, state, first in zip(envs, states, np.broadcast_to(begin, len(envs)), strict=True):
-            self._past[env] = [state.copy()] if first else [*self._past[env], state.copy()]
-        success, potential = np.zeros(len(envs), dtype=bool), np.zeros(len(envs))
-        lengths = np.array([len(self._past[env]) for env in envs])
+        self._length[envs] = np.where(begin, 0, self._length[envs]) + 1
+        success, potential, lengths = np.zeros(len(envs), dtype=bool), np.zeros(len(envs)), self._length[envs]
+        if lengths.max(initial=0) > self._past.shape[1]:
+            longer = np.empty((len(self._length), 2 * int(lengths.max()), states.shape[1]))
+            longer[:, : self._past.shape[1]] = self._past if self._past.size else 0.0
+            self._past = longer
+        self._past[envs, lengths - 1] = states
         for length in np.unique(lengths):
             rows = np.flatnonzero(lengths == length)
-            past = np.stack([self._past[env] for env in envs[rows]])
+            past = self._past[envs[rows], :length]
             success[rows] = self.task.success(past)[:, -1]
             potential[rows] = self.task.progress(past)[:, -1] if has_progress(self.task) else 0.0
+        return GoalState(success=success, potential=potential, truth=self.truth(states))
+
+
+class ReachMovingGoal:
+    """Goal of `ReachMoving`: success and progress as in the task, updated with each state instead of computed again."""
+
+    def __init__(self, task: ReachMoving, num_envs: int) -> None:
+        self.task, self.nstep, self.instruction = task, task.nstep, task.instruction
+        self.truth_names = tuple(name.replace(".", "/") for name in task.environment_names)
+        self.truth = task.environment
+        self._gap, self._reach = np.ones(num_envs), np.zeros(num_envs)
+        self._streak, self._longest = np.zeros((2, num_envs), dtype=np.int64)
+
+    def evaluate_states(
+        self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
+    ) -> GoalState:
+        """Return success, potential and privileged state of k worlds at their next state.
+
+        Every state of an episode must be given, in order, because the goal remembers the longest time near it.
+
+        Args:
+            states: next state of each world, ``(k, nstate)``.
+            envs: indices of the worlds, ``(k,)``.
+            begin: whether this is the first state of an episode, scalar or ``(k,)``.
+        """
+        gap, near = self.task.goal_distance(states), self.task.is_near_goal(states)
+        self._gap[envs] = np.where(begin, np.maximum(gap, TOLERANCE_M), self._gap[envs])
+        covered = np.clip(1.0 - np.maximum(gap - TOLERANCE_M, 0.0) / self._gap[envs], 0.0, 1.0)
+        self._reach[envs] = np.maximum(covered, np.where(begin, 0.0, self._reach[envs]))
+        self._streak[envs] = np.where(near, np.where(begin, 0, self._streak[envs]) + 1, 0)
+        self._longest[envs] = np.maximum(self._streak[envs], np.where(begin, 0, self._longest[envs]))
+        required = self.task.hold_steps + 1
+        success, followed = self._streak[envs] >= required, np.minimum(self._longest[envs] / required, 1.0)
+        potential = np.where(success, 1.0, (self._reach[envs] + followed) / 2.0)
         return GoalState(success=success, potential=potential, truth=self.truth(states))
 
 
@@ -188,7 +229,9 @@ def open_goal(name: str, twin: Twin, num_envs: int) -> Goal:
     if name not in task_names() and ".py:" not in name:
         raise UnknownNameError("goal", name, goal_names())
     task = open_task(name, twin)
-    return PickAndPlaceGoal(task, num_envs) if isinstance(task, PickAndPlace) else TaskGoal(task, num_envs)
+    if isinstance(task, PickAndPlace):
+        return PickAndPlaceGoal(task, num_envs)
+    return ReachMovingGoal(task, num_envs) if type(task) is ReachMoving else TaskGoal(task, num_envs)
 
 
 def _norm(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

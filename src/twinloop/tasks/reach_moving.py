@@ -130,7 +130,7 @@ class ReachMoving:
         self.twin, self._arm = twin, Arm(twin)
         self._target = mocap_row(twin, "target")
         self.nstep = round(DURATION_S * twin.control_hz)
-        self._hold_steps = round(HOLD_S * twin.control_hz)
+        self.hold_steps = round(HOLD_S * twin.control_hz)
         kinds = mujoco.mjtState.mjSTATE_TIME, mujoco.mjtState.mjSTATE_QPOS
         poses = mujoco.mjtState.mjSTATE_MOCAP_POS, mujoco.mjtState.mjSTATE_MOCAP_QUAT
         self._time, self._qpos, self._centre, self._turn = (
@@ -161,7 +161,7 @@ class ReachMoving:
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return a mask ``(nworld, nstep + 1)``, true where the tool was within 15 mm of the goal for the last 1 s."""
-        return held_for(self._is_near_goal(states), self._hold_steps + 1)
+        return held_for(self.is_near_goal(states), self.hold_steps + 1)
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the progress at each recorded state, ``(nworld, nstep + 1)`` in [0, 1]; 1 is success.
@@ -169,11 +169,11 @@ class ReachMoving:
         It is the mean of two fractions: the covered part of the initial distance to the goal, and the longest time near
         the goal divided by the required time.
         """
-        gap, near = self._goal_distance(states), self._is_near_goal(states)
+        gap, near = self.goal_distance(states), self.is_near_goal(states)
         count = np.arange(1, near.shape[1] + 1)
         streak = count - np.maximum.accumulate(np.where(near, 0, count), axis=1)
         reach = running_maximum(1.0 - np.maximum(gap - TOLERANCE_M, 0.0) / np.maximum(gap[:, :1], TOLERANCE_M))
-        return np.where(self.success(states), 1.0, (reach + running_maximum(streak / (self._hold_steps + 1))) / 2.0)
+        return np.where(self.success(states), 1.0, (reach + running_maximum(streak / (self.hold_steps + 1))) / 2.0)
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return positions of tool and goal ``(…, 6)`` in recorded states ``(…, nstate)``, in m in the world frame."""
@@ -185,14 +185,14 @@ class ReachMoving:
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:  # noqa: ARG002
         """Return each phase's name and the index of the state at which it begins, or None if it does not."""
-        near = self._is_near_goal(states)
+        near = self.is_near_goal(states)
         return [("approach", 0), ("follow", int(np.argmax(near)) if near.any() else None)]
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
         """Return the failure class of an episode ``(T + 1, nstate)`` and its reason; None if it ends in success."""
         if self.success(states[None])[0, -1]:
             return None
-        gap, near = self._goal_distance(states), self._is_near_goal(states)
+        gap, near = self.goal_distance(states), self.is_near_goal(states)
         if not near.any():
             return "never_reached", f"the tool came within {1000 * np.nanmin(gap):.0f} mm of the goal"
         return "lost", f"last near the goal at {np.flatnonzero(near)[-1] / fps:.2f} s, not for {HOLD_S:g} s"
@@ -201,12 +201,14 @@ class ReachMoving:
         """Return the scripted expert for worlds that start in ``initial``."""
         return ReachMovingExpert(self._arm, initial, self._target, goal_position)
 
-    def _goal_distance(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+    def goal_distance(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the distance of tool and goal in m, ``(…)``, in states ``(…, nstate)``."""
         tool, goal = np.split(self.environment(states), 2, axis=-1)
         return np.sqrt(((tool - goal) ** 2).sum(axis=-1))
 
-    def _is_near_goal(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        return np.isfinite(states).all(axis=-1) & (self._goal_distance(states) <= TOLERANCE_M)
+    def is_near_goal(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return whether the tool is within the tolerance of the goal, ``(…)``, in states ``(…, nstate)``."""
+        return np.isfinite(states).all(axis=-1) & (self.goal_distance(states) <= TOLERANCE_M)
 
 
 def goal_position(

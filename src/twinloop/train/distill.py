@@ -122,7 +122,7 @@ class DistillRun:
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def __post_init__(self) -> None:
-        self.contract = _choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
+        self.contract = choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
         settings = read_settings("mlp", {**_SETTINGS, **_limit_commands(self.plan.twin), **self.config.settings})
         if settings.chunk_size != 1 or not settings.last_command:
             raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
@@ -340,7 +340,12 @@ def finish(output: Path, config: DistillConfig) -> dict[str, Any]:
     return metrics
 
 
-def _choose_inputs(offered: Contract, names: tuple[str, ...]) -> Contract:
+def choose_inputs(offered: Contract, names: tuple[str, ...]) -> Contract:
+    """Return a contract with the tracked values of the named bodies; by default of all but the tool.
+
+    Raises:
+        UnknownNameError: If the task has no such body.
+    """
     bodies = list(dict.fromkeys(name.partition(".")[0] for name in offered.environment))
     for name in names:
         if name not in bodies:

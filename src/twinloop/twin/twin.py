@@ -96,6 +96,26 @@ class Twin:
         ids = [self.model.joint(name).id for name in self.robot.joints]
         return self.model.jnt_range[ids].copy()
 
+    def find_command_limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the lower and the upper limit of each command, shape ``(nu,)`` each, in rad or m.
+
+        These are the ranges of the joints. If commands are torques or velocities, they are the ranges of the actuators.
+
+        Raises:
+            InputError: If a joint has no range.
+        """
+        if self.robot.control != "position":
+            limits, limited = self.model.actuator_ctrlrange, self.model.actuator_ctrllimited.astype(bool)
+        else:
+            limits = self.joint_ranges
+            limited = limits[:, 0] < limits[:, 1]
+        if not limited.all():
+            joint = self.robot.joints[int(np.argmin(limited))]
+            raise InputError(
+                f"Actions are scaled to ranges, but {joint} of {self.name} has no range. Add a range to the model."
+            )
+        return limits[:, 0].copy(), limits[:, 1].copy()
+
     @cached_property
     def joint_qpos(self) -> NDArray[np.intp]:
         """Index in ``qpos`` of each robot joint, shape ``(njoint,)``."""

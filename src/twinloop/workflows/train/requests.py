@@ -123,3 +123,53 @@ class DistillRequest(Request):
     """Run seed; by default that of the file for the worlds, and 0 for the weights."""
     resume: bool = False
     """Continue an interrupted run from its last finished round."""
+
+
+@request
+class ReinforceRequest(Request):
+    """Train a policy by reinforcement (PPO) in the randomized worlds of a generate file; no expert is needed.
+
+    First the reward is reported: what each of its terms pays per episode to a policy that holds still, to one that
+    moves at random, and to the task's expert. Adaptive ranges in the file are a curriculum. The policy's folder gets
+    result.json and report.html. See docs/guides/training.md.
+    """
+
+    file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
+    """The generate file, whose twin, task and randomization are used."""
+    output: Path
+    """Folder for the policy."""
+    report_only: bool = False
+    """Only report the reward, and train nothing."""
+    randomize_from: Path | None = None
+    """Folder of an identification run to draw parameters from, instead of the ranges in the file."""
+    inputs: tuple[str, ...] = ()
+    """Tracked bodies that the policy reads besides the joints, such as cube; by default all but the tool."""
+    reward: tuple[str, ...] = ()
+    """Weights of reward terms as NAME=WEIGHT, which replace those of the default reward: progress, success, holding,
+    effort, smoothness and limits."""
+    worlds: int | None = None
+    """Number of worlds."""
+    iterations: int | None = None
+    """Number of iterations; each runs one episode in every world."""
+    delta: float | None = None
+    """Change of a command per control step for a policy output of 1, as a fraction of its range."""
+    init_std: float | None = None
+    """Initial standard deviation of the policy's outputs."""
+    passes: int | None = None
+    """Passes over the samples of an iteration."""
+    batch: int | None = None
+    """Number of samples per step of the optimizer."""
+    lr: float | None = None
+    """Maximum learning rate."""
+    gamma: float | None = None
+    """Discount factor per control step."""
+    entropy: float | None = None
+    """Weight of the entropy in the loss."""
+    target_kl: float | None = None
+    """Divergence of the new from the old policy beyond which an iteration's update ends."""
+    set: tuple[str, ...] = ()
+    """Settings of the policy as NAME=VALUE, such as width=256 or n_obs_steps=4 (a memory of four steps)."""
+    seed: int | None = None
+    """Run seed; by default that of the file for the worlds, and 0 for the weights."""
+    resume: bool = False
+    """Continue an interrupted run from its last finished iteration."""
