@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 import pytest
@@ -444,3 +446,32 @@ def test_what_is_wrong_is_said(twin):
         env.reset(options={"reset_mask": np.array([False, False])})
     with pytest.raises(InputError, match="reset_mask works only without"):
         env.reset(seed=1, options={"reset_mask": np.array([True, False])})
+
+
+def test_success_need_not_end_an_episode_and_an_episode_can_repeat(twin):
+    options = {"goal": "reach_moving", "action": "dataset", "autoreset_mode": "Disabled", "max_episode_steps": 3}
+    env = make(twin, 2, reward={"holding": 1.0}, end_at_success=False, repeat_episode=True, **options)
+    env.goal = Always(env.goal)
+    first, _ = env.reset(seed=SEED, options={"episodes": [4, 9]})
+    command = twin.units.from_si(env.worlds.command)
+    ends = [env.step(command) for _ in range(3)]
+    assert [end[2].any() for end in ends] == [False] * 3
+    assert [end[3].all() for end in ends] == [False, False, True]
+    assert sum(end[1] for end in ends) == pytest.approx([1.0, 1.0])
+    again, infos = env.reset(options={"reset_mask": np.array([True, True])})
+    assert infos["episode_number"].tolist() == [4, 9]
+    np.testing.assert_array_equal(again, first)
+
+
+@dataclasses.dataclass
+class Always:
+    """A goal that is always reached."""
+
+    goal: object
+
+    def __getattr__(self, name):
+        return getattr(self.goal, name)
+
+    def evaluate_states(self, states, envs, *, begin=False):
+        found = self.goal.evaluate_states(states, envs, begin=begin)
+        return dataclasses.replace(found, success=np.ones(len(envs), dtype=bool))

@@ -187,6 +187,14 @@ VERBS: dict[str, Verb] = {
         again=("--resume",),
         needs=("torch",),
     ),
+    "reinforce": _of(
+        "reinforce hard.yaml --output policies/teacher --worlds 1 --iterations 2 --batch 90 --passes 1 --set width=8 "
+        "depth=1",
+        "policies/teacher/model.safetensors",
+        "policies/teacher/result.json",
+        again=("--resume",),
+        needs=("torch", "stable_baselines3"),
+    ),
     "evaluate": _of(
         "evaluate expert --twin double_pendulum --task swing.py:Swing --episodes 2 --output runs/tried-2", exact=False
     ),

@@ -127,7 +127,7 @@ def test_what_cannot_be_taught_is_said(task, tmp_path):
 
 
 def test_the_policy_reads_only_the_named_bodies(task):
-    contract = module._choose_inputs(offered_contract(TWIN, task), ("cube",))
+    contract = module.choose_inputs(offered_contract(TWIN, task), ("cube",))
     assert contract.environment == tuple(f"cube.{part}" for part in ("x", "y", "z", "heading.cos", "heading.sin"))
     assert dataclasses.replace(contract, environment=()) == dataclasses.replace(
         offered_contract(TWIN, task), environment=()
@@ -160,3 +160,38 @@ def test_commands_of_the_expert_and_of_the_policy_pass_the_envelope(task):
             motion = decision.motion
             kinds.append(decision.kind)
         assert set(kinds) == {"passed"}
+
+
+def test_a_policy_teaches_a_task_that_has_no_expert(tmp_path):
+    """The labels are the teacher's commands, and a student of another memory visits states that it labels."""
+    other = open_task("reach_moving", TWIN)
+    other.nstep = 12
+    offered = offered_contract(TWIN, other)
+    settings = {"width": 8, "depth": 1, **module._SETTINGS}
+    sizes = {"observation.state": 6, "observation.environment_state": 6, "observation.last_command": 6, "action": 6}
+    samples = {key: np.random.default_rng(0).normal(size=(50, size)) for key, size in sizes.items()}
+    statistics = module.Statistics.measure(samples, source="noise")
+    teacher = module.new_policy("mlp", offered, settings, statistics, seed=1)
+    made = distill(PLAN, other, DistillConfig(**SMALL), tmp_path / "student", teacher=teacher)
+    assert {row["labelled_by"] for row in made["rounds"]} == {f"policy {teacher.hash}"}
+    assert read_card(tmp_path / "student").provenance["labelled_by"] == f"policy {teacher.hash}"
+    actor = LabellingActor(
+        task=other, twin=TWIN, contract=offered, settings=teacher.settings, teacher=teacher, by_expert=[True, True]
+    )
+    batch = run_batch(TWIN, other, PLAN.draw(range(2)), run_seed=3, episodes=range(2), actor=actor)
+    alone = PolicyActor(policy=teacher, task=other, twin=TWIN)
+    direct = run_batch(TWIN, other, PLAN.draw(range(2)), run_seed=3, episodes=range(2), actor=alone)
+    assert np.abs(np.diff(direct.action, axis=1)).max() > 0.1
+    np.testing.assert_array_equal(batch.action, direct.action)
+    np.testing.assert_allclose(actor.steps.stack()["label"], direct.action, rtol=1e-6)
+
+
+def test_a_teacher_with_another_contract_is_refused_before_any_work(task, tmp_path):
+    wrong = dataclasses.replace(offered_contract(TWIN, task), control_hz=50.0)
+    samples = {"observation.state": 6, "observation.environment_state": len(wrong.environment), "action": 6}
+    samples = {key: np.random.default_rng(0).normal(size=(50, size)) for key, size in samples.items()}
+    statistics = module.Statistics.measure({**samples, "observation.last_command": samples["action"]}, source="noise")
+    teacher = module.new_policy("mlp", wrong, {"width": 8, **module._SETTINGS}, statistics)
+    with pytest.raises(InputError, match="the policy needs 50 Hz, but 30 Hz is given"):
+        distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "student", teacher=teacher)
+    assert not (tmp_path / "student").exists()

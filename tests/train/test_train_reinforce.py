@@ -1,12 +1,15 @@
 """Training by reinforcement: the weights are those that act, resumed runs, curricula, reports, and clear errors."""
 
+import importlib
 import json
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.cli.main import main
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.policies.folder import read_card
 from twinloop.randomize import Plan, default_draws, section_plan
 from twinloop.rollout.actor import ExpertActor
@@ -236,3 +239,51 @@ def test_random_states_are_restored():
         assert (np.random.rand(), torch.rand(1)) == drawn  # noqa: NPY002
     np.testing.assert_array_equal(np.random.get_state()[1], before[0])  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    monkeypatch.delitem(sys.modules, "twinloop.train.ppo")
+    with pytest.raises(MissingDependencyError, match="Stable-Baselines3") as caught:
+        importlib.import_module("twinloop.train.ppo")
+    assert "twinloop[rl]" in str(caught.value.remedy)
+
+
+@pytest.mark.slow
+def test_the_command_reports_the_reward_trains_and_writes_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reach.yaml").write_text(
+        "scene: {robot: so101, task: reach_moving}\nrandomization:\n  default: true\n"
+        "  adaptive: {names: [timing/command/drop_rate], every: 4, start: nominal, limits: {'*': [0, 0.5]}}\n"
+    )
+    small = ["--worlds", "4", "--iterations", "2", "--batch", "120", "--set", "width=8"]
+    assert main(["reinforce", "reach.yaml", "--output", "policies/teacher", "--report-only", *small]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("zero", "random", "expert", "holding", "100%"))
+    assert not (tmp_path / "policies").exists()
+    assert (
+        main(["reinforce", "reach.yaml", "--output", "policies/teacher", *small, "--reward", "progress=2", "--json"])
+        == 0
+    )
+    made = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert made["config"]["reward"] == {"progress": 2.0}
+    assert len(made["ranges"]["rounds"]) == 2
+    page = (tmp_path / "policies" / "teacher" / "report.html").read_text()
+    assert all(word in page for word in ("Reward", "Learning", "Curriculum", "timing/command/drop_rate"))
+    assert main(["reinforce", "reach.yaml", "--output", "policies/other", *small, "--reward", "progress"]) == 2
+    assert "--reward progress: give NAME=WEIGHT" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_policy_learns_to_follow_a_moving_goal_from_its_reward_alone(tmp_path):
+    task = open_task(TASK, TWIN)
+    config = ReinforceConfig()
+    run = ReinforceRun(
+        plan=PLAN, task=task, task_name=TASK, config=config, folder=tmp_path,
+        make_env=lambda plan, weights, worlds: make_env(plan, weights, worlds, nstep=None),
+    )  # fmt: skip
+    reinforce(run)
+    actor = PolicyActor(policy=open_policy(tmp_path), task=task, twin=TWIN)
+    fresh = Plan(twin=TWIN, run_seed=1000, draws=PLAN.draws)
+    batch = run_batch(TWIN, task, fresh.draw(range(256)), run_seed=1000, episodes=range(256), actor=actor)
+    assert batch.success.mean() >= 0.9

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
+from twinloop.core.errors import InputError
 from twinloop.policies import Predictor
 from twinloop.policies.policy_loop import CommandLimiter
 from twinloop.policies.settings import CommonSettings
 from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.observing import PERFECT, TrackerNoise, WorldObserver, offered_contract
-from twinloop.rollout.policy_actor import open_policy_loop
+from twinloop.rollout.policy_actor import HashedPolicy, open_policy_loop, require_matching_contract
 from twinloop.simulate import Controller, Simulation
-from twinloop.tasks.protocol import LabellingTask
+from twinloop.tasks.protocol import StateExpert, Task, has_labels
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -43,41 +44,87 @@ class LabelledSteps:
         return {name: np.stack(rows, axis=1).astype(np.float32) for name, rows in vars(self).items() if rows}
 
 
+class TeacherExpert:
+    """Expert that labels states with the commands of a policy; see `tasks.protocol.StateExpert`.
+
+    The policy's last command is the one that was issued, whoever issued it. Its first observation fills its history.
+
+    Args:
+        policy: the policy.
+        twin: twin of the worlds.
+        task: the task.
+        worlds: the worlds.
+    """
+
+    def __init__(self, policy: HashedPolicy, twin: Twin, task: Task, worlds: EpisodeStart) -> None:
+        names = offered_contract(twin, task).environment
+        self._columns = [names.index(name) for name in policy.contract.environment]
+        self._units, self._loop = policy.contract.action, open_policy_loop(policy, worlds)
+        self._observer = WorldObserver(twin, task, worlds)
+
+    def label(self, simulation: Simulation, held: Array, earlier: Array) -> Array:  # noqa: ARG002 - of the protocol
+        """Return the commands of the policy in the present states, ``(nworld, nu)``."""
+        seen = self._observer.observe_worlds(simulation.state, simulation.step_index)
+        if self._columns:
+            seen[ENVIRONMENT] = seen[ENVIRONMENT][:, self._columns]
+        self._loop.set_sent_commands(self._units.from_si(held))
+        return self._units.to_si(self._loop.act(seen))
+
+
+def require_labels(task: Task, twin: Twin, teacher: HashedPolicy | None) -> str:
+    """Return who labels the states of a task: the teacher if there is one, else the task's expert.
+
+    Raises:
+        InputError: If the teacher has another contract than twin and task offer, or nobody can label.
+    """
+    if teacher is not None:
+        require_matching_contract(teacher, offered_contract(twin, task), twin, task)
+        return f"policy {teacher.hash}"
+    if not has_labels(task):
+        raise InputError(
+            f"The task {task.name} has no expert that can label the states of a policy. Give it a method "
+            "memoryless_expert (see twinloop.tasks.protocol.LabellingTask), give a trained policy as the teacher, or "
+            "train from demonstrations."
+        )
+    return task.expert_version
+
+
 @dataclass(kw_only=True)
 class LabellingActor:
     """Actor whose every step an expert labels: a policy acts in some worlds, the expert in the others.
 
     Args:
-        task: the task, with an expert that labels states.
+        task: the task, with an expert that labels states unless there is a teacher.
         twin: twin of the worlds.
         contract: contract of the policy, without cameras.
         settings: settings of the policy, whose command limits also hold for the expert.
         believed: values of parameters that the expert takes for true, by name; the others are nominal.
         tracker: errors of the tracker, which the expert does not have.
         policy: the policy; None if the expert acts in all worlds.
+        teacher: policy that is the expert; None for the task's own.
         by_expert: worlds in which the expert acts, ``(nworld,)``; by default none, if there is a policy.
         steps: the labelled steps of the last worlds.
     """
 
-    task: LabellingTask
+    task: Task
     twin: Twin
     contract: Contract
     settings: CommonSettings
     believed: Mapping[str, float] = field(default_factory=dict[str, float])
     tracker: TrackerNoise = PERFECT
     policy: Predictor | None = None
+    teacher: HashedPolicy | None = None
     by_expert: Sequence[bool] | NDArray[np.bool_] | None = None
     steps: LabelledSteps = field(default_factory=LabelledSteps)
 
     @property
     def name(self) -> str:
         """Name of the labelling expert, and of the actor."""
-        return f"labelled by {self.task.expert_version}"
+        return f"labelled by {require_labels(self.task, self.twin, self.teacher)}"
 
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return a controller that acts in these worlds and adds to ``steps``."""
-        believed = self.twin.table(len(worlds.numbers), self.believed)
-        expert = self.task.memoryless_expert(worlds.initial, worlds.params, believed=believed)
+        expert = self._open_expert(worlds)
         observer = WorldObserver(self.twin, self.task, worlds, tracker=self.tracker)
         units, number = self.contract.action, len(worlds.numbers)
         names = offered_contract(self.twin, self.task).environment
@@ -108,3 +155,12 @@ class LabellingActor:
             return acted
 
         return command
+
+    def _open_expert(self, worlds: EpisodeStart) -> StateExpert:
+        if self.teacher is not None:
+            return TeacherExpert(self.teacher, self.twin, self.task, worlds)
+        if not has_labels(self.task):
+            require_labels(self.task, self.twin, None)
+            raise AssertionError
+        believed = self.twin.table(len(worlds.numbers), self.believed)
+        return self.task.memoryless_expert(worlds.initial, worlds.params, believed=believed)

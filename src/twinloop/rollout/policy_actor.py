@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.contract import ENVIRONMENT
+from twinloop.core.contract import ENVIRONMENT, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.units import UnitMap
 from twinloop.policies import PolicyLoop, Predictor
@@ -75,13 +75,7 @@ class PolicyActor:
         wanted = self.policy.contract
         cameras = wanted.cameras if self.render_images is not None else {}
         offered = offered_contract(self.twin, self.task, units=self.units, cameras=cameras)
-        differences = wanted.find_differences(offered)
-        if differences:
-            raise InputError(
-                f"The policy {self.policy.hash[:12]} cannot act on {self.twin.name} at {self.task.name}:\n"
-                + "\n".join(f"  {difference}" for difference in differences)
-                + "\nTrain one for this contract, or choose the twin and the task that it was trained for."
-            )
+        require_matching_contract(self.policy, offered, self.twin, self.task)
         self._columns = [offered.environment.index(name) for name in wanted.environment]
 
     @property
@@ -120,6 +114,21 @@ class PolicyActor:
             return action.to_si(commands)
 
         return command
+
+
+def require_matching_contract(policy: HashedPolicy, offered: Contract, twin: Twin, task: Task) -> None:
+    """Check that a policy can act under the contract that a twin and a task offer.
+
+    Raises:
+        InputError: If it cannot. The message lists every difference.
+    """
+    differences = policy.contract.find_differences(offered)
+    if differences:
+        raise InputError(
+            f"The policy {policy.hash[:12]} cannot act on {twin.name} at {task.name}:\n"
+            + "\n".join(f"  {difference}" for difference in differences)
+            + "\nTrain one for this contract, or choose the twin and the task that it was trained for."
+        )
 
 
 def open_policy_loop(policy: Predictor, worlds: EpisodeStart, *, domain: str | None = None) -> PolicyLoop:

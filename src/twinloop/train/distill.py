@@ -38,10 +38,11 @@ from twinloop.policies.settings import CommandLimits, read_settings
 from twinloop.policies.statistics import LAST_COMMAND, Statistics, relative_actions
 from twinloop.randomize import Plan
 from twinloop.rollout.episodes import run_batch
-from twinloop.rollout.labelling import LabellingActor
+from twinloop.rollout.labelling import LabellingActor, require_labels
 from twinloop.rollout.observing import TrackerNoise, offered_contract
+from twinloop.rollout.policy_actor import HashedPolicy
 from twinloop.simulate import open_backend
-from twinloop.tasks.protocol import LabellingTask, Task, has_labels
+from twinloop.tasks.protocol import Task
 from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
 from twinloop.train.loop import (
     collect_optimizer_tensors,
@@ -111,24 +112,27 @@ class DistillRun:
         config: the configuration.
         folder: folder of the policy, with the checkpoint during the run.
         other: distribution of the share ``other_share`` of the worlds; None if all come from ``plan``.
+        teacher: trained policy that labels and acts as the expert; None for the task's expert.
         rows: facts about each finished round.
     """
 
     plan: Plan
-    task: LabellingTask
+    task: Task
     config: DistillConfig
     folder: Path
     other: Plan | None = None
+    teacher: HashedPolicy | None = None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def __post_init__(self) -> None:
+        self.labelled_by = require_labels(self.task, self.plan.twin, self.teacher)
         self.contract = choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
         settings = read_settings("mlp", {**_SETTINGS, **_limit_commands(self.plan.twin), **self.config.settings})
         if settings.chunk_size != 1 or not settings.last_command:
             raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
         self.settings, self.data = settings, list[Arrays]()
         plans = [self.plan.hash, self.plan.twin.hash, None if self.other is None else self.other.hash]
-        task = [self.task.name, self.task.version, self.task.expert_version]
+        task = [self.task.name, self.task.version, self.labelled_by]
         parts = [self.config.model_dump(mode="json"), task, plans]
         self.believed = _median_values(self.plan)
         self.facts = {"configuration": sha256_json(parts)}
@@ -160,10 +164,16 @@ class DistillRun:
         count = config.worlds if policy is None else round(config.expert_share * config.worlds)
         order = generator(config.seed, "distill/actors", number).permutation(config.worlds)
         actor = LabellingActor(
-            task=self.task, twin=self.plan.twin, contract=self.contract, settings=self.settings, policy=policy,
-            by_expert=order < count, believed=self.believed,
+            task=self.task,
+            twin=self.plan.twin,
+            contract=self.contract,
+            settings=self.settings,
+            policy=policy,
+            by_expert=order < count,
+            teacher=self.teacher,
+            believed=self.believed,
             tracker=TrackerNoise(noise=config.tracker_noise, spread=config.tracker_offset),
-        )  # fmt: skip
+        )
         batch = run_batch(
             self.plan.twin, self.task, self._draw(episodes), run_seed=config.seed, episodes=episodes, actor=actor,
             backend=open_backend(),
@@ -185,7 +195,7 @@ class DistillRun:
             "by_policy": config.worlds - count,
             "invalid": int((~valid).sum()),
             "successes": int(batch.success.sum()),
-            "labelled_by": self.task.expert_version,
+            "labelled_by": self.labelled_by,
             "steps": int(arrays["label"].shape[0] * arrays["label"].shape[1]),
         }
 
@@ -288,6 +298,7 @@ def distill(
     other: Plan | None = None,
     assignment: tuple[Assignment, Mapping[str, Path]] | None = None,
     resume: bool = False,
+    teacher: HashedPolicy | None = None,
 ) -> dict[str, Any]:
     """Teach a policy on-policy, and write it with ``result.json`` into a folder; return the content of this file.
 
@@ -301,21 +312,19 @@ def distill(
         output: the folder. It holds a checkpoint and the labelled steps during the run.
         assignment: twin and task that the policy keeps, with their files; see `tasks.assignment.assign`.
         resume: continue from the checkpoint in ``output``.
+        teacher: trained policy that labels and acts as the expert; None for the task's expert.
 
     Raises:
-        InputError: If the task has no expert that labels states, or the folder is in use for something else.
+        InputError: If the task has no expert that labels states, the teacher has another contract, or the folder is in
+            use for something else.
         CheckFailedError: If all worlds of a round are invalid, or the loss is not finite.
     """
-    if not has_labels(task):
-        raise InputError(
-            f"The task {task.name} has no expert that can label the states of a policy. Give it a method "
-            "memoryless_expert (see twinloop.tasks.protocol.LabellingTask), or train from demonstrations."
-        )
+    require_labels(task, plan.twin, teacher)
     output = Path(output)
     if (output / RESULT).exists() or ((output / CHECKPOINT).exists() and not resume):
         raise InputError(f"{output} holds another run. Continue it with --resume, or choose another --output.")
     with hold_folder_lock(output, "training"):
-        run = DistillRun(plan=plan, task=task, config=config, folder=output, other=other)
+        run = DistillRun(plan=plan, task=task, config=config, folder=output, other=other, teacher=teacher)
         policy, rows = run.run(resume=resume)
         metrics = _make_metrics(run, policy, rows)
         policy.save(output, replace(_make_card(output.name, metrics), **_keep(assignment)))

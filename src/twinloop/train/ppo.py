@@ -12,6 +12,7 @@ interrupted training gives the same weights.
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -299,7 +300,8 @@ class PpoTrainer:
         self, policy: Policy, worlds: VecEnv, *, nstep: int, seed: int, init_std: float, options: Mapping[str, Any]
     ) -> None:
         self._rate, self._samples = 0.0, nstep * worlds.num_envs
-        with keep_random_states(seed):
+        with keep_random_states(seed), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "You have specified a mini-batch size")  # the last one is smaller
             self._agent = PPO(
                 NetworkActorCritic, worlds, n_steps=nstep, learning_rate=lambda _: self._rate, device="cpu",
                 policy_kwargs={"trained": policy, "log_std_init": float(np.log(init_std))}, **options,

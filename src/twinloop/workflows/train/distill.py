@@ -9,7 +9,8 @@ from rich.table import Table
 
 from twinloop.core.errors import InputError
 from twinloop.generate.config import load_plan, read_config
-from twinloop.policies.factory import require_torch
+from twinloop.policies.factory import open_policy, require_torch
+from twinloop.rollout.labelling import require_labels
 from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.train.config import CHECKPOINT, RESULT
@@ -56,12 +57,16 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
     plan = load_plan(made)
     other = load_plan(read_config(request.file, episodes=worlds, seed=request.seed)) if share < 1.0 else None
     task = open_task(made.task, plan.twin)
+    teacher = None if request.teacher is None else open_policy(request.teacher)
+    require_labels(task, plan.twin, teacher)
     if request.resume and (request.output / RESULT).is_file():
         metrics = finish(request.output, config)
     else:
         claim_output(request.output)
         kept = assign(made.twin, made.task, plan.twin, task)
-        metrics = distill(plan, task, config, request.output, other=other, assignment=kept, resume=request.resume)
+        metrics = distill(
+            plan, task, config, request.output, other=other, assignment=kept, resume=request.resume, teacher=teacher
+        )
     write_request(request.output)
     table = Table("round", "expert acts", "policy acts", "success", "loss", box=None, pad_edge=False)
     for number, row in enumerate(metrics["rounds"]):

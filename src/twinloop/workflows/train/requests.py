@@ -85,14 +85,17 @@ class TrainRequest(Request):
 class DistillRequest(Request):
     """Teach a policy on-policy: it acts in randomized worlds, and the task's expert labels every state that it visits.
 
-    In the first round the expert acts. The task needs an expert that can label states; the built-in pick_and_place has
-    one. The policy's folder gets result.json, which says who acted and who labelled. See docs/guides/training.md.
+    In the first round the expert acts. The task needs an expert that can label states, such as the built-in
+    pick_and_place has, or a trained policy as --teacher. The policy's folder gets result.json, which says who acted and
+    who labelled. See docs/guides/training.md.
     """
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """The generate file, whose twin, task and randomization are used."""
     output: Path
     """Folder for the policy."""
+    teacher: Path | None = None
+    """Folder of a trained policy that labels the states and acts in the first round, instead of the task's expert."""
     randomize_from: Path | None = None
     """Folder of an identification run to draw parameters from, instead of the ranges in the file."""
     randomize_share: float = 1.0
