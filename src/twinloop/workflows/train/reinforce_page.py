@@ -30,7 +30,8 @@ def report_rows(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _format_estimate(one: Mapping[str, float]) -> str:
-    return f"{one['estimate']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
+    estimate, low, high = (round(one[name], 3) + 0.0 for name in ("estimate", "low", "high"))  # no minus before 0
+    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def reinforce_page(result: Mapping[str, Any]) -> ReportPage:
