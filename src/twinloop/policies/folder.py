@@ -22,7 +22,7 @@ from twinloop.core.plain import JsonRecord
 from twinloop.core.units import UnitMap
 
 _KINDS = {
-    "mlp": "Behaviour cloning: a multilayer perceptron that predicts a chunk of commands.",
+    "mlp": "A multilayer perceptron that predicts a chunk of commands.",
     "act": "Action chunking with a transformer (Zhao et al., RSS 2023).",
     "flow": "Flow matching conditioned on the observation (Lipman et al., ICLR 2023).",
 }
