@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,8 @@ def test_settings_that_do_not_fit_are_refused(task, tmp_path):
         make_run(task, tmp_path, reward={"speed": 1.0})
     with pytest.raises(UnknownNameError, match="tracked body"):
         make_run(task, tmp_path, inputs=("cup",))
+    with pytest.raises(InputError, match="The task blind has no tracked values"):
+        make_run(SimpleNamespace(name="blind"), tmp_path)
     with pytest.raises(InputError, match="iterations"):
         ReinforceConfig.of({"iterations": 0})
 

@@ -20,7 +20,6 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
@@ -33,6 +32,7 @@ from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.tasks.rewards import RewardMeter
 
 try:
+    from gymnasium import spaces
     from stable_baselines3 import PPO  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.policies import ActorCriticPolicy  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.vec_env import VecEnv  # pyright: ignore[reportMissingImports]

@@ -33,7 +33,7 @@ from twinloop.randomize import Plan, run_rounds
 from twinloop.randomize.adaptive import Counts, count_at_boundaries, describe_rounds
 from twinloop.rollout.observing import offered_contract
 from twinloop.simulate import open_backend
-from twinloop.tasks.protocol import Task
+from twinloop.tasks.protocol import Task, has_tracked_values
 from twinloop.tasks.rewards import read_reward
 from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
 from twinloop.train.distill import choose_inputs
@@ -133,6 +133,11 @@ class ReinforceRun:
     report: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
+        if not has_tracked_values(self.task):
+            raise InputError(
+                f"The task {self.task.name} has no tracked values, which training by reinforcement needs. Give it "
+                "environment_names and a method environment (see twinloop.tasks.protocol.TrackedTask)."
+            )
         offered = offered_contract(self.plan.twin, self.task)
         self.contract = choose_inputs(offered, self.config.inputs)
         self.columns = [offered.environment.index(name) for name in self.contract.environment]
