@@ -20,10 +20,18 @@ from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
 HZ, STEP = TWIN.control_hz, 1 / (TWIN.control_hz * 48)
-IDEAL = {"noise": 0.0, "count": 1e-6, "coulomb": 0.0, "load_friction": 0.0, "dead_zone": 0.0, "zero": 0.0, "scale": 1.0}
+IDEAL: dict[str, float] = {
+    "noise": 0.0,
+    "count": 1e-6,
+    "coulomb": 0.0,
+    "load_friction": 0.0,
+    "dead_zone": 0.0,
+    "zero": 0.0,
+    "scale": 1.0,
+}
 
 
-def plant_values(seed=0, **changed):
+def plant_values(seed=0, /, **changed):
     """Return robot ``seed`` with planted values of its drives, equal for all joints."""
     robot, size = draw_robot(TWIN, seed), len(TWIN.robot.joints)
     rows = {

@@ -14,7 +14,7 @@ from twinloop.tasks.rewards import REWARD_TERMS, RewardMeter, read_reward
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
-LOW, HIGH = TWIN.find_command_limits()
+LOW, HIGH = TWIN.find_command_ranges()
 SIZE, MIDDLE = HIGH - LOW, (LOW + HIGH) / 2
 STEPS, WORLDS = 10, 2
 

@@ -219,7 +219,7 @@ def test_a_report_warns_unless_the_expert_earns_clearly_more(task):
 
 
 def fake_action():
-    size = np.abs(np.diff(TWIN.units.from_si(np.stack(TWIN.find_command_limits())), axis=0)[0])
+    size = np.abs(np.diff(TWIN.units.from_si(np.stack(TWIN.find_command_ranges())), axis=0)[0])
     zero = 0.0 * size
     return module.ColumnStatistics(mean=zero, std=0.02 * size, min=-size, max=size, q01=-size, q99=size)
 

@@ -102,7 +102,7 @@ class ActionDecoder:
 
     def __init__(self, twin: Twin, options: EnvOptions) -> None:
         self._twin, self._kind = twin, options.action
-        self._low, self._high = twin.find_command_limits()
+        self._low, self._high = twin.find_command_ranges()
         self._step = options.delta * (self._high - self._low)
         ones = np.ones(len(self._low), dtype=np.float32)
         self.space = spaces.Box(-ones, ones, dtype=np.float32)

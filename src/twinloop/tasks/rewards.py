@@ -84,7 +84,7 @@ class RewardMeter:
         self._weights, self._nstep = dict(weights), nstep
         self._is_position, self._hz = twin.robot.control == "position", twin.control_hz
         if any(name in weights for name in ("effort", "smoothness", "limits")):
-            self._low, self._high = twin.find_command_limits()
+            self._low, self._high = twin.find_command_ranges()
         else:
             self._low, self._high = np.full((2, twin.model.nu), -np.inf)
             self._high = -self._low

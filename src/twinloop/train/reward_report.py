@@ -188,7 +188,7 @@ def measure_statistics(made: Mapping[str, BatchResult], columns: Sequence[int], 
         samples, source=f"{sum(len(one.numbers) for one in made.values())} episodes of {', '.join(made)}"
     )
     twin = next(iter(made.values())).twin
-    share = _LEAST_SHARE * np.abs(np.diff(twin.units.from_si(np.stack(twin.find_command_limits())), axis=0)[0])
+    share = _LEAST_SHARE * np.abs(np.diff(twin.units.from_si(np.stack(twin.find_command_ranges())), axis=0)[0])
     least = {STATE: share, LAST_COMMAND: share, ENVIRONMENT: np.full(len(columns), _LEAST_SPREAD)}
     wide = {key: _widen(values, least[key]) for key, values in found.columns.items()}
     return Statistics(source=found.source, columns={**wide, ACTION: action})

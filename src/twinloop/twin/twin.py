@@ -96,7 +96,7 @@ class Twin:
         ids = [self.model.joint(name).id for name in self.robot.joints]
         return self.model.jnt_range[ids].copy()
 
-    def find_command_limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def find_command_ranges(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the lower and the upper limit of each command, shape ``(nu,)`` each, in rad or m.
 
         These are the ranges of the joints. If commands are torques or velocities, they are the ranges of the actuators.
