@@ -46,9 +46,8 @@ DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4))
 Family = Literal["hidden", "drake"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
-# `train.distill.DistillConfig` of every policy. Seven rounds take about 190 s of CPU time; chosen in the twin's own
-# randomized worlds, and on robots 0 to 9.
-RECIPE: dict[str, Any] = {"rounds": 7, "steps": 3000, "final_steps": 9000}
+# `train.distill.DistillConfig` of every policy: the defaults, which were chosen in the twin's own randomized worlds.
+RECIPE: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)

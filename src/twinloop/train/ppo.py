@@ -281,7 +281,8 @@ class NetworkActorCritic(ActorCriticPolicy):
             self.action_net.bias.zero_()
         self.log_std = nn.Parameter(torch.full((policy.action_size,), self.log_std_init))
         self.value_net = nn.Linear(self.mlp_extractor.latent_dim_vf, 1)
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        optimizer: Any = self.optimizer_class
+        self.optimizer = optimizer(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
 
 class PpoTrainer:
