@@ -125,7 +125,7 @@ CEILINGS = {
     "sensors": 3670,
     "simulate": 3630,
     "stats": 5840,
-    "tasks": 3320,
+    "tasks": 3350,
     "train": 4710,
     "twin": 6630,
     "workflows": 17510,

@@ -19,6 +19,7 @@ from twinloop.tasks import BearingFrame, GraspFromAbove, OwnTask, Waypoint, Wayp
 from twinloop.tasks.arm import Arm
 from twinloop.tasks.inverse_kinematics import solve_reach
 from twinloop.tasks.predicates import in_disc
+from twinloop.tasks.protocol import has_labels
 from twinloop.twin import load_twin
 
 PUSH = "examples/own_task/push.py:Push"
@@ -185,6 +186,25 @@ def test_the_push_expert_succeeds_in_most_worlds(ur_arm, kind, least):
     so101 = load_twin("so101_tabletop")
     for twin, task in ((so101, open_task(PUSH, so101)), (ur_arm, ur_push()(ur_arm))):
         assert task.success(run(twin, task, kind, 128, seed=7).states)[:, -1].mean() >= least
+
+
+def test_rules_are_an_expert_without_memory(so101_rules):
+    made = run(so101_rules.twin, so101_rules, "nominal", 4)
+    assert so101_rules.success(made.states)[:, -1].all()
+    assert has_labels(so101_rules)
+    assert not has_labels(open_task(PUSH, so101_rules.twin))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "least"), [("nominal", 0.98), ("default", 0.95)])
+def test_rules_succeed_in_most_worlds(so101_rules, kind, least):
+    made = run(so101_rules.twin, so101_rules, kind, 128, seed=7)
+    assert so101_rules.success(made.states)[:, -1].mean() >= least
+
+
+@pytest.fixture(scope="module")
+def so101_rules():
+    return open_task("examples/own_task/push_by_rules.py:PushByRules", load_twin("so101_tabletop"))
 
 
 def test_a_grasp_from_above_serves_a_task_of_ones_own():

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from twinloop.tasks.own import OwnTask
     from twinloop.tasks.protocol import Task
     from twinloop.tasks.reaching import BearingFrame, GraspFrame
+    from twinloop.tasks.reactive import Rule
     from twinloop.tasks.registry import find_task_name, open_task, task_names
     from twinloop.tasks.waypoints import Waypoint, WaypointExpert, set_height
 
@@ -23,6 +24,7 @@ __all__ = [
     "GraspFromAbove",
     "JointExpert",
     "OwnTask",
+    "Rule",
     "Task",
     "Waypoint",
     "WaypointExpert",
@@ -38,6 +40,7 @@ _HOMES = {
     "GraspFromAbove": "grasping",
     "JointExpert": "joint_motion",
     "OwnTask": "own",
+    "Rule": "reactive",
     "Task": "protocol",
     "Waypoint": "waypoints",
     "WaypointExpert": "waypoints",

@@ -13,12 +13,15 @@ an object to a target::
             cube, target = self.start(initial, "cube"), self.start(initial, "target")
             ...
             return WaypointExpert(self.arm, initial, [Waypoint(name="above", position=...), ...])
+
+A method ``rules(initial)``, which returns a list of `reactive.Rule`, gives an expert without memory. It can teach
+policies on-policy (`twinloop distill`), and is the task's expert if there is no other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -36,7 +39,8 @@ from twinloop.tasks.arm import Arm, mocap_rows
 from twinloop.tasks.ground import FreeBody, place_bodies
 from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.placement import place_clutter
-from twinloop.tasks.reaching import heading
+from twinloop.tasks.reaching import BearingFrame, heading
+from twinloop.tasks.reactive import ReactiveExpert, Rule
 from twinloop.twin import Twin
 
 _TOOL = "tool"
@@ -63,6 +67,8 @@ class OwnTask:
         objects: Free bodies that the twin names under ``objects:``, by name.
     """
 
+    rules: Callable[[InitialState], Sequence[Rule]]
+    memoryless_expert: Callable[..., ReactiveExpert]
     name: str = ""
     instruction: str = ""
     seconds: float = 6.0
@@ -75,6 +81,8 @@ class OwnTask:
         cls.name = cls.__dict__.get("name", "") or re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         for key, part in (("version", ""), ("success_version", ".success"), ("expert_version", ".expert")):
             setattr(cls, key, cls.__dict__.get(key, "") or f"{cls.name}{part}/1")
+        if hasattr(cls, "rules"):
+            cls.memoryless_expert = cls._make_memoryless_expert
 
     def __init__(self, twin: Twin) -> None:
         """Prepare the task for a twin.
@@ -118,8 +126,27 @@ class OwnTask:
         raise NotImplementedError
 
     def expert(self, initial: InitialState) -> Controller:
-        """Return the scripted expert for worlds that start in ``initial``."""
-        raise NotImplementedError
+        """Return the scripted expert for worlds that start in ``initial``; by default it follows the task's rules."""
+        if not hasattr(self, "rules"):
+            raise NotImplementedError
+        nominal = self.twin.table(initial.nworld)
+        return self.memoryless_expert(initial, nominal, believed=nominal)
+
+    def _make_memoryless_expert(
+        self, initial: InitialState, params: ParamTable, *, believed: ParamTable | None = None
+    ) -> ReactiveExpert:
+        """Return an expert that follows the task's rules; see `tasks.protocol.LabellingTask`."""
+        frame = BearingFrame(self.arm.chain, self.arm.home)
+        return ReactiveExpert(
+            self.arm,
+            params,
+            self.rules(initial),
+            frame=frame,
+            turn_of=frame.turn_of,
+            hand=self.hand if self.twin.robot.gripper is not None else None,
+            command=initial.command,
+            believed=believed,
+        )
 
     @property
     def bodies(self) -> tuple[str, ...]:

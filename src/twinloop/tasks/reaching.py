@@ -71,6 +71,10 @@ class BearingFrame:
         )
         return x, y, z
 
+    def turn_of(self, position: NDArray[np.float64], columns: Columns) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return the present additional turn, ``(nworld,)`` in rad; it is 0, because this orientation is the aim."""
+        return 0.0 * position[:, 0]
+
 
 def azimuth(position: NDArray[np.float64], base: tuple[float, ...]) -> NDArray[np.float64]:
     """Return the angles ``(nworld,)`` in rad, from the x axis, of the horizontal lines from a base to positions."""
