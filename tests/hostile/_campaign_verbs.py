@@ -206,6 +206,7 @@ VERBS: dict[str, Verb] = {
     "promote": _of("promote pick@3 --force --reason planted --who Ada", repeats=True),
     "rollback": _of("rollback --reason planted --who Ada", repeats=True),
     "policies add": _of("policies add swaying --name pick", needs=("torch",), repeats=True),
+    "policies export": _of("policies export swaying --output sway.onnx", needs=("torch", "onnxscript"), repeats=True),
     "sensors show": _of("sensors show so101_tabletop --camera front --size 32x24 --output shown"),
     "scenario from-failure": _of(
         "scenario from-failure data/hard:0 --name slips --force --tries 2 --reason dropped", "scenarios/slips"

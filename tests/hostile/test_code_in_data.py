@@ -113,7 +113,10 @@ def commands(dataset: Path, output: Path) -> dict[str, list[list[object]]]:
         "generate": [["generate", "generate.yaml", "--output", *data, "--resume"]],
         "fetch": [["fetch", *data, output / "fetched"]],
         "evaluate": [["evaluate", *data, "--episodes", "1"]],
-        "policies": [["policies", "add", *data]],
+        "policies": [
+            ["policies", "add", *data],
+            ["policies", "export", *data, "--output", output / "policy.onnx"],
+        ],
         "twin": [["twin", "show", *data]],
         "pull": [["pull", *data, "--output", output / "pulled"]],
         "doctor": [["doctor"]],

@@ -28,6 +28,12 @@ POLICIES = Group(
             example="twinloop policies add policies/bc --name pick",
         ),
         Command(
+            "export",
+            requests.PoliciesExportRequest,
+            "twinloop.workflows.deploy.export_policy:run_export",
+            example="twinloop policies export policies/bc --output bc.onnx",
+        ),
+        Command(
             "audit",
             requests.PoliciesAuditRequest,
             "twinloop.workflows.deploy.release:run_audit",

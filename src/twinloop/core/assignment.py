@@ -64,7 +64,7 @@ class Assignment(JsonRecord):
         The code of a copied task runs only after the user approved its content.
 
         Args:
-            folder: Folder that has the ``sources``.
+            folder: Folder that has the ``sources``, or a policy's file next to them.
 
         Raises:
             InputError: If a path leaves the folder, or a copied file is missing.
@@ -77,8 +77,9 @@ def _locate(reference: str, folder: Path) -> str:
     path, colon, name = reference.partition(":") if is_file_reference(reference) else (reference, "", "")
     if not colon and (not {"/", "\\", "."} & set(path) or path.startswith(_ELSEWHERE)):
         return reference
-    file = folder / path
-    if not file.resolve().is_relative_to((folder / SOURCES).resolve()) or not file.is_file():
+    home = folder.parent if folder.is_file() else folder
+    file = home / path
+    if not file.resolve().is_relative_to((home / SOURCES).resolve()) or not file.is_file():
         raise InputError(f"{folder} names {path}, which is not in its {SOURCES}. Restore the folder.")
     return f"{file}{colon}{name}"
 
@@ -119,7 +120,8 @@ def copy_sources(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def list_sources(folder: Path) -> dict[str, Path]:
-    """Return all files in the ``sources`` of a folder, by their path in the folder."""
+    """Return all files in the ``sources`` of a folder, or next to a policy's file, by their path in the folder."""
+    folder = folder.parent if folder.is_file() else folder
     return {
         path.relative_to(folder).as_posix(): path
         for path in sorted((folder / SOURCES).rglob("*"))

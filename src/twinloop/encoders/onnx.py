@@ -23,7 +23,7 @@ def open_onnx(file: Path) -> NetworkEncoder:
         UnknownNameError: If the preprocessing selects an output that the network does not have.
     """
     require_network(file, "onnx")
-    session = _session(file)
+    session = open_session(str(file), where=str(file), what="An encoder in an ONNX file")
     inputs, outputs = session.get_inputs(), [output.name for output in session.get_outputs()]
     if len(inputs) != 1:
         raise InputError(
@@ -42,16 +42,28 @@ def open_onnx(file: Path) -> NetworkEncoder:
     return NetworkEncoder(f"onnx:{file.name}", file, preprocessing, run)
 
 
-def _session(file: Path) -> Any:
+def open_session(model: bytes | str, *, where: str, what: str) -> Any:
+    """Return a session of onnxruntime for a network, which runs on one CPU thread, so that results are reproducible.
+
+    Args:
+        model: content or path of the ONNX file.
+        where: name of the file, for the message.
+        what: what needs onnxruntime, the start of the message if it is not installed.
+
+    Raises:
+        MissingDependencyError: If onnxruntime is not installed.
+        InputError: If the network cannot be read.
+    """
     try:
         import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        what = f"An encoder in an ONNX file needs onnxruntime ({error})."
-        raise MissingDependencyError(what, remedy="pip install 'twinloop[onnx]'") from error
+        raise MissingDependencyError(
+            f"{what} needs onnxruntime ({error}).", remedy="pip install 'twinloop[onnx]'"
+        ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own exceptions have no common public base
-        raise InputError(f"{file} cannot be read as ONNX ({' '.join(str(error).split())}).") from error
+        raise InputError(f"{where} cannot be read as ONNX ({' '.join(str(error).split())}).") from error

@@ -197,7 +197,7 @@ class TokenEncoder(nn.Module):
         if made:
             return torch.stack(made, dim=1)
         images = next(iter(inputs.images.values()))
-        return self.camera.new_empty(len(images), 0, self.width)
+        return self.camera.new_empty(images.shape[0], 0, self.width)
 
     def _encode_images(self, images: Tensor, camera: Tensor) -> Tensor:
         n, steps = images.shape[:2]
@@ -267,7 +267,7 @@ class ActTrunk(nn.Module):
             latent: latent variables, ``(n, settings.latent)``.
         """
         memory = self.encoder(torch.cat([self.latent(latent)[:, None], tokens], dim=1))
-        return self.decoder(self.queries.expand(len(tokens), -1, -1), memory)
+        return self.decoder(self.queries.expand(tokens.shape[0], -1, -1), memory)
 
 
 class ActNetwork(Network):
@@ -296,7 +296,7 @@ class ActNetwork(Network):
             noise: latent variables ``(n, noise_size)``; not used if ``noise_size`` is 0.
         """
         tokens = self.encoder(inputs)
-        latent = noise if self.noise_size else noise.new_zeros(len(tokens), self.settings.latent)
+        latent = noise if self.noise_size else noise.new_zeros(tokens.shape[0], self.settings.latent)
         found = self.trunk(tokens, latent)
         return self.head(found), found.mean(dim=1)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.registry import Registry
-from twinloop.policies.folder import CONFIG, WEIGHTS, read_config
+from twinloop.policies.config import CONFIG, parse_config
+from twinloop.policies.folder import WEIGHTS, find_onnx, read_config
 from twinloop.policies.settings import KINDS, ActSettings, FlowSettings, MlpSettings, Settings, read_settings
 from twinloop.policies.statistics import Statistics
 
@@ -73,8 +74,9 @@ def new_policy(
 
 
 def open_policy(folder: str | Path) -> Policy:
-    """Open a saved policy on the CPU, after comparing its content with the hash in its folder.
+    """Open a saved policy on the CPU, after comparing its content with the hash in its folder or file.
 
+    An ONNX file, or a folder with ``policy.onnx`` only, gives an `onnx_policy.OnnxPolicy`, which onnxruntime runs.
     Other packages can add kinds of policies with entry points of the group ``twinloop.policies``. The name of the entry
     point is the kind. Its object is a function from the folder to a `Predictor` that also has a ``hash``. LeRobot's
     policies are such a kind.
@@ -85,13 +87,16 @@ def open_policy(folder: str | Path) -> Policy:
         MissingDependencyError: If torch, or a package for another kind, is not installed.
     """
     folder = Path(folder)
+    file = find_onnx(folder)
+    if file is not None:
+        return _open_onnx(file)
     config = read_config(folder)
     if config["kind"] not in KINDS:
         return OTHER_KINDS.find(str(config["kind"]), where=str(folder / CONFIG))(folder)
     require_torch()
     from twinloop.policies.weights import read_weights, require_matching_tensors
 
-    contract, settings, statistics = _parse_config(config, where=str(folder / CONFIG))
+    contract, settings, statistics = parse_config(config, where=str(folder / CONFIG))
     tensors = read_weights(folder)
     policy = new_policy(settings.kind, contract, settings, statistics)
     require_matching_tensors(tensors, policy.state_dict(), where=str(folder / WEIGHTS))
@@ -103,6 +108,12 @@ def open_policy(folder: str | Path) -> Policy:
             "as a new policy."
         )
     return policy
+
+
+def _open_onnx(file: Path) -> Any:
+    from twinloop.policies.onnx_policy import OnnxPolicy
+
+    return OnnxPolicy.open(file)
 
 
 def _make_network(contract: Contract, settings: Settings) -> Network:
@@ -144,15 +155,3 @@ def _check_contract(contract: Contract, settings: Settings) -> None:
                 f"Camera {name} gives {size[1]}x{size[0]} pixels; {len(settings.images.channels)} layers that halve "
                 f"an image need at least {smallest}. Give fewer channels, or larger images."
             )
-
-
-def _parse_config(config: Mapping[str, Any], *, where: str) -> tuple[Contract, Settings, Statistics]:
-    try:
-        contract = Contract.from_json(config["contract"])
-        statistics = Statistics.from_json(config["statistics"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{where} is damaged: its contract or statistics cannot be read ({type(error).__name__}: {error}). Restore "
-            "the folder from its origin."
-        ) from error
-    return contract, read_settings(str(config["kind"]), config["settings"], where=where), statistics

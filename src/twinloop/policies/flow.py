@@ -107,7 +107,7 @@ class FlowNetwork(Network):
         features = self.trunk(self.encoder(inputs))
         point, step = noise, 1.0 / self.settings.steps
         for number in range(self.settings.steps):
-            time = point.new_full((len(point),), number * step)
+            time = point.new_full(point.shape[:1], number * step)
             velocity = self.head(point, time, features)
             if self.settings.solver == "midpoint":
                 velocity = self.head(point + step / 2 * velocity, time + step / 2, features)

@@ -20,6 +20,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
 from twinloop.core.plain import JsonRecord
 from twinloop.core.units import UnitMap
+from twinloop.policies.config import CONFIG, check_config
 
 _KINDS = {
     "mlp": "A multilayer perceptron that predicts a chunk of commands.",
@@ -157,31 +158,48 @@ def _format_cell(value: object) -> str:
     return markdown_cell(value if isinstance(value, str) else dumps(value))
 
 
-SCHEMA = 1
-CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 README = "README.md"
-RESTORE = "Restore the folder from its origin, or train again."
-_KEYS = ("schema", "kind", "settings", "contract", "statistics", "hash")
+ONNX_SUFFIX = ".onnx"
+
+
+def find_onnx(path: Path) -> Path | None:
+    """Return the ONNX file of a policy that is a file ``*.onnx``, or a folder with ``policy.onnx``; else None.
+
+    A folder with ``config.json`` is a policy with weights, whatever else is in it.
+    """
+    if path.suffix == ONNX_SUFFIX and not path.is_dir():
+        return path
+    file = path / f"policy{ONNX_SUFFIX}"
+    return file if file.is_file() and not (path / CONFIG).exists() else None
+
+
+def is_policy_path(reference: str | Path) -> bool:
+    """Return whether a reference to a policy is the path of a folder or ONNX file, not a name in the registry."""
+    path = Path(reference)
+    return path.is_dir() or (path.suffix == ONNX_SUFFIX and path.is_file())
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read and check the ``config.json`` of a policy's folder.
+    """Read and check the ``config.json`` of a policy's folder, or the same content of a policy's ONNX file.
 
     Raises:
         InputError: If the folder does not exist or has no policy, a key is missing, or the file is of a newer version.
+        MissingDependencyError: If the policy is an ONNX file, and the package onnx is not installed.
     """
+    file = find_onnx(folder)
+    if file is not None:
+        from twinloop.policies.onnx_file import read_onnx
+
+        return dict(read_onnx(file).config)
     path = folder / CONFIG
     if not path.is_file():
         there = "no such folder" if not folder.is_dir() else f"it has no {CONFIG}"
-        raise InputError(f"{folder} is not a policy: {there}. A policy is a folder with {CONFIG} and {WEIGHTS}.")
-    config = read_json(path)
-    missing = [key for key in _KEYS if not isinstance(config, dict) or key not in config]
-    if missing:
-        raise InputError(f"{path} has no {', '.join(missing)}: it is damaged or not from twinloop. {RESTORE}")
-    if not isinstance(config["schema"], int) or config["schema"] > SCHEMA:
-        raise InputError(f"{path} has schema {config['schema']}; this version reads up to {SCHEMA}. Upgrade twinloop.")
-    return config
+        raise InputError(
+            f"{folder} is not a policy: {there}. A policy is a folder with {CONFIG} and {WEIGHTS}, or an ONNX file of "
+            "`twinloop policies export`."
+        )
+    return check_config(read_json(path), where=str(path))
 
 
 def read_card(folder: str | Path) -> PolicyCard:

@@ -185,7 +185,7 @@ class VectorEncoder(nn.Module):
         parts = [inputs.vectors[key] for key in self.keys]
         for name in self.cameras:
             images = inputs.images[name]
-            parts.append(self.pictures(images.flatten(0, 1)).reshape(len(images), -1))
+            parts.append(self.pictures(images.flatten(0, 1)).reshape(images.shape[0], -1))
         if inputs.domain is not None:
             parts.append(self.domain(inputs.domain))
         return torch.cat(parts, dim=-1)

@@ -15,15 +15,14 @@ from typing import Any, cast
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import ACTION, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
-from twinloop.core.seeds import uniforms
 from twinloop.policies.folder import PolicyCard
 from twinloop.policies.network import Network, NetworkInputs
+from twinloop.policies.observations import ObservationLayout, fixed_noise
 from twinloop.policies.settings import Settings
 from twinloop.policies.statistics import LAST_COMMAND, Statistics, action_size, vector_sizes
 from twinloop.policies.weights import content_hash, write_policy
@@ -87,10 +86,6 @@ def _module_name(key: str) -> str:
 DOMAIN = "domain"  # key of a batch: indices of domains (n,)
 IS_PAD = "action_is_pad"  # key of a batch: LeRobot's name for steps beyond an episode's end (n, chunk)
 
-# Rows that a network processes at once when it acts. Always the same number, so that matrix products sum in the same
-# order and an episode gets the same commands alone and among hundreds; fewer with images, which are slower. Our choice.
-_TILE, _TILE_IMAGES = 16, 4
-
 Batch = Mapping[str, Tensor]
 
 
@@ -105,6 +100,7 @@ class Policy(nn.Module):
     Attributes:
         contract: joints, cameras and rate that the policy expects.
         settings: settings of the policy.
+        layout: names, shapes and types of the arrays of an observation.
         statistics: statistics from which the normalization was made.
         normalizer: module that normalizes inputs and outputs.
         network: module that maps normalized observations to normalized commands.
@@ -116,7 +112,7 @@ class Policy(nn.Module):
         self.settings, self.statistics = settings, statistics
         self.normalizer = Normalizer(contract, settings, statistics)
         self.network = network
-        self._sizes = vector_sizes(contract, last_command=settings.last_command)
+        self.layout = ObservationLayout(self.contract, settings)
         self.eval()
 
     @property
@@ -157,7 +153,7 @@ class Policy(nn.Module):
     @property
     def hash(self) -> str:
         """SHA-256 over everything that determines the commands: weights, normalization, settings and contract."""
-        return content_hash(self.state_dict(), self._identity)
+        return content_hash(self.state_dict(), self.identity)
 
     @property
     def parameter_count(self) -> int:
@@ -167,7 +163,7 @@ class Policy(nn.Module):
     @property
     def observation_keys(self) -> tuple[str, ...]:
         """Keys that an observation must have: vectors first, then images."""
-        return (*self._sizes, *(IMAGES + name for name in self.contract.cameras))
+        return self.layout.keys
 
     def forward(
         self, observation: Batch, noise: Tensor | None = None, domain: str | Tensor | None = None
@@ -185,7 +181,7 @@ class Policy(nn.Module):
             d numbers per sample.
         """
         inputs = self._inputs(observation, domain)
-        count = len(next(iter(observation.values())))
+        count = next(iter(observation.values())).shape[0]
         chunk, features = self.network.sample(inputs, self._noise(count, noise))
         return self.decode(chunk, observation), features
 
@@ -257,22 +253,15 @@ class Policy(nn.Module):
         Raises:
             InputError: If an observation is missing or has another shape.
         """
-        count = self._check(observation)
-        tensors = {key: torch.as_tensor(np.asarray(observation[key])) for key in self.observation_keys}
-        tile = _TILE_IMAGES if self.contract.cameras else _TILE
-        draws = None if noise is None else torch.as_tensor(np.asarray(noise, dtype=np.float32))
-        token = None if domain is None else torch.full((tile,), self.settings.domain_index(domain))
-        chunks: list[Tensor] = []
-        latents: list[Tensor] = []
-        with _use_acting_mode(self):
-            for start in range(0, count, tile):
-                rows = torch.arange(start, start + tile).clamp(max=count - 1)
-                part = {key: values[rows].to(self._device) for key, values in tensors.items()}
-                chunk, features = self(part, None if draws is None else draws[rows].to(self._device), token)
-                chunks.append(chunk)
-                latents.append(features)
-        whole, features = (torch.cat(parts)[:count].to("cpu", torch.float64).numpy() for parts in (chunks, latents))
-        return whole, features
+        token = None if domain is None else torch.full((self.layout.tile,), self.settings.domain_index(domain))
+
+        def predict(part: Mapping[str, NDArray], draws: NDArray | None) -> tuple[NDArray, NDArray]:
+            tensors = {key: torch.as_tensor(values).to(self._device) for key, values in part.items()}
+            made = self(tensors, None if draws is None else torch.as_tensor(draws).to(self._device), token)
+            return made[0].cpu().numpy(), made[1].cpu().numpy()
+
+        with use_acting_mode(self):
+            return self.layout.predict_in_tiles(observation, noise, predict)
 
     def save(self, folder: str | Path, card: PolicyCard | None = None) -> Path:
         """Write the policy to a folder; after an interruption the folder is unchanged or complete. Return the folder.
@@ -282,11 +271,12 @@ class Policy(nn.Module):
             card: model card; None for an empty card.
         """
         return write_policy(
-            Path(folder), self.state_dict(), self._identity, self.statistics.to_json(), card or PolicyCard()
+            Path(folder), self.state_dict(), self.identity, self.statistics.to_json(), card or PolicyCard()
         )
 
     @property
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """Kind, settings and contract as a JSON-compatible dictionary."""
         return {"kind": self.kind, "settings": self.config, "contract": self.contract.to_json()}
 
     @property
@@ -294,14 +284,15 @@ class Policy(nn.Module):
         return next(self.parameters()).device
 
     def _inputs(self, observation: Batch, domain: str | Tensor | None) -> NetworkInputs:
-        vectors = {key: self.normalizer(key, observation[key].to(torch.float32)).flatten(1) for key in self._sizes}
+        floats = {key: observation[key].to(torch.float32) for key in self.layout.sizes}
+        vectors = {key: self.normalizer(key, values).flatten(1) for key, values in floats.items()}
         images = {
             name: observation[IMAGES + name].to(torch.float32).div(127.5).sub(1).movedim(-1, 2)
             for name in self.contract.cameras
         }
         token = None
         if self.settings.domains:
-            count = len(next(iter(observation.values())))
+            count = next(iter(observation.values())).shape[0]
             index = domain if isinstance(domain, Tensor) else self.settings.domain_index(domain)
             token = torch.as_tensor(index, dtype=torch.long, device=self._device).expand(count)
         return NetworkInputs(vectors=vectors, images=images, domain=token)
@@ -314,47 +305,19 @@ class Policy(nn.Module):
 
     def _noise(self, count: int, noise: Tensor | None) -> Tensor:
         if noise is None:
-            drawn = ndtri(uniforms(0, "policy/fixed", 0, size=self.noise_size)) if self.noise_size else np.empty((1, 0))
-            noise = torch.as_tensor(drawn, dtype=torch.float32, device=self._device).expand(count, -1)
+            noise = torch.as_tensor(fixed_noise(self.noise_size), device=self._device).expand(count, -1)
         return noise
 
-    def _check(self, observation: Mapping[str, NDArray | Tensor]) -> int:
-        missing = [key for key in self.observation_keys if key not in observation]
-        if missing:
-            raise InputError(
-                f"The observation has no {', '.join(missing)}, which the policy needs. It has: "
-                f"{', '.join(observation) or 'no arrays'}."
-            )
-        counts = {key: len(observation[key]) for key in self.observation_keys}
-        for key in self.observation_keys:
-            shape = tuple(observation[key].shape)
-            if shape[1:] != self._row_shape(key):
-                raise InputError(
-                    f"{key} has shape {shape}; the policy expects (n, {', '.join(map(str, self._row_shape(key)))})."
-                )
-            if key.startswith(IMAGES) and str(observation[key].dtype).removeprefix("torch.") != "uint8":
-                raise InputError(f"{key} is {observation[key].dtype}; the policy expects images in uint8, 0 to 255.")
-        if len(set(counts.values())) != 1:
-            raise InputError(f"The observation's arrays have different numbers of rows: {counts}.")
-        return next(iter(counts.values()))
-
     def _check_batch(self, batch: Batch) -> None:
-        count = self._check(batch)
+        count = self.layout.check(batch)
         wanted = (count, self.chunk_size, self.action_size)
         if ACTION not in batch or tuple(batch[ACTION].shape) != wanted:
             there = f"has shape {tuple(batch[ACTION].shape)}" if ACTION in batch else "is missing"
             raise InputError(f"{ACTION} {there}; the policy expects {wanted}.")
 
-    def _row_shape(self, key: str) -> tuple[int, ...]:
-        if key == LAST_COMMAND:
-            return (self.action_size,)
-        if key in self._sizes:
-            return (self.n_obs_steps, self._sizes[key])
-        return (self.n_obs_steps, *self.contract.cameras[key.removeprefix(IMAGES)], 3)
-
 
 @contextlib.contextmanager
-def _use_acting_mode(policy: Policy) -> Iterator[None]:
+def use_acting_mode(policy: Policy) -> Iterator[None]:
     """Return a context manager for evaluation mode, no gradients and one thread; it restores the previous state."""
     threads, training = torch.get_num_threads(), policy.training
     if threads != 1:

@@ -24,7 +24,8 @@ from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes
 from twinloop.dataset.storage.snapshot import create_locked_snapshot, replace_bytes
-from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS, PolicyCard, render_card
+from twinloop.policies.config import CONFIG, RESTORE, SCHEMA
+from twinloop.policies.folder import README, WEIGHTS, PolicyCard, render_card
 
 _MOST_BYTES = 16 << 30  # maximum size of the weights: twice that of the largest open policies
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # first bytes of torch.save and pickle

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from twinloop.core.contract import STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.hardware.teleop_motion import interpolate_minimum_jerk
+from twinloop.policies.folder import is_policy_path
 from twinloop.release.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int
     """Open a policy in this process, by its folder, or by a version or alias of the registry.
 
     Args:
-        reference: folder, alias such as ``champion``, or ``NAME@VERSION``.
+        reference: folder, ONNX file, alias such as ``champion``, or ``NAME@VERSION``.
         registry: registry of the workspace; None if there is no workspace.
         run_seed: seed of random draws within the policy.
 
@@ -129,7 +130,7 @@ def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int
         InputError: If the reference is not a folder and there is no registry, or if the policy is damaged.
         UnknownNameError: If the registry has no such version.
     """
-    if Path(reference).is_dir():
+    if is_policy_path(reference):
         return open_local(Path(reference), run_seed=run_seed)
     if registry is None:
         raise InputError(

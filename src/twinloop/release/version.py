@@ -17,6 +17,8 @@ from twinloop.catalog.state import WorkspaceState
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.plain import JsonRecord
+from twinloop.policies.folder import find_onnx
+from twinloop.policies.folder import read_config as read_saved_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +219,7 @@ def describe_version(
         InputError: If ``config.json`` is not a JSON object.
     """
     config = read_config(folder)
-    settings = config.get("settings") or {}
+    settings, trained = config.get("settings") or {}, config.get("source_hash") or policy
     return {
         "files": dict(files),
         "weights": files.get(WEIGHTS),
@@ -226,8 +228,8 @@ def describe_version(
         "contract": config.get("contract"),
         "normalization": {"how": settings.get("normalization"), "statistics": config.get("statistics")},
         "card": config.get("card"),
-        "datasets": _list_datasets(workspace, policy),
-        "twins": list(read_training_record(workspace, policy).twins) if policy else [],
+        "datasets": _list_datasets(workspace, trained),
+        "twins": list(read_training_record(workspace, trained).twins) if trained else [],
         "code": {"twinloop": __version__, **(config.get("versions") or {})},
         "evaluations": [],
     }
@@ -251,11 +253,13 @@ def compute_policy_hash(folder: Path) -> str | None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of a policy's ``config.json``, or an empty dictionary if the file is missing.
+    """Return the content of a policy's ``config.json`` or ONNX file, or an empty dictionary if both are missing.
 
     Raises:
         InputError: If the file is not a JSON object.
     """
+    if find_onnx(folder):
+        return read_saved_config(folder)
     if not (folder / CONFIG).is_file():
         return {}
     value = read_json(folder / CONFIG)

@@ -34,7 +34,8 @@ from twinloop.core.documents import MAX_JSON_BYTES, open_regular, parse_json, re
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
 from twinloop.core.extension import PICKLE_SUFFIXES
 from twinloop.core.files import sha256_file, sha256_json, write_bytes, write_json
-from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, PolicyCard, read_config, render_card
+from twinloop.policies.config import CONFIG, RESTORE, SCHEMA
+from twinloop.policies.folder import README, PolicyCard, read_config, render_card
 from twinloop.policies.settings import CommonSettings
 from twinloop.policies.statistics import vector_sizes
 from twinloop.train.lerobot_side import ACTION, FEATURES, SEEDS, receive, send

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
-from twinloop.policies.folder import CONFIG, RESTORE, read_config
+from twinloop.policies.config import CONFIG, RESTORE
+from twinloop.policies.folder import find_onnx, read_config
 from twinloop.policies.settings import read_settings
 from twinloop.train.common_features import list_objects
 from twinloop.train.config import AdaptConfig, TrainConfig
@@ -81,6 +82,11 @@ def configure_fine_tuning(config: TrainConfig, adapt: AdaptConfig) -> TrainConfi
     """
     folder = Path(adapt.base)
     described = read_config(folder)
+    if find_onnx(folder):
+        raise InputError(
+            f"{folder} is an ONNX file, which cannot be trained. Start from the policy from which it was exported "
+            f"({str(described.get('source_hash', ''))[:12]})."
+        )
     try:
         kind, settings = str(described["kind"]), dict(described["settings"])
         contract = Contract.from_json(described["contract"])

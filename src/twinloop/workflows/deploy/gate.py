@@ -14,6 +14,7 @@ from twinloop.core.decision import GateDecision, RuleVerdict
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
+from twinloop.policies.folder import find_onnx
 from twinloop.release import PolicyRegistry, PolicyVersion
 from twinloop.release.gate import GateContext, gate
 from twinloop.release.gate_config import GateConfig, read_gate
@@ -205,7 +206,7 @@ def _find_policy(reference: str, file: Path, registry: PolicyRegistry | None) ->
         UnknownNameError: If the registry has no such version.
     """
     folder = file.parent / reference
-    is_folder = (folder / "config.json").is_file()
+    is_folder = (folder / "config.json").is_file() or find_onnx(folder) is not None
     if registry is not None:
         if is_folder:
             return folder, registry.describe(folder)

@@ -15,6 +15,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.policies import Predictor
+from twinloop.policies.folder import is_policy_path
 from twinloop.randomize import read_identified
 from twinloop.release.monitor.calibration import (
     RATE,
@@ -308,7 +309,7 @@ def _open_named_policy(reference: str | None) -> tuple[Predictor | None, str]:
     from twinloop.policies import open_policy
 
     folder = policy_folder(reference)
-    return open_policy(folder), reference if Path(reference).is_dir() else _resolve_version(reference)
+    return open_policy(folder), reference if is_policy_path(reference) else _resolve_version(reference)
 
 
 def _resolve_version(reference: str) -> str:

@@ -188,6 +188,16 @@ class PoliciesAddRequest(DeploymentRequest):
 
 
 @request
+class PoliciesExportRequest(Request):
+    """Write a policy as one ONNX file with its contract, which runs without torch; compare its commands first."""
+
+    policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
+    """The policy: its folder, NAME@VERSION or an alias."""
+    output: Path
+    """The file, FILE.onnx. Its commands differ from those of the policy by at most 1e-5 of the largest value."""
+
+
+@request
 class PoliciesListRequest(DeploymentRequest):
     """List every policy version of the registry with its aliases and its stage of deployment."""
 

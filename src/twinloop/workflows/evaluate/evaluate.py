@@ -30,6 +30,7 @@ from twinloop.evaluate.run import evaluate
 from twinloop.evaluate.suite import builtin_suites, open_suite
 from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, EvaluationSummary, SliceSummary
 from twinloop.evaluate.worlds import Suite, expand_suite
+from twinloop.policies.folder import is_policy_path
 from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.workflows.evaluate.page import evaluation_section
@@ -235,7 +236,7 @@ def open_candidate(policy: str, name: str = "") -> Candidate:
     from twinloop.policies import open_policy
 
     folder = policy_folder(policy)
-    return make_candidate(open_policy(folder), name=name or (folder.name if Path(policy).is_dir() else policy))
+    return make_candidate(open_policy(folder), name=name or (folder.name if is_policy_path(policy) else policy))
 
 
 def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, place: TwinAndTask) -> Suite:

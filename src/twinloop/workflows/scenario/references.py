@@ -13,6 +13,7 @@ from rich.table import Table
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.policies.folder import is_policy_path
 from twinloop.rollout import Actor, ExpertActor
 from twinloop.rollout.scenario import Scenario
 from twinloop.rollout.scenario_files import SCENARIO, list_scenarios, read_scenario
@@ -144,22 +145,23 @@ def open_actor(reference: str, twin: Twin, task: Task) -> Actor:
 
 
 def policy_folder(reference: str) -> Path:
-    """Return the folder of a policy.
+    """Return the folder or ONNX file of a policy.
 
     Args:
-        reference: the folder, or the policy's name in the registry of the workspace.
+        reference: the folder or file, or the policy's name in the registry of the workspace.
 
     Raises:
         InputError, UnknownNameError: If there is no such folder, and no such policy in the registry.
     """
-    if Path(reference).is_dir():
+    if is_policy_path(reference):
         return Path(reference)
     from twinloop.catalog import Workspace
 
     if Workspace.find(Path.cwd()) is None:
         raise InputError(
-            f"{reference!r} is not a policy's folder, and registered policies can only be named inside a workspace. "
-            f"Give the folder of a policy, change to a workspace, or write {EXPERT!r} for the task's scripted expert."
+            f"{reference!r} is not a policy's folder or ONNX file, and registered policies can only be named inside a "
+            f"workspace. Give the folder of a policy, change to a workspace, or write {EXPERT!r} for the task's "
+            "scripted expert."
         )
     from twinloop.release.registry import PolicyRegistry
 
