@@ -103,7 +103,7 @@ def test_no_files_import_each_other_in_a_circle():
 CEILINGS = {
     "catalog": 5810,
     "checks": 1050,
-    "cli": 1440,
+    "cli": 1450,
     "core": 3510,
     "curate": 5390,
     "dataset": 17910,
@@ -115,7 +115,7 @@ CEILINGS = {
     "hardware": 3460,
     "identify": 6250,
     "label": 860,
-    "policies": 1690,
+    "policies": 2190,
     "randomize": 2510,
     "release": 7380,
     "render": 5190,
@@ -126,9 +126,9 @@ CEILINGS = {
     "simulate": 3630,
     "stats": 5840,
     "tasks": 3350,
-    "train": 4710,
+    "train": 4720,
     "twin": 6630,
-    "workflows": 17510,
+    "workflows": 17560,
 }
 SLACK = 150
 
