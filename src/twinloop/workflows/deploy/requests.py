@@ -17,7 +17,9 @@ class RunRequest(Request):
     robot: str
     """virtual:TWIN?seed=N&task=TASK, lerobot:so101?port=PORT, or your own path/to/file.py:Class?option=value."""
     policy: str
-    """champion or another alias, NAME@VERSION, a policy's folder, or a server (http://HOST:PORT or ws://HOST:PORT)."""
+    """champion or another alias, NAME@VERSION, a policy's folder or ONNX file, or a server (http://HOST:PORT or
+    ws://HOST:PORT).
+    """
     output: Path
     """Folder of the new dataset."""
     episodes: int = 1
@@ -68,7 +70,7 @@ class ServeRequest(Request):
     """Serve a policy over HTTP and WebSocket until Ctrl-C. If no token is given, only this machine can use it."""
 
     policy: str
-    """Policy to serve: champion or another alias, NAME@VERSION, or the folder of a policy."""
+    """Policy to serve: champion or another alias, NAME@VERSION, or the folder or ONNX file of a policy."""
     host: str = "127.0.0.1"
     """Network address of the server; by default only this machine can connect. Any other address needs a token."""
     port: int = 8400

@@ -29,7 +29,9 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
     """Evaluate a policy in a suite of simulated conditions, or from real trials with the same scores and tables."""
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]] = "expert"
-    """The folder of a policy, NAME@VERSION, an alias such as champion, or expert: the scripted expert of the task."""
+    """The folder or ONNX file of a policy, NAME@VERSION, an alias such as champion, or expert: the task's scripted
+    expert.
+    """
     suite: str = "nominal"
     """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, or the path of your own FILE.yaml."""
     twin: str | None = None
