@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from scipy import stats as distributions
 
 from benchmarks.transfer.parts import StudyPart, make
 from benchmarks.transfer.settings import DIFFERENCES, NUMBERS, TransferSettings
@@ -22,54 +21,9 @@ from twinloop.core.files import write_json
 from twinloop.core.pool import LocalProcesses, count_cores
 from twinloop.core.progress import track
 from twinloop.policies.factory import require_torch
+from twinloop.workflows.demo.virtual_robots.comparison import RobotMean, average_over_robots
 
 _ASKED = "study.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RobotMean:
-    """A mean over robots with Student's t interval; the robots are independent samples of one distribution.
-
-    Attributes:
-        each: mean over the training runs and trials of every robot, ``(nrobot,)``.
-        between_seeds: standard deviation between training runs on one robot, root mean square over robots; NaN for a
-            single run.
-        level: confidence level of the interval.
-    """
-
-    each: NDArray[np.float64]
-    between_seeds: float
-    level: float = 0.95
-
-    @property
-    def mean(self) -> float:
-        """Mean over robots."""
-        return float(self.each.mean())
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Confidence interval of the mean over all robots of this kind; NaN with a single robot."""
-        n = len(self.each)
-        if n < 2:
-            return float("nan"), float("nan")
-        half = float(distributions.t.ppf((1 + self.level) / 2, n - 1) * self.each.std(ddof=1) / np.sqrt(n))
-        return self.mean - half, self.mean + half
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary."""
-        return {
-            "mean": self.mean,
-            "interval": list(self.interval),
-            "level": self.level,
-            "each": self.each.tolist(),
-            "between_seeds": self.between_seeds,
-        }
-
-
-def average_over_robots(values: NDArray[np.float64]) -> RobotMean:
-    """Return the mean over robots of values or of differences, one per robot and training run, ``(nrobot, nseed)``."""
-    spread = values.var(axis=1, ddof=1).mean() if values.shape[1] > 1 else np.nan
-    return RobotMean(each=values.mean(axis=1), between_seeds=float(np.sqrt(spread)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,12 +19,13 @@ from benchmarks.transfer.parts import StudyPart, make
 from benchmarks.transfer.robots import cut_share
 from benchmarks.transfer.run import run_bench_transfer
 from benchmarks.transfer.settings import CONDITIONS, TransferSettings
-from benchmarks.transfer.study import TransferResult, average_over_robots, order_stages
+from benchmarks.transfer.study import TransferResult, order_stages
 from benchmarks.transfer.worlds import training_plans
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.twin import load_twin
+from twinloop.workflows.demo.virtual_robots.comparison import average_over_robots
 
 TWIN = load_twin("so101_tabletop")
 RECIPE = {

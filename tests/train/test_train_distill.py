@@ -8,7 +8,8 @@ import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.policies.folder import read_card
-from twinloop.randomize import Plan, default_draws
+from twinloop.randomize import Draw, Plan, default_draws
+from twinloop.randomize.distributions import Choice
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
@@ -195,3 +196,23 @@ def test_a_teacher_with_another_contract_is_refused_before_any_work(task, tmp_pa
     with pytest.raises(InputError, match="the policy needs 50 Hz, but 30 Hz is given"):
         distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "student", teacher=teacher)
     assert not (tmp_path / "student").exists()
+
+
+def test_the_teacher_knows_the_median_of_the_worlds_parameters(task, tmp_path):
+    name, zero = "sensor/elbow_flex/offset", 0.02
+    plan = Plan(twin=TWIN, run_seed=3, draws=(Draw(names=(name,), distribution=Choice(values=(zero,))),))
+    run = module.DistillRun(plan=plan, task=task, config=DistillConfig(**SMALL), folder=tmp_path)
+    run._collect(0, None)
+    params = plan.draw(range(4))
+    initial = task.reset(params, run_seed=0, episodes=range(4))
+    start = open_backend("threads", nthread=1).start(TWIN, params, initial, 1)
+    knows, guesses = (
+        TWIN.units.from_si(
+            task.memoryless_expert(initial, params, believed=TWIN.table(4, values)).label(
+                start, initial.command, initial.command
+            )
+        )
+        for values in ({name: zero}, {})
+    )
+    np.testing.assert_allclose(run.data[0]["label"][:, 0], knows, atol=1e-3)
+    assert np.abs(knows - guesses).max() > 0.01

@@ -332,7 +332,7 @@ def distill(
     return finish(output, config)
 
 
-def finish(output: Path, config: DistillConfig) -> dict[str, Any]:
+def finish(output: Path, config: StrictConfig) -> dict[str, Any]:
     """Delete the checkpoint and the labelled steps of a finished run, and return its result.
 
     Raises:

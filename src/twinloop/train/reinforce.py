@@ -18,7 +18,6 @@ from pydantic import Field
 
 from twinloop import __version__
 from twinloop.core.assignment import Assignment
-from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_json
 from twinloop.core.progress import show_progress
@@ -36,7 +35,7 @@ from twinloop.simulate import open_backend
 from twinloop.tasks.protocol import Task, has_tracked_values
 from twinloop.tasks.rewards import read_reward
 from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
-from twinloop.train.distill import choose_inputs
+from twinloop.train.distill import choose_inputs, finish
 from twinloop.train.loop import (
     collect_optimizer_tensors,
     learning_rate,
@@ -354,19 +353,6 @@ def reinforce(
         policy.save(output, replace(_make_card(output.name, metrics), **kept))
         write_json(output / RESULT, metrics)
     return finish(output, run.config)
-
-
-def finish(output: Path, config: ReinforceConfig) -> dict[str, Any]:
-    """Delete the checkpoint of a finished run, and return its result.
-
-    Raises:
-        InputError: If the run had another configuration.
-    """
-    metrics = read_json(output / RESULT)
-    if not isinstance(metrics, dict) or metrics.get("config") != config.model_dump(mode="json"):
-        raise InputError(f"{output} holds a finished run with other settings. Choose another --output.")
-    (output / CHECKPOINT).unlink(missing_ok=True)
-    return metrics
 
 
 def _make_metrics(run: ReinforceRun, policy: Policy) -> dict[str, Any]:

@@ -38,6 +38,8 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
 
     given = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
     share = request.randomize_share
+    if not 0 <= share <= 1:
+        raise InputError(f"--randomize-share {share:g}: give a share of the worlds from 0 to 1.")
     if share != 1.0 and request.randomize_from is None:
         raise InputError(
             f"--randomize-share {share:g} needs --randomize-from with the folder of an identification run."

@@ -37,7 +37,8 @@ def run_reinforce(request: ReinforceRequest, console: Console) -> dict[str, Any]
         TwinloopError: If the file or a setting is wrong; see `train.reinforce.reinforce`.
     """
     require_torch()
-    from twinloop.train.reinforce import ReinforceConfig, ReinforceRun, finish, reinforce
+    from twinloop.train.distill import finish
+    from twinloop.train.reinforce import ReinforceConfig, ReinforceRun, reinforce
 
     config = ReinforceConfig.of(_read_settings(request), where="The settings of reinforce")
     episodes = config.worlds * (config.iterations + 1)
