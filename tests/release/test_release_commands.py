@@ -190,6 +190,22 @@ def test_a_trained_policy_is_added_loaded_and_fits_its_place(root, tmp_path):
         assert "has no record of its simulated training episodes" in found.reason
 
 
+def test_a_policy_taught_in_worlds_that_no_dataset_holds_has_their_ranges_in_its_record(root):
+    from twinloop.release.version import TrainingRecord, read_training_record
+
+    def worlds(count, twin, **ranges):
+        return {"worlds": {"episodes": count, "twin_hash": twin, "ranges": ranges}}
+
+    with Workspace.open(root) as ws:
+        ws.record_policy("a" * 64, "old", [], extra=worlds(8, "t1", friction=[0.5, 0.9], delay=[0.0, 0.1]))
+        ws.record_policy("b" * 64, "new", [], extra=worlds(4, "t2", friction=[0.8, 1.2]), base="a" * 64)
+        assert read_training_record(ws, "a" * 64).ranges == {"friction": (0.5, 0.9), "delay": (0.0, 0.1)}
+        found = read_training_record(ws, "b" * 64)
+        assert (found.episodes, set(found.twins)) == (12, {"t1", "t2"})
+        assert found.ranges == {"friction": (0.5, 1.2), "delay": (0.0, 0.1)}
+        assert read_training_record(ws, None) == TrainingRecord(episodes=0)
+
+
 # The study.
 
 

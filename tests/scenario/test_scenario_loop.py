@@ -11,8 +11,9 @@ import pytest
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
+from twinloop.workflows.scenario.continued_training import _training_sources
 from twinloop.workflows.scenario.requests import RetrainRequest
-from twinloop.workflows.scenario.retrain import ScenarioChange, _add_scenario_suite, _decide_gate, _training_sources
+from twinloop.workflows.scenario.retrain import ScenarioChange, _add_scenario_suite, _decide_gate
 
 ASKED = RetrainRequest(name="miss", policy="old", output=Path("out"), within=0.1)
 
@@ -101,5 +102,45 @@ def test_nobody_trains_on_without_knowing_what_was_trained_on(tmp_path):
         {"data": "a", "kind": "sim"},
         {"data": "b", "kind": "sim"},
     ]
-    with pytest.raises(InputError, match="--share 1"):
-        _training_sources(RetrainRequest(name="miss", policy="old", output=Path("out"), share=1.0), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_taught_policy_is_taught_on_near_its_failure_and_in_its_earlier_worlds(tmp_path, monkeypatch):
+    """The whole loop as a user runs it, in a workspace: the gate then finds the worlds that taught the policy."""
+    pytest.importorskip("torch")
+    from twinloop.catalog import Workspace
+    from twinloop.cli.main import main
+    from twinloop.core.documents import read_json
+    from twinloop.release.version import read_training_record
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", ".", "--twin", "so101_tabletop"]) == 0
+    Path("worlds.yaml").write_text(
+        "scene: {twin: so101_tabletop, task: pick_and_place}\nrandomization: {default: true}\n"
+    )
+    few = ["--worlds", "4", "--rounds", "1", "--final-steps", "4", "--set", "width=8"]
+    assert main(["distill", "worlds.yaml", "--output", "old", *few]) == 0
+    episode = [
+        "--robot",
+        "virtual:so101_tabletop?seed=1&task=pick_and_place",
+        "--policy",
+        "old",
+        "--episodes",
+        "1",
+        "--output",
+        "runs",
+    ]
+    assert main(["run", *episode]) == 0
+    words = ["--name", "missed", "--policy", "old", "--tries", "4"]
+    assert main(["scenario", "from-failure", "runs:0", *words]) in (0, 1)
+    sizes = ["--episodes", "2", "--steps", "4", "--tries", "2", "--trials", "2"]
+    assert main(["scenario", "loop", "missed", "--policy", "old", "--output", "round", *sizes]) == 1
+    result = read_json(Path("round/result.json"))
+    assert [row["by_policy"] for row in result["trained"]["rounds"]] == [4, 4]
+    assert result["augmented"]["attempted"] == 4
+    with Workspace.open(Path()) as held:
+        record = read_training_record(held, result["trained"]["hash"])
+        assert record.episodes == 12
+        for name, (low, high) in result["augmented"]["ranges"].items():
+            assert record.ranges[name][0] <= high
+            assert record.ranges[name][1] >= low

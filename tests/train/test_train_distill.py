@@ -216,3 +216,30 @@ def test_the_teacher_knows_the_median_of_the_worlds_parameters(task, tmp_path):
     )
     np.testing.assert_allclose(run.data[0]["label"][:, 0], knows, atol=1e-3)
     assert np.abs(knows - guesses).max() > 0.01
+
+
+def test_teaching_continues_from_the_weights_of_a_policy_which_acts_from_the_first_round_on(task, tmp_path):
+    distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "old")
+    old, more = open_policy(tmp_path / "old"), {key: SMALL[key] for key in SMALL if key != "settings"}
+    before = {name: value.clone() for name, value in old.state_dict().items()}
+    made = distill(PLAN, task, DistillConfig(**more, seed=1, lr=1e-12), tmp_path / "same", base=old)
+    assert [(row["by_expert"], row["by_policy"]) for row in made["rounds"]] == [(0, 4), (0, 4)]
+    assert made["base"] == old.hash
+    same = open_policy(tmp_path / "same").state_dict()
+    for name, value in before.items():
+        torch.testing.assert_close(same[name], value, atol=1e-8, rtol=0)
+        torch.testing.assert_close(old.state_dict()[name], value, atol=0, rtol=0)
+    moved = distill(PLAN, task, DistillConfig(**more, seed=1), tmp_path / "moved", base=old)
+    assert moved["hash"] != made["hash"]
+    with pytest.raises(InputError, match="The policy to continue from does not fit"):
+        distill(PLAN, task, DistillConfig(**more, inputs=("cube",)), tmp_path / "other", base=old)
+    with pytest.raises(InputError, match="its own settings"):
+        distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "other", base=old)
+
+
+def test_the_result_describes_the_worlds_of_all_rounds(task, tmp_path):
+    made = distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "policy")["worlds"]
+    drawn = PLAN.draw(range(8))
+    assert (made["episodes"], made["twin_hash"], set(made["ranges"])) == (8, TWIN.hash, set(drawn.names))
+    for name, ends in made["ranges"].items():
+        assert ends == [drawn[name].min(), drawn[name].max()]

@@ -309,7 +309,7 @@ def record_policy(
     *,
     base: str | None = None,
 ) -> None:
-    """Record which dataset versions trained a policy.
+    """Record which dataset versions, or which simulated worlds without a dataset, trained a policy.
 
     A record never changes. Recording a policy again with the same facts has no effect.
 
@@ -317,9 +317,11 @@ def record_policy(
         ws: the workspace.
         policy: hash of the policy's weights and settings.
         name: name of the policy.
-        dataset: name, ``NAME@VERSION`` or hash of one dataset version, or a list of several.
+        dataset: name, ``NAME@VERSION`` or hash of one dataset version, or a list of several; an empty list if
+            ``extra`` describes the simulated worlds.
         run_id: id of the run that trained the policy.
-        extra: further JSON-compatible facts.
+        extra: further JSON-compatible facts. ``worlds`` describes simulated worlds of which no episodes are stored, as
+            `train.worlds.describe_worlds` returns them.
         base: hash of the recorded policy from which the training continued; None for training from new weights.
 
     Raises:
@@ -329,7 +331,7 @@ def record_policy(
     if not policy or not name:
         raise InputError("The record of a policy needs the hash of its weights and a name. Give both.")
     given = [dataset] if isinstance(dataset, str) else list(dataset)
-    if not given:
+    if not given and not (extra or {}).get("worlds"):
         raise InputError(f"Policy {name} has no dataset that trained it. Freeze one first: `twinloop datasets freeze`.")
     rows = sorted(
         {(entry.hash, entry.reference) for entry in (load_dataset_version(ws, reference) for reference in given)}

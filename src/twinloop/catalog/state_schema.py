@@ -41,7 +41,7 @@ POLICIES = CatalogTable(
         column("base", TEXT, "? hash of the policy from which its training continued"),
         column("run_id", TEXT, "? the run that trained it"),
         column("created", TEXT, "when it was recorded, ISO 8601 in UTC"),
-        column("extra", TEXT, "? JSON of further facts: sampling weights, steps, encoder"),
+        column("extra", TEXT, "? JSON of further facts: sampling weights, steps, simulated worlds without episodes"),
     ),
 )
 

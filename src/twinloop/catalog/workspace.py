@@ -355,7 +355,7 @@ class Workspace:
         *,
         base: str | None = None,
     ) -> None:
-        """Record which dataset versions trained a policy.
+        """Record which dataset versions, or which simulated worlds without a dataset, trained a policy.
 
         See `catalog.dataset_versions.record_policy` for the arguments and errors.
         """

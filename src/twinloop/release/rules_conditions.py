@@ -57,9 +57,9 @@ def context_rule(
         return verdict(verdict="no", reason=f"the contract does not fit: {'; '.join(unlike)}", evidence=metrics)
     if training is None or not training.episodes:
         reason = (
-            "the workspace has no record of its simulated training episodes. `twinloop train` records them only in a "
-            "workspace: run `twinloop init` in its folder, then train there again (the same data and seed give the "
-            "same policy)"
+            "the workspace has no record of its simulated training episodes. `twinloop train`, `distill` and "
+            "`reinforce` record them only in a workspace: run `twinloop init` in its folder, then train there again "
+            "(the same data and seed give the same policy)"
         )
         return verdict(verdict="missing", reason=reason, evidence=metrics)
     if rule.distribution is not None:

@@ -52,11 +52,26 @@ def read_training_record(workspace: Workspace, policy: str | None) -> TrainingRe
         f"SELECT name, min(value) AS low, max(value) AS high FROM params WHERE episode_id IN {seen} GROUP BY name",  # noqa: S608
         [policy or ""],
     ).to_pylist()
+    worlds = _list_worlds(workspace, policy or "")
+    ranges = {row["name"]: (row["low"], row["high"]) for row in drawn}
+    for name, (low, high) in (item for one in worlds for item in one["ranges"].items()):
+        before = ranges.get(name, (low, high))
+        ranges[name] = (min(low, before[0]), max(high, before[1]))
+    hashes = [*(row["twin_hash"] for row in twins if row["twin_hash"]), *(one["twin_hash"] for one in worlds)]
     return TrainingRecord(
-        episodes=sum(row["n"] for row in twins),
-        twins=tuple(row["twin_hash"] for row in twins if row["twin_hash"]),
-        ranges={row["name"]: (row["low"], row["high"]) for row in drawn},
+        episodes=sum(row["n"] for row in twins) + sum(one["episodes"] for one in worlds),
+        twins=tuple(dict.fromkeys(hashes)),
+        ranges=ranges,
     )
+
+
+def _list_worlds(workspace: Workspace, policy: str) -> list[dict[str, Any]]:
+    """Return the descriptions of simulated worlds without episodes that trained a policy, or those it started from."""
+    rows = workspace.query(
+        "SELECT p.extra FROM policy_bases b JOIN policies p ON p.policy = b.base WHERE b.policy = ?", [policy]
+    ).to_pylist()
+    facts = [json.loads(row["extra"]) for row in rows if row["extra"]]
+    return [one["worlds"] for one in facts if one.get("worlds")]
 
 
 Alias = Literal["champion", "candidate", "previous", "shadow", "canary"]

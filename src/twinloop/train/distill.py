@@ -8,6 +8,7 @@ and knows what the policy can learn: the median of each parameter over the world
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ from twinloop.train.loop import (
     write_checkpoint,
 )
 from twinloop.train.run import use_torch_settings
+from twinloop.train.worlds import describe_worlds
 from twinloop.twin import Twin
 
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -113,6 +115,7 @@ class DistillRun:
         folder: folder of the policy, with the checkpoint during the run.
         other: distribution of the share ``other_share`` of the worlds; None if all come from ``plan``.
         teacher: trained policy that labels and acts as the expert; None for the task's expert.
+        base: policy from whose weights the teaching continues, which acts from the first round on; None for new ones.
         rows: facts about each finished round.
     """
 
@@ -122,12 +125,15 @@ class DistillRun:
     folder: Path
     other: Plan | None = None
     teacher: HashedPolicy | None = None
+    base: Policy | None = None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def __post_init__(self) -> None:
         self.labelled_by = require_labels(self.task, self.plan.twin, self.teacher)
         self.contract = choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
         settings = read_settings("mlp", {**_SETTINGS, **_limit_commands(self.plan.twin), **self.config.settings})
+        if self.base is not None:
+            settings = self._settings_of(self.base)
         if settings.chunk_size != 1 or not settings.last_command:
             raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
         self.settings, self.data = settings, list[Arrays]()
@@ -135,7 +141,24 @@ class DistillRun:
         task = [self.task.name, self.task.version, self.labelled_by]
         parts = [self.config.model_dump(mode="json"), task, plans]
         self.believed = _median_values(self.plan)
+        parts += [] if self.base is None else [self.base.hash]
         self.facts = {"configuration": sha256_json(parts)}
+
+    def _settings_of(self, base: Policy) -> Any:
+        """Return the settings of the policy from which teaching continues.
+
+        Raises:
+            InputError: If its contract differs, its kind cannot be taught on-policy, or the configuration has others.
+        """
+        unlike = base.contract.find_differences(self.contract)
+        if unlike:
+            raise InputError("The policy to continue from does not fit these worlds. " + "; ".join(unlike) + ".")
+        if base.settings.kind != "mlp" or self.config.settings:
+            raise InputError(
+                f"Teaching continues from a policy of kind mlp with its own settings; this one is {base.settings.kind}"
+                f" and {len(self.config.settings)} settings are given. Leave --set out, or teach a new policy."
+            )
+        return base.settings
 
     def run(self, *, resume: bool = False) -> tuple[Policy, list[dict[str, Any]]]:
         """Return the taught policy, and the facts about each round.
@@ -145,17 +168,29 @@ class DistillRun:
             CheckFailedError: If all worlds of a round are invalid, or the loss is not finite.
         """
         with use_torch_settings("cpu"):
-            policy, optimizer = self._restore() if resume else (None, None)
+            policy, optimizer = self._restore() if resume else self._start()
             for number in range(len(self.rows), self.config.rounds):
                 row = self._collect(number, policy)
                 if policy is None or optimizer is None:
-                    policy = new_policy("mlp", self.contract, self.settings, self._measure(), seed=self.config.seed)
+                    policy = self._make_policy()
                     optimizer = self._make_optimizer(policy)
                 row["loss"] = self._train(policy, optimizer, number)
                 self.rows.append(row)
                 self._save(policy, optimizer)
         assert policy is not None  # noqa: S101 - there is one round or more
         return policy, self.rows
+
+    def _start(self) -> tuple[Policy | None, torch.optim.Optimizer | None]:
+        """Return policy and optimizer of the first round; none if the expert acts in it."""
+        if self.base is None:
+            return None, None
+        policy = self._make_policy()
+        return policy, self._make_optimizer(policy)
+
+    def _make_policy(self) -> Policy:
+        if self.base is not None:
+            return copy.deepcopy(self.base)
+        return new_policy("mlp", self.contract, self.settings, self._measure(), seed=self.config.seed)
 
     def _collect(self, number: int, policy: Policy | None) -> dict[str, Any]:
         """Simulate a round, add its labelled steps to the data, and return facts about it."""
@@ -207,6 +242,12 @@ class DistillRun:
         edges = np.floor(share * np.arange(len(episodes) + 1) + 0.5)
         worlds = np.flatnonzero(np.diff(edges))
         return table.replace_worlds(worlds, self.other.draw([episodes[world] for world in worlds]))
+
+    def describe_worlds(self) -> dict[str, Any]:
+        """Return facts about the worlds of all rounds; see `worlds.describe_worlds`."""
+        size = self.config.worlds
+        rounds = [self._draw(range(number * size, (number + 1) * size)) for number in range(self.config.rounds)]
+        return describe_worlds(self.plan.twin, rounds)
 
     def _train(self, policy: Policy, optimizer: torch.optim.Optimizer, number: int) -> float:
         config, last = self.config, number == self.config.rounds - 1
@@ -282,7 +323,7 @@ class DistillRun:
         for number in range(len(self.rows)):
             with np.load(self._file(number), allow_pickle=False) as stored:
                 self.data.append(dict(stored))
-        policy = new_policy("mlp", self.contract, self.settings, self._measure(), seed=self.config.seed)
+        policy = self._make_policy()
         policy.load_state_dict(checkpoint.tensor_group("policy"))
         optimizer = self._make_optimizer(policy)
         load_optimizer_tensors(optimizer, checkpoint.tensor_group("optimizer"))
@@ -299,6 +340,7 @@ def distill(
     assignment: tuple[Assignment, Mapping[str, Path]] | None = None,
     resume: bool = False,
     teacher: HashedPolicy | None = None,
+    base: Policy | None = None,
 ) -> dict[str, Any]:
     """Teach a policy on-policy, and write it with ``result.json`` into a folder; return the content of this file.
 
@@ -313,10 +355,12 @@ def distill(
         assignment: twin and task that the policy keeps, with their files; see `tasks.assignment.assign`.
         resume: continue from the checkpoint in ``output``.
         teacher: trained policy that labels and acts as the expert; None for the task's expert.
+        base: policy from which the teaching continues with its settings and normalization; it is not changed, and acts
+            from the first round on. None to teach a new policy.
 
     Raises:
-        InputError: If the task has no expert that labels states, the teacher has another contract, or the folder is in
-            use for something else.
+        InputError: If the task has no expert that labels states, teacher or base have another contract, or the folder
+            is in use for something else.
         CheckFailedError: If all worlds of a round are invalid, or the loss is not finite.
     """
     require_labels(task, plan.twin, teacher)
@@ -324,7 +368,7 @@ def distill(
     if (output / RESULT).exists() or ((output / CHECKPOINT).exists() and not resume):
         raise InputError(f"{output} holds another run. Continue it with --resume, or choose another --output.")
     with hold_folder_lock(output, "training"):
-        run = DistillRun(plan=plan, task=task, config=config, folder=output, other=other, teacher=teacher)
+        run = DistillRun(plan=plan, task=task, config=config, folder=output, other=other, teacher=teacher, base=base)
         policy, rows = run.run(resume=resume)
         metrics = _make_metrics(run, policy, rows)
         policy.save(output, replace(_make_card(output.name, metrics), **_keep(assignment)))
@@ -389,6 +433,8 @@ def _make_metrics(run: DistillRun, policy: Policy, rows: list[dict[str, Any]]) -
         "twin_hash": run.plan.twin.hash,
         "task": run.task.name,
         "seed": run.config.seed,
+        "base": None if run.base is None else run.base.hash,
+        "worlds": run.describe_worlds(),
         "rounds": rows,
         "versions": {"twinloop": __version__, "torch": torch.__version__, "numpy": np.__version__},
     }

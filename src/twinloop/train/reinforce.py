@@ -46,6 +46,7 @@ from twinloop.train.loop import (
 from twinloop.train.ppo import EpisodeSums, PolicyWorlds, PpoTrainer, TrainingEnv
 from twinloop.train.reward_report import make_actors, make_report, measure_statistics, run_actors
 from twinloop.train.run import use_torch_settings
+from twinloop.train.worlds import describe_worlds
 
 _REWARD = {"progress": 1.0, "holding": 1.0, "effort": 0.05, "smoothness": 0.05, "limits": 1.0}
 _SETTINGS = {"chunk_size": 1, "n_action_steps": 1, "last_command": True, "width": 128, "depth": 2}
@@ -250,11 +251,22 @@ class ReinforceRun:
                 self._end_iteration(sums)
             first = len(self.rows) * worlds
             if self.plan.adaptive is not None:
-                rounds, ranges = run_rounds(self.plan.adaptive, self.outcomes)
-                env.set_plan(self.plan.with_rounds({**{one.number: one.ranges for one in rounds}, len(rounds): ranges}))
+                env.set_plan(self._current_plan())
             return self.plan.run_seed, np.arange(first, first + worlds)
 
         return start
+
+    def _current_plan(self) -> Plan:
+        """Return the plan with the ranges of all rounds so far."""
+        if self.plan.adaptive is None:
+            return self.plan
+        rounds, ranges = run_rounds(self.plan.adaptive, self.outcomes)
+        return self.plan.with_rounds({**{one.number: one.ranges for one in rounds}, len(rounds): ranges})
+
+    def describe_worlds(self) -> dict[str, Any]:
+        """Return facts about the worlds of all iterations; see `worlds.describe_worlds`."""
+        plan = self._current_plan()
+        return describe_worlds(plan.twin, [plan.draw(range(sum(row["worlds"] for row in self.rows)))])
 
     def _end_iteration(self, sums: EpisodeSums) -> None:
         if not sums.valid.any():
@@ -369,6 +381,7 @@ def _make_metrics(run: ReinforceRun, policy: Policy) -> dict[str, Any]:
         "seed": run.config.seed,
         "steps": sum(row["worlds"] for row in run.rows) * run.task.nstep,
         "reward_report": run.report,
+        "worlds": run.describe_worlds(),
         "iterations": run.rows,
         "ranges": run.history,
         "versions": {"twinloop": __version__, "torch": torch.__version__, "numpy": np.__version__},

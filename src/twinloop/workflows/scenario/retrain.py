@@ -1,4 +1,4 @@
-"""Retrain a policy from a failure: generate demonstrations near it, train, and evaluate the policy before and after.
+"""Retrain a policy from a failure: train in worlds near it, and evaluate the policy before and after.
 
 A gate then decides whether the failure is fixed and nothing else got worse.
 """
@@ -6,7 +6,7 @@ A gate then decides whether the failure is fixed and nothing else got worse.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.decision import GateDecision
-from twinloop.core.documents import read_json
-from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.rollout.scenario import Scenario
@@ -27,8 +25,8 @@ from twinloop.stats import Interval, clopper_pearson
 from twinloop.stats.matched_trials import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import references
-from twinloop.workflows.scenario.augment import run_augment
-from twinloop.workflows.scenario.requests import AugmentRequest, RetrainRequest
+from twinloop.workflows.scenario.continued_training import ContinuedTraining, continue_training
+from twinloop.workflows.scenario.requests import RetrainRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +121,7 @@ def changes_section(
     scenario: Scenario,
     changes: Sequence[ScenarioChange],
     decision: GateDecision,
-    augmented: Mapping[str, Any],
+    continued: ContinuedTraining,
 ) -> None:
     """Add a retraining to a report: success before and after, and the gate's decision.
 
@@ -132,7 +130,7 @@ def changes_section(
         scenario: the scenario that the policy was retrained for; the new demonstrations are from worlds near it.
         changes: success before and after, for each suite condition and stored scenario.
         decision: decision of the gate.
-        augmented: metrics of the generated demonstrations.
+        continued: the training.
     """
     page.section(scenario.name, scenario.meaning or scenario.reason)
     page.key_metrics(
@@ -147,10 +145,7 @@ def changes_section(
         ]
     )
     page.section("What was done")
-    page.text(
-        f"{augmented['episodes']} of {augmented['attempted']} demonstrations around the failure succeeded and were "
-        "mixed with what the policy was trained on before; training continued from its weights."
-    )
+    page.text(continued.summary)
     page.section("What changed", "Both policies were tried in the same worlds with the same random numbers.")
     page.table(
         ["trials", "before", "after", "gained", "lost", "difference", "p"],
@@ -178,15 +173,11 @@ def changes_section(
     )
 
 
-# Training continues from the champion at a tenth of its learning rate: the preset of fine-tuning without forgetting
-# (docs/guides/training.md).
-_SLOWER = 0.1
-_RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
-_KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
+_NOMINAL, _THIS = "nominal", "this failure"
 
 
 def run_retrain(request: RetrainRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Generate demonstrations near a failure, retrain the policy, evaluate both policies, and apply the gate.
+    """Retrain a policy in worlds near a failure, evaluate both policies, and apply the gate.
 
     The new policy is in ``OUTPUT/policy``, also if the gate's decision is no.
 
@@ -200,27 +191,7 @@ def run_retrain(request: RetrainRequest, console: Console) -> tuple[dict[str, An
     run = MeasuredRun.begin("scenario", "loop", output, (), console)
     _, scenario = references.open_scenario(request.name, scenarios)
     folder = references.policy_folder(request.policy)
-    sources = _training_sources(request, folder)
-    console.print(f"1. Demonstrations around {scenario.name}", soft_wrap=True)
-    augmented = run_augment(
-        AugmentRequest(
-            name=request.name,
-            output=output / "targeted",
-            episodes=request.episodes,
-            width=request.width,
-            only=request.only,
-            seed=request.seed,
-            scenarios=scenarios,
-            workers=request.workers,
-        ),
-        console=console,
-    )
-    console.print(
-        f"2. Training of {request.policy}, continued: {request.share:.0%} of every batch are "
-        "demonstrations near the failure",
-        soft_wrap=True,
-    )
-    trained = _train(request, folder, sources, Path(augmented["data"]), output / "policy")
+    continued = continue_training(request, scenario, folder, console)
     console.print(f"3. Trials of both: {request.trials} nominal, {request.tries} of each stored scenario")
     home = references.scenarios_folder(scenarios)
     before, after = (_evaluate_policy(request, scenario, one, home, output) for one in (folder, output / "policy"))
@@ -248,8 +219,8 @@ def run_retrain(request: RetrainRequest, console: Console) -> tuple[dict[str, An
         "scenario": scenario.name,
         "champion": request.policy,
         "policy": str(output / "policy"),
-        "augmented": augmented,
-        "trained": {key: trained[key] for key in ("hash", "steps", "seconds", "sources")},
+        "augmented": dict(continued.targeted),
+        "trained": dict(continued.trained),
         "changes": [one.to_json() for one in changes],
         "gate": {"passed": decision.passed, "rules": [rule.to_json() for rule in decision.rules]},
     }
@@ -258,75 +229,9 @@ def run_retrain(request: RetrainRequest, console: Console) -> tuple[dict[str, An
         [one.difference.headline(one.name, better="higher", meaning="success gained") for one in changes],
         title=f"From a failure: {scenario.name}",
         subtitle=f"{request.policy} trained for {request.steps} more steps",
-        fill=lambda page: changes_section(page, scenario, changes, decision, augmented),
+        fill=lambda page: changes_section(page, scenario, changes, decision, continued),
     )
     return result, int(not decision.passed)
-
-
-def _training_sources(request: RetrainRequest, folder: Path) -> list[dict[str, Any]]:
-    """Return the data sources to train on again: those in the request, or those recorded in the policy's folder.
-
-    Raises:
-        InputError: If no source is known, or the share of targeted data is not between 0 and 1.
-    """
-    if not 0 < request.share < 1:
-        raise InputError(f"--share {request.share:g}: give a part of every batch, between 0 and 1.")
-    if request.data:
-        return [{"data": one, "kind": "sim"} for one in request.data]
-    sources = _read_training_config(folder).get("sources")
-    if not sources:
-        raise InputError(
-            f"{folder} does not record the policy's training data. Give them with --data, to train on them again."
-        )
-    return list(sources)
-
-
-def _read_training_config(folder: Path) -> dict[str, Any]:
-    """Return the training configuration that is stored in a policy's folder; empty if it is not stored."""
-    file = folder / _RESULT
-    said = read_json(file) if file.is_file() else {}
-    return said.get("config", {}) if isinstance(said, dict) else {}
-
-
-def _train(
-    request: RetrainRequest, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
-) -> dict[str, Any]:
-    """Continue training from the champion's weights, with its old data and the demonstrations near the failure.
-
-    Args:
-        request: flags of the command.
-        folder: folder of the champion.
-        sources: the old data.
-        targeted: dataset of the demonstrations.
-        output: folder for the new policy.
-
-    Returns:
-        The metrics of the training.
-    """
-    from twinloop.policies import open_policy
-    from twinloop.train import TrainConfig
-    from twinloop.train.run import train
-
-    champion = open_policy(folder)
-    said = _read_training_config(folder)
-    kept = {key: said[key] for key in _KEPT if key in said}
-    old = [{**one, "weight": (1.0 - request.share) / len(sources)} for one in sources]
-    contract = champion.contract
-    inputs = [name for name in ("state", "environment") if getattr(contract, name)]
-    config = TrainConfig.of(
-        {
-            **kept,
-            "policy": champion.settings.kind,
-            "settings": champion.settings.model_dump(mode="json", exclude={"kind"}),
-            "inputs": [*inputs, *contract.cameras],
-            "sources": [*old, {"data": str(targeted), "name": "targeted", "weight": request.share}],
-            "steps": request.steps,
-            "lr": request.lr or _SLOWER * float(said.get("lr", 1e-3)),
-            "seed": request.seed,
-        },
-        where="the training of scenario loop",
-    )
-    return train(config, output, base=champion).metrics
 
 
 def _evaluate_policy(

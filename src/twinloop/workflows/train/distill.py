@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError
+from twinloop.core.files import write_json
 from twinloop.generate.config import load_plan, read_config
 from twinloop.policies.factory import open_policy, require_torch
 from twinloop.rollout.labelling import require_labels
@@ -15,9 +17,11 @@ from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.workflows.run.results import claim_output, write_request
+from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.requests import DistillRequest
 from twinloop.workflows.train.train import parse_policy_settings
 
+WORLDS = "worlds.json"  # resolved generate file of the worlds, in the policy's folder
 _FIELDS = ("worlds", "rounds", "steps", "final_steps", "tracker_noise", "tracker_offset", "expert_share", "batch", "lr")
 
 
@@ -61,14 +65,18 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
     task = open_task(made.task, plan.twin)
     teacher = None if request.teacher is None else open_policy(request.teacher)
     require_labels(task, plan.twin, teacher)
+    base = None if request.base is None else open_policy(request.base)
+    started = datetime.now(UTC)
     if request.resume and (request.output / RESULT).is_file():
         metrics = finish(request.output, config)
     else:
         claim_output(request.output)
         kept = assign(made.twin, made.task, plan.twin, task)
         metrics = distill(
-            plan, task, config, request.output, other=other, assignment=kept, resume=request.resume, teacher=teacher
-        )
+            plan, task, config, request.output, other=other, assignment=kept, resume=request.resume, teacher=teacher,
+            base=base,
+        )  # fmt: skip
+    write_json(request.output / WORLDS, made.model_dump(mode="json"))
     write_request(request.output)
     table = Table("round", "expert acts", "policy acts", "success", "loss", box=None, pad_edge=False)
     for number, row in enumerate(metrics["rounds"]):
@@ -76,5 +84,6 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
         table.add_row(f"{number + 1}", f"{row['by_expert']}", f"{row['by_policy']}", success, f"{row['loss']:.4f}")
     console.print(table)
     console.print(f"Policy hash {metrics['hash'][:16]}: {request.output}", soft_wrap=True)
+    record_simulated_training(request.workspace, request.output, metrics, started, [str(request.file)], console)
     console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
     return {**metrics, "output": str(request.output)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.workflows.run.results import claim_output, write_report, write_request
+from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.reinforce_page import format_interval, reinforce_page, reinforce_section, report_rows
 from twinloop.workflows.train.requests import ReinforceRequest
 from twinloop.workflows.train.train import parse_policy_settings
@@ -53,6 +55,7 @@ def run_reinforce(request: ReinforceRequest, console: Console) -> dict[str, Any]
         run.measure()
         _print_report(run.report, console)
         return {"schema": 1, "verb": "reinforce", "reward_report": run.report}
+    started = datetime.now(UTC)
     if request.resume and (request.output / RESULT).is_file():
         metrics = finish(request.output, config)
     else:
@@ -66,6 +69,7 @@ def run_reinforce(request: ReinforceRequest, console: Console) -> dict[str, Any]
     write_report(page, lambda page: reinforce_section(page, metrics), request.output / "report.html", console)
     _print_iterations(metrics, console)
     console.print(f"Policy hash {metrics['hash'][:16]}: {request.output}", soft_wrap=True)
+    record_simulated_training(request.workspace, request.output, metrics, started, [str(request.file)], console)
     console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
     return {**metrics, "output": str(request.output)}
 

@@ -96,6 +96,8 @@ class DistillRequest(Request):
     """Folder for the policy."""
     teacher: Path | None = None
     """Folder of a trained policy that labels the states and acts in the first round, instead of the task's expert."""
+    base: Path | None = None
+    """Folder of a policy from whose weights the teaching continues; it acts from the first round on."""
     randomize_from: Path | None = None
     """Folder of an identification run to draw parameters from, instead of the ranges in the file."""
     randomize_share: float = 1.0
@@ -124,6 +126,8 @@ class DistillRequest(Request):
     """Settings of the policy as NAME=VALUE, such as width=512 or n_obs_steps=4 (a memory of four steps)."""
     seed: int | None = None
     """Run seed; by default that of the file for the worlds, and 0 for the weights."""
+    workspace: Path | None = None
+    """Folder of the workspace; by default the nearest one upwards from --output."""
     resume: bool = False
     """Continue an interrupted run from its last finished round."""
 
@@ -174,5 +178,7 @@ class ReinforceRequest(Request):
     """Settings of the policy as NAME=VALUE, such as width=256 or n_obs_steps=4 (a memory of four steps)."""
     seed: int | None = None
     """Run seed; by default that of the file for the worlds, and 0 for the weights."""
+    workspace: Path | None = None
+    """Folder of the workspace; by default the nearest one upwards from --output."""
     resume: bool = False
     """Continue an interrupted run from its last finished iteration."""

@@ -16,7 +16,7 @@ from rich.table import Table
 from twinloop.catalog import Workspace
 from twinloop.catalog.engine import quote_literal
 from twinloop.core.documents import read_json
-from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.errors import InputError
 from twinloop.core.yaml_documents import parse_yaml
 from twinloop.dataset.storage.snapshot import hold_folder_lock
 from twinloop.policies.factory import require_torch
@@ -25,9 +25,11 @@ from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.train.lerobot import PREFIX, report_rows, train_lerobot
 from twinloop.workflows.run.results import claim_output, write_report, write_request
 from twinloop.workflows.train.page import train_page, train_section
+from twinloop.workflows.train.records import record_training
 from twinloop.workflows.train.requests import TrainRequest
 
 _REPORT = "report.html"
+_RUN_FACTS = ("hash", "policy", "seed", "steps", "seconds", "sources", "held_out", "notes", "checkpoint")
 
 
 def has_checkpoint(request: TrainRequest) -> bool:
@@ -101,7 +103,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
     _print_summary(result, console)
     if root is not None and frozen is not None:
         result["dataset"] = frozen
-        _record_run_and_policy(root, output, result, config, frozen, started, console)
+        _record(root, output, result, config, frozen, started, console)
     write_request(output)
     # Written last, so that --resume recognizes a killed run.
     write_report(train_page(result), lambda page: train_section(page, result), output / _REPORT, console)
@@ -157,7 +159,7 @@ def _run_lerobot(
         console.print(line, soft_wrap=True)
     if root is not None:
         result["dataset"] = _freeze_training_data(root, sorted(trained.folders), trained.folders, output.name, console)
-        _record_run_and_policy(root, output, result, config, result["dataset"], started, console)
+        _record(root, output, result, config, result["dataset"], started, console)
     console.print(f"Policy {result['hash'][:16]}, which LeRobot runs: {output}")
     return result
 
@@ -186,32 +188,16 @@ def _freeze_training_data(
         return held.freeze(f"train-{name}", sql, note="what a policy was trained on").reference
 
 
-def _record_run_and_policy(
+def _record(
     root: Path, output: Path, result: Mapping[str, Any], config: TrainConfig, frozen: str, started: datetime,
     console: Console,
 ) -> None:  # fmt: skip
-    """Record the run and the policy in the workspace. If this fails, print the reason; the policy is still valid."""
-    short = {
-        key: result[key]
-        for key in ("hash", "policy", "seed", "steps", "seconds", "sources", "held_out", "notes", "checkpoint")
-        if key in result
-    }
-    extra = {
-        key: result[key] for key in ("config_hash", "data_hash", "seed", "versions", "checkpoint") if key in result
-    }
-    try:
-        with Workspace.open(root) as held:
-            words = ["--policy", config.policy, "--output", str(output)]
-            run = held.record_run("train", output, short, started, datetime.now(UTC), words)
-            base = result.get("adaptation", {}).get("base_hash")
-            if base is not None and not len(held.query("SELECT policy FROM policies WHERE policy = ?", [base])):
-                console.print(f"Note: the workspace has no record of the base policy {base[:16]}.", soft_wrap=True)
-                base, extra = None, {**extra, "base_hash": base}
-            held.record_policy(result["hash"], output.name, frozen, run, extra, base=base)
-    except TwinloopError as error:
-        console.print(f"Not recorded in the workspace {root}: {error}", soft_wrap=True)
-        return
-    console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(result['sources'])} sources)")
+    base = result.get("adaptation", {}).get("base_hash")
+    words = ["--policy", config.policy]
+    if record_training(
+        root, output, result, started, console, facts=_RUN_FACTS, words=words, datasets=(frozen,), base=base
+    ):
+        console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(result['sources'])} sources)")
 
 
 def _print_summary(result: Mapping[str, Any], console: Console) -> None:
