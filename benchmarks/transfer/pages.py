@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.studies import StudyTable
+from benchmarks.transfer.means import RobotMean, average_over_robots
 from benchmarks.transfer.settings import NUMBERS
 from benchmarks.transfer.study import TransferResult
 from twinloop.report import ReportPage
-from twinloop.workflows.demo.virtual_robots.comparison import RobotMean, average_over_robots
 
 HEAD = ("", "policies taught in", "success", "95 % over robots", "per robot", "worst", "sd of runs", "commands cut")
 

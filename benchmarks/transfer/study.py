@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from benchmarks.transfer.means import RobotMean, average_over_robots
 from benchmarks.transfer.parts import StudyPart, make
 from benchmarks.transfer.settings import DIFFERENCES, NUMBERS, TransferSettings
 from twinloop.core.documents import read_json
@@ -21,7 +22,6 @@ from twinloop.core.files import write_json
 from twinloop.core.pool import LocalProcesses, count_cores
 from twinloop.core.progress import track
 from twinloop.policies.factory import require_torch
-from twinloop.workflows.demo.virtual_robots.comparison import RobotMean, average_over_robots
 
 _ASKED = "study.json"
 

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 from rich.console import Console
 
 from benchmarks.transfer import parts
+from benchmarks.transfer.means import average_over_robots
 from benchmarks.transfer.pages import difference_table, plot_success, success_table, time_table
 from benchmarks.transfer.parts import StudyPart, make
 from benchmarks.transfer.robots import cut_share
@@ -25,7 +26,6 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.twin import load_twin
-from twinloop.workflows.demo.virtual_robots.comparison import average_over_robots
 
 TWIN = load_twin("so101_tabletop")
 RECIPE = {

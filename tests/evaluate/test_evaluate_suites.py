@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import yaml
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.evaluate.suite import builtin_suites, open_suite, parse_suite, read_suite
 from twinloop.evaluate.variants import with_contact_sensors
-from twinloop.evaluate.worlds import concatenate_tables, expand_suite
+from twinloop.evaluate.worlds import PlannedSuite, concatenate_tables, expand_suite
+from twinloop.randomize import Plan, default_draws
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
@@ -164,3 +166,14 @@ def test_sensors_of_contacts_change_no_bit_of_the_motion(twin):
     np.testing.assert_array_equal(runs[0].states, runs[1].states)
     assert runs[1].records["sensordata"].shape == (1, 13, 6)
     assert seen.hash == twin.hash
+
+
+def test_a_planned_suite_has_the_worlds_of_its_plan_at_the_seed_of_the_evaluation(twin, task):
+    plan = Plan(twin=twin, run_seed=1, draws=tuple(default_draws(twin)))
+    planned = PlannedSuite.of(plan, name="taught", episodes=4)
+    [item] = planned.slices
+    made = planned.create_worlds(item, np.arange(4), twin=twin, task=task, run_seed=5)
+    drawn = replace(plan, run_seed=5).draw(made.numbers.tolist(), nstep=task.nstep)
+    np.testing.assert_array_equal(made.params.values, drawn.values)
+    other = PlannedSuite.of(replace(plan, draws=plan.draws[:1]), name="taught", episodes=4)
+    assert other.spec.hash != planned.spec.hash

@@ -138,6 +138,7 @@ def test_a_taught_policy_is_taught_on_near_its_failure_and_in_its_earlier_worlds
     result = read_json(Path("round/result.json"))
     assert [row["by_policy"] for row in result["trained"]["rounds"]] == [4, 4]
     assert result["augmented"]["attempted"] == 4
+    assert [one["name"] for one in result["changes"]] == ["taught", "missed"]
     with Workspace.open(Path()) as held:
         record = read_training_record(held, result["trained"]["hash"])
         assert record.episodes == 12

@@ -9,14 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.error_rates.monitor.settings import POLICY, RECIPE, ROBOTS, SMALL, TWIN, MonitorSettings
+from benchmarks.error_rates.monitor.demonstrations import write_demonstrations
+from benchmarks.error_rates.monitor.settings import POLICY, ROBOTS, SMALL, MonitorSettings
 from benchmarks.error_rates.monitor.tables import tables
 from benchmarks.error_rates.monitor.trials import Robot, evaluate_images, evaluate_robot
 from benchmarks.studies import around, printed, write_between
 from twinloop.core.pool import LocalProcesses, count_cores
 from twinloop.train import SourceConfig, TrainConfig, train
-from twinloop.twin import load_twin
-from twinloop.workflows.demo.virtual_robots.demonstrations import training_worlds, write_demonstrations
 
 PLACE, PAGE = "benchmarks monitor", "evidence/release.md"
 TABLES = ("alarms", "faults", "causes", "unlikeness")
@@ -68,16 +67,14 @@ def run_bench_monitor(
 
 def train_policy(folder: Path, size: MonitorSettings, seed: int) -> Path:
     """Train a policy on demonstrations in randomized worlds and return its folder."""
-    write_demonstrations(
-        training_worlds("ranges", load_twin(TWIN), RECIPE), folder / "demos", count=size.demos, recipe=RECIPE
-    )
+    write_demonstrations(folder / "demos", size.demos)
     config = TrainConfig(
-        policy=RECIPE.policy,
+        policy="mlp",
         settings=POLICY,
         sources=(SourceConfig(data=str(folder / "demos"), name="sim", kind="sim"),),
         steps=size.steps,
-        batch=RECIPE.batch,
-        lr=RECIPE.lr,
+        batch=256,
+        lr=1.5e-3,
         seed=seed,
         threads=1,
         holdout=0.0,

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from twinloop.workflows.demo.virtual_robots.settings import TransferRecipe
-
 TWIN, TASK, CAMERA = "so101_tabletop", "pick_and_place", "front"
-# Good settings with a tracked tool (docs/evidence/transfer.md). Without it, a moved tracker cannot be
-# detected. Chunks overlap by half, so that they can disagree.
-RECIPE = TransferRecipe(sees="tool", shake=0.0175)
-POLICY: dict[str, Any] = {**RECIPE.settings, "n_action_steps": 16}
+# The policy sees the tracked tool: without it, a moved tracker cannot be detected. Chunks overlap by half, so that they
+# can disagree.
+POLICY: dict[str, Any] = {
+    "chunk_size": 32,
+    "n_action_steps": 16,
+    "action_space": "delta_to_state",
+    "width": 256,
+    "depth": 3,
+    "loss": "l1",
+}
 MOVED = 0.03  # m, of tracker and camera
 ROBOTS = 110  # robots 110, 111, …: no threshold of the monitor was chosen with their data
 CALIBRATED, HELD, FAULTY = 0, 100_000, 200_000  # first episode numbers, so that no two parts share episodes

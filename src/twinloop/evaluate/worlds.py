@@ -240,6 +240,39 @@ class Suite:
         return {"": self.twin}
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedSuite(Suite):
+    """Suite of one slice, whose worlds a randomization plan draws.
+
+    Attributes:
+        plan: The plan; the run seed of an evaluation replaces its own.
+    """
+
+    plan: Plan
+
+    @classmethod
+    def of(cls, plan: Plan, *, name: str, episodes: int) -> PlannedSuite:
+        """Return the suite.
+
+        Args:
+            plan: The plan, with the twin.
+            name: Name of the suite and of its slice.
+            episodes: Number of trials.
+        """
+        spec = SliceSpec(name=name, draw={"plan": plan.hash})
+        item = SuiteSlice(name=name, spec=spec, episodes=episodes, values={})
+        return cls(
+            spec=SuiteSpec(name=name, base="none", episodes=episodes, slices=[spec]),
+            twin=plan.twin,
+            slices=(item,),
+            plan=plan,
+        )
+
+    def draw_table(self, item: SuiteSlice, numbers: NDArray[np.int64], *, run_seed: int, nstep: int) -> ParamTable:  # noqa: ARG002
+        """Draw the parameters of some episodes from the plan; see `Suite.draw_table`."""
+        return replace(self.plan, run_seed=run_seed).draw(numbers.tolist(), nstep=nstep)
+
+
 def expand_suite(
     spec: SuiteSpec, twin: Twin, task: Task, *, images: bool = False, scenarios: Path | None = None
 ) -> Suite:

@@ -28,14 +28,14 @@ from twinloop.report import ReportPage
 from twinloop.report.page import KeyMetric
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import LogEpisodes, open_public
-from twinloop.workflows.demo.requests import DemoRequest
-from twinloop.workflows.demo.retraining import (
-    FailureLoopResult,
-    render_before_after,
+from twinloop.workflows.demo.policies import (
+    PolicyLoopResult,
+    policy_metric,
+    policy_section,
     retraining_section,
-    run_failure_loop,
-    transfer_metric,
+    run_policy_loop,
 )
+from twinloop.workflows.demo.requests import DemoRequest
 from twinloop.workflows.generate.generate import (
     format_rendering,
     format_states,
@@ -203,7 +203,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         verified = verify([request.output / "states", request.output / "images"], seed=request.seed)
         console.print(verified.text())
         sheet = write_images(request.output / "images", request.output)
-    loop = _run_second_half(request.output, workers, clock)
+    loop = _run_policies(request, clock)
     metrics = {
         "schema": 1,
         "verb": "demo",
@@ -293,11 +293,13 @@ def _fill_report(
     images: dict[str, Any],
     verified: DatasetVerification,
     sheet: Path,
-    loop: FailureLoopResult | None,
+    loop: PolicyLoopResult | None,
 ) -> None:
     source, simulated = found.log.label, f"{TWIN}, {states['attempted']} attempts"
-    shown = [] if loop is None else [transfer_metric(loop)]
-    page.key_metrics([*_joint_error_metrics(found, source), *(metric for metric in shown if metric is not None)])
+    shown = [] if loop is None else [policy_metric(loop)]
+    page.key_metrics([*shown, *_joint_error_metrics(found, source)])
+    if loop is not None:
+        policy_section(page, loop)
     found.page(page, target=SECOND_ORDER if found.log.name == LOG else None)
     plan = load_plan(config)
     draws_section(page, plan, plan.draw(range(states["attempted"])))
@@ -319,29 +321,17 @@ def _fill_report(
     ]
     dataset_section(page, metrics, verified.rows(), sheet)
     if loop is not None:
-        before_after = None
-        if loop.trial >= 0:
-            before_after = render_before_after(loop.trial, {"before": loop.old_policy, "after": loop.new_policy})
-        retraining_section(page, loop, before_after)
+        retraining_section(page, loop)
 
 
-def _run_second_half(output: Path, workers: int, clock: _StepTimer) -> FailureLoopResult | None:
-    """Run the policy part of the demo: train and evaluate policies, and retrain one of them near a failed trial.
-
-    Args:
-        output: folder of the demo; the files of this part are written to its folder ``loop``.
-        workers: number of processes; 0 uses every core.
-        clock: prints the steps and measures their durations.
-
-    Returns:
-        The result; None if torch is not installed.
-    """
+def _run_policies(request: DemoRequest, clock: _StepTimer) -> PolicyLoopResult | None:
+    """Run the policy part of the demo in its folder ``loop``; return None if torch is not installed."""
     try:
         require_torch()
     except MissingDependencyError as error:
         clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)
         return None
-    return run_failure_loop(output / "loop", workers=workers, console=clock.console, step=clock.step)
+    return run_policy_loop(request.output / "loop", request.seed, console=clock.console, step=clock.step)
 
 
 def _joint_error_metrics(found: IdentifyOutcome, source: str) -> Sequence[KeyMetric]:

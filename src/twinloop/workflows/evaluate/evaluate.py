@@ -36,6 +36,7 @@ from twinloop.simulate import open_backend
 from twinloop.workflows.evaluate.page import evaluation_section
 from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
+from twinloop.workflows.run.taught_worlds import TAUGHT, read_worlds, taught_suite
 from twinloop.workflows.run.twin_and_task import TwinAndTask, choose_twin_and_task, load_requested_twin
 from twinloop.workflows.scenario.references import policy_folder
 
@@ -247,11 +248,30 @@ def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, place
         who: the policy, which determines whether images are needed.
         place: twin and task.
     """
+    if request.suite == TAUGHT:
+        return _build_taught_suite(request, place)
+    if request.randomize_from is not None:
+        raise InputError(
+            f"--randomize-from draws the worlds of --suite {TAUGHT} only. Add it, or leave the option out."
+        )
     root = Workspace.find(request.output or Path.cwd())
     folder = request.scenarios or (None if root is None else root / "scenarios")
     spec = open_suite(request.suite)
     suite = expand_suite(spec, place.twin, place.task, images=who.images, scenarios=folder)
     return suite.with_episodes(getattr(request, "episodes", None)).select_slices(request.slices)
+
+
+def _build_taught_suite(request: EvaluateRequest | CompareRequest, place: TwinAndTask) -> Suite:
+    """Return the suite of the worlds in which the policy, the first one of a comparison, was taught."""
+    policy = request.policy if isinstance(request, EvaluateRequest) else request.a
+    config = read_worlds(policy_folder(policy), randomize_from=request.randomize_from)
+    suite = taught_suite(config, getattr(request, "episodes", None))
+    if suite.twin.hash != place.twin.hash:
+        raise InputError(
+            f"{policy} was taught in worlds of another twin ({suite.twin.name}) than {place.twin.name}. Leave --twin "
+            "out, or give another suite."
+        )
+    return suite
 
 
 def record_trials(

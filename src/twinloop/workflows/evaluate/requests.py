@@ -22,6 +22,8 @@ class TrialOptions(SeedOption):
     """Backend that steps the worlds: threads, reference, warp or warp:cpu."""
     batch: int = 256
     """Number of worlds simulated together; the result does not depend on it."""
+    randomize_from: Path | None = None
+    """With --suite taught: folder of an identification run to draw the parameters of the worlds from."""
 
 
 @request
@@ -33,7 +35,9 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
     expert.
     """
     suite: str = "nominal"
-    """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, or the path of your own FILE.yaml."""
+    """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, the path of your own FILE.yaml, or
+    taught: new worlds of the distribution in which `distill` or `reinforce` trained the policy.
+    """
     twin: str | None = None
     """Twin in which the policy is evaluated; by default that of the policy's training data, or of the workspace."""
     task: str | None = None
@@ -73,7 +77,8 @@ class CompareRequest(FailIfOption, TrialOptions, Request):
     """Second policy, given in the same ways. Differences are the success of the first policy minus that of the second.
     """
     suite: str = "nominal"
-    """Suite of conditions: a name or FILE.yaml. Every slice (condition of the suite) gets the same number of trials."""
+    """Suite of conditions: a name, FILE.yaml, or taught, for the worlds of the first policy. Every slice (condition of
+    the suite) gets the same number of trials."""
     alpha: float = 0.05
     """Probability of declaring one policy better if there is no difference, however often the test is repeated."""
     margin: float | None = None

@@ -1,8 +1,8 @@
 """Continue the training of a policy in worlds near a failure.
 
-A policy that ``twinloop distill`` taught is taught on: it acts in worlds near the failure and in those that it was
-taught in before, and the expert labels its states. Any other policy is trained on demonstrations near the failure and
-on its earlier data.
+A policy that ``twinloop distill`` taught is taught on: it acts in worlds near the failure and in others, which are from
+the distribution of its teaching or around an identified robot, and the expert labels its states. Any other policy is
+trained on demonstrations near the failure and on its earlier data.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from rich.console import Console
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import write_json
-from twinloop.generate.config import GenerateConfig, load_plan, read_config
+from twinloop.generate.config import load_plan, read_config
 from twinloop.rollout.scenario import Scenario
 from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.workflows.run.results import claim_output
+from twinloop.workflows.run.taught_worlds import has_worlds, read_worlds, write_worlds
 from twinloop.workflows.scenario.augment import run_augment, write_plan
 from twinloop.workflows.scenario.requests import AugmentRequest, RetrainRequest
-from twinloop.workflows.train.distill import WORLDS
 from twinloop.workflows.train.records import record_simulated_training
 
 if TYPE_CHECKING:
     from twinloop.policies import Policy
 
 _RESULT, _TARGETED = "result.json", "targeted"
-# Training continues at a tenth of its learning rate: the preset of fine-tuning without forgetting
+# Training on data continues at a tenth of its learning rate: the preset of fine-tuning without forgetting
 # (docs/guides/training.md).
 _SLOWER = 0.1
 _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the policy was trained with
-_ROUNDS = 2  # of teaching on: the second one corrects the policy that the first one changed
+# Teaching on needs more: after two rounds the policy had lost what it could do before.
+_ROUNDS, _SLOWER_TAUGHT = 4, 0.5
+_STEPS, _STEPS_TAUGHT = 2000, 8000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,10 @@ def continue_training(request: RetrainRequest, scenario: Scenario, folder: Path,
     """
     if not 0 < request.share < 1:
         raise InputError(f"--share {request.share:g}: give a part of the training, between 0 and 1.")
-    if (folder / WORLDS).is_file():
+    if has_worlds(folder):
         return _teach(request, scenario, folder, console)
+    if request.randomize_from is not None:
+        raise InputError(f"{folder} was not taught by `twinloop distill`. Leave --randomize-from out.")
     return _train(request, folder, _training_sources(request, folder), console)
 
 
@@ -81,8 +84,8 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
 
     if request.data:
         raise InputError(f"{folder} was taught in simulated worlds, not from data. Leave --data out.")
-    before = GenerateConfig.model_validate(read_json(folder / WORLDS))
-    worlds = round(request.episodes / request.share)
+    before = read_worlds(folder, randomize_from=request.randomize_from, seed=request.seed)
+    worlds, steps = round(request.episodes / request.share), request.steps or _STEPS_TAUGHT
     said = _read_training_config(folder)
     claim_output(request.output / _TARGETED)
     file, box = write_plan(
@@ -93,7 +96,7 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
         only=request.only,
         seed=request.seed,
     )
-    plan = load_plan(before.model_copy(update={"episodes": worlds * _ROUNDS, "seed": request.seed}))
+    plan = load_plan(before.model_copy(update={"episodes": worlds * _ROUNDS}))
     near = load_plan(read_config(file, episodes=worlds * _ROUNDS))
     config = DistillConfig.of(
         {
@@ -101,9 +104,9 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
             "worlds": worlds,
             "rounds": _ROUNDS,
             "other_share": request.share,
-            "steps": request.steps // _ROUNDS,
-            "final_steps": request.steps - request.steps // _ROUNDS,
-            "lr": request.lr or _SLOWER * float(said.get("lr", 1e-3)),
+            "steps": max(1, steps // 2 // (_ROUNDS - 1)),
+            "final_steps": max(1, steps // 2),
+            "lr": request.lr or _SLOWER_TAUGHT * float(said.get("lr", 1e-3)),
             "seed": request.seed,
         },
         where="the training of scenario loop",
@@ -117,7 +120,7 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
     task, output = open_task(before.task, plan.twin), request.output / "policy"
     kept = assign(before.twin, before.task, plan.twin, task)
     metrics = distill(plan, task, config, output, other=near, assignment=kept, base=open_policy(folder))
-    write_json(output / WORLDS, before.model_dump(mode="json"))
+    write_worlds(output, before)
     record_simulated_training(None, output, metrics, started, ["--policy", request.policy], console)
     count = request.episodes * _ROUNDS
     return ContinuedTraining(
@@ -129,7 +132,7 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
             "episodes": count,
             "data": None,
         },
-        trained={"hash": metrics["hash"], "steps": request.steps, "rounds": metrics["rounds"]},
+        trained={"hash": metrics["hash"], "steps": steps, "rounds": metrics["rounds"]},
         summary=f"The policy acted in {count} worlds near the failure and in {worlds * _ROUNDS - count} of those that "
         "it was taught in before; the expert labelled every state, and the teaching continued from the policy's "
         "weights.",
@@ -224,7 +227,7 @@ def _training_config(
             "settings": champion.settings.model_dump(mode="json", exclude={"kind"}),
             "inputs": [*inputs, *contract.cameras],
             "sources": [*old, {"data": targeted, "name": "targeted", "weight": request.share}],
-            "steps": request.steps,
+            "steps": request.steps or _STEPS,
             "lr": request.lr or _SLOWER * float(said.get("lr", 1e-3)),
             "seed": request.seed,
         },

@@ -162,7 +162,7 @@ class RetrainRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
     data: tuple[str, ...] = ()
     """Training data of the champion; by default the data recorded in its folder."""
     episodes: int = 64
-    """Number of attempted demonstrations around the failure."""
+    """Number of attempted demonstrations around the failure; for a policy of distill, worlds near it in each round."""
     width: float = 0.125
     """Half the width of the box of parameters for the demonstrations, as a fraction of each parameter's default range.
     """
@@ -172,17 +172,22 @@ class RetrainRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
     """
     # our choice: half, so that both parts are learned, however small the targeted set is
     share: float = 0.5
-    """Share of every batch that is from the demonstrations around the failure."""
-    steps: int = 2000
-    """Number of training steps."""
+    """Share of the training around the failure: of every batch, or of the worlds if the policy was taught by distill.
+    """
+    randomize_from: Path | None = None
+    """Folder of the robot's identification run, for a policy of distill: the other worlds of its teaching, and those of
+    the trials, are drawn around it. The expert then knows what was identified, such as the zeros of the encoders. By
+    default these worlds are from the policy's distribution."""
+    steps: int | None = None
+    """Number of training steps; by default 2000, and 8000 for a policy of distill."""
     lr: float | None = None
-    """Learning rate; by default a tenth of the champion's."""
+    """Learning rate; by default a tenth of the champion's, and half of it for a policy of distill."""
     tries: int = 32
     """Number of trials of every stored scenario."""
     trials: int = 100
-    """Number of nominal trials."""
+    """Number of nominal trials; if the policy was taught by distill, of trials in the worlds of its teaching."""
     within: float = 0.1
-    """Gate: largest allowed decrease of the success rate in nominal trials."""
+    """Gate: largest allowed decrease of the success rate in these trials."""
     alpha: float = 0.05
     """Gate: probability of a yes for a policy that violates a rule."""
 

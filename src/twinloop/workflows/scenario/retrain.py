@@ -17,6 +17,7 @@ from rich.table import Table
 
 from twinloop.core.decision import GateDecision
 from twinloop.core.evaluation import Evaluation
+from twinloop.evaluate.worlds import Suite
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.rollout.scenario import Scenario
 from twinloop.rollout.scenario_files import list_scenarios
@@ -24,6 +25,7 @@ from twinloop.simulate import open_backend
 from twinloop.stats import Interval, clopper_pearson
 from twinloop.stats.matched_trials import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.workflows.run.results import MeasuredRun
+from twinloop.workflows.run.taught_worlds import has_worlds, read_worlds, taught_suite
 from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.continued_training import ContinuedTraining, continue_training
 from twinloop.workflows.scenario.requests import RetrainRequest
@@ -192,9 +194,14 @@ def run_retrain(request: RetrainRequest, console: Console) -> tuple[dict[str, An
     _, scenario = references.open_scenario(request.name, scenarios)
     folder = references.policy_folder(request.policy)
     continued = continue_training(request, scenario, folder, console)
-    console.print(f"3. Trials of both: {request.trials} nominal, {request.tries} of each stored scenario")
+    console.print(f"3. Trials of both: {request.trials} in one suite, {request.tries} of each stored scenario")
     home = references.scenarios_folder(scenarios)
-    before, after = (_evaluate_policy(request, scenario, one, home, output) for one in (folder, output / "policy"))
+    suite = _NOMINAL
+    if has_worlds(output / "policy"):
+        suite = taught_suite(read_worlds(output / "policy"), request.trials)
+    before, after = (
+        _evaluate_policy(request, scenario, one, home, output, suite) for one in (folder, output / "policy")
+    )
     changes = [
         ScenarioChange.of(name, old, new)
         for old, new in zip(before, after, strict=True)
@@ -228,16 +235,16 @@ def run_retrain(request: RetrainRequest, console: Console) -> tuple[dict[str, An
         metrics,
         [one.difference.headline(one.name, better="higher", meaning="success gained") for one in changes],
         title=f"From a failure: {scenario.name}",
-        subtitle=f"{request.policy} trained for {request.steps} more steps",
+        subtitle=f"{request.policy} trained for {continued.trained['steps']} more steps",
         fill=lambda page: changes_section(page, scenario, changes, decision, continued),
     )
     return result, int(not decision.passed)
 
 
 def _evaluate_policy(
-    request: RetrainRequest, scenario: Scenario, policy: Path, home: Path, output: Path
+    request: RetrainRequest, scenario: Scenario, policy: Path, home: Path, output: Path, suite: Suite | str
 ) -> list[Evaluation]:
-    """Evaluate a policy in the nominal suite and in every stored scenario, and store the evaluations.
+    """Evaluate a policy in a suite and in every stored scenario, and store the evaluations.
 
     The trials are the same for every policy.
 
@@ -247,6 +254,7 @@ def _evaluate_policy(
         policy: folder of the policy.
         home: folder of the stored scenarios.
         output: folder for the evaluations.
+        suite: the suite in which the policy must not become worse.
     """
     from twinloop.evaluate.candidates import make_candidate
     from twinloop.evaluate.run import evaluate
@@ -254,18 +262,18 @@ def _evaluate_policy(
 
     who, made = make_candidate(open_policy(policy), name=str(policy)), list[Evaluation]()
     twin, _ = scenario.open()
-    for suite, episodes in ((_NOMINAL, request.trials), ("failures", request.tries)):
+    for tried, episodes in ((suite, request.trials), ("failures", request.tries)):
         one = evaluate(
             who,
             twin,
             scenario.task_reference,
-            suite,
+            tried,
             episodes=episodes,
             run_seed=request.seed,
             backend=open_backend(),
             scenarios=home,
         )
-        one.write(output / "evaluations" / f"{policy.name}-{who.hash[:8]}-{suite}")
+        one.write(output / "evaluations" / f"{policy.name}-{who.hash[:8]}-{one.suite}")
         made.append(one)
     return made
 
@@ -308,7 +316,7 @@ def _decide_gate(
             "champion": before[0].policy,
             "alpha": request.alpha,
             "looks": "once",
-            "success": {"within": request.within, "suites": [_NOMINAL]},
+            "success": {"within": request.within, "suites": [after[0].suite]},
             "improves": [{"metric": "success", "slice": scenario_slice(request.name)}],
             "floor": {"waived": "a failure that is being worked on has no floor yet"},
             "invariants": {"waived": "trials here compare policies; safety is the envelope's and the release gate's"},

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError
-from twinloop.core.files import write_json
 from twinloop.generate.config import load_plan, read_config
 from twinloop.policies.factory import open_policy, require_torch
 from twinloop.rollout.labelling import require_labels
@@ -17,11 +16,11 @@ from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.workflows.run.results import claim_output, write_request
+from twinloop.workflows.run.taught_worlds import write_worlds
 from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.requests import DistillRequest
 from twinloop.workflows.train.train import parse_policy_settings
 
-WORLDS = "worlds.json"  # resolved generate file of the worlds, in the policy's folder
 _FIELDS = ("worlds", "rounds", "steps", "final_steps", "tracker_noise", "tracker_offset", "expert_share", "batch", "lr")
 
 
@@ -76,7 +75,7 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
             plan, task, config, request.output, other=other, assignment=kept, resume=request.resume, teacher=teacher,
             base=base,
         )  # fmt: skip
-    write_json(request.output / WORLDS, made.model_dump(mode="json"))
+    write_worlds(request.output, made)
     write_request(request.output)
     table = Table("round", "expert acts", "policy acts", "success", "loss", box=None, pad_edge=False)
     for number, row in enumerate(metrics["rounds"]):

@@ -17,6 +17,7 @@ from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.workflows.run.results import claim_output, write_report, write_request
+from twinloop.workflows.run.taught_worlds import write_worlds
 from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.reinforce_page import format_interval, reinforce_page, reinforce_section, report_rows
 from twinloop.workflows.train.requests import ReinforceRequest
@@ -64,6 +65,7 @@ def run_reinforce(request: ReinforceRequest, console: Console) -> dict[str, Any]
         metrics = reinforce(
             run, assignment=kept, resume=request.resume, show_report=lambda report: _print_report(report, console)
         )
+    write_worlds(request.output, made)
     write_request(request.output)
     page = reinforce_page(metrics)
     write_report(page, lambda page: reinforce_section(page, metrics), request.output / "report.html", console)
