@@ -383,6 +383,8 @@ class BenchTransfer:
     """Number of teleoperated episodes from which each robot is identified."""
     conditions: str = ",".join(map(str, NUMBERS))
     """Numbers of the conditions to run, separated by commas."""
+    retraining: bool = False
+    """Instead retrain a policy of the hand-written ranges from one failure on each robot."""
     workers: int = 0
     """Number of processes; 0 uses every core."""
     write: Path | None = None
@@ -392,7 +394,7 @@ class BenchTransfer:
 
     def run(self) -> Outcome:
         """Run the study."""
-        from benchmarks.transfer.run import run_bench_transfer
+        from benchmarks.transfer.run import run_bench_retraining, run_bench_transfer
 
         settings = TransferSettings(
             family=self.family,
@@ -403,9 +405,8 @@ class BenchTransfer:
             log=self.log,
             conditions=_conditions(self.conditions),
         )
-        metrics = run_bench_transfer(
-            make_console(json=self.json), settings, self.output, workers=self.workers, docs=self.write
-        )
+        run = run_bench_retraining if self.retraining else run_bench_transfer
+        metrics = run(make_console(json=self.json), settings, self.output, workers=self.workers, docs=self.write)
         return metrics, 0
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.transfer.robots import RobotFamily, open_family
+from benchmarks.transfer.retraining import NEAR, Retraining, draw_near, retrain_on_robot
+from benchmarks.transfer.robots import HiddenRobots, RobotFamily, open_family
 from benchmarks.transfer.settings import NUMBERS, TransferSettings
 from benchmarks.transfer.worlds import training_plans
 from twinloop.core.documents import read_json
@@ -20,8 +21,8 @@ from twinloop.core.files import write_json
 from twinloop.tasks import open_task
 from twinloop.train.distill import DistillConfig, distill
 
-Kind = Literal["log", "policy", "trials", "script"]
-_DONE, _DISTRIBUTION, _TRIALS = "seconds.json", "distribution.json", "trials.json"
+Kind = Literal["log", "policy", "trials", "script", "retraining"]
+_DONE, _DISTRIBUTION, _TRIALS, _RETRAINING = "seconds.json", "distribution.json", "trials.json", "retraining.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,8 @@ class StudyPart:
 
     Attributes:
         kind: ``log`` (log of a robot and identification from it), ``policy`` (training), ``trials`` (trials of a policy
-            on a robot), or ``script`` (trials of the scripted expert).
+            on a robot), ``script`` (trials of the scripted expert), or ``retraining`` (retraining of the policy from
+            one of its failures on the robot, and trials of both).
         folder: folder of the study.
         settings: settings of the study.
         robot: seed of the robot; -1 for a policy that all robots share.
@@ -65,9 +67,16 @@ class StudyPart:
     @property
     def needs(self) -> tuple[StudyPart, ...]:
         """Parts that must be complete before this one can be made."""
+        if self.kind == "retraining":
+            return (self.log, self.trials)
         if self.kind == "trials":
             return (self.policy,)
         return (self.log,) if self.kind == "policy" and NUMBERS[self.condition].per_robot else ()
+
+    @property
+    def trials(self) -> StudyPart:
+        """The part that tries the policy of this one on the robot."""
+        return replace(self, kind="trials")
 
     @property
     def policy(self) -> StudyPart:
@@ -84,6 +93,11 @@ class StudyPart:
         """Return the outcomes of the trials in the order of their numbers, and the share of commands that were cut."""
         stored = read_json(self.path / _TRIALS)
         return stored["success"], stored["cut"]
+
+    def read_retraining(self) -> Retraining | None:
+        """Return the result of a retraining; None if the policy did not fail on the robot."""
+        stored = read_json(self.path / _RETRAINING)
+        return None if stored["trial"] < 0 else Retraining(**stored)
 
 
 def make(part: StudyPart) -> dict[str, float]:
@@ -120,9 +134,33 @@ def _trials(part: StudyPart) -> None:
     write_json(part.path / _TRIALS, {"success": [bool(one) for one in done.success], "cut": done.cut})
 
 
+def _retraining(part: StudyPart) -> None:
+    family = part.family
+    assert isinstance(family, HiddenRobots)
+    won = part.trials.read_trials()[0]
+    failed = [number for number, success in enumerate(won) if not success]
+    trial = retrain_on_robot(
+        family.twin_name,
+        family.task,
+        part.robot,
+        failed,
+        part.path,
+        policy=part.policy.path,
+        identified=part.log.path / _DISTRIBUTION,
+    )
+    rates: dict[str, list[float]] = {"near": [], "elsewhere": []}
+    for policy in (part.path / "before", part.path / "loop" / "policy") if trial >= 0 else ():
+        start = draw_near(family.twin, part.robot, trial, NEAR)
+        rates["near"].append(float(family.run_from(start, part.robot, range(NEAR), policy).success.mean()))
+        others = [number for number in range(len(won)) if number != trial]
+        rates["elsewhere"].append(float(family.run(part.robot, others, policy).success.mean()))
+    write_json(part.path / _RETRAINING, {"robot": part.robot, "trial": trial, **rates})
+
+
 _MAKERS: dict[Kind, Callable[[StudyPart], None]] = {
     "log": _log,
     "policy": _policy,
     "trials": _trials,
     "script": _trials,
+    "retraining": _retraining,
 }

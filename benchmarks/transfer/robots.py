@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.transfer.settings import PLACES, Family
 from twinloop.core.files import write_json
+from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.hardware import HiddenCell, make_hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
@@ -87,13 +88,24 @@ class HiddenRobots:
 
     def run(self, robot: int, numbers: Sequence[int], policy: Path | None) -> Trials:
         """Run a policy or the scripted expert on a robot; see `RobotFamily`."""
+        return self.run_from(make_hidden_cell(self.twin, robot).plan(PLACES).draw(numbers), robot, numbers, policy)
+
+    def run_from(self, start: ParamTable, robot: int, numbers: Sequence[int], policy: Path | None) -> Trials:
+        """Run a policy or the scripted expert on a robot from given initial conditions.
+
+        Args:
+            start: initial conditions, one row per trial.
+            robot: seed of the robot.
+            numbers: numbers of the trials, which seed their random effects.
+            policy: folder of the policy; None for the scripted expert.
+        """
         cell = make_hidden_cell(self.twin, robot)
         task = open_task(self.task, cell.twin)
         actor = ExpertActor(task=task) if policy is None else _policy_actor(policy, task, cell)
         batch = run_batch(
             cell.twin,
             task,
-            cell.table(cell.plan(PLACES).draw(numbers)),
+            cell.table(start),
             run_seed=PLACES,
             episodes=numbers,
             actor=actor,

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks.transfer.means import RobotMean, average_over_robots
 from benchmarks.transfer.parts import StudyPart, make
+from benchmarks.transfer.retraining import Retraining
 from benchmarks.transfer.settings import DIFFERENCES, NUMBERS, TransferSettings
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
@@ -130,6 +131,29 @@ def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int,
         seconds=seconds,
         asked=asked,
     )
+
+
+def retrain_from_failures(
+    settings: TransferSettings, output: Path, *, workers: int, console: Console
+) -> list[Retraining]:
+    """Retrain the first policy of the hand-written ranges from one of its failures on each robot where it fails.
+
+    The parts are added to those of a comparison in the same folder, which are made if they are missing.
+
+    Raises:
+        InputError: If the robots are not of the family ``hidden``, or the folder contains a study with other settings.
+    """
+    if settings.family != "hidden":
+        raise InputError(f"--retraining: robots of the family {settings.family} cannot be opened by `twinloop run`.")
+    require_torch()
+    _claim_folder(output, settings)
+    number = next(one.number for one in NUMBERS.values() if one.worlds == "ranges")
+    parts = [
+        StudyPart(kind="retraining", folder=str(output), settings=settings, robot=robot, condition=number)
+        for robot in settings.robot_seeds
+    ]
+    _make_all(parts, console, workers or count_cores())
+    return [made for made in (part.read_retraining() for part in parts) if made is not None]
 
 
 def _claim_folder(output: Path, settings: TransferSettings) -> dict[str, Any]:

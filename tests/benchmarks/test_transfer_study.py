@@ -17,14 +17,16 @@ from benchmarks.transfer import parts
 from benchmarks.transfer.means import average_over_robots
 from benchmarks.transfer.pages import difference_table, plot_success, success_table, time_table
 from benchmarks.transfer.parts import StudyPart, make
+from benchmarks.transfer.retraining import Retraining, draw_near, retraining_table
 from benchmarks.transfer.robots import cut_share
-from benchmarks.transfer.run import run_bench_transfer
-from benchmarks.transfer.settings import CONDITIONS, TransferSettings
+from benchmarks.transfer.run import run_bench_retraining, run_bench_transfer
+from benchmarks.transfer.settings import CONDITIONS, PLACES, TransferSettings
 from benchmarks.transfer.study import TransferResult, order_stages
 from benchmarks.transfer.worlds import training_plans
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
+from twinloop.hardware import make_hidden_cell
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -182,3 +184,38 @@ def test_a_study_goes_on_and_says_the_same(tmp_path):
     assert (tmp_path / "report.html").exists()
     assert [row["number"] for row in first["conditions"]] == [1, 4]
     assert first["script"]["mean"] == 1.0
+
+
+def test_initial_conditions_near_a_failure_are_in_the_box_in_which_a_loop_trains():
+    made = draw_near(TWIN, 3, 5, 200)
+    [centre] = make_hidden_cell(TWIN, 3).plan(PLACES).draw([5]).values
+    for name, middle in zip(made.names, centre, strict=True):
+        param = TWIN.params.get(name)
+        if param is None or param.quantity.stage != "reset":
+            assert (made[name] == middle).all()
+            continue
+        half = 0.125 * np.ptp(param.absolute(param.default_range, param.op))
+        low, high = max(middle - half, param.low), min(middle + half, param.high)
+        assert low <= made[name].min() < made[name].max() <= high
+        assert np.ptp(made[name]) > 0.9 * (high - low)
+
+
+def test_the_gain_of_retraining_is_paired_by_robot():
+    made = [
+        Retraining(robot=robot, trial=0, near=(0.1, 0.1 + gain), elsewhere=(0.9, 0.8))
+        for robot, gain in enumerate((0.2, 0.4, 0.6))
+    ]
+    table = retraining_table(made)
+    half = 100 * stats.t.ppf(0.975, 2) * 0.2 / np.sqrt(3)
+    assert f"near the failures +40.0 [{40 - half:+.1f}, {40 + half:+.1f}]" in table.note
+    assert "elsewhere -10.0 [-10.0, -10.0]" in table.note
+    assert table.rows[1] == ("1, trial 0", "10", "50", "90", "80")
+
+
+@pytest.mark.slow
+def test_a_policy_is_retrained_from_its_failure_on_the_robot(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "NEAR", 3)
+    made = run_bench_retraining(Console(quiet=True), TINY, tmp_path, workers=1)
+    [row] = made["robots"]
+    assert (row["robot"], row["trial"]) == (0, 0)
+    assert all(0 <= rate <= 1 for pair in (row["near"], row["elsewhere"]) for rate in pair)
