@@ -122,7 +122,8 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
     metrics = distill(plan, task, config, output, other=near, assignment=kept, base=open_policy(folder))
     write_worlds(output, before)
     record_simulated_training(None, output, metrics, started, ["--policy", request.policy], console)
-    count = request.episodes * _ROUNDS
+    count, run = request.episodes * _ROUNDS, request.randomize_from
+    others = "of those that it was taught in before" if run is None else f"around the robot that {run} identified"
     return ContinuedTraining(
         targeted={
             "file": str(file),
@@ -133,9 +134,8 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
             "data": None,
         },
         trained={"hash": metrics["hash"], "steps": steps, "rounds": metrics["rounds"]},
-        summary=f"The policy acted in {count} worlds near the failure and in {worlds * _ROUNDS - count} of those that "
-        "it was taught in before; the expert labelled every state, and the teaching continued from the policy's "
-        "weights.",
+        summary=f"The policy acted in {count} worlds near the failure and in {worlds * _ROUNDS - count} {others}; the "
+        "expert labelled every state, and the teaching continued from the policy's weights.",
     )
 
 
