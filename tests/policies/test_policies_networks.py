@@ -38,7 +38,10 @@ _SEEN = {
 @pytest.mark.parametrize("seen", _SEEN)
 def test_what_is_seen_becomes_chunks_and_gradients(kind, seen):
     of = contract(**_SEEN[seen])
-    policy = small(kind, of, n_obs_steps=2, domains=["sim", "real"], last_command=seen == "all")
+    if kind == "adaptive" and of.state is None:
+        pytest.skip("it remembers the joints")
+    held = seen == "all" or kind == "adaptive"
+    policy = small(kind, of, n_obs_steps=2, domains=["sim", "real"], last_command=held)
     rows = batch(policy, 5)
     chunk, features = policy.predict_with_features({key: rows[key] for key in policy.observation_keys})
     assert chunk.shape == (5, 4, 2)

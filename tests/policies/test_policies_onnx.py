@@ -20,6 +20,12 @@ pytest.importorskip("onnxruntime")
 from twinloop.policies import onnx_export  # noqa: E402
 from twinloop.policies.onnx_export import export_onnx  # noqa: E402
 from twinloop.policies.onnx_file import network_hash  # noqa: E402
+from twinloop.release.running_policy import LocalDecider  # noqa: E402
+from twinloop.rollout.labelling import require_labels  # noqa: E402
+from twinloop.rollout.policy_actor import PolicyActor  # noqa: E402
+from twinloop.tasks import open_task  # noqa: E402
+from twinloop.twin import load_twin  # noqa: E402
+from twinloop.workflows.deploy.parts import require_compatible  # noqa: E402
 
 _CARD = PolicyCard(name="reach by touch", provenance={"twin_hash": "ab12"})
 _MORE = {"n_obs_steps": 2, "domains": ["sim", "real"], "action_space": "delta_to_command", "last_command": True}
@@ -37,7 +43,7 @@ def exported_mlp(tmp_path_factory):
 @pytest.mark.parametrize("cameras", [{}, {"front": (16, 20), "arm": (16, 16)}])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_gives_the_commands_of_torch(kind, cameras, tmp_path):
-    more = _MORE | ({"sample_latent": True} if kind == "act" else {})
+    more = _MORE | {"act": {"sample_latent": True}, "adaptive": {"n_obs_steps": 6}}.get(kind, {})
     policy = small(kind, contract(cameras=cameras), **more)
     _, difference = export_onnx(policy, tmp_path / "p.onnx")
     assert 0 < difference < 1e-5
@@ -52,6 +58,11 @@ def test_every_kind_gives_the_commands_of_torch(kind, cameras, tmp_path):
         alone = opened.predict_with_features({k: v[[row]] for k, v in seen.items()}, noise[[row]], "real")
         for found, wanted in zip(alone, mine, strict=True):
             np.testing.assert_array_equal(found[0], wanted[row])
+    loops = [PolicyLoop(one, 3, command=np.zeros((3, 2))) for one in (policy, opened)]
+    for step in range(20):  # a whole episode, in which each file remembers its own commands
+        now = observation(policy, 3, seed=step, history=False)
+        wanted, found = (loop.act(now) for loop in loops)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_the_file_alone_is_the_policy(exported):
@@ -72,6 +83,21 @@ def test_equal_policies_give_equal_files_and_other_numbers_another_hash(exported
     assert onnx_export.make_onnx(policy, _CARD) == file.read_bytes()
     other, _ = export_onnx(small("mlp", seed=1), tmp_path / "other.onnx")
     assert other.hash != open_policy(file).hash
+
+
+def test_a_file_for_another_robot_is_refused_in_one_message(exported):
+    """`evaluate`, `distill --teacher` and `run` compare the contract in the file before a world or a robot moves."""
+    opened, twin = open_policy(exported[1]), load_twin("so101_tabletop")
+    task = open_task("pick_and_place", twin)
+    with pytest.raises(
+        InputError, match=r"cannot act on so101_tabletop at pick_and_place:\n  robot: the policy is for arm"
+    ):
+        PolicyActor(policy=opened, task=task, twin=twin)
+    with pytest.raises(InputError, match="cannot act on so101_tabletop"):
+        require_labels(task, twin, opened)
+    decider = LocalDecider(opened, name=str(exported[1]))
+    with pytest.raises(InputError, match=r"bc\.onnx does not fit my arm:\n  rate: the policy needs 30 Hz, but 50 Hz"):
+        require_compatible(decider, contract(control_hz=50.0), "my arm")
 
 
 def test_a_folder_with_the_file_is_a_policy(exported, tmp_path):
@@ -129,6 +155,14 @@ def _three_joints(model):
 def test_a_wrong_network_is_named(exported, tmp_path, edit, message):
     with pytest.raises(InputError, match=message):
         open_policy(_change(exported[1], tmp_path, edit))
+
+
+def test_a_memory_that_the_network_does_not_have_is_named(exported, tmp_path):
+    longer = {
+        "settings": {**json.loads(onnx.load_model(exported[1]).metadata_props[0].value)["settings"], "n_obs_steps": 8}
+    }
+    with pytest.raises(InputError, match=r"does not fit its own contract: .* \(n, 1, 2\), but must be .* \(n, 8, 2\)"):
+        open_policy(_change(exported[1], tmp_path, lambda model: None, config=longer))
 
 
 def test_wrong_metadata_are_named(exported, tmp_path):

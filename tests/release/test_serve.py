@@ -15,10 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.policies import observation as seen_by
+from support.policies import small
 from support.serve import CONTRACT, TOKEN, Adding, observation
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
 from twinloop.core.errors import InputError
+from twinloop.policies import PolicyLoop
 from twinloop.release.client import PolicyClient, PolicyServerError, is_address
+from twinloop.release.running_policy import LocalDecider
 from twinloop.release.serve import PolicyServer, ServeOptions, read_token
 from twinloop.release.serve_sessions import FullError, Sessions
 from twinloop.release.serve_wire import Message, WireError, check_observation, decode, encode
@@ -81,6 +85,22 @@ def test_a_served_policy_gives_the_same_commands_and_keeps_clients_apart(server,
     while len(server.sessions) > sessions - 2:
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("way", ONE_QUICKLY)
+def test_a_served_memory_is_that_of_its_episode(way):
+    pytest.importorskip("torch")
+    policy = small("adaptive", n_action_steps=1)
+    seen = [{key: row[0] for key, row in seen_by(policy, 1, step, history=False).items()} for step in range(9)]
+    alone = PolicyLoop(policy, 1)
+    wanted = [alone.act({key: row[None] for key, row in step.items()})[0] for step in seen]
+    assert not np.allclose(wanted[8], PolicyLoop(policy, 1).act({key: row[None] for key, row in seen[8].items()})[0])
+    with serving(lambda: LocalDecider(policy, name="remembering")) as server:
+        client = PolicyClient(addresses(server)[way])
+        for episode in range(2):
+            client.restart(episode)
+            np.testing.assert_array_equal([client.act(step) for step in seen], wanted)
+        client.close()
 
 
 def test_answers_are_sent_at_once(server):

@@ -13,6 +13,15 @@ SMALL = {
     "act": {"width": 32, "heads": 2, "feed_forward": 32, "chunk_size": 4, "n_action_steps": 2, "latent": 4}
     | {"encoder_layers": 1, "posterior_layers": 1},
     "flow": {"width": 32, "depth": 1, "features": 16, "chunk_size": 4, "n_action_steps": 2, "steps": 2},
+    "adaptive": {
+        "n_obs_steps": 6,
+        "width": 32,
+        "depth": 1,
+        "channels": 8,
+        "latent": 4,
+        "chunk_size": 4,
+        "n_action_steps": 2,
+    },
 }
 
 
@@ -56,14 +65,14 @@ def small(kind: str, of: Contract | None = None, *, seed: int = 0, **changes):
 def observation(policy, n: int, seed: int = 1, *, history: bool = True) -> dict[str, np.ndarray]:
     """Random observations of a policy, with its history or of one step."""
     rng = np.random.default_rng(seed)
-    steps = (policy.n_obs_steps,) if history else ()
+    steps = (lambda key: (policy.settings.count_steps(key),)) if history else lambda key: ()
     of = policy.contract
     sizes = {STATE: len(of.state.joints) if of.state else 0, ENVIRONMENT: len(of.environment)}
-    seen = {key: rng.normal(0, 20 if key == STATE else 0.1, (n, *steps, k)) for key, k in sizes.items() if k}
+    seen = {key: rng.normal(0, 20 if key == STATE else 0.1, (n, *steps(key), k)) for key, k in sizes.items() if k}
     for name, size in of.cameras.items():
-        seen[IMAGES + name] = rng.integers(0, 256, (n, *steps, *size, 3), dtype=np.uint8)
+        seen[IMAGES + name] = rng.integers(0, 256, (n, *steps(IMAGES + name), *size, 3), dtype=np.uint8)
     if LAST_COMMAND in policy.observation_keys and history:
-        seen[LAST_COMMAND] = rng.normal(0, 20, (n, policy.action_size))
+        seen[LAST_COMMAND] = rng.normal(0, 20, (n, *policy.layout.shape(LAST_COMMAND)))
     return seen
 
 

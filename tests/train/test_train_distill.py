@@ -57,8 +57,9 @@ def test_shares_are_exact_and_the_result_says_who_acted_and_who_labelled(task, t
     assert batch.trajectories.valid.all()
 
 
-def test_an_interrupted_run_ends_with_the_same_weights(task, tmp_path, monkeypatch):
-    config = DistillConfig(**SMALL)
+@pytest.mark.parametrize("policy", ["mlp", "adaptive"])
+def test_an_interrupted_run_ends_with_the_same_weights(task, tmp_path, monkeypatch, policy):
+    config = DistillConfig(**SMALL, policy=policy)
     whole = distill(PLAN, task, config, tmp_path / "whole")
     train = module.DistillRun._train
 
@@ -243,3 +244,68 @@ def test_the_result_describes_the_worlds_of_all_rounds(task, tmp_path):
     assert (made["episodes"], made["twin_hash"], set(made["ranges"])) == (8, TWIN.hash, set(drawn.names))
     for name, ends in made["ranges"].items():
         assert ends == [drawn[name].min(), drawn[name].max()]
+
+
+ADAPTIVE = {**SMALL, "policy": "adaptive", "settings": {"width": 8, "depth": 1, "n_obs_steps": 4}}
+
+
+def test_a_policy_with_a_memory_learns_the_drawn_parameters_of_each_world(task, tmp_path):
+    made = distill(PLAN, task, DistillConfig(**ADAPTIVE), tmp_path / "policy")
+    policy = open_policy(tmp_path / "policy")
+    names = policy.settings.estimates
+    assert made["policy"] == policy.kind == "adaptive"
+    assert {name.rpartition("/")[2] for name in names} >= {"kp", "delay", "damping", "frictionloss"}
+    assert not any(name.startswith(("sensor/", "object/", "camera/")) for name in names)
+    assert "estimates" not in made["rounds"][0]
+    assert tuple(made["rounds"][1]["estimates"]) == names
+
+
+def test_the_memory_of_a_batch_is_that_of_the_rollout(task, tmp_path):
+    """From the stored steps the policy predicts the command that it sent in the round."""
+    run = module.DistillRun(plan=PLAN, task=task, config=DistillConfig(**ADAPTIVE), folder=tmp_path)
+    run._collect(0, None)
+    policy = run._make_policy()
+    run._collect(1, policy)
+    columns = {module._KEYS[name]: torch.from_numpy(values) for name, values in run.data[1].items()}
+    params = run._draw(range(4, 8))
+    np.testing.assert_allclose(columns[module.PARAMETERS].T, [params[name] for name in run.estimates], rtol=1e-6)
+    limits = run.settings.command_limits.to_joints(TWIN.control_hz)
+    for step in (0, 2, 7):
+        seen = run._observe(columns, torch.arange(4), torch.full((4,), step))
+        wanted = policy.predict({key: values.numpy() for key, values in seen.items()})[:, 0]
+        held, sent = (run.data[1]["held"][:, at] for at in (step, step + 1))
+        unlimited = np.abs(TWIN.units.to_si(wanted) - TWIN.units.to_si(held)) < limits.acceleration * limits.dt**2 / 2
+        assert unlimited.any()
+        np.testing.assert_allclose(sent[unlimited], wanted[unlimited], atol=2e-3)
+
+
+def test_the_teacher_knows_what_the_policy_estimates_and_the_median_of_the_rest(task, tmp_path):
+    gain, zero = "actuator/elbow_flex/kp", "sensor/elbow_flex/offset"
+    draws = [Draw(names=(gain,), distribution=Choice(values=(8.0, 20.0)))]
+    draws.append(Draw(names=(zero,), distribution=Choice(values=(-0.02, 0.02, 0.02))))
+    plan = Plan(twin=TWIN, run_seed=3, draws=tuple(draws))
+    run = module.DistillRun(plan=plan, task=task, config=DistillConfig(**ADAPTIVE), folder=tmp_path)
+    assert run.estimates == (gain,)
+    run._collect(0, None)
+    params = plan.draw(range(4))
+    assert len(set(params[gain])) == 2
+    initial = task.reset(params, run_seed=0, episodes=range(4))
+    start = open_backend("threads", nthread=1).start(TWIN, params, initial, 1)
+    knows, guesses = (
+        TWIN.units.from_si(
+            task.memoryless_expert(initial, params, believed=TWIN.table(4, values)).label(
+                start, initial.command, initial.command
+            )
+        )
+        for values in ({gain: params[gain], zero: 0.02}, {gain: 8.0, zero: 0.02})
+    )
+    np.testing.assert_allclose(run.data[0]["label"][:, 0], knows, atol=1e-3)
+    assert np.abs(knows - guesses).max() > 0.01
+
+
+def test_wrong_estimates_are_named(task, tmp_path):
+    config = DistillConfig(**{**ADAPTIVE, "settings": {"estimates": ["actuator/*/gain"]}})
+    with pytest.raises(UnknownNameError, match=r"actuator/\*/gain"):
+        distill(PLAN, task, config, tmp_path / "policy")
+    only = module.choose_estimates(PLAN.draw(range(20)), ["actuator/elbow_flex/kp", "sensor/elbow_flex/offset"])
+    assert only == ("actuator/elbow_flex/kp", "sensor/elbow_flex/offset")

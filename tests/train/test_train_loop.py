@@ -13,7 +13,7 @@ import pytest
 from support.training import config, dataset, frames
 from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import CheckFailedError, InputError
-from twinloop.policies import open_policy
+from twinloop.policies import open_policy, read_settings
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train import preparation
 from twinloop.train.additions import TrainingAdditions
@@ -33,9 +33,11 @@ def folders(tmp_path_factory):
     return dataset(root / "sim", range(20)), dataset(root / "real", range(30, 40), real=True)
 
 
-def test_samples_never_cross_an_episode_and_what_is_missing_is_marked():
+@pytest.mark.parametrize("kind", ["mlp", "adaptive"])
+def test_samples_never_cross_an_episode_and_what_is_missing_is_marked(kind):
     data = frames([[5, 1, 7], [3]])
-    samples = Samples(data, n_obs_steps=3, chunk_size=4, last_command=True)
+    settings = read_settings(kind, {"n_obs_steps": 3, "chunk_size": 4, "last_command": True})
+    samples = Samples(data, settings=settings)
     batch = {key: values.numpy() for key, values in samples.batch(np.arange(data.frames)).items()}
     for frame in range(data.frames):  # slowly, one by one
         episode = int(data.episode_of(np.array([frame]))[0])
@@ -45,8 +47,8 @@ def test_samples_never_cross_an_episode_and_what_is_missing_is_marked():
         np.testing.assert_array_equal(batch[STATE][frame], data.columns[STATE][past])
         np.testing.assert_array_equal(batch["action_is_pad"][frame], [at > last for at in ahead])
         np.testing.assert_array_equal(batch[ACTION][frame], data.columns[ACTION][[min(at, last) for at in ahead]])
-        before = data.columns[STATE][frame] if frame == first else data.columns[ACTION][frame - 1]
-        np.testing.assert_array_equal(batch[LAST_COMMAND][frame], before)
+        held = [data.columns[STATE][at] if at == first else data.columns[ACTION][at - 1] for at in past]
+        np.testing.assert_array_equal(batch[LAST_COMMAND][frame], held if kind == "adaptive" else held[-1])
 
 
 def test_the_rate_rises_to_its_peak_and_falls_along_a_cosine_to_zero():

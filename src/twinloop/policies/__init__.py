@@ -9,6 +9,7 @@ from twinloop.policies.policy_loop import CommandRefusal, PolicyLoop, Predictor
 from twinloop.policies.settings import (
     KINDS,
     ActSettings,
+    AdaptiveSettings,
     FlowSettings,
     ImageEncoderSettings,
     MlpSettings,
@@ -21,6 +22,7 @@ __all__ = [
     "KINDS",
     "LAST_COMMAND",
     "ActSettings",
+    "AdaptiveSettings",
     "ColumnStatistics",
     "CommandRefusal",
     "FlowSettings",

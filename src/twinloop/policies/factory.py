@@ -12,7 +12,15 @@ from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.registry import Registry
 from twinloop.policies.config import CONFIG, parse_config
 from twinloop.policies.folder import WEIGHTS, find_onnx, read_config
-from twinloop.policies.settings import KINDS, ActSettings, FlowSettings, MlpSettings, Settings, read_settings
+from twinloop.policies.settings import (
+    KINDS,
+    ActSettings,
+    AdaptiveSettings,
+    FlowSettings,
+    MlpSettings,
+    Settings,
+    read_settings,
+)
 from twinloop.policies.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -52,7 +60,7 @@ def new_policy(
     """Create an untrained policy; torch's global random state is not changed.
 
     Args:
-        kind: ``mlp``, ``act`` or ``flow``.
+        kind: one of `settings.KINDS`.
         contract: contract of the policy's observations and commands.
         settings: settings of that kind, as a mapping or a settings object; missing values get the defaults.
         statistics: statistics of every column that the policy reads or predicts, for the normalization.
@@ -118,6 +126,7 @@ def _open_onnx(file: Path) -> Any:
 
 def _make_network(contract: Contract, settings: Settings) -> Network:
     from twinloop.policies.act import ActNetwork
+    from twinloop.policies.adaptive import AdaptiveNetwork
     from twinloop.policies.flow import FlowNetwork
     from twinloop.policies.network import MlpNetwork
 
@@ -128,6 +137,8 @@ def _make_network(contract: Contract, settings: Settings) -> Network:
             return ActNetwork(contract, settings)
         case FlowSettings():
             return FlowNetwork(contract, settings)
+        case AdaptiveSettings():
+            return AdaptiveNetwork(contract, settings)
 
 
 def _check_contract(contract: Contract, settings: Settings) -> None:
@@ -135,6 +146,8 @@ def _check_contract(contract: Contract, settings: Settings) -> None:
         raise InputError(
             f"A policy needs an observation, but this contract has neither {STATE}, nor {ENVIRONMENT}, nor cameras."
         )
+    if settings.command_history and contract.state is None:
+        raise InputError(f"A policy of kind {settings.kind} remembers {STATE}, which this contract does not have.")
     if settings.action_space == "delta_to_state":
         read = () if contract.state is None else contract.state.names
         if read != contract.action.names:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
@@ -27,11 +28,13 @@ class NetworkInputs:
         images: images by camera, ``(n, steps, 3, height, width)`` in [-1, 1], oldest step first.
         domain: index of each sample's domain (source of the data), ``(n,)``, 0 for unknown; None for a policy without
             domains.
+        parameters: normalized true values of the estimated parameters, ``(n, m)``; None if they are unknown.
     """
 
     vectors: Mapping[str, Tensor]
     images: Mapping[str, Tensor] = field(default_factory=dict)
     domain: Tensor | None = None
+    parameters: Tensor | None = None
 
 
 class Network(nn.Module, ABC):
@@ -82,6 +85,19 @@ def masked_mean(errors: Tensor, is_pad: Tensor) -> Tensor:
     """
     weights = (~is_pad).to(errors.dtype)
     return (errors.mean(dim=-1) * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def command_error(chunk: Tensor, action: Tensor, is_pad: Tensor, loss: Literal["mse", "l1"]) -> Tensor:
+    """Return the error of each sample ``(n,)``: squared (``mse``) or absolute (``l1``) differences of its commands.
+
+    Args:
+        chunk: predicted normalized commands, ``(n, chunk_size, k)``.
+        action: demonstrated normalized commands, of the same shape.
+        is_pad: mask ``(n, chunk_size)``, true for steps that do not count.
+        loss: kind of error.
+    """
+    difference = chunk - action
+    return masked_mean(difference.square() if loss == "mse" else difference.abs(), is_pad)
 
 
 def draw_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -225,6 +241,5 @@ class MlpNetwork(Network):
         """
         del generator
         chunk, _ = self.sample(inputs, action.new_empty(len(action), 0))
-        difference = chunk - action
-        error = masked_mean(difference.square() if self.settings.loss == "mse" else difference.abs(), is_pad)
+        error = command_error(chunk, action, is_pad, self.settings.loss)
         return error, {self.settings.loss: error}

@@ -54,10 +54,11 @@ class ObservationLayout:
     def shape(self, key: str) -> tuple[int, ...]:
         """Return the shape of one sample of an array."""
         if key == LAST_COMMAND:
-            return (action_size(self.contract),)
+            commands = (action_size(self.contract),)
+            return (self.settings.n_obs_steps, *commands) if self.settings.command_history else commands
         if key in self.sizes:
-            return (self.settings.n_obs_steps, self.sizes[key])
-        return (self.settings.n_obs_steps, *self.contract.cameras[key.removeprefix(IMAGES)], 3)
+            return (self.settings.count_steps(key), self.sizes[key])
+        return (self.settings.count_steps(key), *self.contract.cameras[key.removeprefix(IMAGES)], 3)
 
     def check(self, observation: Mapping[str, Any]) -> int:
         """Return the number of samples of an observation (arrays or tensors) after checking its arrays.
@@ -75,12 +76,22 @@ class ObservationLayout:
         for key in self.keys:
             shape, wanted = tuple(observation[key].shape), self.shape(key)
             if shape[1:] != wanted:
-                raise InputError(f"{key} has shape {shape}; the policy expects (n, {', '.join(map(str, wanted))}).")
+                raise InputError(
+                    f"{key} has shape {shape}; the policy expects (n, {', '.join(map(str, wanted))})."
+                    + (self._describe_memory() if shape[1:] == wanted[1:] else "")
+                )
             if key.startswith(IMAGES) and str(observation[key].dtype).removeprefix("torch.") != "uint8":
                 raise InputError(f"{key} is {observation[key].dtype}; the policy expects images in uint8, 0 to 255.")
         if len(set(counts.values())) != 1:
             raise InputError(f"The observation's arrays have different numbers of rows: {counts}.")
         return next(iter(counts.values()))
+
+    def _describe_memory(self) -> str:
+        """Return a sentence on the history that observations of one step lack."""
+        return (
+            f" It remembers {self.settings.n_obs_steps} control steps: run it with PolicyLoop, which keeps them, and "
+            "call its restart at the start of every episode."
+        )
 
     def predict_in_tiles(
         self, observation: Mapping[str, Any], noise: NDArray | None, predict: Callable[..., tuple[NDArray, NDArray]]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.assignment import copy_sources
+from twinloop.core.contract import ACTION
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
 from twinloop.core.files import dumps, write_bytes
 from twinloop.core.seeds import generator
@@ -39,9 +40,12 @@ from twinloop.policies.onnx_file import (
 )
 from twinloop.policies.onnx_policy import OnnxPolicy
 from twinloop.policies.policy import Policy, use_acting_mode
+from twinloop.policies.policy_loop import PolicyLoop, Predictor
+from twinloop.policies.statistics import LAST_COMMAND
 
 LIMIT = 1e-5  # largest difference from torch, relative to the largest value of a column
 _COUNTS = (1, 2, 16, 17)  # samples of the comparisons
+_WORLDS = 2  # of the compared episode
 _PACKAGES = ("twinloop", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
 
 
@@ -111,7 +115,9 @@ def measure_difference(policy: Policy, exported: OnnxPolicy, *, seed: int = 0) -
 
     A difference of commands is divided by the largest absolute value of its joint, a difference of features by the
     largest absolute value of all. The observations are drawn from the normal distribution with the policy's
-    normalization, and images from all pixels, for 1, 2, 16 and 17 samples and for every domain.
+    normalization, and images from all pixels, for 1, 2, 16 and 17 samples and for every domain. Then a whole episode of
+    them, twice as long as the policy's memory, passes through `PolicyLoop`, which remembers observations and the
+    commands that were sent.
 
     Args:
         policy: the policy.
@@ -132,9 +138,25 @@ def measure_difference(policy: Policy, exported: OnnxPolicy, *, seed: int = 0) -
         pairs.append(((chunk.numpy(), features.numpy()), exported.run_network(observation, noise, domain)))
     joints = policy.action_size
     return max(
-        _compare(np.concatenate([row[side][part].reshape(-1, width) for row in pairs]) for side in (0, 1))
-        for part, width in ((0, joints), (1, 1))
+        _compare(_act_in_episode(one, policy, seed) for one in (policy, exported)),
+        *(
+            _compare(np.concatenate([row[side][part].reshape(-1, width) for row in pairs]) for side in (0, 1))
+            for part, width in ((0, joints), (1, 1))
+        ),
     )
+
+
+def _act_in_episode(acting: Predictor, policy: Policy, seed: int) -> NDArray[np.float64]:
+    """Return the commands of a policy ``(m, k)`` in an episode of random observations and of random sent commands."""
+    rng = generator(seed, "policy/onnx/episode")
+    size, steps = (_WORLDS, policy.action_size), 2 * policy.n_obs_steps + policy.n_action_steps
+    sent = rng.standard_normal((steps, *size)) * policy.statistics.columns[ACTION].std
+    loop, commands = PolicyLoop(acting, _WORLDS, command=np.zeros(size)), list[NDArray[np.float64]]()
+    for held in sent:
+        seen = {key: _draw(policy, key, _WORLDS, rng) for key in policy.observation_keys if key != LAST_COMMAND}
+        commands.append(loop.act({key: values[:, -1] for key, values in seen.items()}))
+        loop.set_sent_commands(held)
+    return np.concatenate(commands)
 
 
 def _compare(sides: Iterable[NDArray]) -> float:

@@ -62,7 +62,7 @@ class OnnxPolicy:
 
     @property
     def kind(self) -> str:
-        """Kind of the policy: ``mlp``, ``act`` or ``flow``."""
+        """Kind of the policy, one of `settings.KINDS`."""
         return self.settings.kind
 
     @property

@@ -20,11 +20,12 @@ from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 from twinloop.core.contract import ACTION, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
+from twinloop.policies.adaptive import AdaptiveNetwork
 from twinloop.policies.folder import PolicyCard
 from twinloop.policies.network import Network, NetworkInputs
 from twinloop.policies.observations import ObservationLayout, fixed_noise
-from twinloop.policies.settings import Settings
-from twinloop.policies.statistics import LAST_COMMAND, Statistics, action_size, vector_sizes
+from twinloop.policies.settings import AdaptiveSettings, Settings
+from twinloop.policies.statistics import LAST_COMMAND, PARAMETERS, Statistics, action_size, vector_sizes
 from twinloop.policies.weights import content_hash, write_policy
 
 
@@ -63,6 +64,8 @@ class Normalizer(nn.Module):
     def __init__(self, contract: Contract, settings: Settings, statistics: Statistics) -> None:
         super().__init__()
         sizes = {**vector_sizes(contract, last_command=settings.last_command), ACTION: action_size(contract)}
+        if isinstance(settings, AdaptiveSettings) and settings.estimates:
+            sizes[PARAMETERS] = len(settings.estimates)
         self.columns = nn.ModuleDict()
         for key, size in sizes.items():
             plain = key == LAST_COMMAND and key not in statistics.columns and settings.action_space == "absolute"
@@ -95,7 +98,8 @@ class Policy(nn.Module):
     An observation of n samples is a mapping with LeRobot's keys. Values are in the dataset's units, and have the last
     ``n_obs_steps`` steps, oldest first. A vector of d numbers has the shape ``(n, n_obs_steps, d)``, an image the shape
     ``(n, n_obs_steps, height, width, 3)`` and the type uint8. If the setting ``last_command`` is true, the observation
-    also has ``observation.last_command``, ``(n, k)`` with k commands per step.
+    also has ``observation.last_command``, ``(n, k)`` with k commands per step; for a kind with a history of commands,
+    ``(n, n_obs_steps, k)``, the command before each observation.
 
     Attributes:
         contract: joints, cameras and rate that the policy expects.
@@ -117,7 +121,7 @@ class Policy(nn.Module):
 
     @property
     def kind(self) -> str:
-        """Kind of the policy: ``mlp``, ``act`` or ``flow``."""
+        """Kind of the policy, one of `settings.KINDS`."""
         return self.settings.kind
 
     @property
@@ -201,7 +205,8 @@ class Policy(nn.Module):
             batch: an observation as described in the class, with three more keys. ``action`` has the demonstrated
                 commands ``(n, chunk_size, k)`` in the dataset's units. ``action_is_pad`` ``(n, chunk_size)``, optional,
                 is true for steps after the end of the episode, whose commands have no effect. ``domain`` ``(n,)``,
-                optional, has the indices of the domains.
+                optional, has the indices of the domains. ``world_parameters`` ``(n, m)``, optional, has the true values
+                of the parameters that the policy estimates, in SI units; without them, estimates are not trained.
             generator: source of random draws, except those of dropout, which come from torch's default; None for
                 torch's default.
 
@@ -263,6 +268,19 @@ class Policy(nn.Module):
         with use_acting_mode(self):
             return self.layout.predict_in_tiles(observation, noise, predict)
 
+    def estimate(self, observation: Batch) -> Tensor:
+        """Return the estimated parameters of n robots in SI units, ``(n, m)``, as ``settings.estimates`` names them.
+
+        Raises:
+            InputError: If the policy estimates no parameters, or an observation is missing or has another shape.
+        """
+        if not isinstance(self.network, AdaptiveNetwork) or PARAMETERS not in self.statistics.columns:
+            raise InputError(f"This policy of kind {self.kind} estimates no parameters. Teach one with `distill`.")
+        self.layout.check(observation)
+        with use_acting_mode(self):
+            found, _ = self.network.encoder.encode_history(self._inputs(observation, None))
+            return self.normalizer.inverse(PARAMETERS, found)
+
     def save(self, folder: str | Path, card: PolicyCard | None = None) -> Path:
         """Write the policy to a folder; after an interruption the folder is unchanged or complete. Return the folder.
 
@@ -295,13 +313,15 @@ class Policy(nn.Module):
             count = next(iter(observation.values())).shape[0]
             index = domain if isinstance(domain, Tensor) else self.settings.domain_index(domain)
             token = torch.as_tensor(index, dtype=torch.long, device=self._device).expand(count)
-        return NetworkInputs(vectors=vectors, images=images, domain=token)
+        known = self.normalizer(PARAMETERS, observation[PARAMETERS]) if PARAMETERS in observation else None
+        return NetworkInputs(vectors=vectors, images=images, domain=token, parameters=known)
 
     def _base(self, observation: Batch) -> Tensor:
         """Return the values ``(n, k)`` to which predicted commands are relative."""
         if self.settings.action_space == "delta_to_state":
             return observation[STATE][:, -1].to(torch.float32)
-        return observation[LAST_COMMAND].to(torch.float32)
+        held = observation[LAST_COMMAND].to(torch.float32)
+        return held[:, -1] if self.settings.command_history else held
 
     def _noise(self, count: int, noise: Tensor | None) -> Tensor:
         if noise is None:

@@ -99,7 +99,8 @@ class Predictor(Protocol):
         """Predict command chunks for n observations.
 
         Args:
-            observation: histories by key, ``(n, n_obs_steps, …)``, oldest step first; the last command is ``(n, k)``.
+            observation: histories by key, ``(n, n_obs_steps, …)``, oldest step first; the last command is ``(n, k)``
+                unless the settings have ``command_history``.
             noise: standard normal numbers ``(n, noise_size)``; None for fixed numbers.
             domain: name of a domain (source of the data); None for the policy's default domain.
 
@@ -318,14 +319,14 @@ class PolicyLoop:
             self._command[unknown] = observation[STATE][unknown]
 
     def _update_history(self, observation: Mapping[str, NDArray], good: NDArray[np.bool_]) -> None:
-        steps = self.policy.settings.n_obs_steps
+        settings = self.policy.settings
         fresh = good & (self.chunk_step < 0)
         for key in self.policy.observation_keys:
-            if key == LAST_COMMAND:
+            if key == LAST_COMMAND and not settings.command_history:
                 continue
-            now = np.asarray(observation[key])
+            now = self._command if key == LAST_COMMAND else np.asarray(observation[key])
             if key not in self._history:
-                self._history[key] = np.zeros((self.nworld, steps, *now.shape[1:]), dtype=now.dtype)
+                self._history[key] = np.zeros((self.nworld, settings.count_steps(key), *now.shape[1:]), dtype=now.dtype)
             past = self._history[key]
             past[good, :-1] = past[good, 1:]
             past[good, -1] = now[good]
@@ -344,7 +345,7 @@ class PolicyLoop:
         if not worlds.size:
             return
         histories = {key: past[worlds] for key, past in self._history.items()}
-        if LAST_COMMAND in self.policy.observation_keys:
+        if LAST_COMMAND in self.policy.observation_keys and LAST_COMMAND not in histories:
             histories[LAST_COMMAND] = self._command[worlds]
         chunk, features = self.policy.predict_with_features(histories, self._noise(worlds), self._domain)
         finite = np.isfinite(chunk).reshape(len(worlds), -1).all(axis=1)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from twinloop.core.contract import STATE
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.joint_limits import JointLimits
+from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.twin.spec import describe_errors
 
-Kind = Literal["mlp", "act", "flow"]
+Kind = Literal["mlp", "act", "flow", "adaptive"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 UNKNOWN_DOMAIN = 0  # index of the embedding of an unknown domain
 
@@ -106,8 +108,11 @@ class CommonSettings(_Strict):
         default_domain: domain that is used if no domain is given; if empty, the embedding of an unknown domain is used.
         command_limits: limits that every command keeps; None for none.
         images: settings of the image encoder; the former name ``pictures`` is also read.
+        command_history: whether the policy reads the command before each of the ``n_obs_steps`` readings of the joints,
+            and of everything else the newest observation only; it depends on the kind of policy alone.
     """
 
+    command_history: ClassVar[bool] = False
     n_obs_steps: int = Field(1, ge=1, le=64)
     chunk_size: int = Field(32, ge=1, le=1024)
     n_action_steps: int = Field(16, ge=1, le=1024)
@@ -145,6 +150,12 @@ class CommonSettings(_Strict):
                 f"default_domain {self.default_domain!r} is not among the domains: {', '.join(self.domains) or 'none'}"
             )
         return self
+
+    def count_steps(self, key: str) -> int:
+        """Return how many steps of an observation's array the policy reads, the newest last."""
+        if (key in (STATE, LAST_COMMAND)) if self.command_history else (key != LAST_COMMAND):
+            return self.n_obs_steps
+        return 1
 
     def domain_index(self, name: str | None) -> int:
         """Return the index of a domain's embedding.
@@ -249,15 +260,58 @@ class FlowSettings(CommonSettings):
     solver: Literal["euler", "midpoint"] = "midpoint"
 
 
-Settings = MlpSettings | ActSettings | FlowSettings
-_MODELS: dict[str, type[Settings]] = {"mlp": MlpSettings, "act": ActSettings, "flow": FlowSettings}
+class AdaptiveSettings(CommonSettings):
+    """Settings of a policy with a memory, which adapts to the robot that it controls.
+
+    An encoder of the last ``n_obs_steps`` joint readings and commands estimates parameters of the robot, and a
+    multilayer perceptron reads the newest observation and these estimates. Kumar et al., "RMA: rapid motor adaptation
+    for legged robots", RSS 2021, who estimate from 50 steps by convolutions over time. Parameters are estimated only if
+    training knows them, as in the worlds of ``distill``. Further features of the history are learned from the commands'
+    error alone; they can represent what is no parameter, such as speeds.
+
+    Attributes:
+        n_obs_steps: number of control steps of the memory, the newest last; 32 by default.
+        last_command: always true.
+        estimates: names of the parameters that the encoder estimates, in SI units.
+        estimate_weight: weight of the squared error of the estimates in the loss; each parameter is normalized.
+        channels: number of channels of the convolution over time.
+        hidden: number of units of the encoder's other layer.
+        latent: number of further features of the history.
+        width: number of units of each layer of the perceptron.
+        depth: number of layers of the perceptron.
+        dropout: dropout probability.
+        loss: ``l1`` or ``mse``, see `MlpSettings`.
+    """
+
+    kind: Literal["adaptive"] = "adaptive"
+    command_history: ClassVar[bool] = True
+    n_obs_steps: int = Field(32, ge=1, le=64)
+    last_command: Literal[True] = True
+    estimates: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=1024)
+    estimate_weight: _Weight = 1.0
+    channels: int = Field(32, ge=1, le=1024)
+    hidden: _Width = 128
+    latent: int = Field(16, ge=1, le=1024)
+    width: _Width = 256
+    depth: _Depth = 3
+    dropout: _Share = 0.0
+    loss: Literal["mse", "l1"] = "l1"
+
+
+Settings = MlpSettings | ActSettings | FlowSettings | AdaptiveSettings
+_MODELS: dict[str, type[Settings]] = {
+    "mlp": MlpSettings,
+    "act": ActSettings,
+    "flow": FlowSettings,
+    "adaptive": AdaptiveSettings,
+}
 
 
 def read_settings(kind: str, value: Mapping[str, Any] | Settings | None = None, *, where: str = "settings") -> Settings:
     """Return checked settings of one kind of policy; missing values get the kind's defaults.
 
     Args:
-        kind: ``mlp``, ``act`` or ``flow``.
+        kind: one of `KINDS`.
         value: settings as a mapping or a settings object; None for the defaults.
         where: origin of the settings, for error messages.
 

@@ -15,6 +15,7 @@ from twinloop.core.plain import JsonRecord
 from twinloop.core.records import freeze_array
 
 LAST_COMMAND = "observation.last_command"
+PARAMETERS = "world_parameters"  # key of the true values of the parameters that a policy estimates, (n, m)
 Normalization = Literal["mean_std", "min_max", "quantile"]
 _MEASURES = ("mean", "std", "min", "max", "q01", "q99")
 _CONSTANT = 1e-6  # relative to a column's largest value: float32 on disk has a precision of 1.2e-7

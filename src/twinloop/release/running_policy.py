@@ -86,8 +86,18 @@ class LocalDecider:
         self.acting = self._make(self._policy, 1, run_seed=self._run_seed, episodes=[episode])
 
     def act(self, observation: Observation) -> Array:
-        """Return the policy's next command for k joints, shape ``(k,)``, in the contract's units."""
+        """Return the policy's next command for k joints, shape ``(k,)``, in the contract's units.
+
+        Raises:
+            InputError: If no episode was started, and the policy has a memory.
+        """
         if self.acting is None:
+            steps = self._policy.settings.n_obs_steps
+            if steps > 1:
+                raise InputError(
+                    f"{self.name} remembers {steps} control steps, but no episode was started, so nobody knows what it "
+                    "remembers. Call restart(EPISODE) before the first observation of every episode."
+                )
             self.restart(0)
         assert self.acting is not None  # noqa: S101 - restart made it
         rows = {key: np.asarray(values)[None] for key, values in observation.items()}

@@ -98,7 +98,8 @@ class LabellingActor:
         twin: twin of the worlds.
         contract: contract of the policy, without cameras.
         settings: settings of the policy, whose command limits also hold for the expert.
-        believed: values of parameters that the expert takes for true, by name; the others are nominal.
+        believed: values of parameters that the expert takes for true, by name: one number, or one per world
+            ``(nworld,)``; the others are nominal.
         tracker: errors of the tracker, which the expert does not have.
         policy: the policy; None if the expert acts in all worlds.
         teacher: policy that is the expert; None for the task's own.
@@ -110,7 +111,7 @@ class LabellingActor:
     twin: Twin
     contract: Contract
     settings: CommonSettings
-    believed: Mapping[str, float] = field(default_factory=dict[str, float])
+    believed: Mapping[str, float | Array] = field(default_factory=dict[str, float | Array])
     tracker: TrackerNoise = PERFECT
     policy: Predictor | None = None
     teacher: HashedPolicy | None = None

@@ -15,12 +15,10 @@ import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
-from twinloop.core.contract import IMAGES
 from twinloop.core.errors import InputError
 from twinloop.core.extension import describe_error
 from twinloop.core.registry import Registry
 from twinloop.policies.policy import DOMAIN, Policy
-from twinloop.policies.statistics import LAST_COMMAND, vector_sizes
 from twinloop.stats.classifier import classifier_test
 from twinloop.stats.distances import mmd
 from twinloop.train.additions import SOURCE, Batch
@@ -168,19 +166,13 @@ def _make_method(name: str, size: int) -> nn.Module:
 
 
 def _feature_size(policy: Policy) -> int:
-    contract, steps = policy.contract, policy.n_obs_steps
-    sizes = vector_sizes(contract, last_command=policy.settings.last_command)
-    device = next(policy.parameters()).device
+    layout, device = policy.layout, next(policy.parameters()).device
     rows = {
-        key: torch.zeros((1, size) if key == LAST_COMMAND else (1, steps, size), device=device)
-        for key, size in sizes.items()
-    }
-    images = {
-        IMAGES + name: torch.zeros((1, steps, *size, 3), dtype=torch.uint8, device=device)
-        for name, size in contract.cameras.items()
+        key: torch.zeros((1, *layout.shape(key)), dtype=None if key in layout.sizes else torch.uint8, device=device)
+        for key in layout.keys
     }
     with torch.no_grad():
-        return int(policy({**rows, **images})[1].shape[-1])
+        return int(policy(rows)[1].shape[-1])
 
 
 def _covariance(rows: Tensor) -> Tensor:

@@ -3,17 +3,19 @@
 DAgger (Ross, Gordon & Bagnell, "A reduction of imitation learning and structured prediction to no-regret online
 learning", AISTATS 2011). In the first round the expert acts, in later rounds the policy, so that it learns what to do
 in the states to which its own errors lead. All rounds stay in the training data. The expert sees what the policy sees,
-and knows what the policy can learn: the median of each parameter over the worlds (`tasks.protocol.LabellingTask`).
+and knows what the policy can learn (`tasks.protocol.LabellingTask`): the median of each parameter over the worlds, and
+the true value of those that a policy with a memory estimates.
 """
 
 from __future__ import annotations
 
 import copy
+import fnmatch
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -35,8 +37,8 @@ from twinloop.hardware.limits import command_limits
 from twinloop.policies.factory import new_policy
 from twinloop.policies.folder import PolicyCard
 from twinloop.policies.policy import Policy
-from twinloop.policies.settings import CommandLimits, read_settings
-from twinloop.policies.statistics import LAST_COMMAND, Statistics, relative_actions
+from twinloop.policies.settings import AdaptiveSettings, CommandLimits, read_settings
+from twinloop.policies.statistics import LAST_COMMAND, PARAMETERS, Statistics, relative_actions
 from twinloop.randomize import Plan
 from twinloop.rollout.episodes import run_batch
 from twinloop.rollout.labelling import LabellingActor, require_labels
@@ -56,10 +58,15 @@ from twinloop.train.run import use_torch_settings
 from twinloop.train.worlds import describe_worlds
 from twinloop.twin import Twin
 
+TaughtKind = Literal["mlp", "adaptive"]
 Arrays = Mapping[str, NDArray[np.float32]]
 _ROUNDS = "rounds"
 _MEDIAN_OF = 1001  # worlds; the standard error of a median is then 4 % of the standard deviation of a normal parameter
-_KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "label": ACTION}
+_KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "label": ACTION, PARAMETERS: PARAMETERS}
+# What a servo does between a command and a reading. The zeros of encoders are not among them: commands and readings
+# share them, so a history shows nothing of them.
+_ESTIMATES = ("joint/*", "actuator/*")
+_ESTIMATED_AT = 16  # steps of each episode at which the error of the estimates is measured
 _SETTINGS = {"chunk_size": 1, "n_action_steps": 1, "last_command": True, "action_space": "delta_to_command"}
 
 
@@ -69,7 +76,10 @@ class DistillConfig(StrictConfig):
     Attributes:
         inputs: names of the bodies whose tracked values the policy reads; by default all but the tool, which few robots
             have a tracker for.
-        settings: settings of the policy, of kind ``mlp``.
+        policy: ``mlp``; or ``adaptive`` for a policy with a memory, which estimates parameters of the robot.
+        settings: settings of the policy. ``estimates`` of an ``adaptive`` policy may have patterns, such as
+            ``actuator/*/kp``, of names of drawn parameters, whose true values the expert knows; by default all
+            of joints and actuators.
         worlds: worlds of each round.
         rounds: number of rounds; in the first one the expert acts.
         steps: steps of the optimizer after each round but the last.
@@ -88,6 +98,7 @@ class DistillConfig(StrictConfig):
     """
 
     inputs: tuple[str, ...] = ()
+    policy: TaughtKind = "mlp"
     settings: dict[str, Any] = Field(default_factory=dict)
     worlds: int = Field(default=256, ge=1)
     rounds: int = Field(default=10, ge=1)
@@ -131,18 +142,25 @@ class DistillRun:
     def __post_init__(self) -> None:
         self.labelled_by = require_labels(self.task, self.plan.twin, self.teacher)
         self.contract = choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
-        settings = read_settings("mlp", {**_SETTINGS, **_limit_commands(self.plan.twin), **self.config.settings})
-        if self.base is not None:
-            settings = self._settings_of(self.base)
+        drawn = self.plan.draw(range(_MEDIAN_OF))
+        settings = self._choose_settings(drawn) if self.base is None else self._settings_of(self.base)
         if settings.chunk_size != 1 or not settings.last_command:
             raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
         self.settings, self.data = settings, list[Arrays]()
         plans = [self.plan.hash, self.plan.twin.hash, None if self.other is None else self.other.hash]
         task = [self.task.name, self.task.version, self.labelled_by]
         parts = [self.config.model_dump(mode="json"), task, plans]
-        self.believed = _median_values(self.plan)
         parts += [] if self.base is None else [self.base.hash]
+        self.estimates = settings.estimates if isinstance(settings, AdaptiveSettings) else ()
+        self.believed = dict(zip(drawn.names, np.median(drawn.values, axis=0).tolist(), strict=True))
         self.facts = {"configuration": sha256_json(parts)}
+
+    def _choose_settings(self, drawn: ParamTable) -> Any:
+        """Return the settings of a new policy, from the configuration and worlds of the plan."""
+        given = {**_SETTINGS, **_limit_commands(self.plan.twin), **self.config.settings}
+        if self.config.policy == "adaptive":
+            given["estimates"] = choose_estimates(drawn, given.get("estimates", _ESTIMATES))
+        return read_settings(self.config.policy, given)
 
     def _settings_of(self, base: Policy) -> Any:
         """Return the settings of the policy from which teaching continues.
@@ -153,10 +171,11 @@ class DistillRun:
         unlike = base.contract.find_differences(self.contract)
         if unlike:
             raise InputError("The policy to continue from does not fit these worlds. " + "; ".join(unlike) + ".")
-        if base.settings.kind != "mlp" or self.config.settings:
+        if base.settings.kind not in get_args(TaughtKind) or self.config.settings:
             raise InputError(
-                f"Teaching continues from a policy of kind mlp with its own settings; this one is {base.settings.kind}"
-                f" and {len(self.config.settings)} settings are given. Leave --set out, or teach a new policy."
+                f"Teaching continues from a policy of kind {' or '.join(get_args(TaughtKind))} with its own settings; "
+                f"this one is {base.settings.kind}, and {len(self.config.settings)} settings are given. Leave --set "
+                "out, or teach a new policy."
             )
         return base.settings
 
@@ -190,7 +209,7 @@ class DistillRun:
     def _make_policy(self) -> Policy:
         if self.base is not None:
             return copy.deepcopy(self.base)
-        return new_policy("mlp", self.contract, self.settings, self._measure(), seed=self.config.seed)
+        return new_policy(self.settings.kind, self.contract, self.settings, self._measure(), seed=self.config.seed)
 
     def _collect(self, number: int, policy: Policy | None) -> dict[str, Any]:
         """Simulate a round, add its labelled steps to the data, and return facts about it."""
@@ -198,6 +217,8 @@ class DistillRun:
         episodes = range(number * config.worlds, (number + 1) * config.worlds)
         count = config.worlds if policy is None else round(config.expert_share * config.worlds)
         order = generator(config.seed, "distill/actors", number).permutation(config.worlds)
+        params = self._draw(episodes)
+        known = {name: params[name] for name in self.estimates}
         actor = LabellingActor(
             task=self.task,
             twin=self.plan.twin,
@@ -206,11 +227,11 @@ class DistillRun:
             policy=policy,
             by_expert=order < count,
             teacher=self.teacher,
-            believed=self.believed,
+            believed={**self.believed, **known},
             tracker=TrackerNoise(noise=config.tracker_noise, spread=config.tracker_offset),
         )
         batch = run_batch(
-            self.plan.twin, self.task, self._draw(episodes), run_seed=config.seed, episodes=episodes, actor=actor,
+            self.plan.twin, self.task, params, run_seed=config.seed, episodes=episodes, actor=actor,
             backend=open_backend(),
         )  # fmt: skip
         valid = batch.trajectories.valid
@@ -220,10 +241,13 @@ class DistillRun:
                 f"{batch.trajectories.reason[0]}. Check the twin with `twinloop twin check`, or narrow its ranges."
             )
         arrays = {name: values[valid] for name, values in actor.steps.stack().items()}
+        if known:
+            arrays[PARAMETERS] = np.stack(list(known.values()), axis=1)[valid].astype(np.float32)
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         write_bytes(self._file(number), buffer.getvalue())
         self.data.append(arrays)
+        inferred = {} if policy is None or not known else {"estimates": self._score_estimates(policy)}
         return {
             "worlds": config.worlds,
             "by_expert": count,
@@ -232,6 +256,7 @@ class DistillRun:
             "successes": int(batch.success.sum()),
             "labelled_by": self.labelled_by,
             "steps": int(arrays["label"].shape[0] * arrays["label"].shape[1]),
+            **inferred,
         }
 
     def _draw(self, episodes: range) -> ParamTable:
@@ -282,15 +307,32 @@ class DistillRun:
         worlds, length = columns[ACTION].shape[:2]
         world = torch.from_numpy(random.integers(0, worlds, self.config.batch))
         step = torch.from_numpy(random.integers(0, length, self.config.batch))
+        made = {**self._observe(columns, world, step), ACTION: columns[ACTION][world, step][:, None]}
+        return {**made, PARAMETERS: columns[PARAMETERS][world]} if self.estimates else made
+
+    def _observe(self, columns: Mapping[str, Tensor], world: Tensor, step: Tensor) -> dict[str, Tensor]:
+        """Return what the policy remembers in some worlds ``(n,)`` at some steps ``(n,)``."""
         past = (step[:, None] + torch.arange(1 - self.settings.n_obs_steps, 1)).clamp(min=0)
         made = {
-            key: values[world[:, None], past] for key, values in columns.items() if key not in (ACTION, LAST_COMMAND)
+            key: values[world[:, None], past[:, -self.settings.count_steps(key) :]]
+            for key, values in columns.items()
+            if key not in (ACTION, PARAMETERS)
         }
-        return {
-            **made,
-            LAST_COMMAND: columns[LAST_COMMAND][world, step],
-            ACTION: columns[ACTION][world, step][:, None],
-        }
+        return made if self.settings.command_history else {**made, LAST_COMMAND: columns[LAST_COMMAND][world, step]}
+
+    def _score_estimates(self, policy: Policy) -> dict[str, float]:
+        """Return the share of each parameter's variance over new worlds that the policy's estimates explain (R²).
+
+        The worlds are those of the last round, on which the policy was not trained yet. A memory that holds less than a
+        whole episode explains less at some steps than at others; the mean is over steps that divide the episode evenly.
+        """
+        columns = {_KEYS[name]: torch.from_numpy(values) for name, values in self.data[-1].items()}
+        true, (worlds, length) = columns[PARAMETERS].numpy(), columns[ACTION].shape[:2]
+        steps = np.linspace(length / _ESTIMATED_AT, length, _ESTIMATED_AT).astype(int) - 1
+        rows = [self._observe(columns, torch.arange(worlds), torch.full((worlds,), step)) for step in steps]
+        error = np.mean([(policy.estimate(row).numpy() - true) ** 2 for row in rows], axis=(0, 1))
+        share = 1.0 - error / np.maximum(true.var(axis=0), 1e-30)
+        return dict(zip(self.estimates, share.tolist(), strict=True))
 
     def _measure(self) -> Statistics:
         samples: dict[str, NDArray[Any]] = {_KEYS[name]: values for name, values in self.data[0].items()}
@@ -408,10 +450,21 @@ def choose_inputs(offered: Contract, names: tuple[str, ...]) -> Contract:
     return replace(offered, environment=kept)
 
 
-def _median_values(plan: Plan) -> dict[str, float]:
-    """Return the median of each parameter over the worlds of a plan: what an expert may know about one of them."""
-    drawn = plan.draw(range(_MEDIAN_OF))
-    return dict(zip(drawn.names, np.median(drawn.values, axis=0).tolist(), strict=True))
+def choose_estimates(drawn: ParamTable, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the parameters that a policy estimates: those that match a pattern and differ between worlds.
+
+    Args:
+        drawn: parameters of many worlds.
+        patterns: patterns of names.
+
+    Raises:
+        UnknownNameError: If no parameter of the worlds matches a pattern.
+    """
+    varied = [name for name, spread in zip(drawn.names, np.ptp(drawn.values, axis=0), strict=True) if spread > 0]
+    for pattern in patterns:
+        if not fnmatch.filter(drawn.names, pattern):
+            raise UnknownNameError("parameter", pattern, drawn.names, where="the twin")
+    return tuple(name for name in varied if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def _limit_commands(twin: Twin) -> dict[str, Any]:
@@ -425,7 +478,7 @@ def _make_metrics(run: DistillRun, policy: Policy, rows: list[dict[str, Any]]) -
     return {
         "schema": 1,
         "verb": "distill",
-        "policy": "mlp",
+        "policy": policy.kind,
         "hash": policy.hash,
         "parameters": policy.parameter_count,
         "config": run.config.model_dump(mode="json"),

@@ -264,9 +264,7 @@ def _make_loop(
     config, data = prepared.config, prepared.data
     samples = SampleBatches(
         data,
-        n_obs_steps=policy.n_obs_steps,
-        chunk_size=policy.chunk_size,
-        last_command=policy.settings.last_command,
+        settings=policy.settings,
         images=open_caches(data),
         device=config.device,
     )

@@ -20,6 +20,7 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.progress import track
 from twinloop.dataset.media.image_sources import open_images
 from twinloop.policies.policy import IS_PAD
+from twinloop.policies.settings import CommonSettings
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train.data import Ints, TrainingFrames
 from twinloop.train.sources import ListedEpisode
@@ -112,10 +113,9 @@ class SampleBatches:
 
     Args:
         data: all frames; its columns are copied to the device once.
-        n_obs_steps: observations per sample, the newest last.
-        chunk_size: commands per sample, the first one issued at the sample's frame.
-        last_command: whether a sample has ``observation.last_command`` ``(n, k)``, the command of the previous step. At
-            the first frame of an episode it is the measured joint positions, as if they were held.
+        settings: settings of the policy: observations and commands per sample, and whether it has
+            ``observation.last_command``, the command of the previous step. At the first frame of an episode this is the
+            measured joint positions, as if they were held.
         images: image cache per camera, if the policy uses images.
         device: torch device of the tensors.
     """
@@ -124,9 +124,7 @@ class SampleBatches:
         self,
         data: TrainingFrames,
         *,
-        n_obs_steps: int,
-        chunk_size: int,
-        last_command: bool = False,
+        settings: CommonSettings,
         images: Mapping[str, ImageCache] | None = None,
         device: str = "cpu",
     ) -> None:
@@ -134,30 +132,33 @@ class SampleBatches:
         lengths = data.last - data.first + 1
         self._first = torch.from_numpy(np.repeat(data.first, lengths)).to(device)
         self._last = torch.from_numpy(np.repeat(data.last, lengths)).to(device)
-        self._before = torch.arange(1 - n_obs_steps, 1, device=device)
-        self._after = torch.arange(chunk_size, device=device)
-        held = data.held_commands(np.arange(data.frames)) if last_command else None
+        self._before = torch.arange(1 - settings.n_obs_steps, 1, device=device)
+        self._after = torch.arange(settings.chunk_size, device=device)
+        held = data.held_commands(np.arange(data.frames)) if settings.last_command else None
         self._held = None if held is None else torch.from_numpy(held).to(device)
-        self._images, self.device = dict(images or {}), device
+        self._images, self.device, self._settings = dict(images or {}), device, settings
 
     def batch(self, frames: Ints) -> dict[str, Tensor]:
         """Return the samples of the given frames ``(n,)``.
 
         Returns:
-            Each observation ``(n, n_obs_steps, …)`` by its key, ``action`` ``(n, chunk_size, k)`` for k joints, and
+            Each observation ``(n, steps, …)`` by its key, ``action`` ``(n, chunk_size, k)`` for k joints, and
             ``action_is_pad`` ``(n, chunk_size)``. Values are float32 in the dataset's units; images are ``(n,
-            n_obs_steps, h, w, 3)`` uint8.
+            steps, h, w, 3)`` uint8.
         """
         at = torch.from_numpy(np.ascontiguousarray(frames)).to(self.device)
         first, last = self._first[at], self._last[at]
         past = torch.maximum(at[:, None] + self._before, first[:, None])
         ahead = at[:, None] + self._after
         is_pad = ahead > last[:, None]
-        made = {key: values[past] for key, values in self._columns.items() if key != ACTION}
+        count = self._settings.count_steps
+        made = {key: values[past[:, -count(key) :]] for key, values in self._columns.items() if key != ACTION}
         made[ACTION] = self._columns[ACTION][torch.minimum(ahead, last[:, None])]
         made[IS_PAD] = is_pad
         if self._held is not None:
-            made[LAST_COMMAND] = self._held[at]
+            made[LAST_COMMAND] = self._held[past if self._settings.command_history else at]
         for camera, cache in self._images.items():
-            made[IMAGES + camera] = torch.from_numpy(cache.read(past.cpu().numpy())).to(self.device)
+            made[IMAGES + camera] = torch.from_numpy(cache.read(past[:, -count(IMAGES + camera) :].cpu().numpy())).to(
+                self.device
+            )
         return made

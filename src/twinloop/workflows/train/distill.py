@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -50,6 +52,7 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
     config = DistillConfig.of(
         {
             **given,
+            "policy": request.policy,
             "other_share": 1.0 - share,
             "inputs": request.inputs,
             "settings": parse_policy_settings(request.set),
@@ -82,7 +85,17 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
         success = f"{row['successes'] / row['worlds']:.0%}"
         table.add_row(f"{number + 1}", f"{row['by_expert']}", f"{row['by_policy']}", success, f"{row['loss']:.4f}")
     console.print(table)
+    if estimates := metrics["rounds"][-1].get("estimates"):
+        console.print(f"R² of the estimates in new worlds: {_format_estimates(estimates)}", soft_wrap=True)
     console.print(f"Policy hash {metrics['hash'][:16]}: {request.output}", soft_wrap=True)
     record_simulated_training(request.workspace, request.output, metrics, started, [str(request.file)], console)
     console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
     return {**metrics, "output": str(request.output)}
+
+
+def _format_estimates(estimates: Mapping[str, float]) -> str:
+    """Return the mean and the largest R² of each quantity over the joints."""
+    groups: dict[str, list[float]] = {}
+    for name, share in estimates.items():
+        groups.setdefault(name.rpartition("/")[2], []).append(share)
+    return ", ".join(f"{name} {np.mean(rows):.2f} (at most {max(rows):.2f})" for name, rows in groups.items())

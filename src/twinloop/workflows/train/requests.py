@@ -94,6 +94,8 @@ class DistillRequest(Request):
     """The generate file, whose twin, task and randomization are used."""
     output: Path
     """Folder for the policy."""
+    policy: Literal["mlp", "adaptive"] = "mlp"
+    """Kind of the policy: mlp, or adaptive, which has a memory and estimates parameters of the robot."""
     teacher: Path | None = None
     """Folder of a trained policy that labels the states and acts in the first round, instead of the task's expert."""
     base: Path | None = None
@@ -123,7 +125,7 @@ class DistillRequest(Request):
     lr: float | None = None
     """Maximum learning rate."""
     set: tuple[str, ...] = ()
-    """Settings of the policy as NAME=VALUE, such as width=512 or n_obs_steps=4 (a memory of four steps)."""
+    """Settings of the policy as NAME=VALUE, such as width=512 or n_obs_steps=4 (four steps as inputs)."""
     seed: int | None = None
     """Run seed; by default that of the file for the worlds, and 0 for the weights."""
     workspace: Path | None = None
