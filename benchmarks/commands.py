@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from benchmarks.studies import Studies
-from benchmarks.transfer.settings import NUMBERS, Family, TransferSettings
+from benchmarks.transfer.settings import FIRST_MEMORY, MEMORY, NUMBERS, TRANSFER, Family, TransferSettings
 from twinloop.cli.commands import Command, Outcome, make_console
 from twinloop.cli.parser import Program
 from twinloop.core.errors import InputError
@@ -381,7 +382,7 @@ class BenchTransfer:
     """Number of trials of each policy on each robot."""
     log: int = TransferSettings.log
     """Number of teleoperated episodes from which each robot is identified."""
-    conditions: str = ",".join(map(str, NUMBERS))
+    conditions: str = ",".join(map(str, TRANSFER))
     """Numbers of the conditions to run, separated by commas."""
     retraining: bool = False
     """Instead retrain a policy of the hand-written ranges from one failure on each robot."""
@@ -391,6 +392,7 @@ class BenchTransfer:
     """Documentation folder, e.g. docs. The tables in its page evidence/transfer.md are replaced."""
     json: bool = False
     """End with one line of JSON on standard output."""
+    study: ClassVar[str] = "transfer"
 
     def run(self) -> Outcome:
         """Run the study."""
@@ -405,9 +407,26 @@ class BenchTransfer:
             log=self.log,
             conditions=_conditions(self.conditions),
         )
-        run = run_bench_retraining if self.retraining else run_bench_transfer
-        metrics = run(make_console(json=self.json), settings, self.output, workers=self.workers, docs=self.write)
+        console, given = make_console(json=self.json), {"workers": self.workers, "docs": self.write}
+        if self.retraining:
+            return run_bench_retraining(console, settings, self.output, **given), 0
+        metrics = run_bench_transfer(console, settings, self.output, **given, study=self.study)
         return metrics, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchMemory(BenchTransfer):
+    """Measure what a memory is worth on robots with hidden parameters: none, four observations, an encoder of history.
+
+    The policies are taught in the same worlds, the twin's hand-written ranges (conditions 2, 6 and 7). An interrupted
+    run resumes if it is started again.
+    """
+
+    first: int = FIRST_MEMORY
+    """Seed of the first robot."""
+    conditions: str = ",".join(map(str, MEMORY))
+    """Numbers of the conditions to run, separated by commas."""
+    study: ClassVar[str] = "memory"
 
 
 def _numbers(text: str) -> list[int]:
@@ -421,7 +440,9 @@ def _conditions(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError as error:
-        raise InputError(f"--conditions {text}: give numbers from 1 to 5 separated by commas, such as 1,4.") from error
+        raise InputError(
+            f"--conditions {text}: give numbers from 1 to {max(NUMBERS)} separated by commas, such as 1,4."
+        ) from error
 
 
 PROGRAM = Program(
@@ -443,6 +464,7 @@ PROGRAM = Program(
             Command("rare", BenchRare),
             Command("quality", BenchQuality),
             Command("transfer", BenchTransfer),
+            Command("memory", BenchMemory),
         )
     },
 )

@@ -51,7 +51,7 @@ class StudyPart:
     def path(self) -> Path:
         """Folder of the part."""
         robot = "shared" if self.robot < 0 else f"robot{self.robot}"
-        policy = f"-{NUMBERS[self.condition].worlds}-seed{self.seed}" if self.condition else ""
+        policy = f"-{NUMBERS[self.condition].folder}-seed{self.seed}" if self.condition else ""
         return Path(self.folder) / self.kind / f"{robot}{policy}"
 
     @property
@@ -123,8 +123,11 @@ def _log(part: StudyPart) -> None:
 def _policy(part: StudyPart) -> None:
     twin = part.family.twin
     identified = part.log.path / _DISTRIBUTION
-    plan, other = training_plans(NUMBERS[part.condition].worlds, twin, identified, part.seed)
-    config = DistillConfig(**{**part.settings.recipe, "seed": part.seed})
+    condition = NUMBERS[part.condition]
+    plan, other = training_plans(condition.worlds, twin, identified, part.seed)
+    recipe = {**part.settings.recipe, **condition.policy, "seed": part.seed}
+    recipe["settings"] = {**part.settings.recipe.get("settings", {}), **condition.policy.get("settings", {})}
+    config = DistillConfig(**recipe)
     distill(plan, open_task(part.family.task, twin), config, part.path, other=other)
 
 

@@ -21,19 +21,25 @@ PAGE = "evidence/transfer.md"
 
 
 def run_bench_transfer(
-    console: Console, settings: TransferSettings, output: Path, *, workers: int = 0, docs: Path | None = None
+    console: Console,
+    settings: TransferSettings,
+    output: Path,
+    *,
+    workers: int = 0,
+    docs: Path | None = None,
+    study: str = "transfer",
 ) -> dict[str, Any]:
     """Run the study, print its tables, and write ``result.json`` and ``report.html``.
 
-    If ``docs`` is given, also replace the tables in that folder's page. An interrupted study is resumed: complete parts
-    in ``output`` are reused.
+    If ``docs`` is given, also replace the tables of ``study`` in that folder's page. An interrupted study is resumed:
+    complete parts in ``output`` are reused.
 
     Raises:
         InputError: If the folder contains a study with other settings, or the page lacks marker comments.
         MissingDependencyError: If torch is not installed.
     """
     require_torch()
-    mark = f"benchmarks transfer {settings.family}"
+    mark = f"benchmarks {study} {settings.family}"
     if docs is not None:
         around(docs / PAGE, mark)
     result = compare_on_robots(settings, output, workers=workers, console=console)

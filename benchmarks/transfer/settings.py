@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -9,6 +10,7 @@ from twinloop.core.errors import InputError
 
 Worlds = Literal["nominal", "ranges", "point", "identified", "both"]
 FIRST_ROBOT = 300  # lower seeds were used to choose the recipe
+FIRST_MEMORY = 320  # of the study of memories, whose robots no other study has
 PLACES = 77  # run seed of the initial conditions of the trials
 
 
@@ -22,11 +24,20 @@ class Condition:
             ranges), ``point`` (the identified values), ``identified`` (the identified distribution), or ``both`` (half
             of the worlds from the ranges, half from the identified distribution).
         label: label in the tables.
+        policy: changes of the recipe that all conditions share, see `train.distill.DistillConfig`.
+        name: name of the condition in folders; by default ``worlds``.
     """
 
     number: int
     worlds: Worlds
     label: str
+    policy: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    name: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Name of the condition in folders."""
+        return self.name or self.worlds
 
     @property
     def per_robot(self) -> bool:
@@ -40,9 +51,24 @@ CONDITIONS = (
     Condition(number=3, worlds="point", label="identified values"),
     Condition(number=4, worlds="identified", label="identified distribution"),
     Condition(number=5, worlds="both", label="half hand-written ranges, half identified distribution"),
+    Condition(
+        number=6,
+        worlds="ranges",
+        label="hand-written ranges; four observations as input",
+        policy={"settings": {"n_obs_steps": 4}},
+        name="ranges-frames",
+    ),
+    Condition(
+        number=7,
+        worlds="ranges",
+        label="hand-written ranges; a memory that estimates parameters",
+        policy={"policy": "adaptive"},
+        name="ranges-memory",
+    ),
 )
+TRANSFER, MEMORY = (1, 2, 3, 4, 5), (2, 6, 7)  # numbers of the conditions of the two studies
 NUMBERS = {condition.number: condition for condition in CONDITIONS}
-DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4))
+DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4), (6, 2), (7, 2), (7, 6))
 Family = Literal["hidden", "drake"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
@@ -71,7 +97,7 @@ class TransferSettings:
     seeds: int = 3
     episodes: int = 30
     log: int = 4
-    conditions: tuple[int, ...] = tuple(NUMBERS)
+    conditions: tuple[int, ...] = TRANSFER
     recipe: dict[str, Any] = field(default_factory=lambda: dict(RECIPE))
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from benchmarks.transfer.parts import StudyPart, make
 from benchmarks.transfer.retraining import Retraining, draw_near, retraining_table
 from benchmarks.transfer.robots import cut_share
 from benchmarks.transfer.run import run_bench_retraining, run_bench_transfer
-from benchmarks.transfer.settings import CONDITIONS, PLACES, TransferSettings
+from benchmarks.transfer.settings import CONDITIONS, MEMORY, PLACES, TransferSettings
 from benchmarks.transfer.study import TransferResult, order_stages
 from benchmarks.transfer.worlds import training_plans
 from twinloop.core.distribution import ParamDistribution
@@ -88,7 +88,7 @@ class TestOrder:
             )
             for robot in settings.robot_seeds
             for seed in range(2)
-            for c in CONDITIONS
+            for c in TransferSettings().selected_conditions
         ]
 
     def test_what_is_needed_comes_first_and_once(self, tmp_path):
@@ -123,11 +123,31 @@ class TestOrder:
 
     @pytest.mark.parametrize(
         ("changed", "said"),
-        [({"conditions": (1, 7)}, "--conditions 7"), ({"log": 0}, "--log 0"), ({"family": "x"}, "--family x")],
+        [({"conditions": (1, 8)}, "--conditions 8"), ({"log": 0}, "--log 0"), ({"family": "x"}, "--family x")],
     )
     def test_wrong_settings(self, changed, said):
         with pytest.raises(InputError, match=said):
             TransferSettings(**changed)
+
+
+def test_the_policies_of_the_study_of_memories_differ_in_their_memory_alone(tmp_path, monkeypatch):
+    taught = {}
+
+    def record(plan, task, config, output, *, other):
+        taught[output.name] = (plan.hash, config)
+
+    monkeypatch.setattr(parts, "distill", record)
+    for number in MEMORY:
+        part = StudyPart(kind="policy", folder=str(tmp_path), settings=TINY, seed=2, condition=number)
+        assert part.needs == ()
+        parts._policy(part)
+    assert list(taught) == ["shared-ranges-seed2", "shared-ranges-frames-seed2", "shared-ranges-memory-seed2"]
+    (plan, none), (_, frames), (_, memory) = taught.values()
+    assert {made[0] for made in taught.values()} == {plan}
+    assert none.policy == "mlp"
+    assert none.settings == RECIPE["settings"]
+    assert frames == none.model_copy(update={"settings": {**RECIPE["settings"], "n_obs_steps": 4}})
+    assert memory == none.model_copy(update={"policy": "adaptive"})
 
 
 def test_the_share_of_cut_commands_is_that_of_the_envelope():
