@@ -416,7 +416,7 @@ class BenchTransfer:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchMemory(BenchTransfer):
-    """Measure what a memory is worth on robots with hidden parameters: none, four observations, an encoder of history.
+    """Measure the effect of a memory on robots with hidden parameters: none, four observations, an encoder of history.
 
     The policies are taught in the same worlds, the twin's hand-written ranges (conditions 2, 6 and 7). An interrupted
     run resumes if it is started again.

@@ -266,8 +266,8 @@ class AdaptiveSettings(CommonSettings):
     An encoder of the last ``n_obs_steps`` joint readings and commands estimates parameters of the robot, and a
     multilayer perceptron reads the newest observation and these estimates. Kumar et al., "RMA: rapid motor adaptation
     for legged robots", RSS 2021, who estimate from 50 steps by convolutions over time. Parameters are estimated only if
-    training knows them, as in the worlds of ``distill``. Further features of the history are learned from the commands'
-    error alone; they can represent what is no parameter, such as speeds.
+    the training data has their true values, as in ``distill``. Further features of the history are learned from the
+    errors of commands alone; they can represent other quantities, such as speeds.
 
     Attributes:
         n_obs_steps: number of control steps of the memory, the newest last; 32 by default.
@@ -286,7 +286,7 @@ class AdaptiveSettings(CommonSettings):
     kind: Literal["adaptive"] = "adaptive"
     command_history: ClassVar[bool] = True
     n_obs_steps: int = Field(32, ge=1, le=64)
-    last_command: Literal[True] = True
+    last_command: Literal[True] = True  # pyright: ignore[reportIncompatibleVariableOverride]
     estimates: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=1024)
     estimate_weight: _Weight = 1.0
     channels: int = Field(32, ge=1, le=1024)

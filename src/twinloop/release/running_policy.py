@@ -95,8 +95,8 @@ class LocalDecider:
             steps = self._policy.settings.n_obs_steps
             if steps > 1:
                 raise InputError(
-                    f"{self.name} remembers {steps} control steps, but no episode was started, so nobody knows what it "
-                    "remembers. Call restart(EPISODE) before the first observation of every episode."
+                    f"{self.name} remembers {steps} control steps, but no episode was started. Call "
+                    "restart(EPISODE) before the first observation of every episode."
                 )
             self.restart(0)
         assert self.acting is not None  # noqa: S101 - restart made it

@@ -37,7 +37,7 @@ from twinloop.hardware.limits import command_limits
 from twinloop.policies.factory import new_policy
 from twinloop.policies.folder import PolicyCard
 from twinloop.policies.policy import Policy
-from twinloop.policies.settings import AdaptiveSettings, CommandLimits, read_settings
+from twinloop.policies.settings import AdaptiveSettings, CommandLimits, MlpSettings, read_settings
 from twinloop.policies.statistics import LAST_COMMAND, PARAMETERS, Statistics, relative_actions
 from twinloop.randomize import Plan
 from twinloop.rollout.episodes import run_batch
@@ -144,6 +144,7 @@ class DistillRun:
         self.contract = choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
         drawn = self.plan.draw(range(_MEDIAN_OF))
         settings = self._choose_settings(drawn) if self.base is None else self._settings_of(self.base)
+        assert isinstance(settings, MlpSettings | AdaptiveSettings)  # noqa: S101 - of these kinds
         if settings.chunk_size != 1 or not settings.last_command:
             raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
         self.settings, self.data = settings, list[Arrays]()
@@ -286,12 +287,12 @@ class DistillRun:
                     rate = learning_rate(step, steps=steps, peak=config.lr, warmup=0.0)
                     for group in optimizer.param_groups:
                         group["lr"] = rate
-                loss, _, _ = policy.loss(self._batch(columns, random))
+                loss, _, parts = policy.loss(self._batch(columns, random))
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(policy.parameters(), config.clip)
                 optimizer.step()
-                total += loss.detach()
+                total += parts[self.settings.loss]
                 advance(1)
         policy.eval()
         mean = float(total) / steps
