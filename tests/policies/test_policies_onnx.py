@@ -198,12 +198,14 @@ def test_a_difference_above_the_limit_leaves_no_file(exported, tmp_path, monkeyp
         export_onnx(exported[0], tmp_path / "p.bin")
 
 
-def test_the_comparison_sees_one_changed_weight(exported):
+def test_the_comparison_sees_one_changed_weight_and_a_whole_episode(exported, monkeypatch):
     file, changed = exported[1], small("mlp")
     assert onnx_export.measure_difference(changed, open_policy(file)) < 1e-5
     with torch.no_grad():
         changed.network.head.bias[0] += 1e-4
     assert onnx_export.measure_difference(changed, open_policy(file)) > 1e-5
+    monkeypatch.setattr(onnx_export, "_act_in_episode", lambda one, policy, _: np.full((9, 2), 1.0 + (one is policy)))
+    assert onnx_export.measure_difference(small("mlp"), open_policy(file)) == 0.5
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])

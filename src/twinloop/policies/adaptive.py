@@ -22,40 +22,44 @@ _LAG_S = 0.1  # scale of a following error: that of a servo with this lag is its
 class HistoryEncoder(nn.Module):
     """Encoder of readings and commands over time: their values, their speeds, and commands minus readings.
 
-    A linear map of blocks of 8 steps (a convolution without overlap), then a layer over all blocks. Speeds and
-    following errors are inputs because they show the parameters of a servo, but are small differences of the values.
+    A linear map of blocks of 8 steps (a convolution without overlap), then one layer over all blocks for the further
+    features, and two for the estimates. Speeds and following errors are inputs because they show the parameters of a
+    servo, but are small differences of the values.
 
     Args:
         contract: contract of the policy, which reads the joints.
         settings: settings of the policy.
-        size: number of elements of the code.
     """
 
-    def __init__(self, contract: Contract, settings: AdaptiveSettings, size: int) -> None:
+    def __init__(self, contract: Contract, settings: AdaptiveSettings) -> None:
         super().__init__()
         readings = 0 if contract.state is None else len(contract.state.joints)
         self._hz, self._steps = contract.control_hz, settings.n_obs_steps
         self._follows = contract.state is not None and contract.state.names == contract.action.names
         inputs = 2 * (readings + action_size(contract)) + self._follows * readings
         self._blocks = -(-settings.n_obs_steps // _BLOCK)
-        self.layers = nn.Sequential(
-            nn.Linear(inputs * _BLOCK, settings.channels),
-            nn.GELU(),
-            nn.Flatten(),  # of blocks
-            nn.Linear(settings.channels * self._blocks, settings.hidden),
-            nn.GELU(),
-            nn.Linear(settings.hidden, size),
-        )
+        code, drop = settings.channels * self._blocks, settings.estimate_dropout
+        self.blocks = nn.Sequential(nn.Linear(inputs * _BLOCK, settings.channels), nn.GELU(), nn.Flatten())
+        self.latent = nn.Linear(code, settings.latent)
+        layers = [nn.Dropout(drop), nn.Linear(code, settings.hidden), nn.GELU(), nn.Dropout(drop)]
+        number = len(settings.estimates)
+        self.estimates = nn.Sequential(*layers, nn.Linear(settings.hidden, number)) if number else None
 
-    def forward(self, readings: Tensor, commands: Tensor) -> Tensor:
-        """Return the codes ``(n, size)`` of normalized readings and commands ``(n, steps · k)``, oldest step first."""
+    def forward(self, readings: Tensor, commands: Tensor) -> tuple[Tensor, Tensor]:
+        """Return normalized estimates ``(n, m)`` and further features ``(n, latent)`` of n histories.
+
+        Args:
+            readings: normalized readings, ``(n, steps · k)``, oldest step first.
+            commands: normalized commands before them, ``(n, steps · k)``.
+        """
         reading, command = (values.unflatten(1, (self._steps, -1)) for values in (readings, commands))
         parts = [reading, command, self._differentiate(reading), self._differentiate(command)]
         if self._follows:
             parts.append((command - reading) / _LAG_S)
         history = torch.cat(parts, dim=-1)
-        before = history[:, :1].expand(-1, -self._steps % _BLOCK, -1)
-        return self.layers(torch.cat([before, history], dim=1).reshape(len(history), self._blocks, -1))
+        history = torch.cat([history[:, :1]] * (-self._steps % _BLOCK) + [history], dim=1)  # whole blocks
+        code = self.blocks(history.unflatten(1, (self._blocks, _BLOCK)).flatten(2))
+        return code[:, :0] if self.estimates is None else self.estimates(code), self.latent(code)
 
     def _differentiate(self, values: Tensor) -> Tensor:
         """Return the speeds per second of values ``(n, steps, k)``; the speed of the oldest step is 0."""
@@ -71,16 +75,14 @@ class AdaptiveEncoder(nn.Module):
 
     def __init__(self, contract: Contract, settings: AdaptiveSettings) -> None:
         super().__init__()
-        self._latent, self._sizes = settings.latent, vector_sizes(contract, last_command=True)
+        self._sizes = vector_sizes(contract, last_command=True)
         self.newest = VectorEncoder(contract, settings.model_copy(update={"n_obs_steps": 1}))
-        codes = len(settings.estimates) + settings.latent
-        self.history = HistoryEncoder(contract, settings, codes)
-        self.size = self.newest.size + codes
+        self.history = HistoryEncoder(contract, settings)
+        self.size = self.newest.size + len(settings.estimates) + settings.latent
 
     def encode_history(self, inputs: NetworkInputs) -> tuple[Tensor, Tensor]:
         """Return normalized estimates ``(n, m)`` and further features ``(n, latent)`` of n histories."""
-        code = self.history(inputs.vectors[STATE], inputs.vectors[LAST_COMMAND])
-        return code[:, : -self._latent], code[:, -self._latent :]
+        return self.history(inputs.vectors[STATE], inputs.vectors[LAST_COMMAND])
 
     def forward(self, inputs: NetworkInputs) -> tuple[Tensor, Tensor]:
         """Return the vectors that the trunk reads, ``(n, size)``, and the estimates ``(n, m)``.

@@ -274,8 +274,10 @@ class AdaptiveSettings(CommonSettings):
         last_command: always true.
         estimates: names of the parameters that the encoder estimates, in SI units.
         estimate_weight: weight of the squared error of the estimates in the loss; each parameter is normalized.
+        estimate_dropout: dropout probability of the layers of the estimates. A history also shows which of the training
+            worlds it is from, so that without dropout the estimates are memorized instead of measured.
         channels: number of channels of the convolution over time.
-        hidden: number of units of the encoder's other layer.
+        hidden: number of units of the hidden layer of the estimates.
         latent: number of further features of the history.
         width: number of units of each layer of the perceptron.
         depth: number of layers of the perceptron.
@@ -289,6 +291,7 @@ class AdaptiveSettings(CommonSettings):
     last_command: Literal[True] = True  # pyright: ignore[reportIncompatibleVariableOverride]
     estimates: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=1024)
     estimate_weight: _Weight = 1.0
+    estimate_dropout: _Share = 0.3
     channels: int = Field(32, ge=1, le=1024)
     hidden: _Width = 128
     latent: int = Field(16, ge=1, le=1024)

@@ -281,7 +281,9 @@ class DistillRun:
         random, columns = generator(config.seed, "distill/batches", number), self._columns()
         total = torch.zeros(())
         policy.train()
-        with show_progress(label=f"round {number + 1} of {config.rounds}", total=steps) as advance:
+        shown = show_progress(label=f"round {number + 1} of {config.rounds}", total=steps)
+        with torch.random.fork_rng(devices=[]), shown as advance:
+            torch.manual_seed(int(generator(config.seed, "distill/dropout", number).integers(2**63)))
             for step in range(steps):
                 if last:
                     rate = learning_rate(step, steps=steps, peak=config.lr, warmup=0.0)
