@@ -20,11 +20,11 @@ _LAG_S = 0.1  # scale of a following error: that of a servo with this lag is its
 
 
 class HistoryEncoder(nn.Module):
-    """Encoder of readings and commands over time: their values, their speeds, and commands minus readings.
+    """Encoder of joint readings and commands over time: their speeds, and commands minus readings.
 
     A linear map of blocks of 8 steps (a convolution without overlap), then one layer over all blocks for the further
-    features, and two for the estimates. Speeds and following errors are inputs because they show the parameters of a
-    servo, but are small differences of the values.
+    features, and two for the estimates. Speeds and following errors show the parameters of a servo. Positions are not
+    inputs, because they show the task of one episode, by which training worlds would be memorized.
 
     Args:
         contract: contract of the policy, which reads the joints.
@@ -36,7 +36,7 @@ class HistoryEncoder(nn.Module):
         readings = 0 if contract.state is None else len(contract.state.joints)
         self._hz, self._steps = contract.control_hz, settings.n_obs_steps
         self._follows = contract.state is not None and contract.state.names == contract.action.names
-        inputs = 2 * (readings + action_size(contract)) + self._follows * readings
+        inputs = readings + action_size(contract) + self._follows * readings
         self._blocks = -(-settings.n_obs_steps // _BLOCK)
         code, drop = settings.channels * self._blocks, settings.estimate_dropout
         self.blocks = nn.Sequential(nn.Linear(inputs * _BLOCK, settings.channels), nn.GELU(), nn.Flatten())
@@ -53,7 +53,7 @@ class HistoryEncoder(nn.Module):
             commands: normalized commands before them, ``(n, steps · k)``.
         """
         reading, command = (values.unflatten(1, (self._steps, -1)) for values in (readings, commands))
-        parts = [reading, command, self._differentiate(reading), self._differentiate(command)]
+        parts = [self._differentiate(reading), self._differentiate(command)]
         if self._follows:
             parts.append((command - reading) / _LAG_S)
         history = torch.cat(parts, dim=-1)
