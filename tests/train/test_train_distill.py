@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.hardware.limits import command_limits
 from twinloop.policies.folder import read_card
 from twinloop.randomize import Draw, Plan, default_draws
 from twinloop.randomize.distributions import Choice
@@ -270,7 +271,7 @@ def test_the_memory_of_a_batch_is_that_of_the_rollout(task, tmp_path):
     columns = {module._KEYS[name]: torch.from_numpy(values) for name, values in run.data[1].items()}
     params = run._draw(range(4, 8))
     np.testing.assert_allclose(columns[module.PARAMETERS].T, [params[name] for name in run.estimates], rtol=1e-6)
-    limits = run.settings.command_limits.to_joints(TWIN.control_hz)
+    limits = command_limits(TWIN, TWIN.control_hz)
     for step in (0, 2, 7):
         seen = run._observe(columns, torch.arange(4), torch.full((4,), step))
         wanted = policy.predict({key: values.numpy() for key, values in seen.items()})[:, 0]
