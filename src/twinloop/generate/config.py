@@ -42,6 +42,7 @@ from twinloop.randomize import (
 )
 from twinloop.tasks import open_task
 from twinloop.twin import TWINS, Twin, load_twin
+from twinloop.twin.residual_spec import RESIDUAL_TWIN
 from twinloop.twin.robot_names import ROBOTS
 from twinloop.twin.spec import describe_errors
 
@@ -341,7 +342,7 @@ def resolve_config(
     config = GenerateConfig(
         file=file.model_copy(update={"render": None}),
         render=None if file.render is None else _approve_renderer(file.render),
-        twin=_twin_reference(file.scene, where, folder),
+        twin=_add_residual(_twin_reference(file.scene, where, folder), file.randomization, identified, folder, where),
         task=require_reference(resolve_reference(file.scene.task, folder)),
         episodes=episodes or file.rollout.parallel_envs * file.rollout.episodes_per_env,
         seed=file.seed,
@@ -383,6 +384,22 @@ def _twin_reference(scene: SceneConfig, where: str, folder: Path) -> str:
     if scene.robot in TWINS:
         return str(scene.robot)
     raise UnknownNameError("robot", str(scene.robot), [*ROBOTS, *TWINS], where=f"{where}: scene.robot")
+
+
+def _add_residual(reference: str, section: Any, identified: Mapping[str, Any] | None, folder: Path, where: str) -> str:
+    """Return the twin with the residual that an identification run admitted, or ``reference`` if there is none.
+
+    Raises:
+        InputError: If the run identified another twin than ``reference``.
+    """
+    if identified is None or not (path := folder / section["identified"] / RESIDUAL_TWIN).is_file():
+        return reference
+    if load_twin(reference).hash not in (identified["twin_hash"], load_twin(path).hash):
+        raise InputError(
+            f"{where}: {path} has a residual of another twin than {reference}. Identify this twin with --residual, or "
+            f"delete {path} to draw the parameters without a residual."
+        )
+    return str(path.resolve())
 
 
 def make_plan(config: GenerateConfig, twin: Twin) -> Plan:

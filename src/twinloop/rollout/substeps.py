@@ -24,7 +24,10 @@ from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import DriveStages, apply_drives
 from twinloop.simulate.protocol import STATE_SPEC, state_columns, state_poses
+from twinloop.simulate.residual import Residuals
 from twinloop.twin import Twin
+
+_BIT = mujoco.mjtState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,11 @@ class StepInputs:
 
 
 def step_inputs(
-    twin: Twin, params: ParamTable, initial: NDArray[np.float64], commands: NDArray[np.float64]
+    twin: Twin,
+    params: ParamTable,
+    initial: NDArray[np.float64],
+    commands: NDArray[np.float64],
+    states: NDArray[np.float64],
 ) -> Iterator[StepInputs]:
     """Yield the inputs of the physics steps, one control step after the other.
 
@@ -53,14 +60,18 @@ def step_inputs(
         params: parameters of the world, one row.
         initial: command that was in effect before the first step, ``(1, nu)``.
         commands: commands of the T control steps, ``(T, nu)``.
+        states: states at the start of the control steps, at least T, ``(T, nstate)``.
     """
-    path, pushes = CommandPath(twin, params, initial), Pushes(twin, params)
-    for command in commands:
+    path, pushes, residuals = CommandPath(twin, params, initial), Pushes(twin, params), Residuals(twin, params)
+    qpos, qvel = (states[:, state_columns(twin.model, int(part))] for part in (_BIT.mjSTATE_QPOS, _BIT.mjSTATE_QVEL))
+    for row, command in enumerate(commands):
         step, clock = path.step, path.clock
-        controls = path.compute_controls(command[None])[0]
+        controls = path.compute_controls(command[None])
+        if residuals.active:
+            controls = residuals.add(controls, qpos[row, None], qvel[row, None])
         wrenches = pushes.compute_wrenches(step, clock.began, clock.ratio)
         yield StepInputs(
-            controls=np.broadcast_to(controls, (twin.substeps, twin.model.nu)),
+            controls=np.broadcast_to(controls[0], (twin.substeps, twin.model.nu)),
             wrenches=None if wrenches is None else wrenches[0],
             # Without timing errors the physics step equals the model's bit for bit.
             timestep=None if clock.steady else float(clock.timestep[0]),
@@ -68,7 +79,6 @@ def step_inputs(
 
 
 VOLTAGE, TEMPERATURE = "voltage", "temperature_rise"  # recorded from the drives, in addition to MjData's fields
-_BIT = mujoco.mjtState
 VisitStep: TypeAlias = Callable[[int, mujoco.MjModel, mujoco.MjData], None]
 
 
@@ -159,7 +169,7 @@ class PhysicsStepper:
         self._model = copy.copy(model or twin.model)
         twin.fields(params, model=model).write_inplace(self._model, 0)
         self._data, self._seen = mujoco.MjData(self._model), mujoco.MjData(self._model)
-        self._inputs = list(step_inputs(twin, params, self._initial, self._commands))
+        self._inputs = list(step_inputs(twin, params, self._initial, self._commands, self.states))
         self._drives, self._next = DriveStages(twin, params), 0
         self._poses: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
 
@@ -226,7 +236,7 @@ class PhysicsStepper:
 
     def read_initial_records(self, record: Sequence[str]) -> dict[str, NDArray[np.float64]]:
         """Return the quantities that `run` records, for the first state under the initial command, by name."""
-        held = next(step_inputs(self.twin, self.params, self._initial, self._initial))
+        held = next(step_inputs(self.twin, self.params, self._initial, self._initial, self.states))
         control, drives = held.controls[0], DriveStages(self.twin, self.params)
         changes = self.twin.stepped_fields(self.params, [0])
         if changes:

@@ -1,8 +1,8 @@
 """Simulate worlds under commands that are known in advance, faster than step by step.
 
-If all control steps are equal (no drive effects between physics steps, no pushes, no randomness, no parameters
-that change per step), the controls of all physics steps are known in advance, and `BackendThreads` runs them in
-a few long calls. The result equals that of `rollout` bit for bit. All other cases use `rollout`.
+If all control steps are equal (no drive effects between physics steps, no pushes, no residual, no randomness, no
+parameters that change per step), the controls of all physics steps are known in advance, and `BackendThreads` runs them
+in a few long calls. The result equals that of `rollout` bit for bit. All other cases use `rollout`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from twinloop.simulate.command import DROP_RATE, JITTER, ControlClock, arrived_s
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import Backend, InitialState
+from twinloop.simulate.residual import Residuals
 from twinloop.simulate.rollout import rollout
 from twinloop.simulate.threads import BackendThreads, make_batch
 from twinloop.twin import Twin
@@ -134,8 +135,8 @@ def _has_equal_steps(twin: Twin, params: ParamTable) -> bool:
         return False
     if twin.spec.robot is not None and (twin.column(params, "actuator", "delay") < 0).any():
         return False  # `CommandPath` refuses it
-    return (
-        ControlClock(twin, params).steady and not Pushes(twin, params).active and not DriveStages(twin, params).active
+    return ControlClock(twin, params).steady and not any(
+        effect(twin, params).active for effect in (Pushes, Residuals, DriveStages)
     )
 
 

@@ -15,6 +15,7 @@ from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import DriveStages, apply_drives
 from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
+from twinloop.simulate.residual import Residuals
 from twinloop.twin import Twin
 
 
@@ -42,7 +43,7 @@ class SimulationReference:
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState) -> None:
         self.nworld, self.step_index = initial.nworld, 0
         self._commands = CommandPath(twin, params, initial.command, earlier=initial.earlier)
-        self._pushes = Pushes(twin, params)
+        self._pushes, self._residuals = Pushes(twin, params), Residuals(twin, params)
         self._twin, self._params = twin, params
         self._worlds = [_begin(twin, params, initial, world) for world in range(self.nworld)]
         each = ([world] for world in range(self.nworld))
@@ -96,6 +97,8 @@ class SimulationReference:
         """
         step, clock = self._commands.step, self._commands.clock
         controls = self._commands.compute_controls(np.asarray(command, dtype=np.float64))
+        if self._residuals.active:
+            controls = self._residuals.add(controls, self.qpos, self.qvel)
         wrenches = self._pushes.compute_wrenches(step, clock.began, clock.ratio)
         changes = self._twin.stepped_fields(self._params, step)
         for world, ((model, data), sequence) in enumerate(zip(self._worlds, controls, strict=True)):
@@ -130,6 +133,7 @@ class SimulationReference:
         self._commands.restart(index, params, initial.command)
         self._params = self._params.replace_worlds(index, params)
         self._pushes.restart(self._params)
+        self._residuals.restart(index, params)
         for row, world in enumerate(index):
             self._worlds[world] = _begin(self._twin, params, initial, row)
             self._drives[world] = DriveStages(self._twin, params.take([row]))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.params import ParamTable
+from twinloop.core.params import ParamTable, SeedPath
 from twinloop.simulate.open_loop import ReplayedMotion, open_loop
 from twinloop.simulate.protocol import Backend
 from twinloop.simulate.replay_logs import ReplayLogs, harden_friction
@@ -135,7 +135,7 @@ def apply_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
     """Return parameters for each window of each world, with the values that the log records for each episode.
 
     A recorded value (such as the mass of the payload, ``logs.conditions``) replaces the world's value. Rows are ordered
-    by world, then by window.
+    by world, then by window. If the worlds have seeds, every window of a world has its own random events.
 
     Raises:
         BoundsError: If a recorded value is outside of the parameter's bounds.
@@ -144,4 +144,8 @@ def apply_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
     for name, known in logs.conditions.items():
         logs.twin.find_param(name).check(known, where="the log's conditions")
         values[:, params.names.index(name)] = np.tile(known, params.nworld)
-    return ParamTable(names=params.names, values=values)
+    table, seeds = ParamTable(names=params.names, values=values), params.seeds
+    if seeds is None:
+        return table
+    episodes, attempts = np.repeat(seeds.episodes, len(logs)), np.tile(np.arange(len(logs)), params.nworld)
+    return table.with_seeds(SeedPath.of(seeds.run_seed, episodes, attempts))

@@ -17,6 +17,7 @@ from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes, append_wrenches
 from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
+from twinloop.simulate.residual import Residuals
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
 
@@ -64,7 +65,7 @@ class SimulationThreads:
     ) -> None:
         self.nworld, self.step_index = initial.nworld, 0
         self._commands = CommandPath(twin, params, initial.command, earlier=initial.earlier)
-        self._pushes = Pushes(twin, params)
+        self._pushes, self._residuals = Pushes(twin, params), Residuals(twin, params)
         self._twin, self._params, self._moved = twin, params, twin.find_changed_params(params)
         self.batch = make_batch(twin, params, initial, nthread)
         self._drives = DriveStages(twin, params, initial=initial)
@@ -113,6 +114,8 @@ class SimulationThreads:
         step, clock = self._commands.step, self._commands.clock
         with span("command path"):
             controls = self._commands.compute_controls(np.asarray(command, dtype=np.float64))
+            if self._residuals.active:
+                controls = self._residuals.add(controls, self.qpos, self.qvel)
             wrenches = self._pushes.compute_wrenches(step, clock.began, clock.ratio)
         changes = self._twin.stepped_fields(self._params, step)
         if changes:
@@ -169,6 +172,7 @@ class SimulationThreads:
         self._drives.restart(index, params)
         self._params = self._params.replace_worlds(index, params)
         self._pushes.restart(self._params)
+        self._residuals.restart(index, params)
         self._moved |= self._twin.find_changed_params(params)
         _write(self.batch, self._twin.fields(params, always=self._moved), index)
         _begin(self.batch, initial, start_activations(self._twin, params, initial), index)

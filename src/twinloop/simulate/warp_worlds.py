@@ -21,6 +21,7 @@ from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
+from twinloop.simulate.residual import Residuals
 from twinloop.simulate.warp_model import GraphCache, WarpModel, use_device
 from twinloop.twin import Twin
 
@@ -140,6 +141,7 @@ class WarpWorlds:
             twin, params, initial.command, earlier=initial.earlier, as_array=self.arrays.asarray
         )
         self._pushes = Pushes(twin, params)
+        self._residuals = Residuals(twin, params, as_array=self.arrays.asarray)
         self._drives = DriveStages(twin, params, as_array=self.arrays.asarray, initial=initial)
         with use_device(self.device):
             self.model = WarpModel(twin, self.nworld)
@@ -213,6 +215,8 @@ class WarpWorlds:
         """
         step, clock = self._commands.step, self._commands.clock
         controls = self._commands.compute_controls(command)
+        if self._residuals.active:
+            controls = self._residuals.add(controls, self.qpos, self.qvel)
         changes = self._twin.stepped_fields(self._params, step)
         with use_device(self.device):
             if changes:
@@ -244,6 +248,7 @@ class WarpWorlds:
         self._drives.restart(index, params)
         self._params = self._params.replace_worlds(index, params)
         self._pushes.restart(self._params)
+        self._residuals.restart(index, params)
         self._moved |= self._twin.find_changed_params(params)
         self._write(params, index)
         self._begin(index, params, initial)

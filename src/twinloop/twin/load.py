@@ -22,7 +22,8 @@ from twinloop.twin.compiling import compile_model, prepare_spec
 from twinloop.twin.devices import SensingDevice, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options, list_model_files
-from twinloop.twin.params import expand_params
+from twinloop.twin.params import expand_params, residual_params
+from twinloop.twin.residual_spec import check_residual_joints
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import SceneLayout, build_scene
 from twinloop.twin.servos import add_servos, apply_servos, preset_nominals, robot_servos
@@ -389,9 +390,15 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     scene = SceneSlots(layout=layout, model=model) if layout else None
     _check_names(spec, model, where)
     _check_sensors(spec, devices, model, where)
-    declared = [*(scene.param_specs() if scene else []), *sensor_params(devices), *spec.params]
+    declared = [
+        *(scene.param_specs() if scene else []),
+        *sensor_params(devices),
+        *residual_params(spec.residual),
+        *spec.params,
+    ]
     params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))
-    excluded = {"classes", *(() if scene else ("scene",)), *(() if devices else ("sensors",))}
+    unused = {"scene": scene, "sensors": devices, "residual": spec.residual}
+    excluded = {"classes", *(key for key, value in unused.items() if not value)}
     stored_spec = spec.model_dump(mode="json", by_alias=True, exclude=excluded)
     content = [stored_spec, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
     content += [device.model_dump(mode="json") for device in devices.values()]
@@ -467,6 +474,7 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
         for name in names:
             if name not in existing:
                 raise UnknownNameError(kind, name, existing, where=where)
+    check_residual_joints(spec.residual, robot.joints if robot else [], where)
     if robot and len({len(robot.joints), len(robot.units), len(robot.actuator_names), model.nactuator}) > 1:
         raise InputError(
             f"{where}: robot has {len(robot.joints)} joints, {len(robot.units)} units, "

@@ -23,6 +23,8 @@ from twinloop.twin.quantities import (
     split_path,
 )
 from twinloop.twin.quantities.typical import distance_per_angle, joint_of
+from twinloop.twin.quantities.world import RESIDUAL_ACTION, RESIDUAL_DISTURBANCE
+from twinloop.twin.residual_spec import ResidualSpec
 from twinloop.twin.spec import ParamSpec
 
 _JOINT_FAMILIES = ("joint", "sensor", "actuator")
@@ -143,6 +145,15 @@ def expand_params(
             params[param.name] = param
     _check_single_writer(model, params.values(), where)
     return params
+
+
+def residual_params(residual: ResidualSpec | None) -> list[ParamSpec]:
+    """Return the declarations of the amplitudes of a residual, which a randomization draws from 0 to 1."""
+    if residual is None:
+        return []
+    source = f"from none to all of it, so that no policy depends on it: {residual.source}"
+    names = (RESIDUAL_ACTION, RESIDUAL_DISTURBANCE)
+    return [ParamSpec(name=name, range=(0.0, 1.0), source=source) for name in names]
 
 
 def _raise_missing_quantity(model: mujoco.MjModel, kinds: list[Quantity], target: str, *, where: str) -> NoReturn:

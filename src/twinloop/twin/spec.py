@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from twinloop.core.errors import InputError, nearest_names
 from twinloop.core.units import CommandKind
 from twinloop.twin.quantities import find_kind
+from twinloop.twin.residual_spec import ResidualSpec
 from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1
@@ -183,6 +184,7 @@ class TwinSpec(_Strict):
         scene: Permanent objects and random clutter; None for the objects of the model only.
         classes: Semantic class for image annotations (see `render.annotate`), by name of a body, or by name of a geom
             that belongs to the world body (floor, table).
+        residual: Motion that no parameter explains, which `twinloop identify --residual` writes; None for none.
         params: Declarations of the parameters with their ranges.
     """
 
@@ -199,6 +201,7 @@ class TwinSpec(_Strict):
     task: dict[str, dict[str, Any]] = {}
     scene: SceneSpec | None = None
     classes: dict[str, Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]] = {}
+    residual: ResidualSpec | None = None
     params: list[ParamSpec] = []
 
     @model_validator(mode="after")

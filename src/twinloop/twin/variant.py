@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from twinloop.core.errors import InputError
+from twinloop.core.files import sha256_json
 from twinloop.twin.compiling import changed_settings_lines, compile_model
 from twinloop.twin.devices import mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
-from twinloop.twin.params import expand_params
+from twinloop.twin.params import expand_params, residual_params
 from twinloop.twin.quantities.sensing import SENSOR_TEXT
+from twinloop.twin.residual_spec import ResidualSpec, check_residual_joints
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.servos import preset_nominals
 from twinloop.twin.spec import GearSpec, ParamSpec, SensorSpec
@@ -57,6 +59,24 @@ def add_twin_gears(twin: Twin, gears: GearSpec) -> Twin:
     params = expand_params(model, rows, where=twin.name, nominals=preset_nominals(robot, twin.servos))
     name = "+".join([twin.hash, "gears", *changed_settings_lines(model)])
     return replace(twin, spec=spec, model=model, mjspec=mjspec, scene=scene, params=params, hash=name)
+
+
+def add_twin_residual(twin: Twin, residual: ResidualSpec) -> Twin:
+    """Return a twin with a residual, which replaces an earlier one.
+
+    Args:
+        twin: The twin; it is not changed.
+        residual: Offsets and disturbances of the controls that no parameter explains.
+
+    Raises:
+        UnknownNameError: If the residual names a joint that the robot does not have.
+    """
+    joints = twin.robot.joints if twin.spec.robot else []
+    check_residual_joints(residual, joints, twin.name)
+    added = expand_params(twin.model, residual_params(residual), where=twin.name)
+    digest = sha256_json(residual.model_dump(mode="json"))
+    spec = twin.spec.model_copy(update={"residual": residual})
+    return replace(twin, spec=spec, params={**twin.params, **added}, hash=f"{twin.hash}+residual+{digest[:16]}")
 
 
 def add_twin_sensors(twin: Twin, sensors: Mapping[str, SensorSpec], *, folder: Path | None = None) -> Twin:

@@ -69,6 +69,7 @@ TERMS: Mapping[str, str] = MappingProxyType(
         "gravity": "gravity has another direction or strength than in the twin",
         "air": "wind and drag",
         "pushes": "external forces push bodies",
+        "residual": "motion that no parameter of the twin explains",
         "camera pose": "camera poses other than the twin's",
         "camera chain": "camera optics, exposure, noise and colours other than the twin's",
         "camera delay": "images are late or lost",

@@ -138,6 +138,33 @@ PUSHES: tuple[Quantity, ...] = (
 )
 
 
+RESIDUAL_ACTION, RESIDUAL_DISTURBANCE = "residual/action/amplitude", "residual/disturbance/amplitude"
+
+
+def _residual_quantity(name: str, default: float, meaning: str) -> Quantity:
+    family, member, quantity = name.split("/")
+    return Quantity(
+        family=family,
+        member=member,
+        quantity=quantity,
+        unit="1",
+        low=0.0,
+        high=1.0,
+        default=default,
+        stage="command",
+        meaning=meaning,
+        cause="disturbances",
+        term="residual",
+        neutral=0.0,
+    )
+
+
+RESIDUAL: tuple[Quantity, ...] = (
+    _residual_quantity(RESIDUAL_ACTION, 1.0, "factor on the offsets of the twin's `residual:`"),
+    _residual_quantity(RESIDUAL_DISTURBANCE, 0.0, "factor on the random disturbance of the twin's `residual:`"),
+)
+
+
 def _write_pose(target: ObjectWriter, position: str, quaternion: str) -> None:
     (row,) = target.rows(position)
     own = getattr(target.model, position)[row], getattr(target.model, quaternion)[row]

@@ -223,7 +223,7 @@ class _GeneratedDataset:
             with the reasons why they do not suffice.
         """
         initial = np.atleast_2d(np.asarray(provenance.extra[INITIAL_COMMAND], dtype=np.float64))
-        inputs = list(step_inputs(self.twin, params, initial, self._reader.commands(index)))
+        inputs = list(step_inputs(self.twin, params, initial, self._reader.commands(index), self._reader.states(index)))
         said = {
             "drives change the model between physics steps": DriveStages(self.twin, params).active,
             "parameters change at control steps": self.twin.stepped_fields(params, [0]) is not None,

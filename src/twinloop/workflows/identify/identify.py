@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import absolute_path, write_text
 from twinloop.core.progress import show_counter
 from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
@@ -22,14 +24,17 @@ from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
 from twinloop.identify.compare import StructureComparison, compare_structures, held_out_splits
 from twinloop.identify.conformal import LEVEL, CalibratedRanges, calibrate
 from twinloop.identify.drift import Drift, detect_drift, group_episodes
+from twinloop.identify.residual import ResidualFit, check_holdout, fit_residual
 from twinloop.identify.sbi_bridge import sample_posterior
 from twinloop.identify.sbi_flow import require_sbi
 from twinloop.identify.sbi_result import PosteriorDraws
 from twinloop.identify.structures import select_structures
 from twinloop.report import ReportPage
-from twinloop.simulate import open_backend
+from twinloop.simulate import Backend, open_backend
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import min_clip_count
 from twinloop.twin import Twin, load_twin
+from twinloop.twin.residual_spec import RESIDUAL_TWIN, ResidualSpec
 from twinloop.twin.spec import describe_errors
 from twinloop.workflows.data.logs import LogEpisodes, open_logs
 from twinloop.workflows.gap.options import name_and_hash
@@ -39,6 +44,7 @@ from twinloop.workflows.identify.page import (
     identify_section,
     note_on_held_out_clips,
     ranges_section,
+    residual_section,
     structures_section,
 )
 from twinloop.workflows.identify.requests import FitOptions, IdentifyRequest, PostFitAnalyses
@@ -147,6 +153,7 @@ class IdentifyOutcome:
         held_out: held-out episodes.
         structures: comparison of model structures, if requested.
         drift: test for change of parameters over time, if requested.
+        residual: motion that no parameter explains, if requested.
         posterior: posterior from simulation-based inference, if requested.
     """
 
@@ -160,6 +167,7 @@ class IdentifyOutcome:
     held_out: Sequence[Episode]
     structures: StructureComparison | None = None
     drift: Drift | None = None
+    residual: ResidualFit | None = None
     posterior: PosteriorDraws | None = None
 
     @property
@@ -182,13 +190,14 @@ class IdentifyOutcome:
             "ranges": None if self.ranges is None else self.ranges.to_json(),
             "structures": None if self.structures is None else self.structures.to_json(),
             "drift": None if self.drift is None else self.drift.to_json(),
+            "residual": None if self.residual is None else self.residual.to_json(),
             "posterior": None if self.posterior is None else self.posterior.to_json(),
         }
 
     def text(self) -> str:
         """Return all results as text for a terminal."""
         parts = [self.result.text()]
-        beyond = (self.ranges, self.gap, self.structures, self.drift, self.posterior)
+        beyond = (self.ranges, self.gap, self.structures, self.drift, self.residual, self.posterior)
         parts += [part.text() for part in beyond if part is not None]
         parts += filter(None, [note_on_held_out_clips(self.ranges, self.held_out)])
         return "\n\n".join(parts)
@@ -211,6 +220,8 @@ class IdentifyOutcome:
             structures_section(report, self.structures)
         if self.drift is not None:
             drift_section(report, self.drift)
+        if self.residual is not None:
+            residual_section(report, self.residual)
 
 
 def fit(
@@ -346,8 +357,21 @@ def identify_log(
     found = _run_analyses(found, analyses, holdout, console)
     console.print(f"Data: {log.label}")
     console.print(found.text(), soft_wrap=True)
+    if found.residual is not None and found.residual.admitted is not None:
+        _write_twin(request.twin, found.residual.admitted, output / RESIDUAL_TWIN, console)
     page = ReportPage(f"Identification of {found.twin.name}", log.label)
     return write_run(output, found.metrics(), page, found.page, console)
+
+
+def _write_twin(base: str, residual: ResidualSpec, path: Path, console: Console) -> None:
+    """Write the YAML file of a twin with a residual, from which datasets and policies are made."""
+    plain = {
+        "base": str(absolute_path(base)) if Path(base).is_file() else base,
+        "residual": residual.model_dump(mode="json"),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
+    console.print(f"Twin with the residual: {path}")
 
 
 def compare_tracked_tool(config: FitConfig, twin: Twin, episodes: Sequence[Episode], console: Console) -> FitConfig:
@@ -369,6 +393,8 @@ def _check_analyses(log: LogEpisodes, analyses: PostFitAnalyses, holdout: str | 
         held_out_splits([episode.index for episode in log.episodes], HoldoutSpec.parse(holdout), analyses.folds)
     if analyses.drift is not None:
         group_episodes(log.episodes, analyses.drift)
+    if analyses.residual:
+        check_holdout(len(split_log(log.episodes, holdout, analyses.calibrate)[2]))
     if analyses.posterior is not None:
         require_sbi()
 
@@ -376,7 +402,7 @@ def _check_analyses(log: LogEpisodes, analyses: PostFitAnalyses, holdout: str | 
 def _run_analyses(
     found: IdentifyOutcome, analyses: PostFitAnalyses, holdout: str | None, console: Console
 ) -> IdentifyOutcome:
-    """Compare model structures, test for drift and learn a posterior, each if requested; return the extended result."""
+    """Run the requested analyses (structures, drift, residual, posterior), and return the extended result."""
     structures = drift = None
     backend, episodes = open_backend(), found.log.episodes
     if analyses.compare:
@@ -393,9 +419,22 @@ def _run_analyses(
     if analyses.drift is not None:
         groups = group_episodes(episodes, analyses.drift)
         drift = detect_drift(found.twin, episodes, groups, backend=backend, config=found.config)
+    residual = None
+    if analyses.residual:
+        with show_counter("residual", 0):
+            residual = _fit_residual(found, backend)
     posterior = None
     if analyses.posterior is not None:
         console.print("Simulating to learn a posterior")
         with show_counter("posterior", 0):
             posterior = sample_posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
-    return replace(found, structures=structures, drift=drift, posterior=posterior)
+    return replace(found, structures=structures, drift=drift, residual=residual, posterior=posterior)
+
+
+def _fit_residual(found: IdentifyOutcome, backend: Backend) -> ResidualFit:
+    """Fit a residual to the training episodes of a fit, and decide on it with the held-out episodes."""
+    logs = prepare_replay(found.twin, [*found.training, *found.held_out], found.config.replay)
+    training, held = (
+        logs.select_episodes([episode.index for episode in part]) for part in (found.training, found.held_out)
+    )
+    return fit_residual(backend, training, held, {**found.config.fixed, **found.result.values})

@@ -15,6 +15,7 @@ from twinloop.identify.bands import BandPrediction
 from twinloop.identify.compare import StructureComparison
 from twinloop.identify.conformal import CalibratedRanges
 from twinloop.identify.drift import Drift
+from twinloop.identify.residual import ResidualFit
 from twinloop.report import ReportPage
 from twinloop.report.identification import (
     plot_correlation_map,
@@ -260,6 +261,36 @@ def _held_out_clips(
             units=[channel.unit for channel in logs.channels],
         )
         page.plot(figure, f"Episode {episode.index}, held out: measured against simulated, and the calibrated range.")
+
+
+def residual_section(page: ReportPage, residual: ResidualFit) -> None:
+    """Add to a report the residual: decisions, held-out errors, and the offsets and disturbances of each joint."""
+    page.section(
+        "Residual",
+        "Motion that no parameter explains, fitted as bounded offsets of the commands and as a random disturbance to "
+        f"{len(residual.training)} training episodes; {len(residual.holdout)} held-out episodes decide. Intervals 95%, "
+        "by paired bootstrap over episodes.",
+    )
+    page.text(f"Action: {residual.action.text()}.")
+    page.text(f"Disturbance: {residual.disturbance.text()}.")
+    unit, found = residual.command_unit, residual.fitted.joints if residual.fitted else {}
+    rows = zip(
+        residual.joints,
+        residual.units,
+        residual.action.before.tolist(),
+        residual.action.after.tolist(),
+        residual.disturbance.before.tolist(),
+        residual.disturbance.after.tolist(),
+        strict=True,
+    )
+    head = ["joint", "unit", "error before", "with action", "CRPS before", "with disturbance"]
+    page.table(
+        [*head, f"bound in {unit}", f"disturbance sd in {unit}", "correlation time in s"],
+        [
+            [joint, *row, *((fit.bound, fit.sd, fit.time) if (fit := found.get(joint)) else (None,) * 3)]
+            for joint, *row in rows
+        ],
+    )
 
 
 def structures_section(page: ReportPage, compared: StructureComparison) -> None:

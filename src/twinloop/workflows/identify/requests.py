@@ -54,7 +54,7 @@ class PlanOptions:
 
 @request
 class PostFitAnalyses:
-    """Analyses after the fit: calibrated ranges, missing physics, change over time, posterior."""
+    """Analyses after the fit: calibrated ranges, missing physics, change over time, residual, posterior."""
 
     calibrate: str | None = None
     """Episodes with which the ranges are widened until they cover real clips as often as stated: last:K of the episodes
@@ -74,6 +74,10 @@ class PostFitAnalyses:
     drift: str | None = None
     """Test for change of parameters between groups of episodes: a number of groups in order, hour, day, or a
     condition's name.
+    """
+    residual: bool = False
+    """Also fit what no parameter explains as bounded offsets of the commands and a random disturbance, which held-out
+    episodes admit or not. An admitted residual is written to twin.yaml in --output (docs/guides/identify.md).
     """
     posterior: Literal["sbi"] | None = None
     """Also learn a posterior by simulation-based inference, and check it (docs/concepts/uncertainty.md)."""
