@@ -14,6 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import read_config
 from twinloop.generate.config import load_plan
+from twinloop.generate.replay import replay_episode
 from twinloop.randomize import Plan, identified_draws, identified_notes
 from twinloop.twin import load_twin
 from twinloop.workflows.generate.generate import run_generate
@@ -172,3 +173,40 @@ def test_the_option_takes_the_place_of_the_files_section_but_not_of_ranges_by_ha
     assert read_config(tmp_path / "g.yaml", randomize_from=run).kappa == 1.5
     with pytest.raises(InputError, match="does not exist"):
         read_config(tmp_path / "g.yaml", randomize_from=tmp_path / "nowhere")
+
+
+RESIDUAL = """
+base: so101_tabletop
+residual:
+  source: test
+  joints:
+    elbow_flex: {positions: [-1.0, 1.0], offsets: [0.02, -0.02], speed: 3.0, difference: 0.5, bound: 0.01, sd: 0.01}
+"""
+
+
+def test_generate_draws_the_amplitudes_of_an_admitted_residual(run, tmp_path):
+    known = dataclasses.replace(FOUND, twin_hash=load_twin("so101_tabletop").hash)
+    (run / "result.json").write_text(json.dumps({"distribution": known.to_json()}))
+    (run / "twin.yaml").write_text(RESIDUAL)
+    run_generate(
+        GenerateRequest(
+            file=tmp_path / "g.yaml",
+            output=str(tmp_path / "data"),
+            episodes=2,
+            randomize_from=run,
+            keep="all",
+        ),
+        Console(quiet=True),
+    )
+    reader = DatasetReader(tmp_path / "data")
+    drawn = [reader.provenance(index).params for index in range(2)]
+    amplitudes = {params[f"residual/{part}/amplitude"] for params in drawn for part in ("action", "disturbance")}
+    assert len(amplitudes) == 4
+    assert all(0.0 < amplitude < 1.0 for amplitude in amplitudes)
+    assert replay_episode(tmp_path / "data", 1).equal
+
+
+def test_a_residual_of_another_twin_is_refused(run, tmp_path):
+    (run / "twin.yaml").write_text(RESIDUAL.replace("so101_tabletop", "so101_tabletop_geared"))
+    with pytest.raises(InputError, match="residual of another twin than so101_tabletop"):
+        read_config(tmp_path / "g.yaml", randomize_from=run)
