@@ -200,7 +200,7 @@ def test_generate_draws_the_amplitudes_of_an_admitted_residual(run, tmp_path):
     )
     reader = DatasetReader(tmp_path / "data")
     drawn = [reader.provenance(index).params for index in range(2)]
-    amplitudes = {params[f"residual/{part}/amplitude"] for params in drawn for part in ("action", "disturbance")}
+    amplitudes = {params[f"residual/{part}/scale"] for params in drawn for part in ("action", "disturbance")}
     assert len(amplitudes) == 4
     assert all(0.0 < amplitude < 1.0 for amplitude in amplitudes)
     assert replay_episode(tmp_path / "data", 1).equal

@@ -138,7 +138,7 @@ PUSHES: tuple[Quantity, ...] = (
 )
 
 
-RESIDUAL_ACTION, RESIDUAL_DISTURBANCE = "residual/action/amplitude", "residual/disturbance/amplitude"
+RESIDUAL_ACTION, RESIDUAL_DISTURBANCE = "residual/action/scale", "residual/disturbance/scale"
 
 
 def _residual_quantity(name: str, default: float, meaning: str) -> Quantity:
