@@ -3,16 +3,24 @@
 import mujoco
 import numpy as np
 import pytest
+from rich.console import Console
 
+from support.pages import KeptReport
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
+from twinloop.identify import FitConfig
 from twinloop.identify.residual import fit_residual
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.simulate.residual import ResidualShape
 from twinloop.twin import load_twin
 from twinloop.twin.variant import add_twin_residual
+from twinloop.workflows.data.logs import LogEpisodes
+from twinloop.workflows.identify.identify import _run_analyses, _write_twin
+from twinloop.workflows.identify.identify import fit as fit_log
+from twinloop.workflows.identify.page import residual_section
+from twinloop.workflows.identify.requests import PostFitAnalyses
 
 HZ, SUBSTEPS = 30, 8
 MODEL = """
@@ -156,3 +164,33 @@ def test_too_few_held_out_episodes_and_a_second_residual_are_refused(twin, found
         fit(twin, no_torque, count=6, held=5, nframe=20)
     with pytest.raises(InputError, match="already has a residual"):
         fit(add_twin_residual(twin, found.admitted), no_torque, count=7, nframe=20)
+
+
+def test_the_page_shows_both_decisions_and_the_errors_of_each_joint(found):
+    page = KeptReport()
+    residual_section(page, found)
+    assert page.heads == ["Residual"]
+    assert "8 training episodes; 6 held-out episodes decide" in page.said
+    assert f"Action: {found.action.text()}." in page.words
+    table = page.tables[0]
+    assert table["joint"] == ["turn", "tilt"]
+    assert table["error before"] == found.action.before.tolist()
+    assert table["with action"] == found.action.after.tolist()
+    assert table["bound in rad"][0] == found.fitted.joints["turn"].bound
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_twin_that_moves_with_the_residual(twin, tmp_path):
+    episodes = record(twin, cogging, count=14, seed=0)
+    log = LogEpisodes(name="test", label="test", hash="", episodes=tuple(episodes))
+    config = FitConfig(free=("joint/turn/damping",), iterations=2)
+    console = Console(quiet=True)
+    outcome = fit_log(twin, log, "last:6", config)
+    outcome = _run_analyses(outcome, PostFitAnalyses(residual=True), "last:6", console)
+    assert outcome.residual.action.admitted
+    assert outcome.metrics()["residual"]["admitted"]["joints"]["turn"]["bound"] > 0
+    base = tmp_path / "turret.yaml"
+    base.write_text(SPEC)
+    (tmp_path / "turret.xml").write_text(MODEL.format(dt=1 / (HZ * SUBSTEPS)))
+    _write_twin(str(base), outcome.residual.admitted, tmp_path / "run" / "twin.yaml", console)
+    assert load_twin(tmp_path / "run" / "twin.yaml").spec.residual == outcome.residual.admitted

@@ -122,7 +122,8 @@ class ResidualFit(JsonRecord):
         for i, joint in enumerate(self.joints):
             before, after, plain, disturbed = (f"{part[i]:>10.3g}" for part in parts)
             found = None if self.fitted is None else self.fitted.joints.get(joint)
-            columns = "no residual" if found is None else f"{found.bound:>9.3g}{found.sd:>9.3g}    {found.time:.2g} s"
+            columns = "no residual" if found is None else f"{found.bound:>9.3g}{found.sd:>9.3g}"
+            columns += f"    {found.time:.2g} s" if found is not None and found.sd else ""
             lines.append(f"{joint:<{wide}}{self.units[i]:<18}{before}{after}   {plain}{disturbed}  {columns}")
         return "\n".join(lines)
 
@@ -222,13 +223,21 @@ def fit_residual(
     plain = replays.readings(held, None)
     after = plain if fitted is None else replays.readings(held, fitted)
     errors = held.episode_errors(plain)
-    action = _decide(joints, held, errors, None if fitted is None else held.episode_errors(after), level)
+    action = _decide(
+        joints,
+        held,
+        errors,
+        None if fitted is None else held.episode_errors(after),
+        level=level,
+        missing="in cross-validation of the training episodes it predicts nothing",
+    )
     kept = (weights, bound) if action.admitted else (0.0 * weights, nothing)
     sd, time = _fit_disturbance(replays, joints, joints.spec(source, *kept, nothing, nothing + 1.0))
     disturbed = joints.spec(source, *kept, sd, time)
     errors = held.episode_errors(after) if action.admitted else errors
     scores = _crps(held, replays.readings(held, disturbed, worlds=_ENSEMBLE)) if sd.any() else None
-    disturbance = _decide(joints, held, errors, scores, level)
+    missing = "the remaining errors of the training episodes are not clearly correlated in time"
+    disturbance = _decide(joints, held, errors, scores, level=level, missing=missing)
     admitted = disturbed if disturbance.admitted else fitted if action.admitted else None
     return ResidualFit(
         joints=joints.names,
@@ -419,22 +428,21 @@ def _crps(logs: ReplayLogs, readings: Array) -> Array:
     return error - logs.episode_errors(logs.measured + np.where(np.isnan(logs.measured), np.nan, spread))
 
 
-def _decide(joints: _Joints, held: ReplayLogs, before: Array, after: Array | None, level: float) -> Admission:
+def _decide(
+    joints: _Joints, held: ReplayLogs, before: Array, after: Array | None, *, level: float, missing: str
+) -> Admission:
     """Return the decision on a part of the residual, from errors without and with it, ``(nepisode, nchannel)`` each.
 
-    ``after`` is None if the training episodes chose no such part.
+    ``after`` is None if the training episodes chose no such part, and ``missing`` is the reason then.
     """
     first = before[:, joints.channels]
     second = first if after is None else after[:, joints.channels]
     means = [np.average(each, axis=0, weights=held.episode_lengths) for each in (first, second)]
     if after is None:
         unknown = Interval.of(np.nan, np.nan, np.nan, level=level, method="no residual")
-        return Admission(before=means[0], after=means[1], reduction=unknown, reason=_NONE)
+        return Admission(before=means[0], after=means[1], reduction=unknown, reason=missing)
     scale = np.maximum(first.mean(axis=0), np.finfo(float).tiny)
     relative = [(each / scale).mean(axis=1) for each in (first, second)]
     reduction = bootstrap_paired(relative[1], relative[0], level=level)
     reason = "" if reduction.low > 0 else "the interval does not exclude zero"
     return Admission(before=means[0], after=means[1], reduction=reduction, reason=reason)
-
-
-_NONE = "in cross-validation of the training episodes it predicts nothing"
