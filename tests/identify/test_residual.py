@@ -153,6 +153,7 @@ def test_a_planted_disturbance_is_admitted_with_its_size_and_time(twin):
     result = fit(twin, Gusts(), count=40, held=10)
     assert not result.action.admitted
     assert result.disturbance.admitted
+    assert result.admitted is not None
     joint = result.admitted.joints["turn"]
     assert joint.sd == pytest.approx(Gusts.sd / KP, rel=0.3)
     assert joint.time == pytest.approx(Gusts.time, rel=0.5)
@@ -187,7 +188,8 @@ def test_the_command_writes_a_twin_that_moves_with_the_residual(twin, tmp_path):
     console = Console(quiet=True)
     outcome = fit_log(twin, log, "last:6", config)
     outcome = _run_analyses(outcome, PostFitAnalyses(residual=True), "last:6", console)
-    assert outcome.residual.action.admitted
+    assert outcome.residual is not None
+    assert outcome.residual.admitted is not None
     assert outcome.metrics()["residual"]["admitted"]["joints"]["turn"]["bound"] > 0
     base = tmp_path / "turret.yaml"
     base.write_text(SPEC)

@@ -83,6 +83,7 @@ def test_a_restarted_world_has_the_disturbance_of_its_new_episode(twin):
     controls, state = np.zeros((2, 3, twin.model.nu)), InitialState.home(twin, 2)
     restarted.add(controls, state.qpos, state.qvel)
     restarted.restart([1], fresh)
+    both = np.zeros((2, 1))
     for _ in range(3):
         both = restarted.add(controls, state.qpos, state.qvel)
         np.testing.assert_array_equal(both[1], alone.add(controls[:1], state.qpos[:1], state.qvel[:1])[0])
@@ -148,8 +149,8 @@ def test_a_twin_file_with_a_residual_is_another_twin(tmp_path, twin):
     assert loaded.spec.residual == twin.spec.residual
     assert loaded.params[RESIDUAL_ACTION].default_range == (0.0, 1.0)
     assert loaded.hash != load_twin("so101_tabletop").hash
-    runs = [run_all(each, "threads", range(2), **DISTURBED)[1].states for each in (loaded, twin)]
-    np.testing.assert_array_equal(*runs)
+    first, second = (run_all(each, "threads", range(2), **DISTURBED)[1].states for each in (loaded, twin))
+    np.testing.assert_array_equal(first, second)
 
 
 def test_bad_residuals_are_named(twin):

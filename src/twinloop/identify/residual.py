@@ -396,7 +396,7 @@ def _fit_disturbance(replays: _Replays, joints: _Joints, base: ResidualSpec) -> 
     usable = (near > 0) & (far > 0)
     decay = np.clip(np.where(usable, far, 0.0) / np.where(usable, near, 1.0), 1e-6, 1.0 - 1e-3)
     spread = np.sqrt(np.where(usable, np.minimum(near / decay, size), 0.0))
-    time = -lag / hz / np.log(decay)
+    time = np.where(spread > 0, -lag / hz / np.log(decay), 1.0)
     probe = _PROBE * joints.ranges
     spec = joints.spec(base.source, np.zeros((len(time), _OFFSETS + 3)), 0.0 * probe, probe, time)
     moved = replays.readings(logs, spec, worlds=2)[..., joints.channels]
