@@ -162,3 +162,10 @@ def test_bad_residuals_are_named(twin):
         JointResidual(positions=(1.0, 1.0), offsets=[0.0, 0.0], speed=1.0, difference=1.0, bound=0.1)
     with pytest.raises(InputError, match="no seed path"):
         Residuals(twin, twin.table(1, DISTURBED))
+
+
+@pytest.mark.slow
+def test_warp_moves_alike(twin):
+    pytest.importorskip("mujoco_warp")
+    runs = [run_all(twin, backend, range(2), **DISTURBED)[1].qpos for backend in ("threads", "warp:cpu")]
+    np.testing.assert_allclose(runs[0], runs[1], atol=2e-5)  # float32
