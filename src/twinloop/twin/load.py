@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,12 +23,13 @@ from twinloop.twin.compiling import compile_model, prepare_spec
 from twinloop.twin.devices import SensingDevice, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options, list_model_files
+from twinloop.twin.model_text import embed_files
 from twinloop.twin.params import expand_params, residual_params
 from twinloop.twin.residual_spec import check_residual_joints
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import SceneLayout, build_scene
 from twinloop.twin.servos import add_servos, apply_servos, preset_nominals, robot_servos
-from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, parse_spec
+from twinloop.twin.spec import AttachSpec, ParamSpec, RobotSpec, TwinSpec, parse_spec
 from twinloop.twin.twin import Twin
 
 JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS, METRES)
@@ -134,11 +136,12 @@ def _list_sources(path: Path) -> list[Path]:
     shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
     named = [file for shape in shapes for file in shape.files]
     named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
-    return [*files, _find_model(spec, folder), *(path.parent / name for name in named)]
+    attached = [_find_model(one.model, path.parent) for one in spec.attach]
+    return [*files, _find_model(spec.model, folder), *attached, *(path.parent / name for name in named)]
 
 
-def _find_model(spec: TwinSpec, folder: Path) -> Path:
-    return _find_installed_file(spec.model) if spec.model.startswith(_INSTALLED) else folder / spec.model
+def _find_model(model: str, folder: Path) -> Path:
+    return _find_installed_file(model) if model.startswith(_INSTALLED) else folder / model
 
 
 def _copy_twin(twin: Twin) -> Twin:
@@ -183,8 +186,10 @@ def list_twin_files(reference: str | Path) -> list[Path]:
     named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
     own = [absolute_path(path.parent / name) for name in named]
     is_own = not spec.model.startswith(_INSTALLED) and absolute_path(folder) in {file.parent for file in yamls}
-    model = list_model_files(folder / spec.model) if is_own else []
-    return list(dict.fromkeys([*yamls, *model, *filter(Path.is_file, own)]))
+    models = [folder / spec.model] if is_own else []
+    models += [path.parent / one.model for one in spec.attach if not one.model.startswith(_INSTALLED)]
+    read = [file for model in models for file in list_model_files(model)]
+    return list(dict.fromkeys([*yamls, *read, *filter(Path.is_file, own)]))
 
 
 def _find_registered_file(name: str, *, where: str = "") -> Path:
@@ -207,7 +212,7 @@ def _load_yaml_twin(path: Path) -> Twin:
     if isinstance(value, dict) and "params" not in value:
         value = {**value, "params": generic_params()}
     spec = parse_spec(value, where=str(path))
-    return compile_twin(spec, _find_model(spec, folder), where=str(path), folder=path.parent)
+    return compile_twin(spec, _find_model(spec.model, folder), where=str(path), folder=path.parent)
 
 
 def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
@@ -362,14 +367,16 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         spec: Checked content of the twin's YAML.
         model_path: MJCF or URDF file.
         where: Name of the YAML file, for error messages.
-        folder: Folder of the scene's mesh files and of the user's device files. By default meshes are searched in the
-            model's folder and device files in the current folder.
+        folder: Folder of the attached models, of the scene's mesh files and of the user's device files. By default
+            models and meshes are searched in the model's folder and device files in the current folder.
 
     Raises:
         InputError: If the model does not compile, or if robot, scene or sensors are invalid.
         UnknownNameError: If the model lacks an element that the YAML names.
     """
     mjspec = _read_model(model_path)
+    for attached in spec.attach:
+        _attach_model(mjspec, attached, _find_model(attached.model, folder or model_path.parent), where)
     mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
     if model_path.suffix == _URDF:
         _add_servos(mjspec, model_path, control=spec.robot.control if spec.robot else "position")
@@ -397,7 +404,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         *spec.params,
     ]
     params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))
-    unused = {"scene": scene, "sensors": devices, "residual": spec.residual}
+    unused = {"attach": spec.attach, "scene": scene, "sensors": devices, "residual": spec.residual}
     excluded = {"classes", *(key for key, value in unused.items() if not value)}
     stored_spec = spec.model_dump(mode="json", by_alias=True, exclude=excluded)
     content = [stored_spec, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
@@ -430,6 +437,26 @@ def _read_model(path: Path) -> mujoco.MjSpec:
         raise InputError(f"{path} is not a model that MuJoCo reads: {_one_line(error)}") from error
     check_options(mjspec, str(path))
     return mjspec
+
+
+def _attach_model(mjspec: mujoco.MjSpec, spec: AttachSpec, path: Path, where: str) -> None:
+    """Add another model in place: names with a prefix, files as content, keyframes under their own names."""
+    sites = [site.name for site in mjspec.sites]
+    if spec.site and spec.site not in sites:
+        raise UnknownNameError("site", spec.site, sites, where=f"{where}: attach {spec.model}")
+    added = _read_model(path)
+    files = embed_files(added, owner=spec.model, prefix=spec.prefix)
+    keys = [key.name for key in mjspec.keys]
+    place = {"site": mjspec.site(spec.site)} if spec.site else {"frame": mjspec.worldbody.add_frame()}
+    try:
+        mjspec.attach(added, prefix=spec.prefix, **place)
+    except ENGINE_ERRORS as error:
+        raise InputError(f"{where}: attach {spec.model}: {_one_line(error)}") from error
+    mjspec.assets = {**mjspec.assets, **files}
+    _compile(mjspec, path)  # which extends the keyframes to the whole model
+    for key in mjspec.keys:
+        plain = key.name.removeprefix(spec.prefix)
+        key.name = key.name if plain in keys else plain
 
 
 def _add_servos(mjspec: mujoco.MjSpec, path: Path, *, control: str = "position") -> None:
@@ -527,4 +554,5 @@ def _asset_hashes(mjspec: mujoco.MjSpec, folder: Path) -> dict[str, str]:
     named += [(mjspec.texturedir, item.file) for item in mjspec.textures]
     named += [(mjspec.meshdir, item.file) for item in mjspec.hfields]
     files = {name: folder / directory / name for directory, name in named if name}
-    return {name: sha256_file(path) for name, path in sorted(files.items()) if path.is_file()}
+    stored = {name: sha256(bytes(mjspec.assets[name])).hexdigest() for name in files if name in mjspec.assets}
+    return {**{name: sha256_file(path) for name, path in sorted(files.items()) if path.is_file()}, **stored}

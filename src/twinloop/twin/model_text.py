@@ -64,7 +64,7 @@ def model_text(twin: Twin, params: ParamTable) -> ModelText:
         raise InputError(
             f"The parameters of a world of {twin.name} cannot be written as MJCF ({error}). Leave its model out."
         ) from error
-    assets = _collect_files(spec, twin)
+    assets = embed_files(spec, owner=f"the model of {twin.name}")
     with _write_all_digits():
         return ModelText(xml=spec.to_xml(), assets=assets)
 
@@ -84,12 +84,16 @@ def world_model_inplace(twin: Twin, params: ParamTable, model: mujoco.MjModel) -
         twin.fields(params, visual=visual).write_inplace(model, 0)
 
 
-def _collect_files(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
+def embed_files(spec: mujoco.MjSpec, *, owner: str, prefix: str = "") -> dict[str, bytes]:
     """Rename all files of a model specification to unique names, and return their content by new name.
 
     Args:
         spec: Model specification; its file names, folders and assets are changed in place.
-        twin: The twin, for error messages.
+        owner: Description of the model, for error messages.
+        prefix: Text before the new names.
+
+    Raises:
+        InputError: If a file is missing.
     """
     contents: dict[str, bytes] = {}
     places = [
@@ -99,20 +103,20 @@ def _collect_files(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
     for number, (item, folder) in enumerate(places):
         if not item.file:
             continue
-        name = f"{number:03d}_{Path(item.file).name}"
-        contents[name] = _read_content(spec, item.file, folder, twin)
+        name = f"{prefix}{number:03d}_{Path(item.file).name}"
+        contents[name] = _read_content(spec, item.file, folder, owner)
         item.file = name
     spec.meshdir = spec.texturedir = ""
     spec.assets = contents  # writing compiles the spec again, which reads them
     return contents
 
 
-def _read_content(spec: mujoco.MjSpec, file: str, folder: str, twin: Twin) -> bytes:
+def _read_content(spec: mujoco.MjSpec, file: str, folder: str, owner: str) -> bytes:
     if file in spec.assets:
         return bytes(spec.assets[file])
     path = Path(spec.modelfiledir) / folder / file
     if not path.is_file():
-        raise InputError(f"{path}, a file of the model of {twin.name}, is missing. Restore it.")
+        raise InputError(f"{path}, a file of {owner}, is missing. Restore it.")
     return path.read_bytes()
 
 

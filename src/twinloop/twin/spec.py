@@ -166,6 +166,20 @@ class SensorSpec(_Strict):
     settings: dict[str, str | bool | int | float | list[float] | list[int]] = {}
 
 
+class AttachSpec(_Strict):
+    """Another model that is added to the model of a twin, such as a robot on a stand or a tool on a flange.
+
+    Attributes:
+        model: Path of the MJCF or URDF file, relative to the YAML file, or ``package:NAME/PATH`` in a Python package.
+        prefix: Text before the names of all its elements, except its keyframes.
+        site: Name of the site at which its origin is fixed; by default the origin of the world.
+    """
+
+    model: str
+    prefix: str = Field(min_length=1)
+    site: str = ""
+
+
 class TwinSpec(_Strict):
     """Content of a twin's YAML file.
 
@@ -174,6 +188,7 @@ class TwinSpec(_Strict):
         name: Name of the twin.
         description: Short description.
         model: Path of the MJCF or URDF file, relative to the YAML file, or ``package:NAME/PATH`` in a Python package.
+        attach: Other models that are added to it, in this order.
         control_hz: Control rate in commands per second.
         substeps: Physics steps per command.
         robot: Joints, actuators and servos of the robot; None for a twin without a robot.
@@ -192,6 +207,7 @@ class TwinSpec(_Strict):
     name: str
     description: str = ""
     model: str
+    attach: list[AttachSpec] = []
     control_hz: float = Field(ge=MIN_CONTROL_HZ, le=MAX_STEPS_PER_SECOND, allow_inf_nan=False)
     substeps: int = Field(gt=0, le=MAX_STEPS_PER_SECOND)
     robot: RobotSpec | None = None

@@ -1,0 +1,86 @@
+"""A twin's YAML adds models of a robot and its tool to the model of a cell."""
+
+import mujoco
+import numpy as np
+import pytest
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.twin import load_twin
+from twinloop.twin.load import list_twin_files
+from twinloop.twin.model_text import model_text
+
+CELL = """<mujoco><option timestep="0.001"/><worldbody><body name="stand" pos="0 0 0.5"><site name="top" pos="0 0 0.1"/>
+</body><body name="cube" pos="1 0 0"><freejoint/><geom type="box" size=".1 .1 .1"/></body></worldbody></mujoco>"""
+ARM = """<mujoco><compiler meshdir="meshes"/><asset><mesh name="m" file="m.obj"/></asset><worldbody><body name="link">
+<joint name="j" axis="0 1 0"/><geom type="mesh" mesh="m" mass="2"/><site name="flange" pos="0 0 0.3" euler="0 90 0"/>
+</body></worldbody><actuator><position name="j" joint="j" kp="3"/></actuator>
+<keyframe><key name="home" qpos="0.25" ctrl="0.5"/></keyframe></mujoco>"""
+ROD = '<mujoco><worldbody><geom size="0.01" mass="0.125"/><site name="tip" pos="0 0 0.2"/></worldbody></mujoco>'
+MESH = "v 0 0 0\nv {size} 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+TWIN = """name: cell
+model: cell.xml
+attach:
+  - {model: "package:arm_models/arm.xml", prefix: a_, site: top}
+  - {model: rod.xml, prefix: t_, site: a_flange}
+control_hz: 20
+substeps: 10
+robot: {type: arm, joints: [a_j], units: [rad], tcp: t_tip}
+params: [{name: "joint/*/damping"}]
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    folder = tmp_path / "site" / "arm_models" / "meshes"
+    folder.mkdir(parents=True)
+    (folder / "m.obj").write_text(MESH.format(size=1))
+    (folder.parent / "arm.xml").write_text(ARM)
+    for name, text in (("cell.xml", CELL), ("rod.xml", ROD), ("twin.yaml", TWIN)):
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return tmp_path / "twin.yaml"
+
+
+def test_bodies_are_where_the_sites_are_and_keyframes_are_those_of_the_whole(file):
+    twin = load_twin(file)
+    qpos, command = twin.home()
+    np.testing.assert_array_equal(qpos[twin.joint_qpos], [0.25])
+    np.testing.assert_array_equal(command, [0.5])
+    assert twin.model.nq == 8
+    assert twin.model.body_mass.sum() == pytest.approx(2.125 + twin.model.body("cube").mass[0])
+    data = mujoco.MjData(twin.model)
+    mujoco.mj_forward(twin.model, data)
+    np.testing.assert_allclose(data.site("t_tip").xpos, [0.2, 0.0, 0.9], atol=1e-9)  # 0.5 + 0.1 + 0.3, then along x
+    assert list(twin.params) == ["joint/a_j/damping"]
+
+
+def test_the_model_of_a_world_holds_the_files_of_attached_models(file):
+    twin = load_twin(file)
+    text = model_text(twin, twin.table(1))
+    again = mujoco.MjModel.from_xml_string(text.xml, dict(text.assets))
+    np.testing.assert_array_equal(again.mesh_vert, twin.model.mesh_vert)
+    np.testing.assert_array_equal(again.body_mass, twin.model.body_mass)
+
+
+def test_attached_files_belong_to_the_twin(file):
+    before = load_twin(file)
+    assert {path.name for path in list_twin_files(file)} == {"twin.yaml", "cell.xml", "rod.xml"}
+    mesh = file.parent / "site" / "arm_models" / "meshes" / "m.obj"
+    mesh.write_text(MESH.format(size=2))
+    after = load_twin(file)
+    assert after.hash != before.hash
+    assert np.abs(after.model.mesh_vert - before.model.mesh_vert).max() > 0.1
+
+
+def test_wrong_attachments_are_named(file):
+    for old, new, error, said in (
+        ("site: top", "site: bottom", UnknownNameError, r"site 'bottom' in .*attach package:arm_models.*top"),
+        ("rod.xml", "gone.xml", InputError, "gone.xml does not exist"),
+        ("prefix: a_, ", "", InputError, r"attach\.0\.prefix"),
+        ("prefix: t_", "prefix: a_", InputError, "repeated name|flange"),
+    ):
+        file.write_text(TWIN.replace(old, new, 1))
+        if said.startswith("repeated"):
+            (file.parent / "rod.xml").write_text(ROD.replace("tip", "flange"))
+        with pytest.raises(error, match=said):
+            load_twin(file)
