@@ -174,6 +174,22 @@ def test_links_keep_their_distance_and_the_hand_may_close_on_itself():
     assert fault[0] == "clearance"
 
 
+def test_a_tool_without_a_gripper_may_reach_the_table_but_its_link_may_not(tmp_path):
+    (tmp_path / "press.xml").write_text(
+        """<mujoco><worldbody><geom name="table" type="plane" size="1 1 1"/><body name="arm" pos="0 0 0.3">
+        <joint name="z" type="slide" axis="0 0 1" range="-0.3 0.3"/><geom name="link" size="0.1"/>
+        <body name="rod" pos="0 0 -0.05"><geom size="0.05" pos="0 0 -0.1"/><site name="tip"/></body></body></worldbody>
+        <actuator><position name="z" joint="z" kp="9"/></actuator></mujoco>"""
+    )
+    for tcp, pose, rule in (("tcp: tip", -0.09, None), ("", -0.09, "clearance"), ("tcp: tip", -0.11, "clearance")):
+        (tmp_path / "twin.yaml").write_text(
+            "name: press\nmodel: press.xml\ncontrol_hz: 20\nsubsteps: 10\n"
+            f"robot: {{type: press, joints: [z], units: [m]{', ' * bool(tcp)}{tcp}}}\n"
+        )
+        fault = PoseSpace(load_twin(tmp_path / "twin.yaml"), clearance=0.025).find_first_fault(np.array([[pose]]))
+        assert (fault and fault[0]) == rule
+
+
 def test_clearance_to_the_table_is_what_measuring_each_shape_says():
     clearance, model = 0.03, TWIN.model
     space, data = PoseSpace(TWIN, clearance=clearance, hand_clearance=clearance), mujoco.MjData(TWIN.model)

@@ -48,8 +48,8 @@ class EnvelopeSettings(BaseModel):
         clearance_m: smallest distance between links and fixed objects, and between links that are not neighbours, for
             commands and their stopping paths. The default is 0.025, because an arm sags by two degrees under its
             weight.
-        hand_clearance_m: smallest distance between the hand and fixed objects. The default is 0, because the hand picks
-            objects up.
+        hand_clearance_m: smallest distance between the hand (a gripper, or the body of the tool site) and fixed
+            objects. The default is 0, because the hand works at the table.
         workspace: lowest and highest position of the tool in the world frame in m, ``{x: [0.1, 0.4], z: [0, 0.3]}``;
             unlimited by default.
         max_relative_target: largest distance of a command from the measured joint position, in the robot's units, as

@@ -102,20 +102,25 @@ def _compute_clearances(twin: Twin, clearance: float, at_hand: float) -> Array:
         clearance: distance between a link and a fixed object, and between links, in m.
         at_hand: distance between the hand and a fixed object, in m.
     """
-    model, grip = twin.model, twin.robot.gripper
+    model = twin.model
     links = _mask_subtrees(model, [int(model.joint(name).bodyid[0]) for name in twin.robot.joints])
-    # The hand consists of the bodies that the gripper's joint moves and of the palm.
-    palm = [] if grip is None else [int(model.body_parentid[int(model.joint(grip.joint).bodyid[0])])]
     free = model.jnt_bodyid[model.jnt_type == mujoco.mjtJoint.mjJNT_FREE]
-    link, tool, loose = (
-        bodies[model.geom_bodyid] for bodies in (links, _mask_subtrees(model, palm), _mask_subtrees(model, free))
-    )
+    hand = _mask_subtrees(model, _find_hand(twin))
+    link, tool, loose = (bodies[model.geom_bodyid] for bodies in (links, hand, _mask_subtrees(model, free)))
     keep = np.full((model.ngeom, model.ngeom), -np.inf)
     pair = (link[:, None] | link) & ~(loose[:, None] | loose)
     keep[pair] = clearance
     keep[pair & ((tool[:, None] & ~link) | (~link[:, None] & tool))] = min(at_hand, clearance)
     keep[tool[:, None] & tool] = -np.inf
     return keep
+
+
+def _find_hand(twin: Twin) -> list[int]:
+    """Return the id of the body from which the hand begins: the palm of a gripper, else the body of the tool site."""
+    model, robot = twin.model, twin.robot
+    if robot.gripper is not None:
+        return [int(model.body_parentid[int(model.joint(robot.gripper.joint).bodyid[0])])]
+    return [] if robot.tcp is None else [int(model.site(robot.tcp).bodyid[0])]
 
 
 def _mask_subtrees(model: mujoco.MjModel, roots: ArrayLike) -> NDArray[np.bool_]:
