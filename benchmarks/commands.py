@@ -371,7 +371,8 @@ class BenchTransfer:
     output: Path
     """Folder for logs, policies, trials, result.json and report.html."""
     family: Family = "hidden"
-    """Kind of robots: hidden (virtual robots with effects that the twin lacks), or drake (another physics engine)."""
+    """Kind of robots: hidden (virtual SO-101s with effects that the twin lacks), drake (SO-101s in another physics
+    engine), or ur5e (virtual UR5es that push)."""
     robots: int = TransferSettings.robots
     """Number of robots."""
     first: int = TransferSettings.first

@@ -18,7 +18,6 @@ from benchmarks.transfer.settings import NUMBERS, TransferSettings
 from benchmarks.transfer.worlds import training_plans
 from twinloop.core.documents import read_json
 from twinloop.core.files import write_json
-from twinloop.tasks import open_task
 from twinloop.train.distill import DistillConfig, distill
 
 Kind = Literal["log", "policy", "trials", "script", "retraining"]
@@ -128,7 +127,7 @@ def _policy(part: StudyPart) -> None:
     recipe = {**part.settings.recipe, **condition.policy, "seed": part.seed}
     recipe["settings"] = {**part.settings.recipe.get("settings", {}), **condition.policy.get("settings", {})}
     config = DistillConfig(**recipe)
-    distill(plan, open_task(part.family.task, twin), config, part.path, other=other)
+    distill(plan, part.family.open_task(twin), config, part.path, other=other)
 
 
 def _trials(part: StudyPart) -> None:

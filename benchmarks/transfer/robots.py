@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.transfer import ur5e
 from benchmarks.transfer.settings import PLACES, Family
 from twinloop.core.files import write_json
 from twinloop.core.params import ParamTable
@@ -51,9 +52,8 @@ class RobotFamily(Protocol):
         """The nominal twin."""
         ...
 
-    @property
-    def task(self) -> str:
-        """Name of the task."""
+    def open_task(self, twin: Twin, /) -> Task:
+        """Return the task for the nominal twin or one of the same layout."""
         ...
 
     def identify(self, robot: int, episodes: int, file: Path) -> None:
@@ -70,7 +70,7 @@ class HiddenRobots:
     """Virtual robots with hidden parameters and effects that the twin lacks; see `hardware.make_hidden_cell`."""
 
     twin_name: str
-    task: str
+    open_task: Callable[[Twin], Task]
 
     @property
     def twin(self) -> Twin:
@@ -100,7 +100,7 @@ class HiddenRobots:
             policy: folder of the policy; None for the scripted expert.
         """
         cell = make_hidden_cell(self.twin, robot)
-        task = open_task(self.task, cell.twin)
+        task = self.open_task(cell.twin)
         actor = ExpertActor(task=task) if policy is None else _policy_actor(policy, task, cell)
         batch = run_batch(
             cell.twin,
@@ -118,12 +118,14 @@ class HiddenRobots:
 class DrakeRobots:
     """SO-101 robots that Drake simulates; see `drake_so101`."""
 
-    task: str = "pick_and_place"
-
     @property
     def twin(self) -> Twin:
         """The nominal twin."""
         return _load("so101_tabletop")
+
+    def open_task(self, twin: Twin) -> Task:
+        """Return the task; see `RobotFamily`."""
+        return open_task("pick_and_place", twin)
 
     def identify(self, robot: int, episodes: int, file: Path) -> None:
         """Log teleoperation with a tracked tool, and identify the twin from it; see `RobotFamily`."""
@@ -177,7 +179,8 @@ def cut_share(twin: Twin, readings: NDArray[np.float64], commands: NDArray[np.fl
 def open_family(name: Family) -> RobotFamily:
     """Return the robots of a family by its name."""
     families: dict[Family, RobotFamily] = {
-        "hidden": HiddenRobots("so101_tabletop", "pick_and_place"),
+        "hidden": HiddenRobots("so101_tabletop", partial(open_task, "pick_and_place")),
         "drake": DrakeRobots(),
+        "ur5e": HiddenRobots(str(ur5e.CELL), ur5e.Push),
     }
     return families[name]

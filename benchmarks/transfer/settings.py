@@ -69,7 +69,7 @@ CONDITIONS = (
 TRANSFER, MEMORY = (1, 2, 3, 4, 5), (2, 6, 7)  # numbers of the conditions of the two studies
 NUMBERS = {condition.number: condition for condition in CONDITIONS}
 DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4), (6, 2), (7, 2), (7, 6))
-Family = Literal["hidden", "drake"]
+Family = Literal["hidden", "drake", "ur5e"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 # `train.distill.DistillConfig` of every policy: the defaults, which were chosen in the twin's own randomized worlds.

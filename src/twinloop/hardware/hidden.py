@@ -98,10 +98,10 @@ class HiddenParameters:
 def draw_hidden(twin: Twin, seed: int) -> HiddenParameters:
     """Draw the true parameters of the virtual robot number ``seed``, for a robot of the twin's type.
 
-    Ranges and their sources are in ``hidden.yaml``, by twin name; a twin without an entry uses ``default``.
+    Ranges and their sources are in ``hidden.yaml``, by name of the twin or type of the robot; others use ``default``.
     """
     profiles = _profiles()
-    profile = profiles.get(twin.name, profiles[_DEFAULT])
+    profile = next(profiles[name] for name in (twin.name, twin.robot.type, _DEFAULT) if name in profiles)
     slides = np.array([twin.model.joint(name).type[0] == mujoco.mjtJoint.mjJNT_SLIDE for name in twin.robot.joints])
     size = len(twin.robot.joints)
     effects = {name: _draw_between(row.range, seed, name, size) for name, row in profile.effects}
