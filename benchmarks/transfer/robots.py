@@ -67,10 +67,17 @@ class RobotFamily(Protocol):
 
 @dataclass(frozen=True)
 class HiddenRobots:
-    """Virtual robots with hidden parameters and effects that the twin lacks; see `hardware.make_hidden_cell`."""
+    """Virtual robots with hidden parameters and effects that the twin lacks; see `hardware.make_hidden_cell`.
+
+    Attributes:
+        twin_name: name or path of the nominal twin.
+        open_task: function that opens the task on a twin.
+        task: name of the task in commands; empty if it has none.
+    """
 
     twin_name: str
     open_task: Callable[[Twin], Task]
+    task: str = ""
 
     @property
     def twin(self) -> Twin:
@@ -179,7 +186,7 @@ def cut_share(twin: Twin, readings: NDArray[np.float64], commands: NDArray[np.fl
 def open_family(name: Family) -> RobotFamily:
     """Return the robots of a family by its name."""
     families: dict[Family, RobotFamily] = {
-        "hidden": HiddenRobots("so101_tabletop", partial(open_task, "pick_and_place")),
+        "hidden": HiddenRobots("so101_tabletop", partial(open_task, "pick_and_place"), "pick_and_place"),
         "drake": DrakeRobots(),
         "ur5e": HiddenRobots(str(ur5e.CELL), ur5e.Push),
     }
