@@ -240,6 +240,20 @@ def test_teaching_continues_from_the_weights_of_a_policy_which_acts_from_the_fir
         distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "other", base=old)
 
 
+def test_a_finished_run_is_resumed_only_with_what_made_it(task, tmp_path):
+    made = distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "old")
+    again = distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "old", resume=True)
+    assert again == made
+    other = dataclasses.replace(PLAN, run_seed=4)
+    for plan, config, given in (
+        (other, DistillConfig(**SMALL), {}),
+        (PLAN, DistillConfig(**SMALL), {"other": other}),
+        (PLAN, DistillConfig(**{**SMALL, "settings": {}}), {"base": open_policy(tmp_path / "old")}),
+    ):
+        with pytest.raises(InputError, match="holds a finished run with another configuration"):
+            distill(plan, task, config, tmp_path / "old", resume=True, **given)
+
+
 def test_the_result_describes_the_worlds_of_all_rounds(task, tmp_path):
     made = distill(PLAN, task, DistillConfig(**SMALL), tmp_path / "policy")["worlds"]
     drawn = PLAN.draw(range(8))

@@ -410,26 +410,45 @@ def distill(
     """
     require_labels(task, plan.twin, teacher)
     output = Path(output)
-    if (output / RESULT).exists() or ((output / CHECKPOINT).exists() and not resume):
-        raise InputError(f"{output} holds another run. Continue it with --resume, or choose another --output.")
+    run = DistillRun(plan=plan, task=task, config=config, folder=output, other=other, teacher=teacher, base=base)
+    if is_finished(output, resume=resume):
+        return finish(output, run.facts)
     with hold_folder_lock(output, "training"):
-        run = DistillRun(plan=plan, task=task, config=config, folder=output, other=other, teacher=teacher, base=base)
         policy, rows = run.run(resume=resume)
-        metrics = _make_metrics(run, policy, rows)
+        metrics = {**_make_metrics(run, policy, rows), **run.facts}
         policy.save(output, replace(_make_card(output.name, metrics), **_keep(assignment)))
         write_json(output / RESULT, metrics)
-    return finish(output, config)
+    return finish(output, run.facts)
 
 
-def finish(output: Path, config: StrictConfig) -> dict[str, Any]:
+def is_finished(output: Path, *, resume: bool) -> bool:
+    """Return whether a run that is to be resumed is already finished.
+
+    Raises:
+        InputError: If the folder holds a run that is not to be resumed.
+    """
+    finished = (output / RESULT).exists()
+    if not resume and (finished or (output / CHECKPOINT).exists()):
+        raise InputError(f"{output} holds another run. Continue it with --resume, or choose another --output.")
+    return finished
+
+
+def finish(output: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Delete the checkpoint and the labelled steps of a finished run, and return its result.
+
+    Args:
+        output: folder of the policy.
+        facts: ``configuration``, the hash of everything that determines the weights.
 
     Raises:
         InputError: If the run had another configuration.
     """
     metrics = read_json(output / RESULT)
-    if not isinstance(metrics, dict) or metrics.get("config") != config.model_dump(mode="json"):
-        raise InputError(f"{output} holds a finished run with other settings. Choose another --output.")
+    if not isinstance(metrics, dict) or metrics.get("configuration") != facts["configuration"]:
+        raise InputError(
+            f"{output} holds a finished run with another configuration, twin, task, randomization or teacher. Choose "
+            "another --output."
+        )
     (output / CHECKPOINT).unlink(missing_ok=True)
     if (output / _ROUNDS).is_dir():
         for file in (output / _ROUNDS).glob("*.npz"):

@@ -35,7 +35,7 @@ from twinloop.simulate import open_backend
 from twinloop.tasks.protocol import Task, has_tracked_values
 from twinloop.tasks.rewards import read_reward
 from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
-from twinloop.train.distill import choose_inputs, finish
+from twinloop.train.distill import choose_inputs, finish, is_finished
 from twinloop.train.loop import (
     collect_optimizer_tensors,
     learning_rate,
@@ -352,19 +352,19 @@ def reinforce(
         CheckFailedError: If all worlds of an iteration are invalid, or an update is not finite.
     """
     output = run.folder
-    if (output / RESULT).exists() or ((output / CHECKPOINT).exists() and not resume):
-        raise InputError(f"{output} holds another run. Continue it with --resume, or choose another --output.")
+    if is_finished(output, resume=resume):
+        return finish(output, run.facts)
     with hold_folder_lock(output, "training"):
         statistics = None
         if not resume:
             statistics = run.measure()
             show_report(run.report)
         policy = run.run(statistics)
-        metrics = _make_metrics(run, policy)
+        metrics = {**_make_metrics(run, policy), **run.facts}
         kept = {} if assignment is None else {"assignment": assignment[0], "sources": assignment[1]}
         policy.save(output, replace(_make_card(output.name, metrics), **kept))
         write_json(output / RESULT, metrics)
-    return finish(output, run.config)
+    return finish(output, run.facts)
 
 
 def _make_metrics(run: ReinforceRun, policy: Policy) -> dict[str, Any]:

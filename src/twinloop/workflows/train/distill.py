@@ -39,7 +39,7 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
             `train.distill.distill`.
     """
     require_torch()
-    from twinloop.train.distill import DistillConfig, distill, finish
+    from twinloop.train.distill import DistillConfig, distill
 
     given = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
     share = request.randomize_share
@@ -69,15 +69,13 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
     require_labels(task, plan.twin, teacher)
     base = None if request.base is None else open_policy(request.base)
     started = datetime.now(UTC)
-    if request.resume and (request.output / RESULT).is_file():
-        metrics = finish(request.output, config)
-    else:
+    if not (request.resume and (request.output / RESULT).is_file()):
         claim_output(request.output)
-        kept = assign(made.twin, made.task, plan.twin, task)
-        metrics = distill(
-            plan, task, config, request.output, other=other, assignment=kept, resume=request.resume, teacher=teacher,
-            base=base,
-        )  # fmt: skip
+    kept = assign(made.twin, made.task, plan.twin, task)
+    metrics = distill(
+        plan, task, config, request.output, other=other, assignment=kept, resume=request.resume, teacher=teacher,
+        base=base,
+    )  # fmt: skip
     write_worlds(request.output, made)
     write_request(request.output)
     table = Table("round", "expert acts", "policy acts", "success", "loss", box=None, pad_edge=False)

@@ -40,7 +40,6 @@ def run_reinforce(request: ReinforceRequest, console: Console) -> dict[str, Any]
         TwinloopError: If the file or a setting is wrong; see `train.reinforce.reinforce`.
     """
     require_torch()
-    from twinloop.train.distill import finish
     from twinloop.train.reinforce import ReinforceConfig, ReinforceRun, reinforce
 
     config = ReinforceConfig.of(_read_settings(request), where="The settings of reinforce")
@@ -57,14 +56,12 @@ def run_reinforce(request: ReinforceRequest, console: Console) -> dict[str, Any]
         _print_report(run.report, console)
         return {"schema": 1, "verb": "reinforce", "reward_report": run.report}
     started = datetime.now(UTC)
-    if request.resume and (request.output / RESULT).is_file():
-        metrics = finish(request.output, config)
-    else:
+    if not (request.resume and (request.output / RESULT).is_file()):
         claim_output(request.output)
-        kept = assign(made.twin, made.task, plan.twin, task)
-        metrics = reinforce(
-            run, assignment=kept, resume=request.resume, show_report=lambda report: _print_report(report, console)
-        )
+    kept = assign(made.twin, made.task, plan.twin, task)
+    metrics = reinforce(
+        run, assignment=kept, resume=request.resume, show_report=lambda report: _print_report(report, console)
+    )
     write_worlds(request.output, made)
     write_request(request.output)
     page = reinforce_page(metrics)
