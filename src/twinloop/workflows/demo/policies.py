@@ -254,7 +254,7 @@ def policy_metric(half: PolicyLoopResult) -> KeyMetric:
     return KeyMetric(
         label="success on a virtual robot",
         value=" → ".join(f"{rate['rate']:.0%}" for rate in rates.values()),
-        unit=" → ".join(LABELS[name] for name in rates),
+        unit="before → after retraining" if len(rates) > 1 else "",
         source=f"virtual robot {half.robot.seed}, the same {ROBOT_TRIALS} initial conditions",
     )
 
