@@ -15,6 +15,7 @@ from twinloop.scenario.counterfactual import HalfSuccessDose, ParameterChange, a
 from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats import clopper_pearson
 from twinloop.stats.matched_trials import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.workflows.scenario.continued_training import ContinuedTraining
 from twinloop.workflows.scenario.interventions import _contrasts_table, doses_section, scenario_section, terms_section
 from twinloop.workflows.scenario.retrain import ScenarioChange, changes_section, changes_table
 
@@ -121,8 +122,8 @@ def test_a_change_is_told_before_and_after_and_whether_it_is_mended():
     pairs = PairedCounts(both=10, only_a=7, only_b=2, neither=1)
     change = ScenarioChange(name="miss", before=clopper_pearson(12, 20), after=clopper_pearson(17, 20), pairs=pairs)
     decision = GateDecision(candidate="new", candidate_hash="", alpha=0.05, looks="any", rules=())
-    page = KeptReport()
-    changes_section(page, PINNED, [change], decision, {"episodes": 3, "attempted": 4})
+    page, done = KeptReport(), ContinuedTraining(targeted={}, trained={}, summary="Two rounds of teaching.")
+    changes_section(page, PINNED, [change], decision, done)
     before, after = clopper_pearson(12, 20).percent(), clopper_pearson(17, 20).percent()
     assert page.shown_metrics == [("miss", f"{before} → {after}", "20 trials in the same worlds")]
     assert page.tables[0] == {
@@ -135,7 +136,7 @@ def test_a_change_is_told_before_and_after_and_whether_it_is_mended():
         "p": [mcnemar(pairs)],
     }
     assert page.heads[-1] == "Failure fixed, nothing else lost: no"
-    assert page.words[1].startswith("3 of 4 demonstrations around the failure succeeded")
+    assert page.words[1] == "Two rounds of teaching."
     printed = {str(column.header): next(iter(column.cells)) for column in changes_table([change], PINNED).columns}
     assert printed == {
         "trials": "miss (this one)",
