@@ -289,11 +289,12 @@ def test_a_ratio_that_the_data_determine_holds_in_every_world():
         joint_covariance=joint,
     )
     drawn = Plan(twin=SO101, run_seed=2, draws=tuple(identified_draws(SO101, found))).draw(range(4000))
-    ratio, limit = np.log(drawn[names[0]] / drawn[names[1]]), np.log(drawn[names[1]])
+    ratio, limit = np.log(drawn[names[0]] / drawn[names[1]]), drawn[names[1]] / nominal[1]
     assert ratio.mean() == pytest.approx(mean[0] - mean[1], abs=1e-3)
     assert ratio.std() == pytest.approx(0.01, rel=0.05)
-    assert limit.mean() == pytest.approx(mean[1], abs=0.02)
-    assert limit.std() == pytest.approx(0.3, rel=0.05)
+    low, high = SO101.params[names[1]].default_range
+    assert np.log(limit).mean() == pytest.approx(np.log(low * high) / 2, abs=0.01)  # its own range, not the fit
+    assert np.log(limit).std() == pytest.approx(np.log(high / low) / np.sqrt(12), rel=0.05)
     assert 0.7 * nominal[2] <= drawn[names[2]].min()  # not correlated: uniform in its own range
     assert drawn[names[2]].max() <= 1.5 * nominal[2]
     alone = identified_draws(SO101, ParamDistribution.from_json({**found.to_json(), "joint_covariance": []}))

@@ -67,8 +67,8 @@ def identified_draws(
     """Return draws from an identified distribution; undetermined parameters keep their prior range.
 
     The data may determine a ratio or a sum of parameters but not each of them, such as the damping and the gain of a
-    servo, whose ratio is its lag. An undetermined parameter that is correlated with determined ones is therefore drawn
-    together with them, from the distribution of the fit.
+    servo, whose ratio is its lag. If an undetermined parameter is correlated with determined ones, it is drawn together
+    with them: it has mean and variance of its prior range, and the others their distribution given its value.
 
     The prior range of a parameter is the twin's default range. If the twin has none, the parameter is drawn from the
     prior of the fit. If the fit had no prior, the parameter stays nominal. Draws of the determined parameters are
@@ -108,28 +108,54 @@ def _joint_draw(twin: Twin, distribution: ParamDistribution, kappa: float, skip:
 
     Undetermined parameters that are correlated with them are drawn with them, see `identified_draws`.
     """
-    joint = distribution.joint_covariance if distribution.joint_covariance.size else distribution.covariance
-    keep = np.flatnonzero(np.array(distribution.determined) | _find_linked(twin, distribution, joint, skip))
-    covariance = kappa * joint[np.ix_(keep, keep)]
+    keep = np.flatnonzero(distribution.determined)
+    mean, covariance = distribution.mean[keep], kappa * distribution.covariance[np.ix_(keep, keep)]
+    priors = _linked_priors(twin, distribution, keep, skip)
+    if priors:
+        linked, every = np.array(list(priors)), distribution.joint_covariance
+        centre, variance = np.array(list(priors.values())).T
+        gain = np.linalg.solve(every[np.ix_(linked, linked)], every[np.ix_(linked, keep)]).T
+        given = every[np.ix_(keep, keep)] - gain @ every[np.ix_(linked, keep)]
+        mean = np.concatenate([mean + gain @ (centre - distribution.mean[linked]), centre])
+        across = gain * variance
+        covariance = np.block([[kappa * given + across @ gain.T, across], [across.T, np.diag(variance)]])
+        covariance, keep = (covariance + covariance.T) / 2, np.concatenate([keep, linked])
     return JointDraw(
         names=tuple(distribution.names[i] for i in keep),
-        distribution=MultivariateNormal(
-            mean=tuple(distribution.mean[keep].tolist()), covariance=tuple(map(tuple, covariance.tolist()))
-        ),
+        distribution=MultivariateNormal(mean=tuple(mean.tolist()), covariance=tuple(map(tuple, covariance.tolist()))),
         transforms=tuple(distribution.transforms[i] for i in keep),
         source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}"
         + _calibration_label(distribution, kappa),
     )
 
 
-def _find_linked(
-    twin: Twin, distribution: ParamDistribution, joint: NDArray[np.float64], skip: set[str]
-) -> NDArray[np.bool_]:
-    """Return which undetermined parameters are correlated with determined ones, ``(nparam,)``."""
-    determined, sd = np.array(distribution.determined), np.sqrt(np.diag(joint))
+def _linked_priors(
+    twin: Twin, distribution: ParamDistribution, determined: NDArray[np.intp], skip: set[str]
+) -> dict[int, tuple[float, float]]:
+    """Return mean and variance of the priors of undetermined parameters that are correlated with determined ones.
+
+    The keys are indices of parameters; values are in the transformed scale. The prior is the twin's default range, or
+    that of the fit.
+    """
+    joint = distribution.joint_covariance
+    if not joint.size:
+        return {}
+    sd = np.sqrt(np.diag(joint))
     strongest = np.abs(joint[:, determined] / np.outer(sd, sd[determined])).max(axis=1)
-    free = np.array([name in twin.params and name not in skip for name in distribution.names])
-    return ~determined & free & (strongest > _LINKED)
+    found = dict[int, tuple[float, float]]()
+    for i in np.flatnonzero(~np.array(distribution.determined) & (strongest > _LINKED)).tolist():
+        name = distribution.names[i]
+        if name in skip or name not in twin.params:
+            continue
+        param = twin.params[name]
+        if param.default_range is not None:
+            low, high = (float(param.absolute(end, param.op)) for end in param.default_range)
+            if distribution.transforms[i] == "log":
+                low, high = math.log(low), math.log(high)
+            found[i] = ((low + high) / 2, (high - low) ** 2 / 12)  # of a uniform distribution
+        elif _has_prior(distribution, i):
+            found[i] = (float(distribution.prior_mean[i]), float(distribution.prior_sd[i]) ** 2)
+    return found
 
 
 def identified_notes(
