@@ -269,33 +269,3 @@ def test_a_joint_draw_that_cannot_be_physical_ends_with_a_message():
     )
     with pytest.raises(BoundsError, match="were all outside their physical bounds"):
         Plan(twin=SO101, run_seed=0, draws=tuple(identified_draws(SO101, far))).draw([0])
-
-
-def test_a_ratio_that_the_data_determine_holds_in_every_world():
-    names = ("actuator/elbow_flex/kp", "actuator/elbow_flex/torque_limit", "joint/wrist_roll/damping")
-    nominal = [SO101.params[name].nominal for name in names]
-    mean = np.array([np.log(1.3 * nominal[0]), np.log(1.1 * nominal[1]), nominal[2]])
-    joint = np.diag([0.3**2 + 0.01**2, 0.3**2, 0.2**2])  # kp = ratio * limit, the ratio to 1 %
-    joint[0, 1] = joint[1, 0] = 0.3**2
-    found = ParamDistribution(
-        names=names,
-        transforms=("log", "log", "identity"),
-        mean=mean,
-        covariance=np.diag(np.diag(joint)),
-        low=np.zeros(3),
-        high=np.full(3, np.inf),
-        determined=(True, False, False),
-        clusters=3,
-        joint_covariance=joint,
-    )
-    drawn = Plan(twin=SO101, run_seed=2, draws=tuple(identified_draws(SO101, found))).draw(range(4000))
-    ratio, limit = np.log(drawn[names[0]] / drawn[names[1]]), drawn[names[1]] / nominal[1]
-    assert ratio.mean() == pytest.approx(mean[0] - mean[1], abs=1e-3)
-    assert ratio.std() == pytest.approx(0.01, rel=0.05)
-    low, high = SO101.params[names[1]].default_range
-    assert np.log(limit).mean() == pytest.approx(np.log(low * high) / 2, abs=0.01)  # its own range, not the fit
-    assert np.log(limit).std() == pytest.approx(np.log(high / low) / np.sqrt(12), rel=0.05)
-    assert 0.7 * nominal[2] <= drawn[names[2]].min()  # not correlated: uniform in its own range
-    assert drawn[names[2]].max() <= 1.5 * nominal[2]
-    alone = identified_draws(SO101, ParamDistribution.from_json({**found.to_json(), "joint_covariance": []}))
-    assert np.log(Plan(twin=SO101, run_seed=2, draws=tuple(alone)).draw(range(500))[names[0]]).std() > 0.25

@@ -143,8 +143,6 @@ class ParamDistribution(JsonRecord):
         prior_mean: Mean of the prior per transformed parameter, NaN for a parameter that has no prior; an empty array
             if the priors are unknown.
         prior_sd: Standard deviation of the prior, in the same form as ``prior_mean``.
-        joint_covariance: Covariance before the undetermined parameters were given their prior variance, shape
-            ``(nparam, nparam)``. It has their correlations with the determined parameters. An empty array if unknown.
         noise: Noise of the residuals after the fit.
         calibration: Factor on the covariance, computed from separate calibration clips.
     """
@@ -163,12 +161,11 @@ class ParamDistribution(JsonRecord):
     data_hash: str = ""
     prior_mean: NDArray[np.float64] = field(default_factory=_make_empty_array)
     prior_sd: NDArray[np.float64] = field(default_factory=_make_empty_array)
-    joint_covariance: NDArray[np.float64] = field(default_factory=_make_empty_array)
     noise: ResidualNoise | None = None
     calibration: RangeCalibration | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "mean", "covariance", "low", "high", "prior_mean", "prior_sd", "joint_covariance")
+        freeze_fields(self, "mean", "covariance", "low", "high", "prior_mean", "prior_sd")
 
     @property
     def estimate(self) -> dict[str, float]:
@@ -241,7 +238,6 @@ class ParamDistribution(JsonRecord):
             data_hash=value.get("data_hash", ""),
             prior_mean=np.array(value.get("prior_mean", []), dtype=np.float64),
             prior_sd=np.array(value.get("prior_sd", []), dtype=np.float64),
-            joint_covariance=np.array(value.get("joint_covariance", []), dtype=np.float64),
             noise=None if noise is None else ResidualNoise.from_json(noise),
             calibration=None if calibration is None else RangeCalibration.from_json(calibration),
         )

@@ -53,8 +53,9 @@ def build_distribution(
     """
     params = [space.twin.params[name] for name in (*space.names, *scales)]
     count = len(space.names)
-    covariance, joint = (np.diag(np.full(len(params), _QUANTUM_ERROR**2)) for _ in range(2))
-    covariance[:count, :count], joint[:count, :count] = uncertainty.covariance, uncertainty.joint_covariance
+    covariance = np.zeros((len(params), len(params)))
+    covariance[:count, :count] = uncertainty.covariance
+    np.fill_diagonal(covariance[count:, count:], _QUANTUM_ERROR**2)
     return ParamDistribution(
         names=tuple(param.name for param in params),
         transforms=tuple(param.transform for param in params),
@@ -68,7 +69,6 @@ def build_distribution(
         data_hash=sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
         prior_mean=np.concatenate([space.column("centre"), np.full(len(scales), np.nan)]),
         prior_sd=np.concatenate([space.column("sd"), np.full(len(scales), np.nan)]),
-        joint_covariance=joint,
     )
 
 

@@ -270,7 +270,6 @@ class Uncertainty:
     Attributes:
         covariance: Covariance, ``(p, p)``; 0 between parameters of different blocks, for which it is not estimated.
             Undetermined parameters have their prior variance.
-        joint_covariance: Covariance before undetermined parameters were given their prior variance, ``(p, p)``.
         low: Lower limits of the intervals; NaN for undetermined parameters.
         high: Upper limits of the intervals; NaN for undetermined parameters.
         level: Confidence level of the intervals.
@@ -289,7 +288,6 @@ class Uncertainty:
     """
 
     covariance: Array
-    joint_covariance: Array
     low: Array
     high: Array
     level: float
@@ -313,8 +311,7 @@ class Uncertainty:
 def _keep_first(found: Uncertainty, count: int) -> Uncertainty:
     """Return the uncertainty of the first ``count`` parameters."""
     kept = {each.name: getattr(found, each.name)[:count] for each in fields(found) if each.name in _PER_PARAMETER}
-    first = {name: getattr(found, name)[:count, :count] for name in ("covariance", "joint_covariance")}
-    return replace(found, **first, **kept)
+    return replace(found, covariance=found.covariance[:count, :count], **kept)
 
 
 _PER_PARAMETER = ("low", "high", "sides", "reasons", "curvature", "df", "distance_to_optimum")
@@ -377,7 +374,7 @@ def _compute_uncertainty(
 ) -> Uncertainty:
     scores = [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     clusters = choose_fit_clusters(problem, here, scores, times)
-    covariance, joint = np.diag(problem.sd**2), np.diag(problem.sd**2)
+    covariance = np.diag(problem.sd**2)
     vectors = {key: np.full(len(names), np.nan) for key in ("low", "high", "curvature", "df", "distance_to_optimum")}
     sides, reasons, determinations, rank = [""] * len(names), [""] * len(names), [], 0
     for block, score in zip(problem.blocks, scores, strict=True):
@@ -405,7 +402,6 @@ def _compute_uncertainty(
             block.columns,
             ["" if reason else side for reason, side in zip(block_reasons, limits.sides, strict=True)],
         )
-        joint[np.ix_(block.columns, block.columns)] = limits.covariance
         keep = np.flatnonzero([not reason for reason in block_reasons])
         covariance[np.ix_(block.columns[keep], block.columns[keep])] = limits.covariance[np.ix_(keep, keep)]
     unknown = np.array([bool(reason) for reason in reasons])
@@ -413,7 +409,6 @@ def _compute_uncertainty(
     method = _interval_method(clusters, refits)
     return Uncertainty(
         covariance=covariance,
-        joint_covariance=joint,
         **vectors,
         level=level,
         sides=tuple(sides),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import read_json
@@ -18,7 +17,6 @@ from twinloop.randomize.draws import Draw, JointDraw
 from twinloop.twin import Twin
 
 _NOT_DETERMINED = "not determined by the data, prior range"
-_LINKED = 0.5  # smallest correlation of an undetermined parameter with one that it is drawn with; our choice
 
 
 def default_draws(twin: Twin, *, skip: Iterable[str] = (), undetermined: Iterable[str] = ()) -> list[Draw]:
@@ -66,10 +64,6 @@ def identified_draws(
 ) -> list[Draw | JointDraw]:
     """Return draws from an identified distribution; undetermined parameters keep their prior range.
 
-    The data may determine a ratio or a sum of parameters but not each of them, such as the damping and the gain of a
-    servo, whose ratio is its lag. If an undetermined parameter is correlated with determined ones, it is drawn together
-    with them: it has mean and variance of its prior range, and the others their distribution given its value.
-
     The prior range of a parameter is the twin's default range. If the twin has none, the parameter is drawn from the
     prior of the fit. If the fit had no prior, the parameter stays nominal. Draws of the determined parameters are
     repeated until they are within the physical bounds.
@@ -91,7 +85,7 @@ def identified_draws(
     factor = distribution.kappa if kappa is None else kappa
     if not any(distribution.determined):
         raise InputError("Identification determined no parameter, so there is nothing to draw from. See its report.")
-    joint = _joint_draw(twin, distribution, factor, {*skip})
+    joint = _joint_draw(distribution, factor)
     left_out = {*joint.names, *skip}
     priors = [
         _prior_draw(distribution, i) for i in _find_without_range(twin, distribution) if _has_prior(distribution, i)
@@ -103,59 +97,19 @@ def identified_draws(
     ]
 
 
-def _joint_draw(twin: Twin, distribution: ParamDistribution, kappa: float, skip: set[str]) -> JointDraw:
-    """Return the joint draw of the determined parameters, with the covariance multiplied by ``kappa``.
-
-    Undetermined parameters that are correlated with them are drawn with them, see `identified_draws`.
-    """
+def _joint_draw(distribution: ParamDistribution, kappa: float) -> JointDraw:
+    """Return the joint draw of the determined parameters, with the covariance multiplied by ``kappa``."""
     keep = np.flatnonzero(distribution.determined)
-    mean, covariance = distribution.mean[keep], kappa * distribution.covariance[np.ix_(keep, keep)]
-    priors = _linked_priors(twin, distribution, keep, skip)
-    if priors:
-        linked, every = np.array(list(priors)), distribution.joint_covariance
-        centre, variance = np.array(list(priors.values())).T
-        gain = np.linalg.solve(every[np.ix_(linked, linked)], every[np.ix_(linked, keep)]).T
-        given = every[np.ix_(keep, keep)] - gain @ every[np.ix_(linked, keep)]
-        mean = np.concatenate([mean + gain @ (centre - distribution.mean[linked]), centre])
-        across = gain * variance
-        covariance = np.block([[kappa * given + across @ gain.T, across], [across.T, np.diag(variance)]])
-        covariance, keep = (covariance + covariance.T) / 2, np.concatenate([keep, linked])
+    covariance = kappa * distribution.covariance[np.ix_(keep, keep)]
     return JointDraw(
         names=tuple(distribution.names[i] for i in keep),
-        distribution=MultivariateNormal(mean=tuple(mean.tolist()), covariance=tuple(map(tuple, covariance.tolist()))),
+        distribution=MultivariateNormal(
+            mean=tuple(distribution.mean[keep].tolist()), covariance=tuple(map(tuple, covariance.tolist()))
+        ),
         transforms=tuple(distribution.transforms[i] for i in keep),
         source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}"
         + _calibration_label(distribution, kappa),
     )
-
-
-def _linked_priors(
-    twin: Twin, distribution: ParamDistribution, determined: NDArray[np.intp], skip: set[str]
-) -> dict[int, tuple[float, float]]:
-    """Return mean and variance of the priors of undetermined parameters that are correlated with determined ones.
-
-    The keys are indices of parameters; values are in the transformed scale. The prior is the twin's default range, or
-    that of the fit.
-    """
-    joint = distribution.joint_covariance
-    if not joint.size:
-        return {}
-    sd = np.sqrt(np.diag(joint))
-    strongest = np.abs(joint[:, determined] / np.outer(sd, sd[determined])).max(axis=1)
-    found = dict[int, tuple[float, float]]()
-    for i in np.flatnonzero(~np.array(distribution.determined) & (strongest > _LINKED)).tolist():
-        name = distribution.names[i]
-        if name in skip or name not in twin.params:
-            continue
-        param = twin.params[name]
-        if param.default_range is not None:
-            low, high = (float(param.absolute(end, param.op)) for end in param.default_range)
-            if distribution.transforms[i] == "log":
-                low, high = math.log(low), math.log(high)
-            found[i] = ((low + high) / 2, (high - low) ** 2 / 12)  # of a uniform distribution
-        elif _has_prior(distribution, i):
-            found[i] = (float(distribution.prior_mean[i]), float(distribution.prior_sd[i]) ** 2)
-    return found
 
 
 def identified_notes(
@@ -179,11 +133,11 @@ def identified_notes(
     calibrated = (
         _calibration_label(distribution, factor) or ", never calibrated: the ranges are the estimate's own uncertainty"
     )
-    joint = _joint_draw(twin, distribution, factor, {*skip})
     first = (
         f"{sum(distribution.determined)} parameters are drawn together as identified from {distribution.clusters} "
-        f"episodes, kappa {factor:g}{calibrated}. {joint.estimate_acceptance(twin):.1%} of the draws are within "
-        "the physical bounds; the others are drawn again."
+        f"episodes, kappa {factor:g}{calibrated}. {_joint_draw(distribution, factor).estimate_acceptance(twin):.1%} "
+        "of the draws are "
+        "within the physical bounds; the others are drawn again."
     )
     notes = [first]
     without_range = _find_without_range(twin, distribution)
