@@ -43,5 +43,6 @@ def _placement_draws(twin: Twin) -> list[Draw]:
 
 
 def _value_draws(distribution: ParamDistribution) -> list[Draw]:
-    """Return draws that give each parameter its estimate; undetermined ones have values that suit the others."""
-    return [Draw(names=(name,), distribution=Choice(values=(value,))) for name, value in distribution.estimate.items()]
+    """Return draws that give each determined parameter its identified value."""
+    known = (name for name, determined in zip(distribution.names, distribution.determined, strict=True) if determined)
+    return [Draw(names=(name,), distribution=Choice(values=(distribution.estimate[name],))) for name in known]
