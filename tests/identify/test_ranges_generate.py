@@ -19,6 +19,7 @@ from twinloop.randomize import Plan, identified_draws, identified_notes
 from twinloop.twin import load_twin
 from twinloop.workflows.generate.generate import run_generate
 from twinloop.workflows.generate.requests import GenerateRequest
+from twinloop.workflows.run.taught_worlds import read_worlds, write_worlds
 
 KP, DAMPING, OFFSET = "actuator/elbow_flex/kp", "joint/elbow_flex/damping", "sensor/elbow_flex/offset"
 FILE = "scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs: 2, episodes_per_env: 1}\n"
@@ -204,6 +205,17 @@ def test_generate_draws_the_amplitudes_of_an_admitted_residual(run, tmp_path):
     assert len(amplitudes) == 4
     assert all(0.0 < amplitude < 1.0 for amplitude in amplitudes)
     assert replay_episode(tmp_path / "data", 1).equal
+
+
+def test_taught_worlds_around_an_identified_robot_have_its_residual(run, tmp_path):
+    known = dataclasses.replace(FOUND, twin_hash=load_twin("so101_tabletop").hash)
+    (run / "result.json").write_text(json.dumps({"distribution": known.to_json()}))
+    (run / "twin.yaml").write_text(RESIDUAL)
+    write_worlds(tmp_path, read_config(tmp_path / "g.yaml", seed=5))
+    made = load_plan(read_worlds(tmp_path, randomize_from=run))
+    assert made.hash == load_plan(read_config(tmp_path / "g.yaml", seed=5, randomize_from=run)).hash
+    assert "residual/action/scale" in made.twin.params
+    assert load_plan(read_worlds(tmp_path, seed=6)).run_seed == 6
 
 
 def test_a_residual_of_another_twin_is_refused(run, tmp_path):

@@ -41,10 +41,10 @@ def read_worlds(folder: Path, *, randomize_from: Path | None = None, seed: int |
         )
     kept = GenerateConfig.model_validate(read_json(folder / _FILE))
     if randomize_from is not None:
-        section = use_identified(kept.file.randomization, randomize_from, where=str(folder / _FILE))
-        value = {**kept.file.model_dump(mode="json"), "randomization": section}
-        found = resolve_config(value, where=str(folder / _FILE), folder=Path.cwd(), episodes=kept.episodes)
-        kept = kept.model_copy(update={"file": found.file, "identified": found.identified, "kappa": found.kappa})
+        where, scene = str(folder / _FILE), {"twin": kept.twin, "task": kept.task}
+        section = use_identified(kept.file.randomization, randomize_from, where=where)
+        value = {**kept.file.model_dump(mode="json"), "scene": scene, "randomization": section}
+        kept = resolve_config(value, where=where, folder=Path.cwd(), episodes=kept.episodes, seed=kept.seed)
     return kept if seed is None else kept.model_copy(update={"seed": seed})
 
 

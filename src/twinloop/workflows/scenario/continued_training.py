@@ -78,7 +78,7 @@ def continue_training(request: RetrainRequest, scenario: Scenario, folder: Path,
 
 
 def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: Console) -> ContinuedTraining:
-    """Teach the policy on, in worlds near the failure and in those of its earlier teaching."""
+    """Teach the policy on, in worlds near the failure and in others, with one twin for both; see `read_worlds`."""
     from twinloop.policies import open_policy
     from twinloop.train.distill import DistillConfig, distill
 
@@ -97,7 +97,7 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
         seed=request.seed,
     )
     plan = load_plan(before.model_copy(update={"episodes": worlds * _ROUNDS}))
-    near = load_plan(read_config(file, episodes=worlds * _ROUNDS))
+    near = load_plan(read_config(file, episodes=worlds * _ROUNDS).model_copy(update={"twin": before.twin}))
     config = DistillConfig.of(
         {
             "inputs": tuple(said.get("inputs", ())),
@@ -111,9 +111,11 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
         },
         where="the training of scenario loop",
     )
+    count, run = request.episodes * _ROUNDS, request.randomize_from
+    others = "from those that it was taught in before" if run is None else f"around the robot that {run} identified"
     console.print(
         f"1. {request.policy} is taught on, in {_ROUNDS} rounds of {worlds} worlds: {request.share:.0%} of them near "
-        f"{scenario.name}, the others as before",
+        f"{scenario.name}, the others {others}",
         soft_wrap=True,
     )
     started = datetime.now(UTC)
@@ -122,8 +124,6 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
     metrics = distill(plan, task, config, output, other=near, assignment=kept, base=open_policy(folder))
     write_worlds(output, before)
     record_simulated_training(None, output, metrics, started, ["--policy", request.policy], console)
-    count, run = request.episodes * _ROUNDS, request.randomize_from
-    others = "of those that it was taught in before" if run is None else f"around the robot that {run} identified"
     return ContinuedTraining(
         targeted={
             "file": str(file),
