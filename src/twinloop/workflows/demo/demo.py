@@ -143,7 +143,7 @@ def _concatenate_views(reader: DatasetReader, episodes: range) -> Iterator[NDArr
 LOG = "so101_pick_place_tape"
 TWIN = "so101_tabletop"
 HOLDOUT = "last:10"
-EPISODES = 22  # the last ones of the log: with all 40, identification takes more than half of the demo's time
+EPISODES = 22  # of the log, the last ones: with all 40, identification takes more than half of the demo's time
 ATTEMPTS = 256
 # A renderer without the graphics library draws about 20 images per second on two cores instead of hundreds.
 RENDERS = {
@@ -261,7 +261,7 @@ def _load_log(console: Console) -> LogEpisodes:
         log = replace(log, label=f"{log.label}, the last {EPISODES} episodes", episodes=log.episodes[-EPISODES:])
     except RealDataUnavailableError as error:
         console.print(f"No real log is available, a virtual robot is used instead: {error}", soft_wrap=True)
-        episodes = virtual_log(seed=1, twin=TWIN, episodes=40)
+        episodes = virtual_log(seed=1, twin=TWIN, episodes=EPISODES)
         log = LogEpisodes(
             name="virtual",
             label=f"VIRTUAL robot {episodes[0].origin}, no real log available",
