@@ -264,6 +264,10 @@ def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, place
 def _build_taught_suite(request: EvaluateRequest | CompareRequest, place: TwinAndTask) -> Suite:
     """Return the suite of the worlds in which the policy, the first one of a comparison, was taught."""
     policy = request.policy if isinstance(request, EvaluateRequest) else request.a
+    if policy == EXPERT:
+        raise InputError(
+            f"--suite {TAUGHT} has the worlds in which a policy was taught, and the expert was not taught."
+        )
     config = read_worlds(policy_folder(policy), randomize_from=request.randomize_from)
     suite = taught_suite(config, getattr(request, "episodes", None))
     if suite.twin.hash != place.twin.hash:
