@@ -14,6 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.evaluate.candidates import TimedActor, TimedImages, make_candidate
 from twinloop.evaluate.comparison import compare_running, compare_stored, draw_trials
 from twinloop.evaluate.run import TrialRunner, evaluate
+from twinloop.evaluate.scores import compute_arm_limits, find_joint_violations
 from twinloop.evaluate.suite import parse_suite
 from twinloop.evaluate.worlds import expand_suite
 from twinloop.rollout import ExpertActor
@@ -93,6 +94,28 @@ def test_a_policy_that_stands_still_or_breaks_is_told_apart_from_one_that_works(
     (lost,) = made.run(make_candidate(weakened(broken=1.0)), [(nominal.slices[0], 0)])
     assert (lost["success"], lost["valid"]) == (False, False)
     assert lost["reason"]
+
+
+def test_hard_commands_break_the_acceleration_limit_and_a_joint_that_friction_stops_does_not(twin):
+    """With torque control the motion counts, because a torque has no acceleration of its own."""
+    hz, limits = twin.control_hz, compute_arm_limits(twin)
+    n = len(limits.acceleration)
+    stopped = np.zeros((1, 6, n))
+    stopped[:, 2:4, 0] = 0.9 * limits.speed[0]  # stops between two time steps
+    assert limits.speed[0] * hz > limits.acceleration[0]
+    ramps = {share: np.zeros((5, n)) for share in (0.99, 1.01)}
+    for share, ramp in ramps.items():
+        ramp[2:, 0] = share * limits.acceleration[0] / hz**2 * np.arange(1, 4)  # one change of speed
+
+    def find(robot, commands, limits, speeds):
+        middle = robot.joint_ranges.mean(axis=1) + 0 * speeds
+        return find_joint_violations(robot, limits, middle, speeds, commands[None], hz)[0]
+
+    assert not find(twin, ramps[0.99], limits, stopped).any()
+    assert find(twin, ramps[1.01], limits, stopped)[:, 2].nonzero()[0].tolist() == [1]
+    arm = load_twin("double_pendulum")
+    two = replace(compute_arm_limits(arm), speed=limits.speed[:2], acceleration=limits.acceleration[:2])
+    assert find(arm, ramps[0.99][:, :2], two, stopped[..., :2])[:, 2].nonzero()[0].tolist() == [2, 4]
 
 
 def test_each_trial_begins_in_its_own_world_in_whatever_order_they_come(twin, two):

@@ -9,7 +9,8 @@ to success.
 
 The outcome of an episode in a LeRobot dataset is ``provenance/success`` or the last ``next.success``. The time to
 success follows from ``next.success`` per frame. Smoothness and violated limits are computed from the joint readings, by
-the functions that score simulated trials. Joint speeds are finite differences of the readings.
+the functions that score simulated trials. Joint speeds are finite differences of the readings; accelerations are those
+of the commands (with torque control, of the readings).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from twinloop.core.contract import STATE
+from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import TRIAL_SCHEMA, Evaluation
 from twinloop.core.trials import Trials
@@ -169,12 +170,13 @@ def _make_trials(reader: DatasetReader, path: Path, won: Sequence[bool], policy:
 def _find_units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
     """Return the units that convert the dataset's joint readings to the twin's joint positions in SI units.
 
-    None if there is no twin, no joint reading, or the joints of dataset and twin differ.
+    None if there is no twin, no joint reading or command, or the joints of dataset and twin differ.
     """
-    if twin is None or STATE not in reader.info["features"]:
+    if twin is None or not {STATE, ACTION} <= reader.info["features"].keys():
         return None
     units = reader.units or twin.units
-    return units if units.names == twin.units.names and len(reader.feature_names(STATE)) == len(units.names) else None
+    fits = all(len(reader.feature_names(key)) == len(units.names) for key in (STATE, ACTION))
+    return units if fits and units.names == twin.units.names else None
 
 
 def _score_episode(
@@ -203,11 +205,11 @@ def _score_episode(
             scores["time_s"] = (len(done) - last + 1) / reader.fps
     if twin is None or units is None:
         return scores
-    joints = units.to_si(reader.array(index, STATE))
-    if len(joints) < _LEAST_FRAMES or not np.isfinite(joints).all():
+    joints, commands = (units.to_si(reader.array(index, key)) for key in (STATE, ACTION))
+    if len(joints) < _LEAST_FRAMES or not np.isfinite([joints, commands]).all():
         return scores
     speed = np.gradient(joints, 1.0 / reader.fps, axis=0)
-    broken = find_joint_violations(twin, compute_arm_limits(twin), joints, speed, reader.fps)
+    broken = find_joint_violations(twin, compute_arm_limits(twin), joints, speed, commands, reader.fps)
     smoothness = float(compute_tool_smoothness(twin, _fill_positions(twin, joints)[None], reader.fps)[0])
     scores["violations"] = int(broken.any(axis=-1).sum())
     scores["smoothness"] = smoothness if math.isfinite(smoothness) else None

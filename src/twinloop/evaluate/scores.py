@@ -22,6 +22,8 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 # rad beyond a joint's range that count as driving into its stop: two encoder counts of a 12-bit servo (0.18°).
 STOP_TOLERANCE = 0.003
+# Relative tolerance of the acceleration, for the rounding of commands that are stored as float32 and differenced twice.
+ROUNDING = 1e-3
 VIOLATIONS = ("range", "speed", "acceleration", "world", "self")
 
 
@@ -36,8 +38,8 @@ class TrialScores:
         smoothness: Spectral arc length of the tool's motion; nearer to 0 is smoother.
         peak_force_n: Largest contact force of the robot in N.
         violations: Number of control steps that violate each kind of limit in `VIOLATIONS` (joint range, speed,
-            acceleration, contact with the world, contact with itself), shape ``(ntrial, 5)``. Trial tables have it as
-            the columns ``broken/KIND``.
+            acceleration as in `find_joint_violations`, contact with the world, contact with itself), shape
+            ``(ntrial, 5)``. Trial tables have it as the columns ``broken/KIND``.
         violating_steps: Number of control steps that violate any limit; the column ``violations`` of trial tables.
     """
 
@@ -68,14 +70,21 @@ def compute_arm_limits(twin: Twin) -> MotionLimits:
     return replace(limits, speed=speed, acceleration=acceleration)
 
 
-def find_joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array, hz: float) -> NDArray[np.bool_]:
+def find_joint_violations(
+    twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array, commands: Array, hz: float
+) -> NDArray[np.bool_]:
     """Return at which time steps any joint exceeds its range, its speed limit or its acceleration limit.
 
+    The acceleration of a position-controlled robot is that of its commands: friction stops a joint within one time
+    step, harder than its drive can, whatever the commands are.
+
     Args:
-        twin: The twin, for the joint ranges.
+        twin: The twin, for the joint ranges and the kind of commands.
         limits: Limits of speed and acceleration.
         qpos: Joint positions, shape ``(…, T, njoint)`` for T time steps.
         qvel: Joint velocities, same shape.
+        commands: Commands in SI units, shape ``(…, T, njoint)``, or ``(…, T - 1, njoint)`` if none follows the last
+            state.
         hz: Time steps per second.
 
     Returns:
@@ -84,8 +93,10 @@ def find_joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: A
     low, high = twin.joint_ranges.T
     outside = (qpos < low - STOP_TOLERANCE) | (qpos > high + STOP_TOLERANCE)
     fast = np.abs(qvel) > limits.speed
+    moved = np.diff(commands, axis=-2) * hz if twin.robot.control == "position" else qvel
+    acceleration = np.abs(np.diff(moved, axis=-2)) * hz
     hard = np.zeros_like(fast)
-    hard[..., 1:, :] = np.abs(np.diff(qvel, axis=-2)) * hz > limits.acceleration
+    hard[..., 1 : 1 + acceleration.shape[-2], :] = acceleration > limits.acceleration * (1 + ROUNDING)
     return np.stack([outside.any(axis=-1), fast.any(axis=-1), hard.any(axis=-1)], axis=-1)
 
 
@@ -133,7 +144,7 @@ def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
     since = trajectories.time[np.arange(n), began] - trajectories.time[:, 0]
     qpos, qvel = trajectories.qpos[..., twin.joint_qpos], trajectories.qvel[..., twin.joint_qvel]
     broken = np.zeros((n, nframe, len(VIOLATIONS)), dtype=bool)
-    broken[..., :3] = find_joint_violations(twin, limits, qpos, qvel, twin.control_hz)
+    broken[..., :3] = find_joint_violations(twin, limits, qpos, qvel, trajectories.commands, twin.control_hz)
     force, world, own = _read_contacts(result)
     broken[..., 3], broken[..., 4] = world, own
     broken &= trusted[..., None]
