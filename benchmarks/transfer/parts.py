@@ -18,10 +18,12 @@ from benchmarks.transfer.settings import NUMBERS, TransferSettings
 from benchmarks.transfer.worlds import training_plans
 from twinloop.core.documents import read_json
 from twinloop.core.files import write_json
+from twinloop.train import SourceConfig, read_config, train
 from twinloop.train.distill import DistillConfig, distill
 
-Kind = Literal["log", "policy", "trials", "script", "retraining"]
+Kind = Literal["log", "demonstrations", "policy", "trials", "script", "retraining"]
 _DONE, _DISTRIBUTION, _TRIALS, _RETRAINING = "seconds.json", "distribution.json", "trials.json", "retraining.json"
+_DATA = "data"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,8 @@ class StudyPart:
     """One part of a study, whose files are in one folder.
 
     Attributes:
-        kind: ``log`` (log of a robot and identification from it), ``policy`` (training), ``trials`` (trials of a policy
+        kind: ``log`` (log of a robot and identification from it), ``demonstrations`` (of the scripted expert on a
+            robot), ``policy`` (training), ``trials`` (trials of a policy
             on a robot), ``script`` (trials of the scripted expert), or ``retraining`` (retraining of the policy from
             one of its failures on the robot, and trials of both).
         folder: folder of the study.
@@ -70,7 +73,9 @@ class StudyPart:
             return (self.log, self.trials)
         if self.kind == "trials":
             return (self.policy,)
-        return (self.log,) if self.kind == "policy" and NUMBERS[self.condition].per_robot else ()
+        if self.kind != "policy" or not NUMBERS[self.condition].per_robot:
+            return ()
+        return (self.base, self.demonstrations) if NUMBERS[self.condition].base else (self.log,)
 
     @property
     def trials(self) -> StudyPart:
@@ -82,6 +87,16 @@ class StudyPart:
         """The part that trains the policy of these trials."""
         robot = self.robot if NUMBERS[self.condition].per_robot else -1
         return replace(self, kind="policy", robot=robot)
+
+    @property
+    def base(self) -> StudyPart:
+        """The part that trains the policy that this one adapts."""
+        return replace(self, condition=NUMBERS[self.condition].base).policy
+
+    @property
+    def demonstrations(self) -> StudyPart:
+        """The part that records demonstrations on the robot."""
+        return replace(self, kind="demonstrations", seed=0, condition=0)
 
     @property
     def log(self) -> StudyPart:
@@ -119,10 +134,25 @@ def _log(part: StudyPart) -> None:
     part.family.identify(part.robot, part.settings.log, part.path / _DISTRIBUTION)
 
 
+def _demonstrations(part: StudyPart) -> None:
+    family = part.family
+    assert isinstance(family, HiddenRobots)  # checked by the settings
+    family.demonstrate(part.robot, part.path / _DATA)
+
+
+def _adapt(part: StudyPart) -> None:
+    data = SourceConfig(data=str(part.demonstrations.path / _DATA), name="robot", kind="real")
+    config = read_config(None, sources=[data.model_dump()], adapt={"from": str(part.base.path)}, seed=part.seed)
+    train(config, part.path)
+
+
 def _policy(part: StudyPart) -> None:
+    condition = NUMBERS[part.condition]
+    if condition.base:
+        _adapt(part)
+        return
     twin = part.family.twin
     identified = part.log.path / _DISTRIBUTION
-    condition = NUMBERS[part.condition]
     plan, other = training_plans(condition.worlds, twin, identified, part.seed)
     recipe = {**part.settings.recipe, **condition.policy, "seed": part.seed}
     recipe["settings"] = {**part.settings.recipe.get("settings", {}), **condition.policy.get("settings", {})}
@@ -161,6 +191,7 @@ def _retraining(part: StudyPart) -> None:
 
 _MAKERS: dict[Kind, Callable[[StudyPart], None]] = {
     "log": _log,
+    "demonstrations": _demonstrations,
     "policy": _policy,
     "trials": _trials,
     "script": _trials,

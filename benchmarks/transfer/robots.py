@@ -11,8 +11,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.demonstrations import PerturbedExpert, write_demonstrations
 from benchmarks.transfer import ur5e
-from benchmarks.transfer.settings import PLACES, Family
+from benchmarks.transfer.settings import DEMONSTRATED, DEMONSTRATIONS, PLACES, Family
 from twinloop.core.files import write_json
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
@@ -20,7 +21,7 @@ from twinloop.hardware import HiddenCell, make_hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.policies import open_policy
 from twinloop.release.envelope import Envelope
-from twinloop.rollout import Actor, ExpertActor, run_batch
+from twinloop.rollout import Actor, BatchResult, ExpertActor, run_batch
 from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
@@ -96,6 +97,20 @@ class HiddenRobots:
     def run(self, robot: int, numbers: Sequence[int], policy: Path | None) -> Trials:
         """Run a policy or the scripted expert on a robot; see `RobotFamily`."""
         return self.run_from(make_hidden_cell(self.twin, robot).plan(PLACES).draw(numbers), robot, numbers, policy)
+
+    def demonstrate(self, robot: int, folder: Path) -> None:
+        """Record demonstrations of the scripted expert on a robot as a LeRobotDataset in a new folder."""
+        cell = make_hidden_cell(self.twin, robot)
+        places, task = cell.plan(DEMONSTRATED), self.open_task(cell.twin)
+
+        def run(actor: Actor, numbers: Sequence[int]) -> BatchResult:
+            params, backend = cell.table(places.draw(numbers)), open_backend("threads", nthread=1)
+            return run_batch(
+                cell.twin, task, params, run_seed=DEMONSTRATED, episodes=numbers, actor=actor, backend=backend
+            )
+
+        expert = PerturbedExpert(task=task, twin=cell.twin, tracker=cell.tracker)
+        write_demonstrations(folder, expert, run, [range(DEMONSTRATIONS)])
 
     def run_from(self, start: ParamTable, robot: int, numbers: Sequence[int], policy: Path | None) -> Trials:
         """Run a policy or the scripted expert on a robot from given initial conditions.

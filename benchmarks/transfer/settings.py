@@ -12,6 +12,7 @@ Worlds = Literal["nominal", "ranges", "point", "identified", "both"]
 FIRST_ROBOT = 300  # lower seeds were used to choose the recipe
 FIRST_MEMORY = 320  # of the study of memories, whose robots no other study has
 PLACES = 77  # run seed of the initial conditions of the trials
+DEMONSTRATED, DEMONSTRATIONS = 78, 10  # run seed of the initial conditions of the demonstrations, and their number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class Condition:
         label: label in the tables.
         policy: changes of the recipe that all conditions share, see `train.distill.DistillConfig`.
         name: name of the condition in folders; by default ``worlds``.
+        base: number of the condition whose policy is adapted with demonstrations on the robot, as `twinloop train
+            --adapt` does by default; 0 for a policy that is taught in the worlds.
     """
 
     number: int
@@ -33,6 +36,7 @@ class Condition:
     label: str
     policy: Mapping[str, Any] = field(default_factory=dict[str, Any])
     name: str = ""
+    base: int = 0
 
     @property
     def folder(self) -> str:
@@ -42,7 +46,7 @@ class Condition:
     @property
     def per_robot(self) -> bool:
         """True if a separate policy is taught for each robot."""
-        return self.worlds in ("point", "identified", "both")
+        return self.base > 0 or self.worlds in ("point", "identified", "both")
 
 
 CONDITIONS = (
@@ -65,10 +69,14 @@ CONDITIONS = (
         policy={"policy": "adaptive"},
         name="ranges-memory",
     ),
+    Condition(number=8, worlds="ranges", label="(2), adapted with demonstrations", name="ranges-adapted", base=2),
+    Condition(
+        number=9, worlds="identified", label="(4), adapted with demonstrations", name="identified-adapted", base=4
+    ),
 )
 TRANSFER, MEMORY = (1, 2, 3, 4, 5), (2, 6, 7)  # numbers of the conditions of the two studies
 NUMBERS = {condition.number: condition for condition in CONDITIONS}
-DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4), (6, 2), (7, 2), (7, 6))
+DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4), (6, 2), (7, 2), (7, 6), (8, 2), (9, 4))
 Family = Literal["hidden", "drake", "ur5e"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
@@ -110,6 +118,12 @@ class TransferSettings:
         if wrong or not self.conditions:
             raise InputError(
                 f"--conditions {wrong[0] if wrong else '(none)'}: there are {', '.join(map(str, NUMBERS))}."
+            )
+        adapted = [number for number in self.conditions if NUMBERS[number].base]
+        if adapted and self.family == "drake":
+            raise InputError(
+                f"--conditions {adapted[0]}: demonstrations are not recorded on robots of the family drake. Leave it "
+                "out, or choose --family hidden or ur5e."
             )
 
     @property

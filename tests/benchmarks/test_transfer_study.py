@@ -20,13 +20,16 @@ from benchmarks.transfer.parts import StudyPart, make
 from benchmarks.transfer.retraining import Retraining, draw_near, retraining_table
 from benchmarks.transfer.robots import cut_share
 from benchmarks.transfer.run import run_bench_retraining, run_bench_transfer
-from benchmarks.transfer.settings import CONDITIONS, MEMORY, PLACES, TransferSettings
+from benchmarks.transfer.settings import CONDITIONS, DEMONSTRATIONS, MEMORY, PLACES, TransferSettings
 from benchmarks.transfer.study import TransferResult, order_stages
 from benchmarks.transfer.worlds import training_plans
+from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.hardware import make_hidden_cell
+from twinloop.policies import open_policy
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -63,7 +66,7 @@ def identified(tmp_path):
 def test_each_condition_draws_what_it_says(identified):
     nominal = TWIN.params[KNOWN].nominal
     drawn = {}
-    for condition in CONDITIONS:
+    for condition in (one for one in CONDITIONS if not one.base):
         plan, other = training_plans(condition.worlds, TWIN, identified, seed=1)
         drawn[condition.worlds] = plan.draw(range(40))
         assert (other is not None) is (condition.worlds == "both")
@@ -123,11 +126,31 @@ class TestOrder:
 
     @pytest.mark.parametrize(
         ("changed", "said"),
-        [({"conditions": (1, 8)}, "--conditions 8"), ({"log": 0}, "--log 0"), ({"family": "x"}, "--family x")],
+        [
+            ({"conditions": (1, 10)}, "--conditions 10"),
+            ({"conditions": (2, 8), "family": "drake"}, "--conditions 8: demonstrations are not recorded"),
+            ({"log": 0}, "--log 0"),
+            ({"family": "x"}, "--family x"),
+        ],
     )
     def test_wrong_settings(self, changed, said):
         with pytest.raises(InputError, match=said):
             TransferSettings(**changed)
+
+
+def test_a_policy_is_adapted_with_demonstrations_on_its_robot(tmp_path):
+    part = StudyPart(kind="policy", folder=str(tmp_path), settings=TINY, robot=3, seed=1, condition=8)
+    assert [needed.path.name for needed in part.needs] == ["shared-ranges-seed1", "robot3"]
+    base, demonstrations = part.needs
+    assert replace(part, condition=9).needs[0].path.name == "robot3-identified-seed1"
+    made = [make(one) and one for one in (base, demonstrations, part)]
+    robot = DatasetReader(demonstrations.path / "data")
+    assert len(robot) == DEMONSTRATIONS  # robot 3 has no failures of the script
+    start = [robot.array(index, ENVIRONMENT)[0] for index in range(DEMONSTRATIONS)]
+    assert np.ptp(start, axis=0).max() > 0.05  # the object is at another place in each
+    before, after = (open_policy(one.path) for one in (made[0], made[2]))
+    assert after.contract == before.contract
+    assert after.hash != before.hash
 
 
 def test_the_policies_of_the_study_of_memories_differ_in_their_memory_alone(tmp_path, monkeypatch):

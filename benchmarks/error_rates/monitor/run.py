@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks.error_rates.monitor.demonstrations import write_demonstrations
-from benchmarks.error_rates.monitor.settings import POLICY, ROBOTS, SMALL, MonitorSettings
+from benchmarks.demonstrations import PerturbedExpert, write_demonstrations
+from benchmarks.error_rates.monitor.settings import POLICY, ROBOTS, SMALL, TASK, TWIN, MonitorSettings
 from benchmarks.error_rates.monitor.tables import tables
 from benchmarks.error_rates.monitor.trials import Robot, evaluate_images, evaluate_robot
 from benchmarks.studies import around, printed, write_between
 from twinloop.core.pool import LocalProcesses, count_cores
+from twinloop.randomize import Plan, default_draws
+from twinloop.rollout import Actor, BatchResult, TrackerNoise, run_batch
+from twinloop.simulate import open_backend
+from twinloop.tasks import open_task
 from twinloop.train import SourceConfig, TrainConfig, train
+from twinloop.twin import load_twin
 
 PLACE, PAGE = "benchmarks monitor", "evidence/release.md"
+_DEMOS, _BATCH = 11, 64  # run seed of the demonstrations, and how many are simulated together
+_SHAKE = 0.0175  # rad, standard deviation of the noise on the expert's commands
 TABLES = ("alarms", "faults", "causes", "unlikeness")
 
 
@@ -67,7 +75,7 @@ def run_bench_monitor(
 
 def train_policy(folder: Path, size: MonitorSettings, seed: int) -> Path:
     """Train a policy on demonstrations in randomized worlds and return its folder."""
-    write_demonstrations(folder / "demos", size.demos)
+    _demonstrate(folder / "demos", size.demos)
     config = TrainConfig(
         policy="mlp",
         settings=POLICY,
@@ -82,6 +90,22 @@ def train_policy(folder: Path, size: MonitorSettings, seed: int) -> Path:
     )
     train(config, folder / "policy")
     return folder / "policy"
+
+
+def _demonstrate(folder: Path, count: int) -> None:
+    """Write demonstrations in the twin's default ranges, of a number of attempts."""
+    twin = load_twin(TWIN)
+    task, plan = open_task(TASK, twin), Plan(twin=twin, run_seed=_DEMOS, draws=tuple(default_draws(twin)))
+    expert = PerturbedExpert(task=task, twin=twin, tracker=TrackerNoise(noise=0.001), shake=_SHAKE)
+
+    def run(actor: Actor, numbers: Sequence[int]) -> BatchResult:
+        backend = open_backend("threads", nthread=1)
+        return run_batch(
+            twin, task, plan.draw(numbers), run_seed=_DEMOS, episodes=numbers, actor=actor, backend=backend
+        )
+
+    batches = [range(first, min(first + _BATCH, count)) for first in range(0, count, _BATCH)]
+    write_demonstrations(folder, expert, run, batches)
 
 
 def _run_robots(policy: Path, size: MonitorSettings, seed: int, workers: int) -> tuple[list[Robot], list[Robot]]:

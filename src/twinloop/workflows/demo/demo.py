@@ -1,12 +1,20 @@
-"""Run `twinloop demo`: every step once, from a log to a dataset, and from a policy's failure to a better policy."""
+"""Run `twinloop demo`: every step once, from a log to a dataset, and from a policy's failure to a better policy.
+
+The steps from the real log to the dataset and those with policies run at the same time, in two processes: a policy is
+trained on one core.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
+import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
+from twinloop.core.console import SafeConsole
+from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError, TwinloopError
+from twinloop.core.pool import initialize_worker
 from twinloop.core.seeds import generator
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import ValidationResult, validate
@@ -169,7 +179,7 @@ class _StepTimer:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Return a context manager that prints the name of a step and measures its duration."""
-        self.console.print(f"\n{len(self.seconds) + 1}. {name}", style="bold")
+        self.console.print(f"\n{name}", style="bold")
         began = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - began
@@ -183,28 +193,30 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         CheckFailedError: If a validator refused a dataset, or a replayed episode differed.
     """
     _claim_demo_folder(request.output)
+    began = time.perf_counter()
     clock, workers = _StepTimer(console=console), resolve_workers(request.workers)
-    with clock.step("A log of an SO-101"):
-        log = _load_log(console)
-    with clock.step("Gap of the nominal twin, and identification from the log"):
-        found = fit(load_twin(TWIN), log, HOLDOUT)
-        console.print(found.result.text(), soft_wrap=True)
-        if found.gap is not None:
-            console.print("\n" + found.gap.text(), soft_wrap=True)
-        identified = write_result(request.output / "identify", found.metrics())
-    with clock.step("Simulation with identified parameters: pick and place, states"):
-        config = _config(request.output, request.seed)
-        with open_run_engine(config, "local", workers=workers) as engine:
-            states = run_states_pass(config, request.output / "states", engine)
-        console.print(format_states(states, request.output / "states"))
-    with clock.step("Images rendered from the states"):
-        images = _render(request.output, workers)
-        console.print(format_rendering(images))
-    with clock.step("Validation and replay of the datasets"):
-        verified = verify([request.output / "states", request.output / "images"], seed=request.seed)
-        console.print(verified.text())
-        sheet = write_images(request.output / "images", request.output)
-    loop = _run_policies(request, clock)
+    with _policies_in_background(request, console) as finish_policies:
+        with clock.step("A log of an SO-101"):
+            log = _load_log(console)
+        with clock.step("Gap of the nominal twin, and identification from the log"):
+            found = fit(load_twin(TWIN), log, HOLDOUT)
+            console.print(found.result.text(), soft_wrap=True)
+            if found.gap is not None:
+                console.print("\n" + found.gap.text(), soft_wrap=True)
+            identified = write_result(request.output / "identify", found.metrics())
+        with clock.step("Simulation with identified parameters: pick and place, states"):
+            config = _config(request.output, request.seed)
+            with open_run_engine(config, "local", workers=workers) as engine:
+                states = run_states_pass(config, request.output / "states", engine)
+            console.print(format_states(states, request.output / "states"))
+        with clock.step("Images rendered from the states"):
+            images = _render(request.output, workers)
+            console.print(format_rendering(images))
+        with clock.step("Validation and replay of the datasets"):
+            verified = verify([request.output / "states", request.output / "images"], seed=request.seed)
+            console.print(verified.text())
+            sheet = write_images(request.output / "images", request.output)
+        loop, seconds = finish_policies()
     metrics = {
         "schema": 1,
         "verb": "demo",
@@ -214,8 +226,8 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         "images": images,
         "verify": verified.to_json(),
         "loop": loop.to_json() if loop else None,
-        "seconds": clock.seconds,
-        "total_seconds": sum(clock.seconds.values()),
+        "seconds": {**clock.seconds, **seconds},
+        "total_seconds": time.perf_counter() - began,
     }
     console.print()
     result = write_result(request.output, metrics)
@@ -326,14 +338,77 @@ def _fill_report(
         retraining_section(page, loop)
 
 
-def _run_policies(request: DemoRequest, clock: _StepTimer) -> PolicyLoopResult | None:
-    """Run the policy part of the demo in its folder ``loop``; return None if torch is not installed."""
-    try:
-        require_torch()
-    except MissingDependencyError as error:
-        clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)
-        return None
-    return run_policy_loop(request.output / "loop", request.seed, console=clock.console, step=clock.step)
+_Policies = tuple[PolicyLoopResult | None, dict[str, float]]  # result, and the duration of each step in s
+
+
+@contextmanager
+def _policies_in_background(request: DemoRequest, console: Console) -> Generator[Callable[[], _Policies]]:
+    """Start the policy part of the demo in another process, which ends with the ``with`` block.
+
+    The context manager yields a function that prints what the process has printed so far and prints until it ends, and
+    returns its result.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / name for name in ("printed", "progress")]
+        for file in files:
+            file.touch()
+        arguments = (request, files, console.width, console.is_terminal, theirs)
+        process = context.Process(target=_run_policies, args=arguments, name="policies")
+        process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+
+        def finish() -> _Policies:
+            with files[0].open() as printed, files[1].open() as progress:
+                done = False
+                while not done:
+                    done = ours.poll(0.2)
+                    console.file.write(printed.read())
+                    sys.stderr.write(progress.read())
+            try:
+                answer = ours.recv()
+            except EOFError:
+                process.join()
+                raise TwinloopError(
+                    f"The process with the policies ended with code {process.exitcode}. Is there enough memory?"
+                ) from None
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        try:
+            yield finish
+        finally:
+            process.kill()
+            process.join()
+
+
+def _run_policies(request: DemoRequest, files: Sequence[Path], width: int, terminal: bool, pipe: Connection) -> None:
+    """Run the policy part of the demo in its folder ``loop``, and send its result or its error through a pipe.
+
+    Args:
+        request: the demo's request.
+        files: file for the lines of the steps, and file for the lines of the progress.
+        width: width of the lines.
+        terminal: whether the lines are shown on a terminal.
+        pipe: connection to the other process. The result is None if torch is not installed.
+    """
+    initialize_worker("1")
+    answer: _Policies | Exception
+    with files[0].open("w", buffering=1) as printed, files[1].open("w", buffering=1) as log, redirect_stderr(log):
+        console = SafeConsole(file=printed, width=width, force_terminal=terminal, highlight=False, emoji=False)
+        clock = _StepTimer(console=console)
+        try:
+            require_torch()
+            half = run_policy_loop(request.output / "loop", request.seed, console=clock.console, step=clock.step)
+            answer = (replace(half, robot=replace(half.robot)), clock.seconds)  # without its cell, which has no copy
+        except MissingDependencyError as error:
+            clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)
+            answer = (None, clock.seconds)
+        except Exception as error:  # noqa: BLE001 - sent to the parent process, which raises it
+            answer = error
+    pipe.send(answer)
 
 
 def _joint_error_metrics(found: IdentifyOutcome, source: str) -> Sequence[KeyMetric]:

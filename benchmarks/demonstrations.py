@@ -1,4 +1,4 @@
-"""Generate the demonstrations of the monitor study: in randomized worlds, by a scripted expert with perturbed commands.
+"""Record demonstrations of a scripted expert as a LeRobotDataset, optionally with noise on its commands.
 
 The learned actions are the commands without noise (DART: Laskey et al., "Noise injection for robust imitation
 learning", CoRL 2017).
@@ -6,6 +6,7 @@ learning", CoRL 2017).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from benchmarks.error_rates.monitor.settings import TASK, TWIN
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import CheckFailedError
 from twinloop.core.records import SimEpisode
@@ -21,15 +21,12 @@ from twinloop.core.seeds import uniforms
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.generate.readings import environment_spec
-from twinloop.randomize import Plan, default_draws
-from twinloop.rollout import EpisodeStart, Observation, TrackerNoise, WorldObserver, run_batch
-from twinloop.simulate import Controller, Simulation, open_backend
-from twinloop.tasks import Task, open_task
-from twinloop.twin import Twin, load_twin
+from twinloop.rollout import Actor, BatchResult, EpisodeStart, Observation, TrackerNoise, WorldObserver
+from twinloop.simulate import Controller, Simulation
+from twinloop.tasks import Task
+from twinloop.twin import Twin
 
-_SEED, _BATCH = 11, 64
-_SHAKE, _MEMORY = 0.0175, 0.9  # rad, standard deviation of the noise; its correlation from one command to the next
-_TRACKER = TrackerNoise(noise=0.001)
+_MEMORY = 0.9  # correlation of the noise from one command to the next
 
 
 @dataclass(kw_only=True)
@@ -39,6 +36,8 @@ class PerturbedExpert:
     Attributes:
         task: the task.
         twin: its twin.
+        tracker: errors of the tracked positions.
+        shake: standard deviation of the noise in rad.
         unperturbed_commands: commands of the script without noise in the last batch: one array ``(nworld, njoint)`` per
             step, in SI units.
         observations: observations that a policy would have received in the last batch, one per step.
@@ -46,18 +45,20 @@ class PerturbedExpert:
 
     task: Task
     twin: Twin
+    tracker: TrackerNoise
+    shake: float = 0.0
     unperturbed_commands: list[NDArray[np.float64]] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """Name of the expert: version of its script, and standard deviation of the noise in rad."""
-        return f"{self.task.expert_version}, shaken by {_SHAKE:g} rad"
+        return f"{self.task.expert_version}, shaken by {self.shake:g} rad"
 
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return a controller that adds noise to the scripted expert's commands."""
         script = self.task.expert(worlds.initial)
-        observer = WorldObserver(self.twin, self.task, worlds, tracker=_TRACKER)
+        observer = WorldObserver(self.twin, self.task, worlds, tracker=self.tracker)
         self.unperturbed_commands, self.observations = [], []
         shake = np.zeros_like(worlds.initial.command)
         hand = self.twin.robot.gripper
@@ -71,29 +72,29 @@ class PerturbedExpert:
             where = {"size": command.shape[1], "attempt": worlds.attempt, "step": step}
             chance = ndtri(uniforms(worlds.run_seed, "transfer/shake", worlds.numbers, **where))
             shake[...] = _MEMORY * shake + np.sqrt(1 - _MEMORY**2) * chance
-            return command + _SHAKE * weight * shake
+            return command + self.shake * weight * shake
 
         return act
 
 
-def write_demonstrations(folder: Path, count: int) -> None:
-    """Write successful demonstrations in the twin's default ranges as a LeRobotDataset.
+def write_demonstrations(
+    folder: Path, expert: PerturbedExpert, run: Callable[[Actor, Sequence[int]], BatchResult], batches: Sequence[range]
+) -> int:
+    """Write successful demonstrations as a LeRobotDataset; return their number.
 
     Args:
         folder: the new folder.
-        count: number of attempts.
+        expert: the expert.
+        run: function that simulates numbered episodes in which an actor acts.
+        batches: numbers of the attempts that are simulated together.
 
     Raises:
         CheckFailedError: If no attempt succeeded.
     """
-    twin = load_twin(TWIN)
-    plan = Plan(twin=twin, run_seed=_SEED, draws=tuple(default_draws(twin)))
-    kept = list[SimEpisode]()
-    for first in range(0, count, _BATCH):
-        kept += _collect(plan, range(first, min(first + _BATCH, count)))
+    twin, task = expert.twin, expert.task
+    kept = [episode for numbers in batches for episode in _keep_successes(expert, run(expert, numbers))]
     if not kept:
-        raise CheckFailedError(f"The scripted expert of {TASK} succeeded in none of {count} worlds of {TWIN}.")
-    task = open_task(TASK, twin)
+        raise CheckFailedError(f"The scripted expert of {task.name} succeeded in no attempt on {twin.name}.")
     spec = DatasetSpec(
         name=f"{twin.name} {task.name}",
         robot_type=twin.robot.type,
@@ -108,17 +109,13 @@ def write_demonstrations(folder: Path, count: int) -> None:
     with DatasetWriter.open(folder, spec) as writer:
         writer.commit_block(0, kept, outcome={"kept": len(kept)})
         writer.finish()
+    return len(kept)
 
 
-def _collect(plan: Plan, numbers: range) -> list[SimEpisode]:
-    """Simulate demonstrations; return the successful ones, with the unperturbed commands as their actions."""
-    task = open_task(TASK, plan.twin)
-    actor, backend = PerturbedExpert(task=task, twin=plan.twin), open_backend("threads", nthread=1)
-    batch = run_batch(
-        plan.twin, task, plan.draw(numbers), run_seed=_SEED, episodes=numbers, actor=actor, backend=backend
-    )
-    unperturbed = batch.units.from_si(np.stack(actor.unperturbed_commands, axis=1))
-    seen = {key: np.stack([step[key] for step in actor.observations], axis=1) for key in actor.observations[0]}
+def _keep_successes(expert: PerturbedExpert, batch: BatchResult) -> list[SimEpisode]:
+    """Return the successful episodes of a batch, with the unperturbed commands as their actions."""
+    unperturbed = batch.units.from_si(np.stack(expert.unperturbed_commands, axis=1))
+    seen = {key: np.stack([step[key] for step in expert.observations], axis=1) for key in expert.observations[0]}
     none = np.empty((0, 0))
     return [
         replace(
