@@ -18,6 +18,10 @@ from benchmarks.speed.page import main
 from benchmarks.studies import markdown_table
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE
 from twinloop.policies import KINDS, Statistics, new_policy
+from twinloop.policies.folder import PolicyCard
+from twinloop.policies.onnx_export import make_onnx
+from twinloop.policies.onnx_file import parse_onnx
+from twinloop.policies.onnx_policy import OnnxPolicy
 from twinloop.policies.policy import Policy
 from twinloop.rollout import offered_contract
 from twinloop.tasks import open_task
@@ -47,12 +51,14 @@ def run(*, repeats: int = 5) -> list[dict[str, Any]]:
 def _row(policy: Policy, has_camera: bool, repeats: int) -> dict[str, Any]:
     many = HUNDREDS[has_camera]
     one, all_of_them = _observed(policy, 1), _observed(policy, many)
+    exported = OnnxPolicy(parse_onnx(make_onnx(policy, PolicyCard()), where="the benchmark"))
     each = _seconds(lambda: policy.predict(all_of_them), repeats) / many
     return {
         "kind": policy.kind,
         "images": has_camera,
         "parameters": policy.parameter_count,
         "predict_one_ms": 1e3 * _seconds(lambda: policy.predict(one), repeats),
+        "onnx_one_ms": 1e3 * _seconds(lambda: exported.predict(one), repeats),
         "predict_each_us": 1e6 * each,
         "step_us": 1e6 * each / policy.n_action_steps,
         "training_s_per_1000": 1e3 * _seconds(_training_step(policy), repeats),
@@ -96,13 +102,15 @@ def _seconds(work: Callable[[], Any], repeats: int) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the Markdown table for the page."""
-    head = ["kind", "images", "parameters", "one world", "per world, of hundreds", "the same, per control step"]
+    head = ["kind", "images", "parameters", "one world", "exported to ONNX", "per world, of hundreds"]
+    head += ["the same, per control step"]
     cells = [
         [
             f"`{row['kind']}`",
             f"{IMAGE_SIZE[1]}x{IMAGE_SIZE[0]}" if row["images"] else "none",
             f"{row['parameters']:,}",
             f"{row['predict_one_ms']:.1f} ms",
+            f"{row['onnx_one_ms']:.1f} ms",
             f"{row['predict_each_us']:,.0f} µs",
             f"{row['step_us']:,.0f} µs",
             f"{row['training_s_per_1000']:,.0f} s",

@@ -17,9 +17,11 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
+from twinloop.catalog import Workspace  # noqa: E402
 from twinloop.policies import onnx_export  # noqa: E402
 from twinloop.policies.onnx_export import export_onnx  # noqa: E402
 from twinloop.policies.onnx_file import network_hash  # noqa: E402
+from twinloop.release import PolicyRegistry  # noqa: E402
 from twinloop.release.running_policy import LocalDecider  # noqa: E402
 from twinloop.rollout.labelling import require_labels  # noqa: E402
 from twinloop.rollout.policy_actor import PolicyActor  # noqa: E402
@@ -213,3 +215,22 @@ def test_a_missing_package_is_named(exported, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=r"twinloop\[onnx\]"):
         open_policy(exported[1])
+
+
+def test_the_registry_keeps_an_onnx_file_with_the_training_of_the_exported_policy(exported, tmp_path):
+    policy, file = exported
+    worlds = {"episodes": 8, "twin_hash": "t1", "ranges": {"friction": [0.5, 0.9]}}
+    with Workspace.create(tmp_path / "cell") as held:
+        held.record_policy(policy.hash, "bc", [], extra={"worlds": worlds})
+        registry = PolicyRegistry(held)
+        reference = registry.add(file)
+        assert reference == "bc@1" == registry.add(file)
+        version = registry.version(reference)
+        assert version.policy == open_policy(file).hash != policy.hash
+        assert version.record["twins"] == ["t1"]
+        assert list(version.record["files"]) == ["policy.onnx"]
+        assert registry.load(reference).hash == version.policy
+        assert registry.add(registry.folder(reference), name="copy") == "copy@1"
+        assert registry.version("copy").hash == version.hash
+        with pytest.raises(InputError, match=r"bin is not a folder. Give .* or a policy's ONNX file"):
+            registry.add(tmp_path / "bc.bin")

@@ -162,6 +162,7 @@ def _format_cell(value: object) -> str:
 WEIGHTS = "model.safetensors"
 README = "README.md"
 ONNX_SUFFIX = ".onnx"
+ONNX_NAME = f"policy{ONNX_SUFFIX}"  # in a policy's folder
 
 
 def find_onnx(path: Path) -> Path | None:
@@ -171,7 +172,7 @@ def find_onnx(path: Path) -> Path | None:
     """
     if path.suffix == ONNX_SUFFIX and not path.is_dir():
         return path
-    file = path / f"policy{ONNX_SUFFIX}"
+    file = path / ONNX_NAME
     return file if file.is_file() and not (path / CONFIG).exists() else None
 
 

@@ -27,6 +27,7 @@ from twinloop.core.evaluation import Evaluation
 from twinloop.core.extension import PICKLE_SUFFIXES
 from twinloop.core.files import dumps, sha256_file, sha256_json
 from twinloop.dataset.storage.snapshot import hold_folder_lock
+from twinloop.policies.folder import ONNX_NAME, find_onnx
 from twinloop.release.version import (
     MAIN,
     Alias,
@@ -51,16 +52,21 @@ STAGED = ".adding-"
 def hash_files(folder: Path, *, shared: bool = False) -> dict[str, str]:
     """Return the SHA-256 hash of every file in a folder, by its path relative to the folder.
 
+    An ONNX file counts as a folder with only this file, named ``policy.onnx``.
+
     Args:
-        folder: folder of a saved policy.
+        folder: folder or ONNX file of a saved policy.
         shared: whether the registry keeps versions in the same folder. They are then no files of the policy.
 
     Raises:
         InputError: If the folder is missing or empty, a link leads out of it, or a file is a pickle.
     """
+    if folder.is_file() and find_onnx(folder):
+        return {ONNX_NAME: sha256_file(folder)}
     if not folder.is_dir():
         raise InputError(
-            f"{folder} is not a folder. Give the folder of a saved policy: config.json, model.safetensors."
+            f"{folder} is not a folder. Give the folder of a saved policy (config.json, model.safetensors) or a "
+            "policy's ONNX file."
         )
     root, found = folder.resolve(), dict[str, str]()
     for path in sorted(folder.rglob("*")):
@@ -118,7 +124,7 @@ def _copy(folder: Path, copy: Path, files: Mapping[str, str]) -> None:
         for name in files:
             target = copy / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, target)
+            shutil.copyfile(folder if folder.is_file() else folder / name, target)
             flush_folder(target)
         changed = describe_changed_files(copy, files)
         if changed:
@@ -197,9 +203,10 @@ class PolicyRegistry:
         If a version of this name already has exactly the same files, return that version.
 
         Args:
-            folder: folder with config.json, model.safetensors, README.md and any other files of the policy.
+            folder: folder with config.json, model.safetensors, README.md and any other files of the policy; or its
+                ONNX file.
             evidence: evaluations of the policy, stored with it.
-            name: name of the policy; by default the name of the folder.
+            name: name of the policy; by default the name of the folder, or of the ONNX file without its suffix.
             policy: hash of the policy's weights and settings; by default the policy is opened to compute it.
 
         Raises:
@@ -230,7 +237,7 @@ class PolicyRegistry:
         Its attribute ``added`` is empty if the registry does not have these files yet. The arguments and errors are
         those of `add`.
         """
-        name = check_name(name or folder.resolve().name)
+        name = check_name(name or (folder.stem if folder.is_file() else folder.resolve().name))
         files = hash_files(folder, shared=folder.resolve().parent == self.home.resolve())
         digest = combine_file_hashes(files)
         known = self._find_same_version(name, digest)

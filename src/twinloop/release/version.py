@@ -234,7 +234,7 @@ def describe_version(
         InputError: If ``config.json`` is not a JSON object.
     """
     config = read_config(folder)
-    settings, trained = config.get("settings") or {}, config.get("source_hash") or policy
+    settings, trained = config.get("settings") or {}, find_trained_hash(config, policy)
     return {
         "files": dict(files),
         "weights": files.get(WEIGHTS),
@@ -248,6 +248,16 @@ def describe_version(
         "code": {"twinloop": __version__, **(config.get("versions") or {})},
         "evaluations": [],
     }
+
+
+def find_trained_hash(config: Mapping[str, Any], policy: str | None) -> str | None:
+    """Return the hash under which a policy's training is recorded: for an ONNX file, that of the exported policy.
+
+    Args:
+        config: result of `read_config`.
+        policy: hash of the policy's weights and settings; None if unknown.
+    """
+    return config.get("source_hash") or policy
 
 
 def compute_policy_hash(folder: Path) -> str | None:

@@ -18,7 +18,7 @@ from twinloop.policies.folder import find_onnx
 from twinloop.release import PolicyRegistry, PolicyVersion
 from twinloop.release.gate import GateContext, gate
 from twinloop.release.gate_config import GateConfig, read_gate
-from twinloop.release.version import read_config, read_training_record
+from twinloop.release.version import find_trained_hash, read_config, read_training_record
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.page import Tone
 from twinloop.rollout.scenario_files import list_scenarios
@@ -148,12 +148,13 @@ def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> 
     if registry is not None:
         update = {"candidate": mine.reference, "champion": None if theirs is None else theirs.reference}
         named = config.model_copy(update=update)
+    trained = find_trained_hash(read_config(candidate_folder), mine.policy)
     known = GateContext(
         candidate_hash=mine.policy or "",
         champion_hash="" if theirs is None else theirs.policy or "",
         contract=mine.record.get("contract"),
         folder=candidate_folder,
-        training=None if registry is None else read_training_record(registry.workspace, mine.policy),
+        training=None if registry is None else read_training_record(registry.workspace, trained),
         stored_scenarios=None
         if registry is None
         else [path.name for path in list_scenarios(registry.workspace.root / "scenarios")],

@@ -184,9 +184,9 @@ class PoliciesAddRequest(DeploymentRequest):
     """Copy a saved policy into the registry as a new version; stored versions never change."""
 
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
-    """Folder of the policy: config.json, model.safetensors, README.md."""
+    """Folder of the policy (config.json, model.safetensors, README.md), or its ONNX file."""
     name: str | None = None
-    """Name in the registry; by default the name of the folder. Each name has numbered versions."""
+    """Name in the registry; by default the name of the folder or file. Each name has numbered versions."""
 
 
 @request
