@@ -22,7 +22,7 @@ def success_table(result: TransferResult) -> StudyTable:
     script = average_over_robots(result.script[:, None])
     rows.append(("", "the scripted expert, which knows the true state", *_cells(script), ""))
     note = (
-        f"Robots: seeds {settings.robot_seeds[0]} to {settings.robot_seeds[-1]}; {settings.seeds} training runs, "
+        f"Robots: seeds {settings.robot_seeds[0]} to {settings.robot_seeds[-1]}; training runs: {settings.seeds}; "
         f"{settings.episodes} trials per policy and robot, the same initial positions for all policies. Intervals: "
         "Student's over robots; `sd of runs`: between training runs on one robot. `Commands cut`: share that the "
         "safety envelope would change, mean and worst robot. Settings and code were frozen in commit "

@@ -186,14 +186,16 @@ def _read_commit() -> str:
 def _make_all(required: Sequence[StudyPart], console: Console, workers: int) -> dict[str, dict[str, float]]:
     """Make parts and what they need in several processes; return the durations by kind of part, in s."""
     took: dict[str, dict[str, float]] = {}
+    counted = set[Path]()  # a part may be needed in two stages
     with LocalProcesses(workers) as engine:
         for stage in order_stages(required):
             kinds = ", ".join(sorted({part.kind for part in stage}))
             console.print(f"{kinds}: {sum(not part.done for part in stage)} of {len(stage)} to make")
             for part, seconds in track(engine.map(make, stage), label=kinds, total=len(stage)):
                 sums = took.setdefault(part.kind, {})
-                for clock, value in seconds.items():
+                for clock, value in () if part.path in counted else seconds.items():
                     sums[clock] = sums.get(clock, 0.0) + value
+                counted.add(part.path)
     return dict(sorted(took.items()))
 
 

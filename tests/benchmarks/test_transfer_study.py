@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
-from benchmarks.transfer import parts
+from benchmarks.transfer import parts, study
 from benchmarks.transfer.means import average_over_robots
 from benchmarks.transfer.pages import difference_table, plot_success, success_table, time_table
 from benchmarks.transfer.parts import StudyPart, make
@@ -115,6 +116,22 @@ class TestOrder:
         assert make(part) == first
         assert made == ["robot100"]
         assert part.read_trials() == ([True], 0.25)
+
+    def test_the_time_of_a_part_that_two_stages_need_counts_once(self, tmp_path):
+        own = replace(self.parts(tmp_path)[0], seed=0, condition=4)
+        needed = [own, replace(own, condition=9)]  # the second adapts the policy of the first
+        stages = order_stages(needed)
+        for part in itertools.chain.from_iterable(stages):
+            part.path.mkdir(parents=True, exist_ok=True)
+            write_json(part.path / "seconds.json", {"wall_s": 2.0, "processor_s": 1.0})
+        assert sum(part.kind == "policy" for stage in stages for part in stage) == 3
+        took = study._make_all(needed, Console(quiet=True), 1)
+        assert {kind: clocks["processor_s"] for kind, clocks in took.items()} == {
+            "demonstrations": 1.0,
+            "log": 1.0,
+            "policy": 2.0,
+            "trials": 2.0,
+        }
 
     def test_another_study_is_refused(self, tmp_path):
         (tmp_path / "study.json").write_text(json.dumps(replace(TINY, log=7).made_of()))

@@ -18,7 +18,7 @@ from twinloop.identify import FitConfig, identify, optimization
 from twinloop.identify.assembly import fit_space, select_free_parameters, servo_lag
 from twinloop.identify.considered import undeclared_responses
 from twinloop.identify.model_error import conditional_parameters, find_structured_channels
-from twinloop.identify.optimization import _return_to_prior, optimize_fit, return_undetermined
+from twinloop.identify.optimization import _return_to_prior, optimize_fit, refit_at_prior, return_undetermined
 from twinloop.identify.physics_rate import compute_step_correction, limit_physics_rate, settling_times
 from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock, linearize
 from twinloop.identify.search import combine_blocks, lag_starts
@@ -369,6 +369,10 @@ def test_undetermined_parameters_return_to_their_prior_where_others_make_up_for_
     assert returned.point[2] == pytest.approx(here.point[2], abs=1e-3)
     assert returned.losses.sum() < 1.01 * here.losses.sum()
     assert return_undetermined(problem, here, np.zeros(3, dtype=bool)).point.tolist() == here.point.tolist()
+    centred = refit_at_prior(problem, here, [1, 2])  # also the one whose return raises the loss
+    assert centred.point[1:].tolist() == [0.4, 3.0]
+    assert centred.point[0] == pytest.approx(1.6 + noise[..., 0].mean(), abs=0.1)
+    assert centred.losses.sum() > 2 * here.losses.sum()
 
 
 def test_the_profile_of_a_hidden_rotor_is_refused_before_the_fit(tmp_path):

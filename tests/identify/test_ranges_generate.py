@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import read_config
 from twinloop.generate.config import load_plan
 from twinloop.generate.replay import replay_episode
+from twinloop.identify.fit import find_wide_estimates
 from twinloop.randomize import Plan, identified_draws, identified_notes
+from twinloop.release.rules_conditions import compute_intervals
 from twinloop.twin import load_twin
 from twinloop.workflows.generate.generate import run_generate
 from twinloop.workflows.generate.requests import GenerateRequest
@@ -82,6 +86,53 @@ def test_worlds_are_drawn_with_the_calibrated_factor_unless_another_is_asked_for
     assert spread(identified_draws(twin, FOUND, kappa=1.0), twin, KP) == pytest.approx(0.1, rel=0.05)
     assert "kappa 2.25, calibrated on 12 clips for 90%" in identified_draws(twin, FOUND)[0].source
     assert "kappa 1, as asked for" in identified_draws(twin, FOUND, kappa=1.0)[0].source
+
+
+def test_worlds_are_drawn_around_the_fit_in_which_undetermined_parameters_are_at_their_prior():
+    twin, centred = load_twin("so101_tabletop"), np.array([np.log(7.0), 0.3, 0.0])
+    found = ParamDistribution.from_json(json.loads(json.dumps(replace(FOUND, centred=centred).to_json())))
+    drawn = Plan(twin=twin, run_seed=0, draws=tuple(identified_draws(twin, found))).draw(range(4000))
+    assert np.median(drawn[KP]) == pytest.approx(7.0, rel=0.02)
+    assert np.median(drawn[DAMPING]) == pytest.approx(0.3, rel=0.05)
+    assert spread(identified_draws(twin, found), twin, KP) == pytest.approx(1.5 * 0.1, rel=0.05)
+    assert found.mean.tolist() == FOUND.mean.tolist()
+
+
+def test_what_the_data_know_less_well_than_the_range_is_drawn_from_the_range():
+    twin, centred = load_twin("so101_tabletop"), np.array([np.log(7.0), np.nan, np.nan])
+    found = ParamDistribution.from_json(json.loads(json.dumps(replace(FOUND, centred=centred).to_json())))
+    assert found.drawn.tolist() == [True, False, False]
+    drawn = Plan(twin=twin, run_seed=0, draws=tuple(identified_draws(twin, found))).draw(range(4000))
+    ends = twin.params[DAMPING].absolute(twin.params[DAMPING].default_range, twin.params[DAMPING].op)
+    assert (drawn[DAMPING].min(), drawn[DAMPING].max()) == pytest.approx(tuple(ends), rel=0.01)
+    notes = identified_notes(twin, found)
+    assert notes[0].startswith("1 parameters are drawn together")
+    assert notes[1].startswith(
+        f"Known less well from the data than by the twin's ranges, which are drawn instead: {DAMPING}"
+    )
+    nothing = replace(found, centred=np.full(3, np.nan))
+    assert {name for draw in identified_draws(twin, nothing) for name in draw.names} >= {KP, DAMPING, OFFSET}
+    assert "0 parameters" in identified_notes(twin, nothing)[0]
+    assert list(compute_intervals(found, 0.95)) == [KP]
+
+
+@pytest.mark.parametrize("name", [KP, OFFSET])
+def test_an_estimate_is_wide_beside_the_range_unless_it_refutes_it(name):
+    """A uniform draw has the standard deviation width / sqrt(12), of kp in logarithms."""
+    twin = load_twin("so101_tabletop")
+    param = twin.params[name]
+    low, high = param.absolute(param.default_range, param.op)
+    low, high = (np.log(low), np.log(high)) if name == KP else (low, high)
+    own = (high - low) / np.sqrt(12)
+
+    def is_wide(point, sd):
+        space = SimpleNamespace(names=(name,), twin=twin)
+        return find_wide_estimates(space, np.array([point]), SimpleNamespace(covariance=np.array([[sd**2]])))[0]
+
+    assert [bool(is_wide((low + high) / 2, share * own)) for share in (0.99, 1.01)] == [False, True]
+    far = [high + share * 1.01 * own for share in (3.9, 4.1)]
+    assert [bool(is_wide(point, 1.01 * own)) for point in far] == [True, False]
+    assert [bool(is_wide(low + high - point, 1.01 * own)) for point in far] == [True, False]
 
 
 def test_what_was_not_determined_says_so_in_its_range():

@@ -24,7 +24,7 @@ from twinloop.rollout.labelling import LabellingActor  # noqa: E402
 from twinloop.rollout.observing import offered_contract  # noqa: E402
 from twinloop.rollout.policy_actor import PolicyActor  # noqa: E402
 from twinloop.train import distill as module  # noqa: E402
-from twinloop.train.distill import DistillConfig, distill  # noqa: E402
+from twinloop.train.distill import DistillConfig, describe_weak_expert, distill  # noqa: E402
 
 TWIN = load_twin("so101_tabletop")
 PLAN = Plan(twin=TWIN, run_seed=3, draws=tuple(default_draws(TWIN)))
@@ -325,3 +325,17 @@ def test_wrong_estimates_are_named(task, tmp_path):
         distill(PLAN, task, config, tmp_path / "policy")
     only = module.choose_estimates(PLAN.draw(range(20)), ["actuator/elbow_flex/kp", "sensor/elbow_flex/offset"])
     assert only == ("actuator/elbow_flex/kp", "sensor/elbow_flex/offset")
+
+
+def test_an_expert_that_fails_in_the_worlds_is_reported_before_the_teaching(tmp_path, capsys):
+    task, config = open_task("pick_and_place", TWIN), DistillConfig(**{**SMALL, "rounds": 1})
+    weak = Draw(names=("actuator/shoulder_lift/torque_limit",), distribution=Choice(values=(0.3,)))
+    made = {
+        name: distill(Plan(twin=TWIN, run_seed=3, draws=draws), task, config, tmp_path / name)["rounds"][0]
+        for name, draws in (("nominal", ()), ("weak", (weak,)))
+    }
+    assert describe_weak_expert(made["nominal"]) == ""
+    assert "The expert itself succeeds in only 0 of 4 worlds (0 of them" in describe_weak_expert(made["weak"])
+    printed = capsys.readouterr().err.replace("\n", " ")
+    assert printed.count("The expert itself") == 1
+    assert describe_weak_expert({**made["weak"], "by_policy": 1}) == ""  # a policy acted in one of the worlds

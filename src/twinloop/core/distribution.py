@@ -143,6 +143,11 @@ class ParamDistribution(JsonRecord):
         prior_mean: Mean of the prior per transformed parameter, NaN for a parameter that has no prior; an empty array
             if the priors are unknown.
         prior_sd: Standard deviation of the prior, in the same form as ``prior_mean``.
+        centred: Mean of the transformed parameters in worlds that are drawn from the fit, ``(nparam,)``; an empty array
+            if it is unknown. It is NaN for a parameter that the fit knows less well than the twin's range does, which
+            is therefore drawn from this range, and the fit of the others with those at the mean of their prior: a fit
+            may move an undetermined gain and a determined damping together, and this damping is wrong with every other
+            gain.
         noise: Noise of the residuals after the fit.
         calibration: Factor on the covariance, computed from separate calibration clips.
     """
@@ -161,11 +166,12 @@ class ParamDistribution(JsonRecord):
     data_hash: str = ""
     prior_mean: NDArray[np.float64] = field(default_factory=_make_empty_array)
     prior_sd: NDArray[np.float64] = field(default_factory=_make_empty_array)
+    centred: NDArray[np.float64] = field(default_factory=_make_empty_array)
     noise: ResidualNoise | None = None
     calibration: RangeCalibration | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "mean", "covariance", "low", "high", "prior_mean", "prior_sd")
+        freeze_fields(self, "mean", "covariance", "low", "high", "prior_mean", "prior_sd", "centred")
 
     @property
     def estimate(self) -> dict[str, float]:
@@ -186,6 +192,12 @@ class ParamDistribution(JsonRecord):
         return tuple(name for name, known in zip(self.names, self.determined, strict=True) if not known)
 
     @property
+    def drawn(self) -> NDArray[np.bool_]:
+        """Whether worlds have each parameter from the fit, ``(nparam,)``: otherwise from its range in the twin."""
+        known = np.array(self.determined, dtype=bool)
+        return known & np.isfinite(self.centred) if self.centred.size else known
+
+    @property
     def model_error(self) -> str:
         """Each channel's error that remains outside the simulated range (missing physics), as text; "" if it is 0."""
         if self.calibration is None or self.noise is None:
@@ -195,10 +207,10 @@ class ParamDistribution(JsonRecord):
 
     def to_json(self) -> dict[str, Any]:
         """Return the distribution as a JSON-compatible dictionary of schema version 1."""
-        prior = {"prior_mean": self.prior_mean, "prior_sd": self.prior_sd}
+        partial = {"prior_mean": self.prior_mean, "prior_sd": self.prior_sd, "centred": self.centred}
         return super().to_json() | {
             name: [value if math.isfinite(value) else None for value in values.tolist()]
-            for name, values in prior.items()
+            for name, values in partial.items()
         }
 
     @classmethod
@@ -238,6 +250,7 @@ class ParamDistribution(JsonRecord):
             data_hash=value.get("data_hash", ""),
             prior_mean=np.array(value.get("prior_mean", []), dtype=np.float64),
             prior_sd=np.array(value.get("prior_sd", []), dtype=np.float64),
+            centred=np.array(value.get("centred", []), dtype=np.float64),
             noise=None if noise is None else ResidualNoise.from_json(noise),
             calibration=None if calibration is None else RangeCalibration.from_json(calibration),
         )

@@ -40,9 +40,12 @@ def announce_duration(label: str, seconds: float) -> None:
         seconds: Expected time in s.
     """
     if seconds > LONG_S:
-        _make_console().print(
-            f"{escape_control(label)}: this takes about {format_duration(seconds)} (a first estimate)"
-        )
+        announce(f"{label}: this takes about {format_duration(seconds)} (a first estimate)")
+
+
+def announce(text: str) -> None:
+    """Print a line on standard error that people should read before long work has ended."""
+    _make_console().print(escape_control(text))
 
 
 def _make_console() -> SafeConsole:

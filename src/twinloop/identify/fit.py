@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.considered import find_hidden_inertias, inertia_responses, undeclared_responses
 from twinloop.identify.model_error import find_model_error
 from twinloop.identify.notes import collect_notes, note_dominant_episode, note_kept_values
-from twinloop.identify.optimization import FitProgress, optimize_fit, return_undetermined
+from twinloop.identify.optimization import FitProgress, optimize_fit, refit_at_prior, return_undetermined
 from twinloop.identify.problem import FitProblem
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
 from twinloop.identify.solver import FitCheckpoint
@@ -35,31 +36,40 @@ from twinloop.twin import Twin
 # Standard error of a scale from quantization: the log rounds to five digits, the step is known more precisely.
 _QUANTUM_ERROR = 1e-4
 _LJUNG_BOX_LAGS = 10
+# Standard deviations of an estimate from the end of its range, beyond which the log refutes the range: our choice, more
+# than the three of a normal distribution, because the estimate's own error also comes from missing physics.
+_REFUTED = 4.0
 _PRIOR_QUANTILE = 1.96  # standard deviations around the mean contain 95 % of a normal distribution
 _NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
 
 
 def build_distribution(
-    space: FitSpace, point: NDArray[np.float64], uncertainty: Uncertainty, scales: Mapping[str, float], logs: ReplayLogs
+    space: FitSpace,
+    point: NDArray[np.float64],
+    centred: NDArray[np.float64],
+    uncertainty: Uncertainty,
+    scales: Mapping[str, float],
+    logs: ReplayLogs,
 ) -> ParamDistribution:
     """Build the joint distribution of the fitted parameters and the encoder scales, for randomization.
 
     Args:
         space: The free parameters.
         point: Their estimate in solver coordinates (ln or SI), ``(p,)``.
+        centred: Mean of the worlds that are drawn from the fit, ``(p,)``; see `ParamDistribution`.
         uncertainty: Uncertainty of the estimate.
         scales: Encoder scales that are computed from the quantization of the log, by parameter name.
         logs: The training windows.
     """
     params = [space.twin.params[name] for name in (*space.names, *scales)]
-    count = len(space.names)
+    count, counted = len(space.names), [_transform_value(value, space, name) for name, value in scales.items()]
     covariance = np.zeros((len(params), len(params)))
     covariance[:count, :count] = uncertainty.covariance
     np.fill_diagonal(covariance[count:, count:], _QUANTUM_ERROR**2)
     return ParamDistribution(
         names=tuple(param.name for param in params),
         transforms=tuple(param.transform for param in params),
-        mean=np.concatenate([point, [_transform_value(value, space, name) for name, value in scales.items()]]),
+        mean=np.concatenate([point, counted]),
         covariance=covariance,
         low=np.array([param.low for param in params]),
         high=np.array([param.high for param in params]),
@@ -69,7 +79,30 @@ def build_distribution(
         data_hash=sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
         prior_mean=np.concatenate([space.column("centre"), np.full(len(scales), np.nan)]),
         prior_sd=np.concatenate([space.column("sd"), np.full(len(scales), np.nan)]),
+        centred=np.concatenate([centred, counted]),
     )
+
+
+def find_wide_estimates(space: FitSpace, point: NDArray[np.float64], uncertainty: Uncertainty) -> NDArray[np.bool_]:
+    """Return which parameters have a larger standard deviation than a uniform draw from their default range, ``(p,)``.
+
+    An estimate that is far outside of the range is not among them, because the log refutes the range.
+
+    Args:
+        space: The free parameters.
+        point: Their estimate in solver coordinates (ln or SI), ``(p,)``.
+        uncertainty: Uncertainty of the estimate.
+    """
+    wide = np.zeros(len(point), dtype=bool)
+    for i, (name, sd) in enumerate(zip(space.names, np.sqrt(np.diag(uncertainty.covariance)), strict=True)):
+        param = space.twin.params[name]
+        if param.default_range is not None:
+            ends = np.clip(param.absolute(param.default_range, param.op), param.low, param.high)
+            with np.errstate(divide="ignore"):  # a range that begins at 0 has no lower end in logarithms
+                low, high = np.log(ends) if param.transform == "log" else ends
+            outside = max(low - point[i], point[i] - high)
+            wide[i] = sd > (high - low) / math.sqrt(12) and outside < _REFUTED * sd
+    return wide
 
 
 def _transform_value(value: float, space: FitSpace, name: str) -> float:
@@ -258,15 +291,19 @@ def identify(
         report("profiles", len(profiles), len(config.profile))
         profiles.append(profile_likelihood(problem, end, space, uncertainty, name, checkpoint=checkpoint))
     report("predictions", 0, 1)
+    undetermined = np.array([bool(reason) for reason in uncertainty.reasons])
     if uncertainty.clusters is not None:
-        end = return_undetermined(problem, end, np.array([bool(reason) for reason in uncertainty.reasons]))
+        end = return_undetermined(problem, end, undetermined)
         uncertainty = uncertainty.including(end.point)
+    ranged = undetermined | find_wide_estimates(space, end.point, uncertainty)
+    centred = refit_at_prior(problem, end, np.flatnonzero(ranged).tolist()).point
+    centred = np.where(ranged, np.nan, centred)
     values = space.scalar_values(end.point)
     readings = _replay_readings(backend, training, {**fixed, **values})
     names = tuple(channel.name.removeprefix("position/") for channel in logs.channels)
     estimates = build_estimates(space, end.point, uncertainty, scales, model_error.conditional)
     return IdentifyResult(
-        distribution=build_distribution(space, end.point, uncertainty, scales, training),
+        distribution=build_distribution(space, end.point, centred, uncertainty, scales, training),
         estimates=(*estimates, *map(_hidden_estimate, hidden)),
         joints=names,
         log_units=tuple(channel.unit for channel in logs.channels),

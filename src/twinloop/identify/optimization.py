@@ -632,15 +632,6 @@ def return_undetermined(problem: FitProblem, here: Linearization, undetermined: 
         undetermined: Mask of the parameters, ``(p,)``.
     """
     centre = np.clip(problem.centre, problem.low, problem.high)
-
-    def fit_without(columns: Sequence[int]) -> Linearization:
-        low, high, point = problem.low.copy(), problem.high.copy(), here.point.copy()
-        low[columns] = high[columns] = point[columns] = centre[columns]
-        residual = problem.residual(point[None], here.local[None])
-        losses = problem.losses(residual, point[None], here.local[None])[0]
-        moved = replace(here, point=point, residual=residual[0], losses=losses)
-        return refine(replace(problem, low=low, high=high), moved).end
-
     candidates = np.flatnonzero(undetermined & (here.point != centre))
     covariance = np.linalg.inv(normal_equations(problem, here, 0).matrix)
     way = np.diag(centre - here.point)[candidates]  # without the others, and with them as the curvature tells
@@ -650,10 +641,28 @@ def return_undetermined(problem: FitProblem, here: Linearization, undetermined: 
     alone = losses[1:].reshape(2, -1).min(axis=0)
     returned, best, rise = list[int](), replace(here, losses=losses[:1]), 1.0 + UNNOTICED
     for column in candidates[np.argsort(alone)][: np.sum(alone <= rise * losses[0])].tolist():
-        found = fit_without([*returned, column])
+        found = refit_at_prior(problem, here, [*returned, column])
         if found.losses.sum() <= rise * best.losses.sum():
             returned, best = [*returned, column], found
     return best
+
+
+def refit_at_prior(
+    problem: FitProblem, here: Linearization, columns: Sequence[int] | NDArray[np.int64]
+) -> Linearization:
+    """Return a solution with some parameters fixed at the mean of their prior, and the others fitted again.
+
+    Args:
+        problem: Least-squares problem of the fit, with one block.
+        here: Linearization at its solution.
+        columns: Indices of the parameters that are fixed.
+    """
+    low, high, point = problem.low.copy(), problem.high.copy(), here.point.copy()
+    low[columns] = high[columns] = point[columns] = np.clip(problem.centre, problem.low, problem.high)[columns]
+    residual = problem.residual(point[None], here.local[None])
+    losses = problem.losses(residual, point[None], here.local[None])[0]
+    moved = replace(here, point=point, residual=residual[0], losses=losses)
+    return refine(replace(problem, low=low, high=high), moved).end
 
 
 def _return_to_prior(problem: FitProblem, here: Linearization) -> Linearization:

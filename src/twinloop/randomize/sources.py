@@ -62,11 +62,13 @@ def read_identified(path: Path) -> dict[str, Any]:
 def identified_draws(
     twin: Twin, distribution: ParamDistribution, *, kappa: float | None = None, skip: Iterable[str] = ()
 ) -> list[Draw | JointDraw]:
-    """Return draws from an identified distribution; undetermined parameters keep their prior range.
+    """Return draws from an identified distribution; parameters that it does not know keep their prior range.
 
-    The prior range of a parameter is the twin's default range. If the twin has none, the parameter is drawn from the
-    prior of the fit. If the fit had no prior, the parameter stays nominal. Draws of the determined parameters are
-    repeated until they are within the physical bounds.
+    These are undetermined parameters, and those that the fit knows less well than the twin's default range does. The
+    prior range of a parameter is this range. If the twin has none, the parameter is drawn from the prior of the fit. If
+    the fit had no prior, the parameter stays nominal. The other parameters are drawn around the fit in which those are
+    at the mean of their prior (`ParamDistribution.centred`); these draws are repeated until they are within the
+    physical bounds.
 
     Args:
         twin: The twin whose parameters are drawn.
@@ -85,26 +87,27 @@ def identified_draws(
     factor = distribution.kappa if kappa is None else kappa
     if not any(distribution.determined):
         raise InputError("Identification determined no parameter, so there is nothing to draw from. See its report.")
-    joint = _joint_draw(distribution, factor)
-    left_out = {*joint.names, *skip}
+    joint = [_joint_draw(distribution, factor)] if distribution.drawn.any() else []
+    left_out = {*(name for draw in joint for name in draw.names), *skip}
     priors = [
         _prior_draw(distribution, i) for i in _find_without_range(twin, distribution) if _has_prior(distribution, i)
     ]
     return [
-        joint,
+        *joint,
         *(draw for draw in priors if draw.names[0] not in left_out),
         *default_draws(twin, skip=left_out, undetermined=distribution.unidentified_parameters),
     ]
 
 
 def _joint_draw(distribution: ParamDistribution, kappa: float) -> JointDraw:
-    """Return the joint draw of the determined parameters, with the covariance multiplied by ``kappa``."""
-    keep = np.flatnonzero(distribution.determined)
+    """Return the joint draw of the parameters that the fit knows, with the covariance multiplied by ``kappa``."""
+    keep = np.flatnonzero(distribution.drawn)
+    mean = distribution.centred if distribution.centred.size else distribution.mean
     covariance = kappa * distribution.covariance[np.ix_(keep, keep)]
     return JointDraw(
         names=tuple(distribution.names[i] for i in keep),
         distribution=MultivariateNormal(
-            mean=tuple(distribution.mean[keep].tolist()), covariance=tuple(map(tuple, covariance.tolist()))
+            mean=tuple(mean[keep].tolist()), covariance=tuple(map(tuple, covariance.tolist()))
         ),
         transforms=tuple(distribution.transforms[i] for i in keep),
         source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}"
@@ -133,13 +136,17 @@ def identified_notes(
     calibrated = (
         _calibration_label(distribution, factor) or ", never calibrated: the ranges are the estimate's own uncertainty"
     )
+    accepted = _joint_draw(distribution, factor).estimate_acceptance(twin) if distribution.drawn.any() else 1.0
     first = (
-        f"{sum(distribution.determined)} parameters are drawn together as identified from {distribution.clusters} "
-        f"episodes, kappa {factor:g}{calibrated}. {_joint_draw(distribution, factor).estimate_acceptance(twin):.1%} "
-        "of the draws are "
+        f"{distribution.drawn.sum()} parameters are drawn together as identified from {distribution.clusters} "
+        f"episodes, kappa {factor:g}{calibrated}. {accepted:.1%} of the draws are "
         "within the physical bounds; the others are drawn again."
     )
     notes = [first]
+    wide = np.flatnonzero(~distribution.drawn & distribution.determined)
+    if wide.size:
+        ranges = ", ".join(_range_text(twin, distribution.names[i]) for i in wide)
+        notes.append(f"Known less well from the data than by the twin's ranges, which are drawn instead: {ranges}.")
     without_range = _find_without_range(twin, distribution)
     rows = [
         i

@@ -81,7 +81,7 @@ def compute_intervals(found: ParamDistribution, level: float) -> dict[str, tuple
 
     The standard deviations are multiplied by √κ. The factor κ (``kappa``) on the identified covariance was chosen so
     that simulations cover real motion. The intervals are limited to the bounds of the parameters. Parameters that the
-    log does not determine are left out.
+    log does not determine are left out, and those that it determines less well than the twin's ranges do.
 
     Args:
         found: distribution of the identified parameters.
@@ -91,7 +91,7 @@ def compute_intervals(found: ParamDistribution, level: float) -> dict[str, tuple
     made: dict[str, tuple[float, float]] = {}
     sd = np.sqrt(np.diag(found.covariance))
     for i, name in enumerate(found.names):
-        if found.determined[i]:
+        if found.drawn[i]:
             ends = found.mean[i] + z * sd[i] * np.array([-1.0, 1.0])
             ends = np.exp(ends) if found.transforms[i] == "log" else ends
             low, high = np.clip(ends, found.low[i], found.high[i])

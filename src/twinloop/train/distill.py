@@ -30,7 +30,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
 from twinloop.core.files import sha256_json, write_bytes, write_json
 from twinloop.core.params import ParamTable
-from twinloop.core.progress import show_progress
+from twinloop.core.progress import announce, show_progress
 from twinloop.core.seeds import generator
 from twinloop.dataset.storage.snapshot import hold_folder_lock
 from twinloop.hardware.limits import command_limits
@@ -67,6 +67,7 @@ _KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "labe
 # share them, so a history shows nothing of them.
 _ESTIMATES = ("joint/*", "actuator/*")
 _ESTIMATED_AT = 16  # steps of each episode at which the error of the estimates is measured
+_WEAK = 0.8  # success rate of the expert below which people are told: our choice
 _SETTINGS = {"chunk_size": 1, "n_action_steps": 1, "last_command": True, "action_space": "delta_to_command"}
 
 
@@ -191,6 +192,8 @@ class DistillRun:
             policy, optimizer = self._restore() if resume else self._start()
             for number in range(len(self.rows), self.config.rounds):
                 row = self._collect(number, policy)
+                if weakness := describe_weak_expert(row):
+                    announce(weakness)
                 if policy is None or optimizer is None:
                     policy = self._make_policy()
                     optimizer = self._make_optimizer(policy)
@@ -419,6 +422,21 @@ def distill(
         policy.save(output, replace(_make_card(output.name, metrics), **_keep(assignment)))
         write_json(output / RESULT, metrics)
     return finish(output, run.facts)
+
+
+def describe_weak_expert(row: Mapping[str, Any]) -> str:
+    """Return a warning for people if an expert that acts in all worlds of a round often fails; else an empty text.
+
+    Args:
+        row: facts about the round.
+    """
+    if row["by_policy"] or row["successes"] >= _WEAK * row["worlds"]:
+        return ""
+    return (
+        f"The expert itself succeeds in only {row['successes']} of {row['worlds']} worlds ({row['invalid']} of them "
+        "invalid), and a policy does not become better than it. Worlds may be drawn from wrong or too wide ranges: "
+        "compare them with the twin's own (`twinloop twin show`), or identify the robot from a longer log."
+    )
 
 
 def is_finished(output: Path, *, resume: bool) -> bool:

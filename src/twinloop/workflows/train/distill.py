@@ -39,7 +39,7 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
             `train.distill.distill`.
     """
     require_torch()
-    from twinloop.train.distill import DistillConfig, distill
+    from twinloop.train.distill import DistillConfig, describe_weak_expert, distill
 
     given = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
     share = request.randomize_share
@@ -83,6 +83,8 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
         success = f"{row['successes'] / row['worlds']:.0%}"
         table.add_row(f"{number + 1}", f"{row['by_expert']}", f"{row['by_policy']}", success, f"{row['loss']:.4f}")
     console.print(table)
+    if weakness := describe_weak_expert(metrics["rounds"][0]):
+        console.print(weakness, style="bold", soft_wrap=True)
     if estimates := metrics["rounds"][-1].get("estimates"):
         console.print(f"R² of the estimates in new worlds: {_format_estimates(estimates)}", soft_wrap=True)
     console.print(f"Policy hash {metrics['hash'][:16]}: {request.output}", soft_wrap=True)
