@@ -34,7 +34,7 @@ from twinloop.workflows.train.distill import run_distill
 from twinloop.workflows.train.requests import DistillRequest
 
 TWIN, TASK = "so101_tabletop", "pick_and_place"
-FIRST_ROBOT = 1000  # the robot of seed 0; no robot from here on was used to choose a setting
+FIRST_ROBOT = 2000  # the robot of seed 0; no robot from here on was used to choose a setting
 LOG = 4  # episodes from which the robot is identified
 # Sizes of the teaching, smaller than the defaults of `twinloop distill`.
 TEACHING: dict[str, Any] = {"worlds": 128, "rounds": 7, "steps": 2000, "final_steps": 6000}
