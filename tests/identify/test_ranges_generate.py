@@ -114,6 +114,8 @@ def test_what_the_data_know_less_well_than_the_range_is_drawn_from_the_range():
     assert {name for draw in identified_draws(twin, nothing) for name in draw.names} >= {KP, DAMPING, OFFSET}
     assert "0 parameters" in identified_notes(twin, nothing)[0]
     assert list(compute_intervals(found, 0.95)) == [KP]
+    low, high = np.log(compute_intervals(replace(found, high=np.full(3, 99.0)), 0.95)[KP])
+    assert (low + high) / 2 == pytest.approx(np.log(7.0))
 
 
 @pytest.mark.parametrize("name", [KP, OFFSET])

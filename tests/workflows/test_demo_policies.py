@@ -10,6 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from twinloop.core.evaluation import Evaluation
 from twinloop.release.gate_config import InvariantRule, RobotRule, parse_gate
 from twinloop.stats import paired_p_values
 
@@ -42,6 +43,10 @@ def test_the_loop_closes_from_a_relative_folder(tmp_path, monkeypatch):
     assert rules["robot"]["evidence"]["pairs"] == 6
     difference = int(half.success["after"].sum()) - int(half.success["taught"].sum())
     assert rules["robot"]["evidence"]["wins"] - rules["robot"]["evidence"]["losses"] == difference
+    # the limits are those of the nominal twin, which the policies keep: the robot's own damping is no servo's
+    for name in half.success:
+        tried = Evaluation.read(half.output / "robot" / name)
+        assert tried.extra["violations"]["acceleration"] == 0
     # the workspace records the worlds that taught both policies
     assert rules["context"]["evidence"]["episodes"] == 2 * 16 + 4 * 8
     assert half.champion == f"pick-and-place@{1 + half.gate['passed']}"

@@ -192,10 +192,15 @@ class ParamDistribution(JsonRecord):
         return tuple(name for name, known in zip(self.names, self.determined, strict=True) if not known)
 
     @property
+    def centre(self) -> NDArray[np.float64]:
+        """Mean of the transformed parameters that worlds have from the fit, ``(nparam,)``; see ``centred``."""
+        return self.centred if self.centred.size else self.mean
+
+    @property
     def drawn(self) -> NDArray[np.bool_]:
         """Whether worlds have each parameter from the fit, ``(nparam,)``: otherwise from its range in the twin."""
         known = np.array(self.determined, dtype=bool)
-        return known & np.isfinite(self.centred) if self.centred.size else known
+        return known & np.isfinite(self.centre)
 
     @property
     def model_error(self) -> str:

@@ -129,7 +129,8 @@ class TrialRunner:
         if item.variant not in self._runners:
             twin = with_contact_sensors(self.suite.open_variant(item))
             task = open_task(self.task if item.scenario is None else item.scenario.task_reference, twin)
-            self._runners[item.variant] = _SliceRunner(twin=twin, task=task, limits=compute_arm_limits(twin))
+            limits = compute_arm_limits(self.suite.limited_by or twin)
+            self._runners[item.variant] = _SliceRunner(twin=twin, task=task, limits=limits)
         return self._runners[item.variant]
 
     def _split_batches(self, trials: Sequence[Trial]) -> Iterator[list[Trial]]:

@@ -97,6 +97,8 @@ class Suite:
         object: Name of the task's object; "" if it has none.
         left_out: One line with the reason for each slice that was left out.
         pairs: Entries of the suite's ``pairs`` that exist in the twin and therefore have slices, in order.
+        limited_by: Twin whose motion limits the trials must keep; None for the twin of the trials. A virtual robot's
+            envelope comes from the nominal twin, as a real robot's does.
     """
 
     spec: SuiteSpec
@@ -105,6 +107,7 @@ class Suite:
     object: str = ""
     left_out: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
+    limited_by: Twin | None = None
 
     @property
     def name(self) -> str:

@@ -102,12 +102,11 @@ def identified_draws(
 def _joint_draw(distribution: ParamDistribution, kappa: float) -> JointDraw:
     """Return the joint draw of the parameters that the fit knows, with the covariance multiplied by ``kappa``."""
     keep = np.flatnonzero(distribution.drawn)
-    mean = distribution.centred if distribution.centred.size else distribution.mean
     covariance = kappa * distribution.covariance[np.ix_(keep, keep)]
     return JointDraw(
         names=tuple(distribution.names[i] for i in keep),
         distribution=MultivariateNormal(
-            mean=tuple(mean[keep].tolist()), covariance=tuple(map(tuple, covariance.tolist()))
+            mean=tuple(distribution.centre[keep].tolist()), covariance=tuple(map(tuple, covariance.tolist()))
         ),
         transforms=tuple(distribution.transforms[i] for i in keep),
         source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}"

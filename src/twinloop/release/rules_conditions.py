@@ -80,8 +80,9 @@ def compute_intervals(found: ParamDistribution, level: float) -> dict[str, tuple
     """Return the confidence interval of each identified parameter, in SI units.
 
     The standard deviations are multiplied by √κ. The factor κ (``kappa``) on the identified covariance was chosen so
-    that simulations cover real motion. The intervals are limited to the bounds of the parameters. Parameters that the
-    log does not determine are left out, and those that it determines less well than the twin's ranges do.
+    that simulations cover real motion. The intervals are around the values around which worlds are drawn, and limited
+    to the bounds of the parameters. Parameters that the log does not determine are left out, and those that it
+    determines less well than the twin's ranges do.
 
     Args:
         found: distribution of the identified parameters.
@@ -92,7 +93,7 @@ def compute_intervals(found: ParamDistribution, level: float) -> dict[str, tuple
     sd = np.sqrt(np.diag(found.covariance))
     for i, name in enumerate(found.names):
         if found.drawn[i]:
-            ends = found.mean[i] + z * sd[i] * np.array([-1.0, 1.0])
+            ends = found.centre[i] + z * sd[i] * np.array([-1.0, 1.0])
             ends = np.exp(ends) if found.transforms[i] == "log" else ends
             low, high = np.clip(ends, found.low[i], found.high[i])
             made[name] = (float(low), float(high))

@@ -89,6 +89,7 @@ class VirtualRobot:
             spec=SuiteSpec(name=SUITE, base="none", episodes=trials, slices=[spec]),
             twin=self.cell.twin,
             slices=(SuiteSlice(name=spec.name, spec=spec, episodes=trials, values={}),),
+            limited_by=load_twin(self.twin_name),
             cell=self.cell,
         )
 
