@@ -80,14 +80,14 @@ def _training_step(policy: Policy) -> Callable[[], None]:
 
 
 def _observed(policy: Policy, n: int) -> dict[str, np.ndarray]:
-    rng, contract, steps = np.random.default_rng(1), policy.contract, policy.n_obs_steps
-    seen: dict[str, np.ndarray] = {
-        STATE: rng.normal(size=(n, steps, len(contract.action.joints))),
-        ENVIRONMENT: rng.normal(size=(n, steps, len(contract.environment))),
+    """Return n random observations, as the policy's layout describes them."""
+    rng, layout = np.random.default_rng(1), policy.layout
+    return {
+        key: rng.integers(0, 256, (n, *layout.shape(key)), dtype=np.uint8)
+        if key.startswith(IMAGES)
+        else rng.normal(size=(n, *layout.shape(key)))
+        for key in layout.keys
     }
-    for name, size in contract.cameras.items():
-        seen[IMAGES + name] = rng.integers(0, 256, (n, steps, *size, 3), dtype=np.uint8)
-    return seen
 
 
 def _seconds(work: Callable[[], Any], repeats: int) -> float:
