@@ -79,8 +79,8 @@ class PerturbedExpert:
 
 def write_demonstrations(
     folder: Path, expert: PerturbedExpert, run: Callable[[Actor, Sequence[int]], BatchResult], batches: Sequence[range]
-) -> int:
-    """Write successful demonstrations as a LeRobotDataset; return their number.
+) -> None:
+    """Write successful demonstrations as a LeRobotDataset.
 
     Args:
         folder: the new folder.
@@ -109,7 +109,6 @@ def write_demonstrations(
     with DatasetWriter.open(folder, spec) as writer:
         writer.commit_block(0, kept, outcome={"kept": len(kept)})
         writer.finish()
-    return len(kept)
 
 
 def _keep_successes(expert: PerturbedExpert, batch: BatchResult) -> list[SimEpisode]:
