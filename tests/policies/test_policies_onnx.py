@@ -232,5 +232,6 @@ def test_the_registry_keeps_an_onnx_file_with_the_training_of_the_exported_polic
         assert registry.load(reference).hash == version.policy
         assert registry.add(registry.folder(reference), name="copy") == "copy@1"
         assert registry.version("copy").hash == version.hash
-        with pytest.raises(InputError, match=r"bin is not a folder. Give .* or a policy's ONNX file"):
+        (tmp_path / "bc.bin").write_bytes(b"weights")
+        with pytest.raises(InputError, match=r"bin is neither a folder nor an ONNX file\. Give .* ONNX file"):
             registry.add(tmp_path / "bc.bin")

@@ -122,7 +122,7 @@ def test_pickles_do_not_come_in(registry, tmp_path, name, content, message):
 
 def test_bad_folders_and_names_are_refused(registry, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"nothing is not a folder\. Give the folder of a saved policy"):
+    with pytest.raises(InputError, match=r"nothing does not exist\. Give the folder of a saved policy"):
         registry.add(tmp_path / "nothing", policy="a")
     with pytest.raises(InputError, match=r"is empty\. Give the folder"):
         registry.add(tmp_path / "empty", policy="a")

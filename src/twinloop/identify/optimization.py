@@ -631,7 +631,7 @@ def return_undetermined(problem: FitProblem, here: Linearization, undetermined: 
         here: Linearization at its solution.
         undetermined: Mask of the parameters, ``(p,)``.
     """
-    centre = np.clip(problem.centre, problem.low, problem.high)
+    centre = problem.prior_point
     candidates = np.flatnonzero(undetermined & (here.point != centre))
     covariance = np.linalg.inv(normal_equations(problem, here, 0).matrix)
     way = np.diag(centre - here.point)[candidates]  # without the others, and with them as the curvature tells
@@ -658,7 +658,7 @@ def refit_at_prior(
         columns: Indices of the parameters that are fixed.
     """
     low, high, point = problem.low.copy(), problem.high.copy(), here.point.copy()
-    low[columns] = high[columns] = point[columns] = np.clip(problem.centre, problem.low, problem.high)[columns]
+    low[columns] = high[columns] = point[columns] = problem.prior_point[columns]
     residual = problem.residual(point[None], here.local[None])
     losses = problem.losses(residual, point[None], here.local[None])[0]
     moved = replace(here, point=point, residual=residual[0], losses=losses)
@@ -678,7 +678,7 @@ def _return_to_prior(problem: FitProblem, here: Linearization) -> Linearization:
     prior = problem.prior_weight / problem.sd**2
     data = np.diag(normal_equations(problem, here, 0).matrix) - prior
     idle = np.flatnonzero((data < prior) & (here.point != problem.centre))
-    centre = np.clip(problem.centre, problem.low, problem.high)
+    centre = problem.prior_point
     points = np.repeat(here.point[None], len(idle) + 1, axis=0)
     points[1 + np.arange(len(idle)), idle] = centre[idle]
     local = np.repeat(here.local[None], len(points), axis=0)

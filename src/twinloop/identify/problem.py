@@ -93,6 +93,11 @@ class FitProblem:
         if not len(self.logarithmic):
             object.__setattr__(self, "logarithmic", np.zeros(len(self.sd), dtype=np.bool_))
 
+    @property
+    def prior_point(self) -> Array:
+        """Prior means of the parameters within their bounds, ``(p,)``."""
+        return np.clip(self.centre, self.low, self.high)
+
     def move_along(self, point: Array, move: Array) -> Array:
         """Return the point after a move that is linear in SI units, with the derivatives of the coordinates at a point.
 

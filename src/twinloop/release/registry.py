@@ -64,9 +64,10 @@ def hash_files(folder: Path, *, shared: bool = False) -> dict[str, str]:
     if folder.is_file() and find_onnx(folder):
         return {ONNX_NAME: sha256_file(folder)}
     if not folder.is_dir():
+        what = "is neither a folder nor an ONNX file" if folder.exists() else "does not exist"
         raise InputError(
-            f"{folder} is not a folder. Give the folder of a saved policy (config.json, model.safetensors) or a "
-            "policy's ONNX file."
+            f"{folder} {what}. Give the folder of a saved policy (config.json, model.safetensors) or a policy's ONNX "
+            "file."
         )
     root, found = folder.resolve(), dict[str, str]()
     for path in sorted(folder.rglob("*")):
