@@ -7,8 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+import yaml
 
 from support.policies import contract, observation, small
+from support.release_commands import ASKED, OFF
+from support.releases import evaluation
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
 from twinloop.policies import KINDS, PolicyCard, PolicyLoop, open_policy, read_card, read_config
 
@@ -18,6 +21,8 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
 from twinloop.catalog import Workspace  # noqa: E402
+from twinloop.cli.main import main  # noqa: E402
+from twinloop.core.files import write_json  # noqa: E402
 from twinloop.policies import onnx_export  # noqa: E402
 from twinloop.policies.onnx_export import export_onnx  # noqa: E402
 from twinloop.policies.onnx_file import network_hash  # noqa: E402
@@ -217,7 +222,7 @@ def test_a_missing_package_is_named(exported, monkeypatch, package):
         open_policy(exported[1])
 
 
-def test_the_registry_keeps_an_onnx_file_with_the_training_of_the_exported_policy(exported, tmp_path):
+def test_the_registry_keeps_an_onnx_file_with_the_training_of_the_exported_policy(exported, tmp_path, capfd):
     policy, file = exported
     worlds = {"episodes": 8, "twin_hash": "t1", "ranges": {"friction": [0.5, 0.9]}}
     with Workspace.create(tmp_path / "cell") as held:
@@ -235,3 +240,25 @@ def test_the_registry_keeps_an_onnx_file_with_the_training_of_the_exported_polic
         (tmp_path / "bc.bin").write_bytes(b"weights")
         with pytest.raises(InputError, match=r"bin is neither a folder nor an ONNX file\. Give .* ONNX file"):
             registry.add(tmp_path / "bc.bin")
+    home = tmp_path / "cell"
+    write_json(home / "offered.json", policy.contract.to_json())
+    file.rename(home / "bc.onnx")
+    evaluation("bc", np.ones(8, dtype=bool), policy_hash=version.policy).write(home / "run")
+    context = {"twin": "so101_tabletop", "contract": "offered.json"}
+    evidence = {"candidate": ["run"]}
+    (home / "gate.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "candidate": "bc.onnx",
+                "champion": None,
+                "evidence": evidence,
+                "success": OFF,
+                **ASKED,
+                "context": context,
+            }
+        )
+    )
+    code = main(["gate", str(home / "gate.yaml"), "--json"])
+    decided = json.loads(capfd.readouterr().out.splitlines()[-1])
+    reasons = {rule["rule"]: rule["reason"] for rule in decided["rules"]}
+    assert (code, "they come from t1" in reasons["context"]) == (1, True)
