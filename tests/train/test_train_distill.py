@@ -64,10 +64,10 @@ def test_an_interrupted_run_ends_with_the_same_weights(task, tmp_path, monkeypat
     whole = distill(PLAN, task, config, tmp_path / "whole")
     train = module.DistillRun._train
 
-    def killed(self, policy, optimizer, number):
+    def killed(self, learner, number):
         if number == 1:
             raise KeyboardInterrupt
-        return train(self, policy, optimizer, number)
+        return train(self, learner, number)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module.DistillRun, "_train", killed)
@@ -80,6 +80,29 @@ def test_an_interrupted_run_ends_with_the_same_weights(task, tmp_path, monkeypat
         distill(Plan(twin=TWIN, run_seed=3, draws=()), task, config, tmp_path / "cut", resume=True)
     torch.rand(1)  # another random state of the process
     assert distill(PLAN, task, config, tmp_path / "cut", resume=True)["hash"] == whole["hash"]
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.5])
+def test_the_average_of_the_weights_acts_and_is_the_result(task, tmp_path, monkeypatch, ema):
+    step, collect, mean, acted = module._Learner.step, module.DistillRun._collect, [], []
+
+    def averaged(self, batch):
+        made = step(self, batch)
+        new, done = self.policy.network.head.bias.detach().clone(), len(mean)
+        decay = min(ema, (1 + done) / (10 + done))
+        mean.append(decay * mean[-1] + (1 - decay) * new if mean else new)
+        return made
+
+    def seen(self, number, policy):
+        acted.append(None if policy is None else policy.network.head.bias.detach().clone())
+        return collect(self, number, policy)
+
+    monkeypatch.setattr(module._Learner, "step", averaged)
+    monkeypatch.setattr(module.DistillRun, "_collect", seen)
+    distill(PLAN, task, DistillConfig(**{**SMALL, "steps": 12}, lr=0.1, ema=ema), tmp_path / "policy")
+    result = open_policy(tmp_path / "policy").network.head.bias
+    torch.testing.assert_close(acted[1], mean[11], atol=1e-7, rtol=0)
+    torch.testing.assert_close(result.detach(), mean[17], atol=1e-7, rtol=0)
 
 
 def test_labels_are_the_experts_commands_in_the_states_that_the_policy_visits(task):

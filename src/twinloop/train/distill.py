@@ -15,13 +15,17 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor  # pyright: ignore[reportMissingImports]
+from torch.optim.swa_utils import (  # pyright: ignore[reportMissingImports]
+    AveragedModel,
+    get_ema_multi_avg_fn,
+)
 
 from twinloop import __version__
 from twinloop.core.assignment import Assignment
@@ -48,6 +52,7 @@ from twinloop.simulate import open_backend
 from twinloop.tasks.protocol import Task
 from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
 from twinloop.train.loop import (
+    TrainingCheckpoint,
     collect_optimizer_tensors,
     learning_rate,
     load_optimizer_tensors,
@@ -95,6 +100,8 @@ class DistillConfig(StrictConfig):
         lr: learning rate.
         weight_decay: weight decay of the optimizer.
         clip: largest norm of the gradient.
+        ema: decay per step of the exponential moving average of the weights, which acts in the worlds and is the
+            result; 0 for the weights themselves. It forgets faster in the first steps.
         seed: run seed.
     """
 
@@ -113,7 +120,57 @@ class DistillConfig(StrictConfig):
     lr: float = Field(default=1e-3, gt=0)
     weight_decay: float = Field(default=1e-4, ge=0)
     clip: float = Field(default=1.0, gt=0)
+    ema: float = Field(default=0.998, ge=0, lt=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+class _Learner:
+    """Policy that is being taught, with its optimizer and the moving average of its weights.
+
+    Attributes:
+        policy: the policy that the optimizer changes.
+        mean: the policy with the averaged weights, in evaluation mode.
+        optimizer: the optimizer.
+    """
+
+    def __init__(self, policy: Policy, config: DistillConfig) -> None:
+        def average(mean: Any, weights: Any, count: Tensor | int) -> None:
+            """Move the average; Tensorflow's ExponentialMovingAverage has the same decay in the first steps."""
+            done = int(count)
+            get_ema_multi_avg_fn(min(config.ema, (1 + done) / (10 + done)))(mean, weights, count)
+
+        self.policy = policy
+        self.optimizer = torch.optim.AdamW(
+            policy.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+        )
+        self._averaged = AveragedModel(policy, multi_avg_fn=average).eval()
+        self.mean = cast("Policy", self._averaged.module)
+        self._clip = config.clip
+
+    def step(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Make one step of the optimizer, and return the terms of the loss."""
+        loss, _, parts = self.policy.loss(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self._clip)
+        self.optimizer.step()
+        self._averaged.update_parameters(self.policy)
+        return parts
+
+    def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        """Write the checkpoint of the folder, with facts."""
+        groups = {
+            "policy": self.policy.state_dict(),
+            "average": self._averaged.state_dict(),
+            "optimizer": collect_optimizer_tensors(self.optimizer),
+        }
+        write_checkpoint(folder, groups, facts)
+
+    def restore(self, checkpoint: TrainingCheckpoint) -> None:
+        """Load weights, their average and the optimizer's state from a checkpoint."""
+        self.policy.load_state_dict(checkpoint.tensor_group("policy"))
+        self._averaged.load_state_dict(checkpoint.tensor_group("average"))
+        load_optimizer_tensors(self.optimizer, checkpoint.tensor_group("optimizer"))
 
 
 @dataclass(kw_only=True)
@@ -189,26 +246,20 @@ class DistillRun:
             CheckFailedError: If all worlds of a round are invalid, or the loss is not finite.
         """
         with use_torch_settings("cpu"):
-            policy, optimizer = self._restore() if resume else self._start()
+            learner = self._restore() if resume else None if self.base is None else self._start()
             for number in range(len(self.rows), self.config.rounds):
-                row = self._collect(number, policy)
+                row = self._collect(number, None if learner is None else learner.mean)
                 if weakness := describe_weak_expert(row):
                     announce(weakness)
-                if policy is None or optimizer is None:
-                    policy = self._make_policy()
-                    optimizer = self._make_optimizer(policy)
-                row["loss"] = self._train(policy, optimizer, number)
+                learner = learner or self._start()
+                row["loss"] = self._train(learner, number)
                 self.rows.append(row)
-                self._save(policy, optimizer)
-        assert policy is not None  # noqa: S101 - there is one round or more
-        return policy, self.rows
+                learner.save(self.folder, {**self.facts, "rows": self.rows})
+        assert learner is not None  # noqa: S101 - there is one round or more
+        return learner.mean, self.rows
 
-    def _start(self) -> tuple[Policy | None, torch.optim.Optimizer | None]:
-        """Return policy and optimizer of the first round; none if the expert acts in it."""
-        if self.base is None:
-            return None, None
-        policy = self._make_policy()
-        return policy, self._make_optimizer(policy)
+    def _start(self) -> _Learner:
+        return _Learner(self._make_policy(), self.config)
 
     def _make_policy(self) -> Policy:
         if self.base is not None:
@@ -278,28 +329,22 @@ class DistillRun:
         rounds = [self._draw(range(number * size, (number + 1) * size)) for number in range(self.config.rounds)]
         return describe_worlds(self.plan.twin, rounds)
 
-    def _train(self, policy: Policy, optimizer: torch.optim.Optimizer, number: int) -> float:
+    def _train(self, learner: _Learner, number: int) -> float:
         config, last = self.config, number == self.config.rounds - 1
         steps = config.final_steps if last else config.steps
         random, columns = generator(config.seed, "distill/batches", number), self._columns()
         total = torch.zeros(())
-        policy.train()
+        learner.policy.train()
         shown = show_progress(label=f"round {number + 1} of {config.rounds}", total=steps)
         with torch.random.fork_rng(devices=[]), shown as advance:
             torch.manual_seed(int(generator(config.seed, "distill/dropout", number).integers(2**63)))
             for step in range(steps):
                 if last:
                     rate = learning_rate(step, steps=steps, peak=config.lr, warmup=0.0)
-                    for group in optimizer.param_groups:
+                    for group in learner.optimizer.param_groups:
                         group["lr"] = rate
-                loss, _, parts = policy.loss(self._batch(columns, random))
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(policy.parameters(), config.clip)
-                optimizer.step()
-                total += parts[self.settings.loss]
+                total += learner.step(self._batch(columns, random))[self.settings.loss]
                 advance(1)
-        policy.eval()
         mean = float(total) / steps
         if not np.isfinite(mean):
             raise CheckFailedError(f"The loss of round {number} is not finite. Lower lr, and resume the run.")
@@ -347,20 +392,12 @@ class DistillRun:
             samples[ACTION] = relative_actions(samples[ACTION][..., None, :], samples[base])[..., 0, :]
         return Statistics.measure(samples, source=f"{len(self.data[0]['label'])} worlds of the expert")
 
-    def _make_optimizer(self, policy: Policy) -> torch.optim.Optimizer:
-        config = self.config
-        return torch.optim.AdamW(policy.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
-
     def _file(self, number: int) -> Path:
         folder = self.folder / _ROUNDS
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{number:03d}.npz"
 
-    def _save(self, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
-        groups = {"policy": policy.state_dict(), "optimizer": collect_optimizer_tensors(optimizer)}
-        write_checkpoint(self.folder, groups, {**self.facts, "rows": self.rows})
-
-    def _restore(self) -> tuple[Policy, torch.optim.Optimizer]:
+    def _restore(self) -> _Learner:
         checkpoint = read_checkpoint(self.folder)
         if checkpoint.facts.get("configuration") != self.facts["configuration"]:
             raise InputError(
@@ -371,11 +408,9 @@ class DistillRun:
         for number in range(len(self.rows)):
             with np.load(self._file(number), allow_pickle=False) as stored:
                 self.data.append(dict(stored))
-        policy = self._make_policy()
-        policy.load_state_dict(checkpoint.tensor_group("policy"))
-        optimizer = self._make_optimizer(policy)
-        load_optimizer_tensors(optimizer, checkpoint.tensor_group("optimizer"))
-        return policy, optimizer
+        learner = self._start()
+        learner.restore(checkpoint)
+        return learner
 
 
 def distill(
