@@ -101,6 +101,22 @@ def test_a_run_that_was_killed_and_resumed_has_the_weights_of_an_unbroken_one(fo
     assert first["sources"] == second["sources"]
 
 
+def test_the_average_of_the_weights_is_the_result(folders, tmp_path, monkeypatch):
+    step, mean = Loop._step, []
+
+    def averaged(self):
+        step(self)
+        new, done = self.policy.network.head.bias.detach().clone(), len(mean)
+        decay = min(0.5, (1 + done) / (10 + done))
+        mean.append(decay * mean[-1] + (1 - decay) * new if mean else new)
+
+    monkeypatch.setattr(Loop, "_step", averaged)
+    train(config(*folders, ema=0.5, lr=0.1), tmp_path / "policy")
+    result = open_policy(tmp_path / "policy").network.head.bias.detach()
+    torch.testing.assert_close(result, mean[-1], atol=1e-7, rtol=0)
+    assert not torch.allclose(mean[-1], mean[-2], atol=1e-3)
+
+
 def test_resuming_without_or_with_a_damaged_checkpoint_is_refused(folders, tmp_path):
     with pytest.raises(InputError, match="holds no run to resume: checkpoint.safetensors is missing"):
         train(config(*folders), tmp_path / "none", resume=True)

@@ -22,10 +22,6 @@ import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor  # pyright: ignore[reportMissingImports]
-from torch.optim.swa_utils import (  # pyright: ignore[reportMissingImports]
-    AveragedModel,
-    get_ema_multi_avg_fn,
-)
 
 from twinloop import __version__
 from twinloop.core.assignment import Assignment
@@ -53,6 +49,7 @@ from twinloop.tasks.protocol import Task
 from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
 from twinloop.train.loop import (
     TrainingCheckpoint,
+    average_weights,
     collect_optimizer_tensors,
     learning_rate,
     load_optimizer_tensors,
@@ -101,7 +98,7 @@ class DistillConfig(StrictConfig):
         weight_decay: weight decay of the optimizer.
         clip: largest norm of the gradient.
         ema: decay per step of the exponential moving average of the weights, which acts in the worlds and is the
-            result; 0 for the weights themselves. It forgets faster in the first steps.
+            result; 0 for the weights themselves.
         seed: run seed.
     """
 
@@ -134,16 +131,11 @@ class _Learner:
     """
 
     def __init__(self, policy: Policy, config: DistillConfig) -> None:
-        def average(mean: Any, weights: Any, count: Tensor | int) -> None:
-            """Move the average; Tensorflow's ExponentialMovingAverage has the same decay in the first steps."""
-            done = int(count)
-            get_ema_multi_avg_fn(min(config.ema, (1 + done) / (10 + done)))(mean, weights, count)
-
         self.policy = policy
         self.optimizer = torch.optim.AdamW(
             policy.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
-        self._averaged = AveragedModel(policy, multi_avg_fn=average).eval()
+        self._averaged = average_weights(policy, config.ema)
         self.mean = cast("Policy", self._averaged.module)
         self._clip = config.clip
 

@@ -19,6 +19,10 @@ import safetensors  # pyright: ignore[reportMissingImports]
 import safetensors.torch  # pyright: ignore[reportMissingImports]
 import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor  # pyright: ignore[reportMissingImports]
+from torch.optim.swa_utils import (  # pyright: ignore[reportMissingImports]
+    AveragedModel,
+    get_ema_multi_avg_fn,
+)
 
 from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import CheckFailedError, InputError
@@ -33,7 +37,7 @@ from twinloop.train.holdout import Holdout, SourceError
 from twinloop.train.mixture import FrameMixture
 from twinloop.train.samples import SampleBatches
 
-_SCHEMA = 1
+_SCHEMA = 2
 _KEY = "twinloop"
 
 
@@ -101,7 +105,10 @@ def read_checkpoint(folder: Path) -> TrainingCheckpoint:
             "or train again."
         ) from error
     if facts.get("schema") != _SCHEMA:
-        raise InputError(f"{path} has schema {facts.get('schema')}, this version reads {_SCHEMA}. Update twinloop.")
+        raise InputError(
+            f"{path} has schema {facts.get('schema')}, this version reads {_SCHEMA}. Resume with the version "
+            "of twinloop that began the run, or train again."
+        )
     return TrainingCheckpoint(tensors=tensors, facts=facts)
 
 
@@ -118,6 +125,24 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[st
         place, _, what = name.partition("/")
         slots.setdefault(int(place), {})[what] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+
+
+def average_weights(policy: Policy, decay: float) -> AveragedModel:
+    """Return a copy of a policy that becomes the exponential moving average of its weights.
+
+    ``update_parameters(policy)`` moves it after a step of the optimizer; its ``module`` is the policy with the averaged
+    weights, in evaluation mode. In the first steps it forgets faster, like Tensorflow's ExponentialMovingAverage.
+
+    Args:
+        policy: the policy.
+        decay: decay per step; with 0 the copy has the weights themselves.
+    """
+
+    def move(mean: Any, weights: Any, count: Tensor | int) -> None:
+        done = int(count)
+        get_ema_multi_avg_fn(min(decay, (1 + done) / (10 + done)))(mean, weights, count)
+
+    return AveragedModel(policy, multi_avg_fn=move).eval()
 
 
 def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float:
@@ -209,7 +234,7 @@ class TrainingLoop:
         self._optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
         self._rates = [group["lr"] / config.lr for group in self._optimizer.param_groups]
         self._moving = [p for group in self._optimizer.param_groups for p in group["params"]]
-        self._mean = {} if config.ema is None else _copy_weights(policy)
+        self._mean = None if config.ema is None else average_weights(policy, config.ema)
         self._best: dict[str, Tensor] = {}
         self._every = max(1, config.steps // config.evaluations)
 
@@ -242,7 +267,7 @@ class TrainingLoop:
         """Write a checkpoint of the present weights, optimizer state and progress."""
         groups = {
             "policy": self.policy.state_dict(),
-            "mean": self._mean,
+            "mean": {} if self._mean is None else self._mean.state_dict(),
             "best": self._best,
             "optimizer": collect_optimizer_tensors(self._optimizer),
             **{f"terms/{name}": term.state_dict() for name, term in self._learning.items()},
@@ -264,7 +289,9 @@ class TrainingLoop:
                     "and data, or train into another --output."
                 )
         self.policy.load_state_dict(checkpoint.tensor_group("policy"))
-        self._mean, self._best = checkpoint.tensor_group("mean"), checkpoint.tensor_group("best")
+        self._best = checkpoint.tensor_group("best")
+        if self._mean is not None:
+            self._mean.load_state_dict(checkpoint.tensor_group("mean"))
         for name, term in self._learning.items():
             term.load_state_dict(checkpoint.tensor_group(f"terms/{name}"))
         load_optimizer_tensors(self._optimizer, checkpoint.tensor_group("optimizer"))
@@ -299,8 +326,8 @@ class TrainingLoop:
         if not torch.isfinite(norm):
             raise self._make_nonfinite_error("gradient", frames, each)
         self._optimizer.step()
-        if self._mean:
-            _update_mean(self._mean, self.policy, config.ema or 0.0)
+        if self._mean is not None:
+            self._mean.update_parameters(self.policy)
         self.progress.summed += float(loss.detach())
         self.progress.count += 1
         self.progress.step += 1
@@ -346,8 +373,8 @@ class TrainingLoop:
 
     def _load_kept_weights(self) -> None:
         """Load the weights that `TrainConfig.keep` selects into the policy, and set the policy to evaluation mode."""
-        if self._mean:
-            self.policy.load_state_dict(self._mean)
+        if self._mean is not None:
+            self.policy.load_state_dict(self._mean.module.state_dict())
         if self._best and (self.config.keep == "best" or self.progress.stopped):
             self.policy.load_state_dict(self._best)
         self.policy.eval()
@@ -355,11 +382,11 @@ class TrainingLoop:
     @contextmanager
     def _use_mean_weights(self) -> Iterator[None]:
         """Return a context manager in which the policy has the moving average of its weights, if one is computed."""
-        if not self._mean:
+        if self._mean is None:
             yield
             return
         own = _copy_weights(self.policy)
-        self.policy.load_state_dict(self._mean)
+        self.policy.load_state_dict(self._mean.module.state_dict())
         try:
             yield
         finally:
@@ -389,16 +416,6 @@ class TrainingLoop:
 
 def _copy_weights(policy: Policy) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in policy.state_dict().items()}
-
-
-@torch.no_grad()
-def _update_mean(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
-    """Update the exponential moving average ``mean`` of the policy's weights in place, by one step."""
-    for name, value in policy.state_dict().items():
-        if value.is_floating_point():
-            mean[name].lerp_(value, 1 - decay)
-        else:
-            mean[name].copy_(value)
 
 
 def _step_seed(run_seed: int, step: int) -> int:
