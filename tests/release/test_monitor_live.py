@@ -27,7 +27,7 @@ from twinloop.release.monitor.faults import (
     list_hypotheses,
 )
 from twinloop.release.monitor.live import Alarm, LiveMonitor
-from twinloop.release.monitor.recorded import RecordedEpisodes, monitor_recorded
+from twinloop.release.monitor.recorded import RecordedEpisodes, compute_rows, monitor_recorded
 from twinloop.release.monitor.signals import CalibrationHistory
 from twinloop.release.running_observers import MonitorWatcher, OnAlarm, open_watcher
 from twinloop.release.running_robot import RobotObservation
@@ -321,6 +321,23 @@ def test_a_watcher_ends_the_episode_or_takes_note() -> None:
         assert bool(told.alarm) == (on_alarm == "stop")
         assert not (on_alarm == "stop" and told.notes)
         assert told.scores["tracker"] > 1.0
+
+
+def test_an_exported_policy_gives_the_streams_of_the_policy(tmp_path: Path) -> None:
+    for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    from support.policies import small
+    from twinloop.policies import open_policy
+    from twinloop.policies.onnx_export import export_onnx
+
+    policy = small("mlp", _contract(_twin()))
+    export_onnx(policy, tmp_path / "p.onnx")
+    waves, both = _waves(2, 5), (policy, open_policy(tmp_path / "p.onnx"))
+    first, second = (compute_rows(waves, _twin(), _contract(_twin()), policy=one)[1] for one in both)
+    assert "latent" in first
+    assert list(first) == list(second)
+    for name, rows in first.items():
+        np.testing.assert_allclose(second[name], rows, atol=1e-4, rtol=1e-4, err_msg=name)
 
 
 def test_a_policy_that_runs_on_a_server_cannot_be_watched(tmp_path: Path) -> None:
