@@ -317,3 +317,21 @@ def test_flow_matching_finds_both_ways_and_regression_the_wall_between():
     assert near["flow"].mean() > 0.95
     assert (ends["flow"] < 5).mean() == pytest.approx(left.mean(), abs=0.07)
     assert not near["mlp"].any()
+
+
+def test_an_input_that_hardly_varied_does_not_decide_on_the_robot():
+    """Its scale is 1 % of the most varied input of the vector; a constant one is ignored, and commands keep theirs."""
+    of, random = contract(joints=2, environment=3), np.random.default_rng(0)
+    seen = random.normal(size=(1000, 3)) * [0.1, 1e-5, 0.0] + 0.5
+    joints = random.normal(size=(1000, 2)) * [20.0, 1.0]
+    told = random.normal(size=(1000, 2)) * [20.0, 1e-3]
+    measured = Statistics.measure(
+        {STATE: joints, ENVIRONMENT: seen, ACTION: told, LAST_COMMAND: told}, source="planted"
+    )
+    made = new_policy("mlp", of, {**SMALL["mlp"], "last_command": True}, measured).normalizer
+    off = torch.as_tensor(seen.mean(axis=0) + 0.002, dtype=torch.float32)
+    sd = measured.columns[ENVIRONMENT].std[0]
+    np.testing.assert_allclose(made(ENVIRONMENT, off), [0.002 / sd, 0.002 / (0.01 * sd), 0.0], rtol=1e-2)
+    for key, values, wanted in ((STATE, joints, 1.0), (ACTION, told, 1.0), (LAST_COMMAND, told, 0.005)):
+        spread = made(key, torch.as_tensor(values, dtype=torch.float32))[:, 1].std(correction=0)
+        assert float(spread) == pytest.approx(wanted, rel=0.1)
