@@ -51,16 +51,16 @@ def time_table(result: TransferResult) -> StudyTable:
     return StudyTable(title="Time", head=("part", "CPU time", "wall-clock time"), rows=tuple(rows), note=note)
 
 
-def tables(result: TransferResult) -> list[StudyTable]:
-    """Return all tables of a study that have rows."""
-    return [table for table in (success_table(result), difference_table(result), time_table(result)) if table.rows]
+def success_tables(result: TransferResult) -> list[StudyTable]:
+    """Return the tables of success and of differences that have rows."""
+    return [table for table in (success_table(result), difference_table(result)) if table.rows]
 
 
 def page(report: ReportPage, result: TransferResult) -> None:
     """Add plot and tables to a report."""
     report.section("Success on the robots")
     report.plot(plot_success(result), "Bars: means with 95 % intervals over robots. Points: robots.")
-    for table in tables(result):
+    for table in [*success_tables(result), time_table(result)]:
         report.section(table.title, table.note)
         report.table(table.head, table.rows)
 

@@ -43,7 +43,7 @@ def run_bench_transfer(
     if docs is not None:
         around(docs / PAGE, mark)
     result = compare_on_robots(settings, output, workers=workers, console=console)
-    for table in pages.tables(result):
+    for table in [*pages.success_tables(result), pages.time_table(result)]:
         console.print(printed(table))
         if table.note:
             console.print(table.note, soft_wrap=True)
@@ -51,7 +51,7 @@ def run_bench_transfer(
     write_report(page, lambda report: pages.page(report, result), output / "report.html", console)
     metrics = write_result(output, result.to_json())
     if docs is not None:
-        write_between(docs / PAGE, mark, "\n\n".join(table.markdown() for table in pages.tables(result)))
+        write_between(docs / PAGE, mark, "\n\n".join(table.markdown() for table in pages.success_tables(result)))
     return metrics
 
 
