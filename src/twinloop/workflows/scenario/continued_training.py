@@ -1,8 +1,8 @@
 """Continue the training of a policy in worlds near a failure.
 
-A policy that ``twinloop distill`` taught is taught on: it acts in worlds near the failure and in others, which are from
-the distribution of its teaching or around an identified robot, and the expert labels its states. Any other policy is
-trained on demonstrations near the failure and on its earlier data.
+A policy that ``twinloop distill`` taught is taught on: it and the expert act in worlds near the failure and in others,
+which are from the distribution of its teaching or around an identified robot, and the expert labels all states. Any
+other policy is trained on demonstrations near the failure and on its earlier data.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration
 # Teaching on needs more: after two rounds the policy had lost what it could do before.
 _ROUNDS, _SLOWER_TAUGHT = 4, 0.5
 _STEPS, _STEPS_TAUGHT = 2000, 8000
+# Share of the worlds in which the expert acts. Without them, nothing shows the states to which its labels lead, where
+# they differ from what the policy does: in the next round the policy then fails almost everywhere.
+_EXPERT_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,7 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
             "worlds": worlds,
             "rounds": _ROUNDS,
             "other_share": request.share,
+            "expert_share": _EXPERT_SHARE,
             "steps": max(1, steps // 2 // (_ROUNDS - 1)),
             "final_steps": max(1, steps // 2),
             "lr": request.lr or _SLOWER_TAUGHT * float(said.get("lr", 1e-3)),
@@ -134,8 +138,9 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
             "data": None,
         },
         trained={"hash": metrics["hash"], "steps": steps, "rounds": metrics["rounds"]},
-        summary=f"The policy acted in {count} worlds near the failure and in {worlds * _ROUNDS - count} {others}; the "
-        "expert labelled every state, and the teaching continued from the policy's weights.",
+        summary=f"{count} worlds were near the failure, and {worlds * _ROUNDS - count} {others}. The expert acted in "
+        f"{_EXPERT_SHARE:.0%} of them, the policy in the rest; the expert labelled every state, and the teaching continued "
+        "from the policy's weights.",
     )
 
 
