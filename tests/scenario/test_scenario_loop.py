@@ -136,7 +136,7 @@ def test_a_taught_policy_is_taught_on_near_its_failure_and_in_its_earlier_worlds
     sizes = ["--episodes", "2", "--steps", "4", "--tries", "2", "--trials", "2"]
     assert main(["scenario", "loop", "missed", "--policy", "old", "--output", "round", *sizes]) == 1
     result = read_json(Path("round/result.json"))
-    assert [row["by_policy"] for row in result["trained"]["rounds"]] == [4, 4, 4, 4]
+    assert [(row["by_expert"], row["by_policy"]) for row in result["trained"]["rounds"]] == [(2, 2)] * 4
     assert result["augmented"]["attempted"] == 8
     assert [one["name"] for one in result["changes"]] == ["taught", "missed"]
     with Workspace.open(Path()) as held:

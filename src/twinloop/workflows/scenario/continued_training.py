@@ -139,8 +139,8 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
         },
         trained={"hash": metrics["hash"], "steps": steps, "rounds": metrics["rounds"]},
         summary=f"{count} worlds were near the failure, and {worlds * _ROUNDS - count} {others}. The expert acted in "
-        f"{_EXPERT_SHARE:.0%} of them, the policy in the rest; the expert labelled every state, and the teaching continued "
-        "from the policy's weights.",
+        f"{_EXPERT_SHARE:.0%} of them, the policy in the rest; the expert labelled every state, and the teaching "
+        "continued from the policy's weights.",
     )
 
 
