@@ -115,7 +115,7 @@ CEILINGS = {
     "hardware": 3460,
     "identify": 6640,
     "label": 860,
-    "policies": 2380,
+    "policies": 2390,
     "randomize": 2550,
     "release": 7380,
     "render": 5190,
