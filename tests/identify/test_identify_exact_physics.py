@@ -369,6 +369,9 @@ def test_undetermined_parameters_return_to_their_prior_where_others_make_up_for_
     assert returned.point[2] == pytest.approx(here.point[2], abs=1e-3)
     assert returned.losses.sum() < 1.01 * here.losses.sum()
     assert return_undetermined(problem, here, np.zeros(3, dtype=bool)).point.tolist() == here.point.tolist()
+    one = return_undetermined(problem, here, np.array([True, True, False])).point  # not both: their sum is measured
+    assert (one[:2] == problem.centre[:2]).sum() == 1
+    assert one[:2].sum() == pytest.approx(2.0 + noise[..., 0].mean(), abs=0.1)
     centred = refit_at_prior(problem, here, [1, 2])  # also the one whose return raises the loss
     assert centred.point[1:].tolist() == [0.4, 3.0]
     assert centred.point[0] == pytest.approx(1.6 + noise[..., 0].mean(), abs=0.1)
