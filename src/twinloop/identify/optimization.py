@@ -623,8 +623,8 @@ class _FitStages:
 def return_undetermined(problem: FitProblem, here: Linearization, undetermined: NDArray[np.bool_]) -> Linearization:
     """Return a solution with undetermined parameters at the mean of their prior, and the others fitted again.
 
-    One that would raise the loss noticeably, because the others cannot make up for it, keeps its value. All candidates
-    return together if that is possible, else they are tried by halves, those first whose return alone costs least.
+    Those whose return alone costs least return first, and as many of them as raise the loss unnoticeably. The others
+    cannot be made up for, and keep their values.
 
     Args:
         problem: Least-squares problem of the fit, with one block.
@@ -639,16 +639,16 @@ def return_undetermined(problem: FitProblem, here: Linearization, undetermined: 
     points = np.clip(here.point + np.concatenate([np.zeros((1, len(centre))), way, follow]), problem.low, problem.high)
     losses = problem.losses_at(points, np.repeat(here.local[None], len(points), axis=0)).sum(axis=1)
     alone = losses[1:].reshape(2, -1).min(axis=0)
-    best, rise = replace(here, losses=losses[:1]), 1.0 + UNNOTICED
-    first = candidates[np.argsort(alone)][: np.sum(alone <= rise * losses[0])].tolist()
-    returned, groups = list[int](), [first] if first else []
-    while groups:
-        group = groups.pop(0)
-        found = refit_at_prior(problem, here, [*returned, *group])
-        if found.losses.sum() <= rise * best.losses.sum():
-            returned, best = [*returned, *group], found
-        elif len(group) > 1:
-            groups = [group[: len(group) // 2], group[len(group) // 2 :], *groups]
+    most = losses[0] * (1.0 + UNNOTICED)
+    order = candidates[np.argsort(alone)][: np.sum(alone <= most)]
+    best, good, bad, size = replace(here, losses=losses[:1]), 0, len(order) + 1, len(order)
+    while size > good:  # bisection
+        found = refit_at_prior(problem, here, order[:size])
+        if found.losses.sum() <= most:
+            best, good = found, size
+        else:
+            bad = size
+        size = (good + bad) // 2
     return best
 
 

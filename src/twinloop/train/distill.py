@@ -15,7 +15,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -49,7 +49,7 @@ from twinloop.tasks.protocol import Task
 from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
 from twinloop.train.loop import (
     TrainingCheckpoint,
-    average_weights,
+    WeightAverage,
     collect_optimizer_tensors,
     learning_rate,
     load_optimizer_tensors,
@@ -135,18 +135,18 @@ class _Learner:
         self.optimizer = torch.optim.AdamW(
             policy.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
-        self._averaged = average_weights(policy, config.ema)
-        self.mean = cast("Policy", self._averaged.module)
-        self._clip = config.clip
+        self._averaged = WeightAverage(policy, config.ema)
+        self.mean = self._averaged.module
+        self._weights, self._clip = list(policy.parameters()), config.clip
 
     def step(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Make one step of the optimizer, and return the terms of the loss."""
         loss, _, parts = self.policy.loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self._clip)
+        torch.nn.utils.clip_grad_norm_(self._weights, self._clip)
         self.optimizer.step()
-        self._averaged.update_parameters(self.policy)
+        self._averaged.update()
         return parts
 
     def save(self, folder: Path, facts: Mapping[str, Any]) -> None:

@@ -153,11 +153,11 @@ def _concatenate_views(reader: DatasetReader, episodes: range) -> Iterator[NDArr
 LOG = "so101_pick_place_tape"
 TWIN = "so101_tabletop"
 HOLDOUT = "last:10"
-EPISODES = 22  # of the log, the last ones: with all 40, identification takes more than half of the demo's time
-ATTEMPTS = 256
+EPISODES = 16  # of the log, the last ones: with all 40, identification takes more than half of the demo's time
+ATTEMPTS = 128
 # A renderer without the graphics library draws about 20 images per second on two cores instead of hundreds.
 RENDERS = {
-    "gl": RenderConfig(cameras=["front", "wrist"], height=240, width=320, episodes=10, renderer="gl"),
+    "gl": RenderConfig(cameras=["front", "wrist"], height=240, width=320, episodes=4, renderer="gl"),
     "warp": RenderConfig(cameras=["front", "wrist"], height=128, width=128, episodes=3, renderer="warp"),
 }
 # Held-out mean absolute error per joint of a second-order fit with delay and bias on this log, in log units.
