@@ -141,7 +141,7 @@ class WeightAverage(torch.nn.Module):
         """Copy a policy; ``decay`` per step, with 0 the copy has the weights themselves."""
         super().__init__()
         self.module = copy.deepcopy(policy).eval()
-        self._decay, self._pair = decay, (list(self.module.parameters()), list(policy.parameters()))
+        self._decay, self._pair = decay, (list[Tensor](self.module.parameters()), list[Tensor](policy.parameters()))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def update(self) -> None:

@@ -1,7 +1,7 @@
 """Run `twinloop demo`: every step once, from a log to a dataset, and from a policy's failure to a better policy.
 
 The steps from the real log to the dataset and those with policies run at the same time, in two processes: a policy is
-trained on one core.
+trained on one core. The policies' process identifies its robot first, on all cores, because it takes longer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -345,16 +346,17 @@ _Policies = tuple[PolicyLoopResult | None, dict[str, float]]  # result, and the 
 def _policies_in_background(request: DemoRequest, console: Console) -> Generator[Callable[[], _Policies]]:
     """Start the policy part of the demo in another process, which ends with the ``with`` block.
 
-    The context manager yields a function that prints what the process has printed so far and prints until it ends, and
-    returns its result.
+    The block begins when that process has finished its first step, the identification of the robot. The context manager
+    yields a function that prints what the process has printed so far and prints until it ends, and returns its result.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
+    identified = context.Event()
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / name for name in ("printed", "progress")]
         for file in files:
             file.touch()
-        arguments = (request, files, console.width, console.is_terminal, theirs)
+        arguments = (request, files, console.width, console.is_terminal, identified, theirs)
         process = context.Process(target=_run_policies, args=arguments, name="policies")
         process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
@@ -378,13 +380,18 @@ def _policies_in_background(request: DemoRequest, console: Console) -> Generator
             return answer
 
         try:
+            console.print("A virtual robot is identified in the background, for the steps at the end.")
+            while process.is_alive() and not identified.wait(0.2):
+                pass
             yield finish
         finally:
             process.kill()
             process.join()
 
 
-def _run_policies(request: DemoRequest, files: Sequence[Path], width: int, terminal: bool, pipe: Connection) -> None:
+def _run_policies(
+    request: DemoRequest, files: Sequence[Path], width: int, terminal: bool, identified: Event, pipe: Connection
+) -> None:
     """Run the policy part of the demo in its folder ``loop``, and send its result or its error through a pipe.
 
     Args:
@@ -392,6 +399,7 @@ def _run_policies(request: DemoRequest, files: Sequence[Path], width: int, termi
         files: file for the lines of the steps, and file for the lines of the progress.
         width: width of the lines.
         terminal: whether the lines are shown on a terminal.
+        identified: event that is set after the first step.
         pipe: connection to the other process. The result is None if torch is not installed.
     """
     initialize_worker("1")
@@ -399,15 +407,23 @@ def _run_policies(request: DemoRequest, files: Sequence[Path], width: int, termi
     with files[0].open("w", buffering=1) as printed, files[1].open("w", buffering=1) as log, redirect_stderr(log):
         console = SafeConsole(file=printed, width=width, force_terminal=terminal, highlight=False, emoji=False)
         clock = _StepTimer(console=console)
+
+        @contextmanager
+        def step(name: str) -> Iterator[None]:
+            with clock.step(name):
+                yield
+            identified.set()
+
         try:
             require_torch()
-            half = run_policy_loop(request.output / "loop", request.seed, console=clock.console, step=clock.step)
+            half = run_policy_loop(request.output / "loop", request.seed, console=clock.console, step=step)
             answer = (replace(half, robot=replace(half.robot)), clock.seconds)  # without its cell, which has no copy
         except MissingDependencyError as error:
             clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)
             answer = (None, clock.seconds)
         except Exception as error:  # noqa: BLE001 - sent to the parent process, which raises it
             answer = error
+    identified.set()
     pipe.send(answer)
 
 
