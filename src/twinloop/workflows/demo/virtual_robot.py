@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -107,27 +108,41 @@ class VirtualRobot:
         Args:
             rows: label, number of the trial, and folder of the policy of each row.
         """
+        rendered = dict[tuple[Path, int], _RenderedTrial]()
+        for folder in dict.fromkeys(folder for _, _, folder in rows):
+            numbers = list(dict.fromkeys(number for _, number, used in rows if used == folder))
+            rendered |= {(folder, trial.number): trial for trial in self._render(numbers, folder)}
         sheet, labels = list[NDArray[np.uint8]](), list[str]()
         for label, number, folder in rows:
-            frames, times, success = self._render_trial(number, folder)
-            sheet += list(frames)
-            labels += [f"{label}, {time:.1f} s" for time in times]
-            labels[-1] = f"{label}: {'success' if success else 'failure'}"
+            trial = rendered[folder, number]
+            sheet += list(trial.images)
+            labels += [f"{label}, {time:.1f} s" for time in trial.times]
+            labels[-1] = f"{label}: {'success' if trial.success else 'failure'}"
         return contact_sheet(sheet, labels, columns=_MOMENTS)
 
-    def _render_trial(self, number: int, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.float64], bool]:
+    def _render(self, numbers: list[int], folder: Path) -> Iterator[_RenderedTrial]:
         cell = self.cell
-        task, params = open_task(self.task, cell.twin), cell.table(cell.plan(PLACES).draw([number]))
+        task, params = open_task(self.task, cell.twin), cell.table(cell.plan(PLACES).draw(numbers))
         actor = PolicyActor(policy=open_policy(folder), task=task, twin=cell.twin, tracker=cell.tracker)
-        batch = run_batch(cell.twin, task, params, run_seed=PLACES, episodes=[number], actor=actor)
-        states = batch.trajectories.states[0]
-        at = np.linspace(0, len(states) - 1, _MOMENTS).round().astype(int)
+        batch = run_batch(cell.twin, task, params, run_seed=PLACES, episodes=numbers, actor=actor)
         photographer = WorldCamera(cell.twin, [_CAMERA], height=_SIZE[0], width=_SIZE[1])
         try:
-            images = photographer.take_images(states[at], batch.params.take([0] * _MOMENTS))
+            for row, number in enumerate(numbers):
+                states = batch.trajectories.states[row]
+                at = np.linspace(0, len(states) - 1, _MOMENTS).round().astype(int)
+                images = photographer.take_images(states[at], batch.params.take([row] * _MOMENTS))[_CAMERA]
+                times, success = at / batch.twin.control_hz, bool(batch.success[row])
+                yield _RenderedTrial(number=number, images=images, times=times, success=success)
         finally:
             photographer.close()
-        return images[_CAMERA], at / batch.twin.control_hz, bool(batch.success[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RenderedTrial:
+    number: int
+    images: NDArray[np.uint8]  # (n, h, w, 3)
+    times: NDArray[np.float64]  # of the images, in s, (n,)
+    success: bool
 
 
 @dataclass(frozen=True, kw_only=True)
