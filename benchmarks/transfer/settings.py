@@ -73,10 +73,26 @@ CONDITIONS = (
     Condition(
         number=9, worlds="identified", label="(4), adapted with demonstrations", name="identified-adapted", base=4
     ),
+    Condition(
+        number=10,
+        worlds="nominal",
+        label="nominal twin; the tool tracked at every step",
+        policy={"inputs": ("*",)},
+        name="nominal-tool",
+    ),
+    Condition(
+        number=11,
+        worlds="ranges",
+        label="hand-written ranges; the tool tracked at every step",
+        policy={"inputs": ("*",)},
+        name="ranges-tool",
+    ),
 )
 TRANSFER, MEMORY = (1, 2, 3, 4, 5), (2, 6, 7)  # numbers of the conditions of the two studies
 NUMBERS = {condition.number: condition for condition in CONDITIONS}
-DIFFERENCES = ((4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4), (6, 2), (7, 2), (7, 6), (8, 2), (9, 4))
+DIFFERENCES = (
+    (4, 2), (5, 2), (4, 1), (2, 1), (4, 3), (5, 4), (6, 2), (7, 2), (7, 6), (8, 2), (9, 4), (10, 1), (11, 2), (11, 10),
+)  # fmt: skip
 Family = Literal["hidden", "drake", "ur5e"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 

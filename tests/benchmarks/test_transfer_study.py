@@ -144,7 +144,7 @@ class TestOrder:
     @pytest.mark.parametrize(
         ("changed", "said"),
         [
-            ({"conditions": (1, 10)}, "--conditions 10"),
+            ({"conditions": (1, 99)}, "--conditions 99"),
             ({"conditions": (2, 8), "family": "drake"}, "--conditions 8: demonstrations are not recorded"),
             ({"log": 0}, "--log 0"),
             ({"family": "x"}, "--family x"),

@@ -154,7 +154,9 @@ def test_what_cannot_be_taught_is_said(task, tmp_path):
 
 
 def test_the_policy_reads_only_the_named_bodies(task):
-    contract = module.choose_inputs(offered_contract(TWIN, task), ("cube",))
+    offered = offered_contract(TWIN, task)
+    assert module.choose_inputs(offered, ("*",)) == offered
+    contract = module.choose_inputs(offered, ("cube",))
     assert contract.environment == tuple(f"cube.{part}" for part in ("x", "y", "z", "heading.cos", "heading.sin"))
     assert dataclasses.replace(contract, environment=()) == dataclasses.replace(
         offered_contract(TWIN, task), environment=()

@@ -77,8 +77,8 @@ class DistillConfig(StrictConfig):
     """Configuration of on-policy teaching.
 
     Attributes:
-        inputs: names of the bodies whose tracked values the policy reads; by default all but the tool, which few robots
-            have a tracker for.
+        inputs: names of the bodies whose tracked values the policy reads, or patterns of names; by default all but the
+            tool, which few robots have a tracker for.
         policy: ``mlp``; or ``adaptive`` for a policy with a memory, which estimates parameters of the robot.
         settings: settings of the policy. ``estimates`` of an ``adaptive`` policy may have patterns, such as
             ``actuator/*/kp``, of names of drawn parameters, whose true values the expert knows; by default all
@@ -502,17 +502,18 @@ def finish(output: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     return metrics
 
 
-def choose_inputs(offered: Contract, names: tuple[str, ...]) -> Contract:
-    """Return a contract with the tracked values of the named bodies; by default of all but the tool.
+def choose_inputs(offered: Contract, patterns: tuple[str, ...]) -> Contract:
+    """Return a contract with the tracked values of the bodies that match a pattern; by default of all but the tool.
 
     Raises:
-        UnknownNameError: If the task has no such body.
+        UnknownNameError: If a pattern matches no body of the task.
     """
     bodies = list(dict.fromkeys(name.partition(".")[0] for name in offered.environment))
-    for name in names:
-        if name not in bodies:
-            raise UnknownNameError("tracked body", name, bodies, where=f"the task {offered.task}")
-    wanted = names or tuple(name for name in bodies if name != "tool")
+    for pattern in patterns:
+        if not fnmatch.filter(bodies, pattern):
+            raise UnknownNameError("tracked body", pattern, bodies, where=f"the task {offered.task}")
+    wanted = {body for body in bodies if any(fnmatch.fnmatchcase(body, pattern) for pattern in patterns)}
+    wanted = wanted or {body for body in bodies if body != "tool"}
     kept = tuple(name for name in offered.environment if name.partition(".")[0] in wanted)
     return replace(offered, environment=kept)
 

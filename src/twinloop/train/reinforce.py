@@ -56,7 +56,7 @@ class ReinforceConfig(StrictConfig):
     """Configuration of training by reinforcement.
 
     Attributes:
-        inputs: names of the bodies whose tracked values the policy reads; by default all but the tool.
+        inputs: names or patterns of the bodies whose tracked values the policy reads; by default all but the tool.
         settings: settings of the policy, of kind ``mlp``.
         reward: weight of each reward term, see `tasks.rewards`.
         worlds: number of worlds.

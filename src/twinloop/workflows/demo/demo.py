@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from twinloop.report.page import KeyMetric
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import LogEpisodes, open_public
 from twinloop.workflows.demo.policies import (
+    IDENTIFIED,
     PolicyLoopResult,
     policy_metric,
     policy_section,
@@ -121,18 +121,18 @@ def verify(datasets: Sequence[Path], *, seed: int) -> DatasetVerification:
     return DatasetVerification(verdicts=tuple(verdicts), replays=replays, missing=tuple(dict.fromkeys(missing)))
 
 
-_EPISODES, _MOMENTS = 4, 6
+_MOMENTS = 6
 
 
 def write_images(dataset: Path, output: Path) -> Path:
-    """Write images of the first four episodes as ``contact_sheet.png`` and ``episodes.mp4``; return the sheet's path.
+    """Write images of all episodes as ``contact_sheet.png`` and ``episodes.mp4``; return the sheet's path.
 
     Args:
         dataset: folder of a dataset with images.
         output: folder for both files.
     """
     reader = DatasetReader(dataset)
-    episodes = range(min(_EPISODES, len(reader)))
+    episodes = range(len(reader))
     images, labels = [], []
     for episode in episodes:
         for camera in reader.cameras:
@@ -156,6 +156,7 @@ TWIN = "so101_tabletop"
 HOLDOUT = "last:10"
 EPISODES = 16  # of the log, the last ones: with all 40, identification takes more than half of the demo's time
 ATTEMPTS = 128
+POLICIES = "loop"  # folder of the steps with policies
 # A renderer without the graphics library draws about 20 images per second on two cores instead of hundreds.
 RENDERS = {
     "gl": RenderConfig(cameras=["front", "wrist"], height=240, width=320, episodes=4, renderer="gl"),
@@ -351,12 +352,11 @@ def _policies_in_background(request: DemoRequest, console: Console) -> Generator
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    identified = context.Event()
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / name for name in ("printed", "progress")]
         for file in files:
             file.touch()
-        arguments = (request, files, console.width, console.is_terminal, identified, theirs)
+        arguments = (request, files, console.width, console.is_terminal, theirs)
         process = context.Process(target=_run_policies, args=arguments, name="policies")
         process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
@@ -381,25 +381,22 @@ def _policies_in_background(request: DemoRequest, console: Console) -> Generator
 
         try:
             console.print("A virtual robot is identified in the background, for the steps at the end.")
-            while process.is_alive() and not identified.wait(0.2):
-                pass
+            while process.is_alive() and not (request.output / POLICIES / IDENTIFIED).exists():
+                time.sleep(0.2)
             yield finish
         finally:
             process.kill()
             process.join()
 
 
-def _run_policies(
-    request: DemoRequest, files: Sequence[Path], width: int, terminal: bool, identified: Event, pipe: Connection
-) -> None:
-    """Run the policy part of the demo in its folder ``loop``, and send its result or its error through a pipe.
+def _run_policies(request: DemoRequest, files: Sequence[Path], width: int, terminal: bool, pipe: Connection) -> None:
+    """Run the policy part of the demo in its folder, and send its result or its error through a pipe.
 
     Args:
         request: the demo's request.
         files: file for the lines of the steps, and file for the lines of the progress.
         width: width of the lines.
         terminal: whether the lines are shown on a terminal.
-        identified: event that is set after the first step.
         pipe: connection to the other process. The result is None if torch is not installed.
     """
     initialize_worker("1")
@@ -407,23 +404,15 @@ def _run_policies(
     with files[0].open("w", buffering=1) as printed, files[1].open("w", buffering=1) as log, redirect_stderr(log):
         console = SafeConsole(file=printed, width=width, force_terminal=terminal, highlight=False, emoji=False)
         clock = _StepTimer(console=console)
-
-        @contextmanager
-        def step(name: str) -> Iterator[None]:
-            with clock.step(name):
-                yield
-            identified.set()
-
         try:
             require_torch()
-            half = run_policy_loop(request.output / "loop", request.seed, console=clock.console, step=step)
+            half = run_policy_loop(request.output / POLICIES, request.seed, console=clock.console, step=clock.step)
             answer = (replace(half, robot=replace(half.robot)), clock.seconds)  # without its cell, which has no copy
         except MissingDependencyError as error:
             clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)
             answer = (None, clock.seconds)
         except Exception as error:  # noqa: BLE001 - sent to the parent process, which raises it
             answer = error
-    identified.set()
     pipe.send(answer)
 
 

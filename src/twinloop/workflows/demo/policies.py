@@ -36,6 +36,7 @@ from twinloop.workflows.train.requests import DistillRequest
 TWIN, TASK = "so101_tabletop", "pick_and_place"
 FIRST_ROBOT = 2000  # the robot of seed 0; no robot from here on was used to choose a setting
 LOG = 4  # episodes from which the robot is identified
+IDENTIFIED = "identified/result.json"  # the identified distribution
 # Sizes of the teaching, smaller than the defaults of `twinloop distill`; docs/guides/training.md has their success.
 TEACHING: dict[str, Any] = {"rounds": 5, "steps": 2000, "final_steps": 6000, "lr": 0.006}
 RETRAINING: dict[str, Any] = {"episodes": 32, "steps": 4000, "tries": 16}
@@ -91,7 +92,7 @@ class PolicyLoopResult:
     @property
     def identified(self) -> Path:
         """Folder of the robot's identified distribution."""
-        return self.output / "identified"
+        return (self.output / IDENTIFIED).parent
 
     @property
     def scenarios(self) -> Path:
@@ -168,7 +169,7 @@ def _find_scenario(half: PolicyLoopResult, console: Console) -> Mapping[str, Any
             policy=str(half.policy),
             twin=TWIN,
             task=TASK,
-            identified=half.identified / "result.json",
+            identified=half.output / IDENTIFIED,
             tries=RETRAINING["tries"],
             reason="failed on the virtual robot",
             force=True,

@@ -34,6 +34,7 @@ PLACES = 77  # run seed of the initial conditions of the trials
 _LOG_SECONDS = 8.0  # of each episode
 _ITERATIONS = 8  # of the fit: later ones change the estimates by less than a tenth of their error
 _CAMERA, _MOMENTS, _SIZE = "front", 6, (180, 240)
+_Trial = tuple[NDArray[np.uint8], NDArray[np.float64], bool]  # images (n, h, w, 3), their times in s (n,), and success
 
 
 @dataclass(frozen=True)
@@ -108,19 +109,19 @@ class VirtualRobot:
         Args:
             rows: label, number of the trial, and folder of the policy of each row.
         """
-        rendered = dict[tuple[Path, int], _RenderedTrial]()
+        rendered = dict[tuple[Path, int], _Trial]()
         for folder in dict.fromkeys(folder for _, _, folder in rows):
             numbers = list(dict.fromkeys(number for _, number, used in rows if used == folder))
-            rendered |= {(folder, trial.number): trial for trial in self._render(numbers, folder)}
+            rendered |= {(folder, number): trial for number, trial in self._render(numbers, folder)}
         sheet, labels = list[NDArray[np.uint8]](), list[str]()
         for label, number, folder in rows:
-            trial = rendered[folder, number]
-            sheet += list(trial.images)
-            labels += [f"{label}, {time:.1f} s" for time in trial.times]
-            labels[-1] = f"{label}: {'success' if trial.success else 'failure'}"
+            images, times, success = rendered[folder, number]
+            sheet += list(images)
+            labels += [f"{label}, {time:.1f} s" for time in times]
+            labels[-1] = f"{label}: {'success' if success else 'failure'}"
         return contact_sheet(sheet, labels, columns=_MOMENTS)
 
-    def _render(self, numbers: list[int], folder: Path) -> Iterator[_RenderedTrial]:
+    def _render(self, numbers: list[int], folder: Path) -> Iterator[tuple[int, _Trial]]:
         cell = self.cell
         task, params = open_task(self.task, cell.twin), cell.table(cell.plan(PLACES).draw(numbers))
         actor = PolicyActor(policy=open_policy(folder), task=task, twin=cell.twin, tracker=cell.tracker)
@@ -130,19 +131,10 @@ class VirtualRobot:
             for row, number in enumerate(numbers):
                 states = batch.trajectories.states[row]
                 at = np.linspace(0, len(states) - 1, _MOMENTS).round().astype(int)
-                images = photographer.take_images(states[at], batch.params.take([row] * _MOMENTS))[_CAMERA]
-                times, success = at / batch.twin.control_hz, bool(batch.success[row])
-                yield _RenderedTrial(number=number, images=images, times=times, success=success)
+                images = photographer.take_images(states[at], batch.params.take([row] * _MOMENTS))
+                yield number, (images[_CAMERA], at / batch.twin.control_hz, bool(batch.success[row]))
         finally:
             photographer.close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RenderedTrial:
-    number: int
-    images: NDArray[np.uint8]  # (n, h, w, 3)
-    times: NDArray[np.float64]  # of the images, in s, (n,)
-    success: bool
 
 
 @dataclass(frozen=True, kw_only=True)
