@@ -105,7 +105,7 @@ class DistillRequest(Request):
     randomize_share: float = 1.0
     """Share of the worlds that are drawn from --randomize-from; the others are drawn from the ranges in the file."""
     inputs: tuple[str, ...] = ()
-    """Tracked bodies that the policy reads besides the joints, such as cube; by default all but the tool."""
+    """Tracked bodies that the policy reads besides the joints, such as cube, or '*'; by default all but the tool."""
     worlds: int | None = None
     """Number of worlds of each round."""
     rounds: int | None = None
@@ -152,7 +152,7 @@ class ReinforceRequest(Request):
     randomize_from: Path | None = None
     """Folder of an identification run to draw parameters from, instead of the ranges in the file."""
     inputs: tuple[str, ...] = ()
-    """Tracked bodies that the policy reads besides the joints, such as cube; by default all but the tool."""
+    """Tracked bodies that the policy reads besides the joints, such as cube, or '*'; by default all but the tool."""
     reward: tuple[str, ...] = ()
     """Weights of reward terms as NAME=WEIGHT, which replace those of the default reward: progress, success, holding,
     effort, smoothness and limits."""
