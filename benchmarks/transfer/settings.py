@@ -49,6 +49,7 @@ class Condition:
         return self.base > 0 or self.worlds in ("point", "identified", "both")
 
 
+_TRACKED: dict[str, Any] = {"inputs": ("*",)}  # the policy reads the position of the tool at every step
 CONDITIONS = (
     Condition(number=1, worlds="nominal", label="nominal twin"),
     Condition(number=2, worlds="ranges", label="hand-written ranges"),
@@ -73,20 +74,8 @@ CONDITIONS = (
     Condition(
         number=9, worlds="identified", label="(4), adapted with demonstrations", name="identified-adapted", base=4
     ),
-    Condition(
-        number=10,
-        worlds="nominal",
-        label="nominal twin; the tool tracked at every step",
-        policy={"inputs": ("*",)},
-        name="nominal-tool",
-    ),
-    Condition(
-        number=11,
-        worlds="ranges",
-        label="hand-written ranges; the tool tracked at every step",
-        policy={"inputs": ("*",)},
-        name="ranges-tool",
-    ),
+    Condition(number=10, worlds="nominal", label="(1), the tool tracked", policy=_TRACKED, name="nominal-tool"),
+    Condition(number=11, worlds="ranges", label="(2), the tool tracked", policy=_TRACKED, name="ranges-tool"),
 )
 TRANSFER, MEMORY = (1, 2, 3, 4, 5), (2, 6, 7)  # numbers of the conditions of the two studies
 NUMBERS = {condition.number: condition for condition in CONDITIONS}

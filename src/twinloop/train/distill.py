@@ -509,11 +509,7 @@ def choose_inputs(offered: Contract, patterns: tuple[str, ...]) -> Contract:
         UnknownNameError: If a pattern matches no body of the task.
     """
     bodies = list(dict.fromkeys(name.partition(".")[0] for name in offered.environment))
-    for pattern in patterns:
-        if not fnmatch.filter(bodies, pattern):
-            raise UnknownNameError("tracked body", pattern, bodies, where=f"the task {offered.task}")
-    wanted = {body for body in bodies if any(fnmatch.fnmatchcase(body, pattern) for pattern in patterns)}
-    wanted = wanted or {body for body in bodies if body != "tool"}
+    wanted = _match(bodies, patterns, "tracked body", f"the task {offered.task}") or set(bodies) - {"tool"}
     kept = tuple(name for name in offered.environment if name.partition(".")[0] in wanted)
     return replace(offered, environment=kept)
 
@@ -529,10 +525,16 @@ def choose_estimates(drawn: ParamTable, patterns: Sequence[str]) -> tuple[str, .
         UnknownNameError: If no parameter of the worlds matches a pattern.
     """
     varied = [name for name, spread in zip(drawn.names, np.ptp(drawn.values, axis=0), strict=True) if spread > 0]
+    matching = _match(drawn.names, patterns, "parameter", "the twin")
+    return tuple(name for name in varied if name in matching)
+
+
+def _match(names: Sequence[str], patterns: Sequence[str], what: str, where: str) -> set[str]:
+    """Return the names that match a pattern; raise `UnknownNameError` for a pattern that matches none."""
     for pattern in patterns:
-        if not fnmatch.filter(drawn.names, pattern):
-            raise UnknownNameError("parameter", pattern, drawn.names, where="the twin")
-    return tuple(name for name in varied if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+        if not fnmatch.filter(names, pattern):
+            raise UnknownNameError(what, pattern, names, where=where)
+    return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
 
 
 def _limit_commands(twin: Twin) -> dict[str, Any]:

@@ -380,7 +380,7 @@ def _policies_in_background(request: DemoRequest, console: Console) -> Generator
             return answer
 
         try:
-            console.print("A virtual robot is identified in the background, for the steps at the end.")
+            console.print("First, a virtual robot is identified, for the steps with policies at the end.")
             while process.is_alive() and not (request.output / POLICIES / IDENTIFIED).exists():
                 time.sleep(0.2)
             yield finish
