@@ -152,8 +152,10 @@ def retrain_from_failures(
         StudyPart(kind="retraining", folder=str(output), settings=settings, robot=robot, condition=number)
         for robot in settings.robot_seeds
     ]
-    _make_all(parts, console, workers or count_cores())
-    return [made for made in (part.read_retraining() for part in parts) if made is not None]
+    _make_all([part.trials for part in parts], console, workers or count_cores())
+    failed = [part for part in parts if not all(part.trials.read_trials()[0])]  # only these robots need a log
+    _make_all(failed, console, workers or count_cores())
+    return [made for made in (part.read_retraining() for part in failed) if made is not None]
 
 
 def _claim_folder(output: Path, settings: TransferSettings) -> dict[str, Any]:
