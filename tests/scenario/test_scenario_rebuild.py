@@ -14,9 +14,10 @@ from twinloop.hardware.hidden import make_hidden_cell
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.observing import TrackerNoise
 from twinloop.rollout.scenario import WorldOrigin
-from twinloop.scenario.rebuild import TABLE, TRACKER_OFFSET_M, LoggedEpisode, place_objects, scenario_from_log
+from twinloop.scenario.rebuild import TABLE, LoggedEpisode, place_objects, scenario_from_log
 from twinloop.scenario.trials import try_actor, try_commands
 from twinloop.simulate import open_backend
+from twinloop.simulate.channels import TRACKER_OFFSET_M
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 

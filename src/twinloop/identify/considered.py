@@ -1,8 +1,9 @@
 """Compute responses of the readings to parameters that a fit keeps fixed, because they add to its uncertainty.
 
 Parameters that a fit usually frees but that the twin does not declare are *nuisances*: the data restrict them, and what
-remains counts. Rotor inertias of stiff joints are *considered* in the sense of Schmidt ("Application of state-space
-methods to navigation problems", 1966): they are not estimated, and their prior is part of the uncertainty.
+remains counts. Rotor inertias of stiff joints and the offset of a tracker are *considered* in the sense of Schmidt
+("Application of state-space methods to navigation problems", 1966): they are not estimated, and their prior is part of
+the uncertainty.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from twinloop.identify.assembly import (
 from twinloop.identify.config import FitConfig
 from twinloop.identify.physics_rate import limit_physics_rate, settling_times
 from twinloop.simulate import Backend
+from twinloop.simulate.channels import TRACKER_OFFSET_M
 from twinloop.simulate.replay import change_substeps, replay
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.twin.quantities import find_members, has_quantity
@@ -73,6 +75,21 @@ def inertia_responses(
     twin = replace(change_substeps(logs.twin, _FINE * logs.twin.substeps), gradual_commands=True)
     values = {**space.fixed, **space.scalar_values(point)}
     return _responses(backend, replace(logs, twin=twin), values, hidden, local)
+
+
+def tracker_responses(logs: ReplayLogs) -> Array:
+    """Return the responses of measured positions of sites to an offset of their tracker along each axis of the world.
+
+    One tracker measures all sites. The responses are changes per standard deviation, in the channels' units, ``(3,
+    nwindow, nframe, nchannel)``; their number is 0 if no position of a site is compared.
+
+    Args:
+        logs: The training windows.
+    """
+    names = [channel.name for channel in logs.channels]
+    moved = np.array([[name.startswith("place/") and name.endswith(f"/{axis}") for name in names] for axis in "xyz"])
+    shape = (*logs.measured.shape[:-1], len(names))
+    return np.array([np.broadcast_to(TRACKER_OFFSET_M * row, shape) for row in moved if row.any()]).reshape(-1, *shape)
 
 
 def undeclared_responses(

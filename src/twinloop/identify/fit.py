@@ -17,7 +17,12 @@ from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
 from twinloop.identify.assembly import FitSpace, FreeParam, fit_space, narrow_bounds
 from twinloop.identify.config import FitConfig, HoldoutSpec
-from twinloop.identify.considered import find_hidden_inertias, inertia_responses, undeclared_responses
+from twinloop.identify.considered import (
+    find_hidden_inertias,
+    inertia_responses,
+    tracker_responses,
+    undeclared_responses,
+)
 from twinloop.identify.model_error import find_model_error
 from twinloop.identify.notes import collect_notes, note_dominant_episode, note_kept_values
 from twinloop.identify.optimization import FitProgress, optimize_fit, refit_at_prior, return_undetermined
@@ -280,6 +285,7 @@ def identify(
     model_error = find_model_error(backend, training, space, config, problem, end, known, optimization.step_errors)
     considered = [] if optimization.step_errors is None else list(optimization.step_errors)
     considered += list(inertia_responses(backend, training, space, hidden, end.point, end.local)) if hidden else []
+    considered += list(tracker_responses(training))
     uncertainty = compute_uncertainty(
         problem, end, space.names, times=times, level=config.level, refits=refits,
         considered=np.array(considered) if considered else None,

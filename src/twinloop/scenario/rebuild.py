@@ -20,6 +20,7 @@ from twinloop.rollout.episodes import software_versions
 from twinloop.rollout.scenario import Scenario, WorldOrigin, find_non_nominal
 from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState, open_backend, rollout
+from twinloop.simulate.channels import TRACKER_OFFSET_M
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
@@ -117,9 +118,6 @@ def _initial_heights(twin: Twin, task: Task, params: ParamTable, initial: Initia
     return {name.removesuffix(".z"): value for name, value in values if name.endswith(".z")}
 
 
-# Hand-eye calibration with a printed board gives the frame of a camera above a table to 1 to 3 mm. This standard
-# deviation is the common offset of all tracked objects; our choice, the same as for virtual cells.
-TRACKER_OFFSET_M = 0.002
 _LONGEST_S = 1.0  # longest time before any motion over which a tracker's noise is averaged; our choice
 _MOVED = 5.0  # an object counts as moved beyond this number of standard deviations of the noise
 _LEAST_NOISE_M = 1e-4  # below any tracker's resolution; for the detection of motion in a log without noise; our choice
