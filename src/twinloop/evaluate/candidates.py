@@ -100,7 +100,9 @@ def _open_camera(twin: Twin, contract: Contract) -> WorldCamera:
         )
     ((height, width),) = sizes
     cameras = tuple(contract.cameras)
-    return WorldCamera(twin, cameras, height=height, width=width, texture_pool=TEXTURES, run_seed=_TEXTURE_SEED)
+    return WorldCamera(
+        twin, cameras, height=height, width=width, texture_pool=TEXTURES, rooms=True, run_seed=_TEXTURE_SEED
+    )
 
 
 @dataclass(kw_only=True)

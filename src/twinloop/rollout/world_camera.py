@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ class WorldCamera:
         height, width: size of an image in pixels.
         renderer: name of the renderer; see `render.open_renderer`.
         texture_pool: number of random textures of each kind from which worlds choose; 0 for no random textures.
-        run_seed: seed of the random textures.
+        rooms: whether worlds choose random rooms, see `twin.places`.
+        run_seed: seed of the random textures and rooms.
 
     Raises:
         UnknownNameError: If the twin has no such camera.
@@ -38,6 +39,7 @@ class WorldCamera:
         width: int,
         renderer: str = "auto",
         texture_pool: int = 0,
+        rooms: bool = False,
         run_seed: int = 0,
     ) -> None:
         for name in cameras:
@@ -45,12 +47,13 @@ class WorldCamera:
                 raise UnknownNameError("camera", name, twin.spec.cameras, where=f"twin {twin.name}")
         self.cameras = tuple(dict.fromkeys(cameras))
         self._twin, self._model, self._size, self._name = twin, twin.model, (height, width), renderer
-        self._pool, self._run_seed = texture_pool, run_seed
+        self._pool, self._rooms, self._run_seed = texture_pool, rooms, run_seed
+        self._looks: tuple[NDArray[np.float64], Mapping[str, NDArray]] | None = None
         self._renderer: Renderer | None = None
 
     def begin(self, run_seed: int) -> None:
-        """Switch to the random textures of the run with this seed."""
-        if self._pool and run_seed != self._run_seed:
+        """Switch to the random textures and rooms of the run with this seed."""
+        if (self._pool or self._rooms) and run_seed != self._run_seed:
             self.close()
         self._run_seed = run_seed
 
@@ -65,7 +68,9 @@ class WorldCamera:
             Images ``(k, height, width, 3)`` uint8 sRGB by camera name.
         """
         renderer = self._renderer = self._renderer or self._open()
-        arrays = self._twin.fields(params, model=self._model, visual=True).arrays
+        if self._looks is None or not np.array_equal(self._looks[0], params.values):
+            self._looks = params.values, self._twin.fields(params, model=self._model, visual=True).arrays
+        arrays = self._looks[1]
         poses, taken = state_poses(self._model, np.nan_to_num(states)), []
         for i in range(len(states)):
             pose = SceneStates(**{name: rows[[i]] for name, rows in poses.items()})
@@ -73,7 +78,7 @@ class WorldCamera:
         return {name: np.concatenate([frames[name] for frames in taken]) for name in self.cameras}
 
     def _open(self) -> Renderer:
-        self._model = self._twin.visual_model(texture_pool=self._pool, seed=self._run_seed)
+        self._model = self._twin.visual_model(texture_pool=self._pool, rooms=self._rooms, seed=self._run_seed)
         height, width = self._size
         return open_renderer(self._name, self._model, height=height, width=width, cameras=self.cameras)
 
@@ -81,4 +86,4 @@ class WorldCamera:
         """Free the renderer. A second call does nothing."""
         if self._renderer is not None:
             self._renderer.close()
-            self._renderer = None
+            self._renderer = self._looks = None

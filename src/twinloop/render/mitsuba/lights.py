@@ -30,8 +30,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.imaging import srgb_to_linear
-from twinloop.render.mitsuba.textures import luminance
+from twinloop.core.imaging import LUMA, srgb_to_linear
 
 Array = NDArray[np.float64]
 WHITE_LUX = 500.0  # the light of an office desk, EN 12464-1
@@ -68,8 +67,8 @@ class LightExposure:
         """
         shining = model.light_active.astype(bool)
         shadows = shining & model.light_castshadow.astype(bool)
-        fill = float(luminance(_ambient(model) + model.light_diffuse[shining & ~shadows].sum(axis=0)))
-        whole = fill + float(luminance(model.light_diffuse[shadows].sum(axis=0)))
+        fill = float((_ambient(model) + model.light_diffuse[shining & ~shadows].sum(axis=0)) @ LUMA)
+        whole = fill + float(model.light_diffuse[shadows].sum(axis=0) @ LUMA)
         dark, bright = srgb_to_linear(fill), srgb_to_linear(whole)
         return cls(
             fill=float(dark / fill) if fill > 0.0 else 1.0,
@@ -145,7 +144,7 @@ def _strength(model: mujoco.MjModel, exposure: LightExposure, light: int) -> tup
     """
     colour = model.light_diffuse[light].astype(np.float64)
     if model.light_intensity[light] > 0.0:
-        return colour / luminance(colour) * float(model.light_intensity[light]) / WHITE_LUX, True
+        return colour / (colour @ LUMA) * float(model.light_intensity[light]) / WHITE_LUX, True
     gain = exposure.key if model.light_castshadow[light] else exposure.fill
     return gain * colour, False
 
@@ -167,7 +166,7 @@ def _disc(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, l
     area = 0.5 * _RIM * math.sin(2.0 * math.pi / _RIM) * radius**2
     # A white surface under the irradiance E has the radiance E / π, and E = L A / (away² + radius²), closely.
     radiance = strength * math.pi * (away**2 + radius**2) / area
-    weight = float(luminance(strength))
+    weight = float(strength @ LUMA)
     return LightSource(
         name=f"light{light}", disc=True, points=triangles, light=radiance, direction=direction, weight=weight
     )
@@ -190,7 +189,7 @@ def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, l
         points=data.light_xpos[light] + radius * points,
         light=math.pi * strength / _POINTS,
         direction=direction,
-        weight=float(luminance(strength)) / reach**2,
+        weight=float(strength @ LUMA) / reach**2,
         cutoff=cutoff,
         beam=beam,
     )
