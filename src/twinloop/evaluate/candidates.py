@@ -39,12 +39,14 @@ class Candidate:
         make: Function from twin and task to the `rollout.Actor` that gives the commands.
         hash: Hash of the saved policy; "" if it has none.
         images: Whether its commands depend on images.
+        sensors: Whether it sees them through the camera models of the twin's sensors.
     """
 
     name: str
     make: Maker
     hash: str = ""
     images: bool = False
+    sensors: bool = False
 
 
 def make_candidate(policy: Any, *, name: str = "", sensors: bool = False) -> Candidate:
@@ -82,7 +84,11 @@ def _make_policy_candidate(policy: HashedPolicy, name: str, *, sensors: bool) ->
         return PolicyActor(policy=policy, twin=twin, task=task, images=images)
 
     return Candidate(
-        name=name or f"policy-{policy.hash[:12]}", hash=policy.hash, make=make, images=bool(contract.cameras)
+        name=name or f"policy-{policy.hash[:12]}",
+        hash=policy.hash,
+        make=make,
+        images=bool(contract.cameras),
+        sensors=sensors,
     )
 
 
