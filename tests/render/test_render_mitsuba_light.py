@@ -11,9 +11,8 @@ import pytest
 from support.worlds import make_world
 from twinloop.render import SceneStates, decode_srgb, open_renderer, probe_renderer
 from twinloop.render.mitsuba import MitsubaQuality, MitsubaRenderer
-from twinloop.render.mitsuba.lights import WHITE_LUX, LightExposure
-from twinloop.render.mitsuba.materials import roughness_of_shininess
-from twinloop.render.mitsuba.textures import luminance, surrounding_light
+from twinloop.render.mitsuba.textures import surrounding_light
+from twinloop.render.physical import WHITE_LUX, LightExposure, luminance, roughness_of_shininess
 from twinloop.render.protocol import srgb_to_linear
 from twinloop.twin import load_twin
 

@@ -137,6 +137,16 @@ _BUILTIN = {
         environment="twinloop.render.mitsuba:working_variants",
         optional=("pyoidn",),
     ),
+    "filament": RendererEntry(
+        location="twinloop.render.filament:FilamentRenderer",
+        packages=("mujoco",),
+        remedy="apt-get install --no-install-recommends libvulkan1 mesa-vulkan-drivers",
+        quality="twinloop.render.filament:FilamentQuality",
+        seconds=0.1,
+        triangle_seconds=4e-7,
+        automatic=False,
+        changes="twinloop.render.gl:describe_simplified_meshes",
+    ),
 }
 RENDERERS: Registry[RendererEntry | Callable[..., Renderer]] = Registry(
     "renderer", _BUILTIN, group="twinloop.renderers", files=True, listed_names=lambda: [*_BUILTIN, AUTO]
@@ -208,12 +218,9 @@ def probe_renderer(name: str) -> ProbeResult:
         detail = f"{', '.join(missing)} is not installed"
         return ProbeResult(name=name, available=False, detail=detail, remedy=entry.remedy)
     detail = ", ".join(f"{package} {found}" for package, found in versions.items())
-    record = _cache_file(name, versions)
-    if not _has_success(record):
-        problem = _run_trial(name)
-        if problem:
-            return ProbeResult(name=name, available=False, detail=problem, remedy=entry.remedy)
-        _store_success(record)
+    problem = remember_success(_cache_file(name, versions), lambda: _run_trial(name))
+    if problem:
+        return ProbeResult(name=name, available=False, detail=problem, remedy=entry.remedy)
     found = entry.describe_environment()
     return ProbeResult(name=name, available=True, detail=detail + (f"; {found}" if found else ""), remedy="")
 
@@ -258,8 +265,8 @@ def open_renderer(
     """Open a renderer of one compiled model; the caller must close it, for example by a ``with`` statement.
 
     Args:
-        name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works on this machine
-            (each is tested in a subprocess).
+        name: ``gl``, ``warp``, ``mitsuba``, ``filament``, or ``auto`` for the first of ``gl`` and ``warp`` that works
+            on this machine (each is tested in a subprocess).
         model: compiled model. It is copied, so later changes to it have no effect.
         height, width: size of the images in pixels.
         cameras: names of cameras; None for all cameras of the model.
@@ -333,15 +340,22 @@ def result_path(title: str, *facts: object) -> Path:
     return cache_folder() / "renderers" / f"{title}-{key[:16]}.json"
 
 
-def _has_success(record: Path) -> bool:
+def remember_success(record: Path, test: Callable[[], str]) -> str:
+    """Return the problem that a test finds, empty if there is none; a test that succeeded is not run again.
+
+    Args:
+        record: file that stores the success; see `result_path`.
+        test: function that returns a problem, or an empty text.
+    """
     try:
-        return read_json(record) == {"available": True}
+        if read_json(record) == {"available": True}:
+            return ""
     except InputError:
-        return False
-
-
-def _store_success(record: Path) -> None:
-    try:
-        write_json(record, {"available": True})
-    except OSError:
-        return  # the cache folder is not writable, so the next process tests again
+        pass  # no test has succeeded yet
+    problem = test()
+    if not problem:
+        try:
+            write_json(record, {"available": True})
+        except OSError:
+            return ""  # the cache folder is not writable, so the next process tests again
+    return problem
