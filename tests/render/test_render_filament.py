@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.render import RENDERERS, SceneStates, open_renderer, probe_renderer
+from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics, opencv_pose
+from twinloop.render.catalog import renderer_entry
 from twinloop.render.filament import FilamentQuality, FilamentRenderer
 from twinloop.render.filament.context import require_driver
 from twinloop.render.physical import WHITE_LUX
@@ -98,7 +99,7 @@ def cast_rays(model: mujoco.MjModel, camera: str, height: int, width: int) -> di
         intrinsics(model, camera, height=height, width=width),
     )
     rays, geom, normal = lens.unproject(lens.pixel_centres()), np.zeros(1, dtype=np.int32), np.zeros(3)
-    seen = {"geom": np.full((height, width), -1), "depth": np.full((height, width), np.inf)}
+    seen: dict[str, np.ndarray] = {"geom": np.full((height, width), -1), "depth": np.full((height, width), np.inf)}
     seen["normal"] = np.zeros((height, width, 3))
     for at in np.ndindex(height, width):
         depth = mujoco.mj_ray(posed.model, data, pose[:3, 3], pose[:3, :3] @ rays[at], None, 1, -1, geom, normal)
@@ -119,11 +120,10 @@ def test_surfaces_are_those_of_the_ray_caster(kinds: mujoco.MjModel, camera: str
     assert np.isinf(drawn["depth"][drawn["geom"] < 0]).all()
     error = np.abs(cast["depth"][same] - drawn["depth"][same])
     assert np.median(error) < 1e-6
-    assert np.quantile(error, 0.98) < 1e-5
+    assert np.quantile(error, 0.98) < 1e-5  # the rest is rounding of the depth buffer at grazing angles
     np.testing.assert_allclose(np.linalg.norm(drawn["normal"], axis=-1), drawn["geom"] >= 0, atol=1e-5)
     cosine = np.einsum("pi,pi->p", cast["normal"][same], drawn["normal"][same])
-    smooth = np.isin(cast["geom"][same], [kinds.geom(name).id for name in ("hill",)])  # the caster has flat triangles
-    assert np.quantile(cosine[~smooth], 0.01) > np.cos(np.radians(0.6))
+    assert np.quantile(cosine, 0.01) > np.cos(np.radians(0.6))
 
 
 def test_an_orthographic_camera_agrees_with_gl() -> None:
@@ -302,11 +302,6 @@ def test_sites_hidden_geoms_and_the_backs_of_planes_are_invisible() -> None:
 
 def test_what_it_cannot_do_is_refused(kinds: mujoco.MjModel, opened: FilamentRenderer) -> None:
     states = SceneStates(qpos=kinds.qpos0)
-    with pytest.raises(InputError, match=r"light_bulbradius has no effect in the filament renderer\. .* with mitsuba"):
-        opened.render(states, {"light_bulbradius": kinds.light_bulbradius + 0.1})
-    with pytest.raises(InputError, match=r"light_specular has no effect in the filament renderer\. .* with gl"):
-        opened.render(states, {"light_specular": kinds.light_specular[None] * 0.5})
-    opened.render(states, {"light_bulbradius": kinds.light_bulbradius})
     with pytest.raises(InputError, match="mesh_vert is fixed when a renderer is opened"):
         opened.render(states, {"mesh_vert": kinds.mesh_vert})
     with pytest.raises(UnknownNameError, match="Unknown channel 'flow' in the renderer filament"):
@@ -317,12 +312,17 @@ def test_what_it_cannot_do_is_refused(kinds: mujoco.MjModel, opened: FilamentRen
         FilamentQuality(samples=8)
     with pytest.raises(InputError, match="An image of 8192×64 pixels with 9 samples is too large"):
         FilamentRenderer(kinds, height=8192, width=64, quality=FilamentQuality(samples=9))
+    spec = mujoco.MjSpec.from_string(KINDS)
+    image = spec.texture("sheet")
+    image.builtin, image.nchannel, image.data = mujoco.mjtBuiltin.mjBUILTIN_NONE, 1, bytes(16 * 16)
+    with pytest.raises(InputError, match=r"The texture sheet has 1 channels\. .* Convert its image, or render with gl"):
+        FilamentRenderer(spec.compile())
     closed = FilamentRenderer(kinds, height=8, width=8)
     closed.close()
     closed.close()
     with pytest.raises(InputError, match="This renderer was closed"):
         closed.render(states)
-    assert not RENDERERS["filament"].automatic
+    assert not renderer_entry("filament").automatic
 
 
 def run_python(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -339,14 +339,15 @@ def test_without_a_driver_the_packages_are_named_and_the_process_lives(tmp_path:
         "from twinloop.render import open_renderer, probe_renderer\n"
         f"try:\n    open_renderer('filament', {MINIMAL})\n"
         "except MissingDependencyError as error:\n    print(error)\n"
-        "print(probe_renderer('filament').available)\n"
+        "print(probe_renderer('filament').remedy)\n"
     )
     missing = str(tmp_path / "none.json")
+    run_python("from twinloop.render import probe_renderer; probe_renderer('filament')", tmp_path)  # stores a success
     done = run_python(code, tmp_path, VK_DRIVER_FILES=missing, VK_ICD_FILENAMES=missing)
     assert done.returncode == 0, done.stderr
     assert "The filament renderer needs Vulkan and a driver (the process was ended by signal 6" in done.stdout
     assert "apt-get install --no-install-recommends libvulkan1 mesa-vulkan-drivers" in done.stdout
-    assert done.stdout.endswith("False\n")
+    assert done.stdout.endswith("\napt-get install --no-install-recommends libvulkan1 mesa-vulkan-drivers\n")
 
 
 def test_without_vulkan_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,13 +38,27 @@ def require_driver() -> None:
         )
 
 
+def describe_drivers() -> str:
+    """Return a text with the names of the installed Vulkan drivers.
+
+    Raises:
+        MissingDependencyError: If Vulkan or a driver is missing.
+    """
+    require_driver()
+    return "Vulkan drivers " + ", ".join(path.stem for path in _list_manifests())
+
+
+def _list_manifests() -> list[Path]:
+    return [path for folder in _DRIVERS for path in sorted(Path(folder).glob("*.json"))]
+
+
 def _find_problem() -> str:
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError as error:
         return str(error)
-    manifests = [path for folder in _DRIVERS for path in sorted(Path(folder).glob("*.json"))]
-    facts = [(str(path), path.stat().st_mtime) for path in manifests], [os.environ.get(name) for name in _CHOICES]
+    choices = [os.environ.get(name) for name in _CHOICES]
+    facts = [(str(path), path.stat().st_mtime) for path in _list_manifests()], choices
     command = [sys.executable, "-P", "-m", "twinloop.render.filament.trial"]
     record = result_path("filament-context", version("mujoco"), *facts)
     return remember_success(record, lambda: run_trial(command, seconds=_TRIAL_SECONDS))

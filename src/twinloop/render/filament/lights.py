@@ -16,7 +16,7 @@ from typing import Any
 import mujoco
 import numpy as np
 from mujoco import mjrf
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from twinloop.render.physical import LightExposure, is_spot, spot_cone
 
@@ -120,13 +120,12 @@ class Environment:
         slope: change of the colour per component of the normal, ``(3, 3)``; None for no change.
     """
 
-    def __init__(self, context: Any, ambient: ArrayLike, slope: NDArray[np.float64] | None = None) -> None:
+    def __init__(self, context: Any, ambient: NDArray[np.float64], slope: NDArray[np.float64] | None = None) -> None:
         x, y, z = np.zeros((3, 3)) if slope is None else slope
         # Filament evaluates c0 + c1 y + c2 z + c3 x + … in its own axes, which MuJoCo rotates by 90° about x.
-        harmonics = np.zeros((9, 3))
-        harmonics[:4] = ambient, z, -y, x
+        harmonics = np.stack([ambient, z, -y, x, *np.zeros((5, 3))])
         self._data = mjrf.TextureData()
-        encoded = _encode_ktx(np.asarray(ambient), harmonics)
+        encoded = _encode_ktx(ambient, harmonics)
         self._data.set_image(encoded)
         self._texture = context.create_texture(
             mjrf.TextureConfig(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.render.cameras import depth_from_buffer, intrinsics, opencv_pose
 from twinloop.render.filament.context import require_driver
-from twinloop.render.filament.scene import FilamentScene, magnification
+from twinloop.render.filament.scene import FilamentScene, check_textures, magnification
 from twinloop.render.gl import decode_normals
 from twinloop.render.light_meshes import simplify_meshes
 from twinloop.render.physical import LightExposure
@@ -51,7 +51,6 @@ _DISPLAYED = encode_srgb(_LIGHT)
 _LARGEST = 16_384  # pixels; the largest image of llvmpipe and of GPUs
 # Limits of the settings: Filament makes no larger shadow maps, and 64 samples take seconds.
 _LIMITS = (("shadow_map", 0, 2048), ("samples", 1, 64), ("mesh_tolerance", 0.0, 1.0))
-_WITHOUT_EFFECT = {"light_bulbradius": "mitsuba", "light_specular": "gl"}  # and a renderer that uses the field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +88,12 @@ class FilamentQuality:
 class FilamentRenderer(Renderer):
     """Renderer that rasterizes with Filament: physically based materials and lights, soft shadow edges.
 
-    The model fields ``light_bulbradius`` and ``light_specular`` have no effect, so other values than those of the
-    compiled model are refused; all other fields that `PosedScene` accepts can change.
+    All model fields that `PosedScene` accepts can change. ``light_specular`` has no effect, as highlights are images
+    of the lamps, and neither has the radius of lamps (``light_bulbradius``), like in ``gl``.
 
     Raises:
         MissingDependencyError: If Vulkan or a driver is missing.
-        InputError: If a camera is unknown, or the size is not supported.
+        InputError: If a camera is unknown, or the size or a texture is not supported.
     """
 
     name = "filament"
@@ -120,8 +119,8 @@ class FilamentRenderer(Renderer):
         self.height, self.width = height, width
         self._ids = camera_ids(model, cameras)
         self.cameras = tuple(self._ids)
+        check_textures(model)
         self._posed = PosedScene(model)
-        self._compiled = {name: getattr(model, name).copy() for name in _WITHOUT_EFFECT}
         simplify_meshes(self._posed.model, self._quality.mesh_tolerance)
         self._posed.pose(SceneStates(qpos=model.qpos0), 0)
         self._exposure = LightExposure.of(self._posed.model, self._posed.data.light_xpos)
@@ -136,7 +135,6 @@ class FilamentRenderer(Renderer):
             raise InputError("This renderer was closed. Open another.")
         self._posed.check(states)
         self._posed.set_fields(fields, len(states))
-        self._check_effect(fields or {})
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         for i in range(len(states)):
             self._posed.pose(states, i)
@@ -150,13 +148,6 @@ class FilamentRenderer(Renderer):
                     self._draw_surfaces(name, out)
         return seen
 
-    def _check_effect(self, fields: Fields) -> None:
-        for name, other in _WITHOUT_EFFECT.items():
-            if name in fields and np.any(np.asarray(fields[name]) != self._compiled[name]):
-                raise InputError(
-                    f"Model field {name} has no effect in the filament renderer. Keep its value or render with {other}."
-                )
-
     def _camera(self, name: str) -> mujoco.MjvGLCamera:
         fixed = mujoco.MjvCamera()
         fixed.type, fixed.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED.value, self._ids[name]
@@ -169,12 +160,12 @@ class FilamentRenderer(Renderer):
             options = {"occlusion": quality.ambient_occlusion, "shadow_map": quality.shadow_map}
             self._lit = FilamentScene(model, exposure=self._exposure, **options)
         self._lit.load(model, data, data.cam_xpos[self._ids[name]])
-        size = {"height": self.height * self._side, "width": self.width * self._side}
+        size = self.height * self._side, self.width * self._side
         effects = {"skybox": True, "haze": True, "shadows": True, "reflections": quality.reflections}
         images = []
         for gain in (1, GAIN):
             self._lit.set_gain(gain)
-            images.append(self._lit.draw(self._camera(name), **size, **effects).astype(np.int32))
+            images.append(self._lit.draw(self._camera(name), size, **effects).astype(np.int32))
         coarse, fine = GAIN * images[0], images[1]
         # Semi-transparent geoms in front of surfaces that are clipped under much light do not fit the first image.
         steps = np.where(np.abs(fine - coarse) <= GAIN // 2 + 2, fine, coarse)
@@ -194,17 +185,17 @@ class FilamentRenderer(Renderer):
         if self._plain is None:
             self._plain = FilamentScene(model, exposure=None)
         self._plain.load(model, data, data.cam_xpos[row])
-        camera, size = self._camera(name), {"height": self.height, "width": self.width}
-        colours = self._plain.draw(camera, **size, draw_mode=mjrf.DrawMode.DRAW_MODE_SEGMENTATION_BY_ID)
+        camera, size = self._camera(name), (self.height, self.width)
+        colours = self._plain.draw(camera, size, draw_mode=mjrf.DrawMode.DRAW_MODE_SEGMENTATION_BY_ID)
         ids = colours.astype(np.int32) @ np.array([1, 1 << 8, 1 << 16], dtype=np.int32) - 1
-        buffer = self._plain.draw(camera, **size, numbers=True, draw_mode=mjrf.DrawMode.DRAW_MODE_DEPTH)[..., 0]
+        buffer = self._plain.draw(camera, size, numbers=True, draw_mode=mjrf.DrawMode.DRAW_MODE_DEPTH)[..., 0]
         pose = opencv_pose(data.cam_xpos[row], data.cam_xmat[row])
         if "geom" in out:
             out["geom"][:] = ids
         if "depth" in out:
             out["depth"][:] = depth_from_buffer(buffer, camera) / np.where(ids >= 0, magnification(ids), 1.0)
         if "normal" in out:
-            normals = decode_normals(self._plain.draw(camera, **size)) @ pose[:3, :3].astype(np.float32)
+            normals = decode_normals(self._plain.draw(camera, size)) @ pose[:3, :3].astype(np.float32)
             out["normal"][:] = np.where(buffer[..., None] > 0.0, normals, 0.0)
         if not camera.orthographic:
             lens = intrinsics(model, name, height=self.height, width=self.width)

@@ -11,12 +11,15 @@ import numpy as np
 from mujoco import mjrf
 from numpy.typing import NDArray
 
+from twinloop.core.errors import InputError
 from twinloop.render.filament.context import create_context
 from twinloop.render.filament.lights import Environment, SceneLights
 from twinloop.render.gl import make_visual_options
 from twinloop.render.physical import LightExposure, roughness_of_shininess
+from twinloop.render.triangles import make_triangles
 
-_GEOM, _OBJ = mujoco.mjtGeom, mujoco.mjtObj
+_GEOM, _OBJ, _ROLE = mujoco.mjtGeom, mujoco.mjtObj, mujoco.mjtTextureRole
+_COLOURED = [int(role) for role in (_ROLE.mjTEXROLE_RGB, _ROLE.mjTEXROLE_RGBA, _ROLE.mjTEXROLE_EMISSIVE)]
 # MuJoCo's factors of classic materials ("filament.phong.specular_multiplier" and others), which are undone here.
 _SPECULAR, _SHININESS, _EMISSION = 0.2, 0.1, 0.3
 _SIZES: dict[int, list[int]] = {  # columns of geom_size along the axes
@@ -37,6 +40,23 @@ def magnification(geoms: NDArray) -> NDArray[np.float64]:
         geoms: ids of geoms. After 64 geoms, the factors repeat.
     """
     return 1.0 + _STEP * (np.asarray(geoms) % _STEPS)
+
+
+def check_textures(model: mujoco.MjModel) -> None:
+    """Check that Filament supports the textures of a model; it ends the process at others.
+
+    Raises:
+        InputError: If a cube texture does not have 3 channels, or an image that colours a material has only one.
+    """
+    for texture in range(model.ntex):
+        flat = int(model.tex_type[texture]) == mujoco.mjtTexture.mjTEXTURE_2D
+        colours = bool(np.any(model.mat_texid[:, _COLOURED] == texture))
+        channels = int(model.tex_nchannel[texture])
+        if channels not in ((3, 4) if flat and colours else (1, 3, 4) if flat else (3,)):
+            raise InputError(
+                f"The texture {model.texture(texture).name or texture} has {channels} channels. The filament renderer "
+                "needs 3 (RGB), or 3 or 4 for a 2-D image. Convert its image, or render with gl."
+            )
 
 
 class FilamentScene:
@@ -67,12 +87,15 @@ class FilamentScene:
         self._objects: Any = None
         self._glowing: list[tuple[Any, Any, float]] = []
         self._sky: Any = None
-        self._targets: dict[tuple[bool, int, int], tuple[Any, NDArray, Any]] = {}
+        self._fields: dict[int, tuple[Any, Any]] = {}
+        self._targets: dict[tuple[bool, tuple[int, int]], tuple[Any, NDArray, Any]] = {}
         self.upload(model)
 
     def upload(self, model: mujoco.MjModel) -> None:
         """Upload the meshes, the textures and the background of a model."""
         self._objects = None
+        coloured = model.mat_texid[:, _COLOURED]
+        model.tex_colorspace[coloured[coloured >= 0]] = mujoco.mjtColorSpace.mjCOLORSPACE_SRGB
         self._resources: Any = mjrf.ModelResources(self._context, model)
         for texture in np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX)[:1].tolist():
             self._sky = _make_sky(self._context, model, texture)
@@ -103,6 +126,8 @@ class FilamentScene:
                 self._scene.remove_renderable(part)
                 continue
             if geom >= 0:
+                if model.geom_type[geom] == _GEOM.mjGEOM_HFIELD:
+                    part.set_mesh(self._height_field(model, geom), 0, 0)
                 part.set_pose(places[geom], turns[geom])
                 part.set_size(sizes[geom])
             if self._exposure is None:
@@ -127,6 +152,14 @@ class FilamentScene:
             parts = (self._objects.get_renderable(kind, row, sub_index=number) for number in itertools.count())
             yield from ((-1, part) for part in itertools.takewhile(lambda part: part is not None, parts))
 
+    def _height_field(self, model: mujoco.MjModel, geom: int) -> Any:
+        """Return the mesh of a geom's height field; Filament's own has an additional vertex in each of its cells."""
+        field = int(model.geom_dataid[geom])
+        if field not in self._fields:
+            corners, faces = make_triangles(model, geom)
+            self._fields[field] = _make_mesh(self._context, corners[faces])
+        return self._fields[field][0]
+
     def set_gain(self, gain: float) -> None:
         """Multiply all light by a factor: of lamps, of the surroundings, and of materials with emission."""
         self._lights.set_gain(gain)
@@ -135,29 +168,29 @@ class FilamentScene:
             part.set_material(material)
 
     def draw(
-        self, camera: mujoco.MjvGLCamera, *, height: int, width: int, numbers: bool = False, **options: Any
+        self, camera: mujoco.MjvGLCamera, size: tuple[int, int], *, numbers: bool = False, **options: Any
     ) -> NDArray:
         """Draw the scene without post-processing; return a buffer that the next drawing overwrites.
 
         Args:
             camera: pose and frustum of the camera.
-            height, width: size of the image in pixels.
+            size: height and width of the image in pixels.
             numbers: whether the image has one float32 number per pixel instead of three 8-bit colours.
             options: options of ``mjrf.RenderRequest``; effects are off by default.
 
         Returns:
             Image ``(height, width, 3)``, or ``(height, width, 1)`` of ``numbers``.
         """
-        if (numbers, height, width) not in self._targets:
-            pixels = mjrf.PixelFormat.PIXEL_FORMAT_R32F if numbers else mjrf.PixelFormat.PIXEL_FORMAT_RGB8
-            target = self._context.create_render_target(
-                mjrf.RenderTargetConfig(width=width, height=height, color_format=pixels)
-            )
-            buffer = np.zeros((height, width, 1 if numbers else 3), dtype=np.float32 if numbers else np.uint8)
+        (height, width), formats = size, mjrf.PixelFormat
+        if (numbers, size) not in self._targets:
+            pixels = formats.PIXEL_FORMAT_R32F if numbers else formats.PIXEL_FORMAT_RGB8
+            kind = mjrf.RenderTargetConfig(width=width, height=height, color_format=pixels)
+            target = self._context.create_render_target(kind)
+            buffer = np.zeros((*size, 1 if numbers else 3), dtype=np.float32 if numbers else np.uint8)
             reading = mjrf.ReadRequest(target=target)
             reading.set_buffer(buffer)
-            self._targets[numbers, height, width] = target, buffer, reading
-        target, buffer, reading = self._targets[numbers, height, width]
+            self._targets[numbers, size] = target, buffer, reading
+        target, buffer, reading = self._targets[numbers, size]
         off = dict.fromkeys(("post_processing", "skybox", "haze", "shadows", "reflections"), False)
         request = mjrf.RenderRequest(
             scene=self._scene,
@@ -174,6 +207,7 @@ class FilamentScene:
         self._lights.clear()
         self._glowing.clear()
         self._targets.clear()
+        self._fields.clear()
         self._objects = self._resources = self._scene = self._sky = self._context = None
 
 
@@ -208,6 +242,35 @@ def _make_settings(model: mujoco.MjModel, *, occlusion: bool) -> mujoco.MjModel:
     settings.vis.map.haze = model.vis.map.haze
     settings.vis.rgba.haze[:] = model.vis.rgba.haze
     return settings
+
+
+def _make_mesh(context: Any, triangles: NDArray[np.float64]) -> tuple[Any, Any]:
+    """Return a mesh of flat triangles ``(n, 3, 3)``, and the data that must exist until Filament has read it."""
+    normals = np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0])
+    areas = np.linalg.norm(normals, axis=-1)
+    triangles, normals = triangles[areas > 0.0], normals[areas > 0.0] / areas[areas > 0.0, None]
+    # Quaternions xyzw of the shortest rotation from +z to the normal; 1e-6 makes a half turn of -z.
+    turns = np.stack([-normals[:, 1], normals[:, 0] + 1e-6, np.zeros(len(normals)), 1.0 + normals[:, 2]], axis=-1)
+    turns /= np.linalg.norm(turns, axis=-1, keepdims=True)
+    vertices = np.concatenate([triangles, np.broadcast_to(turns[:, None], (len(turns), 3, 4))], axis=-1)
+    usage, kind = mjrf.VertexAttributeUsage, mjrf.VertexAttributeType
+    config = mjrf.MeshConfig(
+        max_vertices=3 * len(triangles),
+        max_indices=3 * len(triangles),
+        attributes=[
+            mjrf.VertexAttribute(usage=usage.VERTEX_ATTRIBUTE_USAGE_POSITION, type=kind.VERTEX_ATTRIBUTE_TYPE_FLOAT3),
+            mjrf.VertexAttribute(usage=usage.VERTEX_ATTRIBUTE_USAGE_TANGENTS, type=kind.VERTEX_ATTRIBUTE_TYPE_FLOAT4),
+        ],
+        interleaved=True,
+        index_type=mjrf.IndexType.INDEX_TYPE_U32,
+        primitive_type=mjrf.MeshPrimitiveType.MESH_PRIMITIVE_TYPE_TRIANGLES,
+    )
+    data = mjrf.MeshData(compute_bounds=True)
+    data.set_vertices(config, vertices.astype(np.float32).tobytes())
+    data.set_indices(config, np.arange(3 * len(triangles), dtype=np.uint32).tobytes())
+    mesh = context.create_mesh(config)
+    mesh.upload(data)
+    return mesh, data
 
 
 def _make_sky(context: Any, model: mujoco.MjModel, texture: int) -> tuple[Any, Any]:
