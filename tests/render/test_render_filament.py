@@ -203,6 +203,18 @@ def test_a_changed_field_looks_as_if_it_had_always_been_so(
         np.testing.assert_array_equal(values, before[channel], err_msg=channel)
 
 
+def test_colours_of_textures_are_srgb_and_of_materials_too() -> None:
+    more = '<geom type="box" size=".5 .5 .5" material="cloth"/>'
+    asset = """<asset><texture name="cloth" type="2d" builtin="flat" rgb1=".6 .3 .1" width="4" height="4"/>
+        <material name="cloth" texture="cloth" specular="0"/><material name="paint" rgba=".6 .3 .1 1" specular="0"/>"""
+    light = f'<light type="directional" pos="0 0 1" dir="0 0 -1" intensity="{WHITE_LUX}"/>'
+    model = mujoco.MjModel.from_xml_string(SHEET.format(lights=light, more=more, grey=0).replace("<asset>", asset, 1))
+    expected = srgb_to_linear(np.array([0.6, 0.3, 0.1]))
+    np.testing.assert_allclose(middle(model), expected, atol=3e-3)
+    paint = {"geom_matid": np.where(model.geom_matid == model.material("cloth").id, model.material("paint").id, 0)}
+    np.testing.assert_allclose(middle(model, paint), expected, atol=3e-3)
+
+
 def test_coinciding_surfaces_are_the_same_in_every_image() -> None:
     boxes = "".join(f'<geom type="box" size=".2 .2 .2" pos="{0.07 * i} 0 0" rgba="{i / 4} 1 0 1"/>' for i in range(4))
     model = sheet('<light type="directional" dir=".2 .3 -1"/>', boxes + '<body><freejoint/><geom size=".01"/></body>')

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.render.cameras import depth_from_buffer, intrinsics, opencv_pose
 from twinloop.render.filament.context import require_driver
-from twinloop.render.filament.scene import FilamentScene, check_textures, magnification
+from twinloop.render.filament.scene import FilamentScene, magnification, prepare_textures
 from twinloop.render.gl import decode_normals
 from twinloop.render.light_meshes import simplify_meshes
 from twinloop.render.physical import LightExposure
@@ -119,8 +119,8 @@ class FilamentRenderer(Renderer):
         self.height, self.width = height, width
         self._ids = camera_ids(model, cameras)
         self.cameras = tuple(self._ids)
-        check_textures(model)
         self._posed = PosedScene(model)
+        prepare_textures(self._posed.model)
         simplify_meshes(self._posed.model, self._quality.mesh_tolerance)
         self._posed.pose(SceneStates(qpos=model.qpos0), 0)
         self._exposure = LightExposure.of(self._posed.model, self._posed.data.light_xpos)

@@ -42,21 +42,23 @@ def magnification(geoms: NDArray) -> NDArray[np.float64]:
     return 1.0 + _STEP * (np.asarray(geoms) % _STEPS)
 
 
-def check_textures(model: mujoco.MjModel) -> None:
-    """Check that Filament supports the textures of a model; it ends the process at others.
+def prepare_textures(model: mujoco.MjModel) -> None:
+    """Mark the textures that colour surfaces as sRGB, in place, as they are in all other renderers.
 
     Raises:
-        InputError: If a cube texture does not have 3 channels, or an image that colours a material has only one.
+        InputError: If Filament does not support the channels of a texture; it would end the process.
     """
+    others = set(np.delete(model.mat_texid, _COLOURED, axis=1).ravel().tolist())
     for texture in range(model.ntex):
         flat = int(model.tex_type[texture]) == mujoco.mjtTexture.mjTEXTURE_2D
-        colours = bool(np.any(model.mat_texid[:, _COLOURED] == texture))
-        channels = int(model.tex_nchannel[texture])
+        colours, channels = texture not in others, int(model.tex_nchannel[texture])
         if channels not in ((3, 4) if flat and colours else (1, 3, 4) if flat else (3,)):
             raise InputError(
                 f"The texture {model.texture(texture).name or texture} has {channels} channels. The filament renderer "
                 "needs 3 (RGB), or 3 or 4 for a 2-D image. Convert its image, or render with gl."
             )
+        if colours and int(model.tex_colorspace[texture]) == mujoco.mjtColorSpace.mjCOLORSPACE_AUTO:
+            model.tex_colorspace[texture] = mujoco.mjtColorSpace.mjCOLORSPACE_SRGB
 
 
 class FilamentScene:
@@ -94,8 +96,6 @@ class FilamentScene:
     def upload(self, model: mujoco.MjModel) -> None:
         """Upload the meshes, the textures and the background of a model."""
         self._objects = None
-        coloured = model.mat_texid[:, _COLOURED]
-        model.tex_colorspace[coloured[coloured >= 0]] = mujoco.mjtColorSpace.mjCOLORSPACE_SRGB
         self._resources: Any = mjrf.ModelResources(self._context, model)
         for texture in np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX)[:1].tolist():
             self._sky = _make_sky(self._context, model, texture)
