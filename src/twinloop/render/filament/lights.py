@@ -77,7 +77,7 @@ class SceneLights:
             options["type"] = mjrf.LightType.LIGHT_DIRECTIONAL
         elif is_spot(model, light):
             cutoff, beam = spot_cone(model, light)
-            options |= {"type": mjrf.LightType.LIGHT_SPOT, "cutoff": cutoff, "softness": 1.0 - beam / cutoff}
+            options |= {"type": mjrf.LightType.LIGHT_SPOT, "cutoff": cutoff, "softness": 1.0 - beam / max(cutoff, 1e-9)}
         lamp = self._context.create_light(
             mjrf.LightParams(
                 color=(strength / intensity).astype(np.float32),

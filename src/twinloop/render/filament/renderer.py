@@ -5,7 +5,7 @@ It is off here, so that images have linear light in eight bits, too few for dark
 twice, the second time under `GAIN` times as much light. This gives pixels darker than 1/16 of white four more bits.
 
 The order in which Filament draws surfaces at the same depth depends on addresses in memory. Every geom is therefore
-magnified about the camera by a factor of its own, see `scene.magnification`. This does not change the image, and the
+magnified about the camera by its own factor, see `scene.magnification`. This does not change the image, and the
 depths of geoms differ. The depth of a pixel is divided by the factor of its geom.
 
 Normals are the colours of white geoms under light that is linear in the normal, see `lights.Environment`. Eight bits
@@ -61,7 +61,6 @@ class FilamentQuality:
         ambient_occlusion: whether corners and gaps, which less of the ambient light reaches, are darker.
         shadow_map: side of the shadow map of each lamp in pixels; 0 for no shadows.
         samples: samples per pixel for antialiasing, a square number; 1 for none.
-        reflections: whether planes reflect if their material has a ``reflectance``.
         mesh_tolerance: largest distance in m of a mesh's vertices from the simplified mesh that is drawn instead, if
             the model's meshes have more than 20,000 triangles; 0 to draw all triangles. See `GlQuality`.
     """
@@ -69,7 +68,6 @@ class FilamentQuality:
     ambient_occlusion: bool = True
     shadow_map: int = 1024
     samples: int = 1
-    reflections: bool = False
     mesh_tolerance: float = 5e-4
 
     def __post_init__(self) -> None:
@@ -161,11 +159,11 @@ class FilamentRenderer(Renderer):
             self._lit = FilamentScene(model, exposure=self._exposure, **options)
         self._lit.load(model, data, data.cam_xpos[self._ids[name]])
         size = self.height * self._side, self.width * self._side
-        effects = {"skybox": True, "haze": True, "shadows": True, "reflections": quality.reflections}
         images = []
         for gain in (1, GAIN):
             self._lit.set_gain(gain)
-            images.append(self._lit.draw(self._camera(name), size, **effects).astype(np.int32))
+            drawn = self._lit.draw(self._camera(name), size, skybox=True, haze=True, shadows=True)
+            images.append(drawn.astype(np.int32))
         coarse, fine = GAIN * images[0], images[1]
         # Semi-transparent geoms in front of surfaces that are clipped under much light do not fit the first image.
         steps = np.where(np.abs(fine - coarse) <= GAIN // 2 + 2, fine, coarse)

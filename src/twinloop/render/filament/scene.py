@@ -64,7 +64,7 @@ def prepare_textures(model: mujoco.MjModel) -> None:
 class FilamentScene:
     """Filament scene with the geoms, tendons, flexes and skins of a model, without sites and invisible geoms.
 
-    Each scene has a context of its own, because Filament fails if two scenes of one context are drawn in turn: after
+    Each scene has its own context, because Filament fails if two scenes of one context are drawn in turn: after
     a drawing, it frees the materials that only the other scene needs.
 
     Args:
