@@ -118,7 +118,7 @@ CEILINGS = {
     "policies": 2390,
     "randomize": 2550,
     "release": 7380,
-    "render": 5190,
+    "render": 5850,
     "report": 2260,
     "rollout": 2780,
     "scenario": 1440,

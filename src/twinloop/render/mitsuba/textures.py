@@ -230,7 +230,7 @@ def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Imag
     directions, weight = _directions()
     shape = look_up_sky(faces, directions.reshape(-1, 3)).reshape(_ROWS, _COLUMNS, 3) + _HAZE
     from_above = weight * np.maximum(directions[..., 2], 0.0)
-    level = float(((shape @ LUMA) * from_above).sum() / from_above.sum())
+    level = float((shape @ LUMA * from_above).sum() / from_above.sum())
     return (shape * (ambient / level)).astype(np.float32)
 
 
